@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/internal/loads"
 )
 
-// followLoads has the limiter follow the loads that this node is told and measures.
+// followLoads keeps the limiter up to date with the loads that this node receives and measures.
 func (n *Node) followLoads() {
 	tick, measure := time.NewTicker(loads.Tick), time.NewTicker(loads.CPUInterval)
 	defer tick.Stop()
@@ -23,7 +23,7 @@ func (n *Node) followLoads() {
 					n.loads.Measure(load)
 				}
 			}
-			continue // which has changed the loads, if so
+			continue // Measure signals Changed if the load changed
 		}
 		n.limiter.Adapt()
 	}

@@ -14,13 +14,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The address of a node without ports for others. Nobody is told of it.
+// The address of a node without ports between nodes. It is never given to other nodes.
 const (
 	aloneIP   = "127.0.0.1"
 	alonePort = 1
 )
 
-// bindIP is where the ports between nodes are.
+// bindIP is the address that the ports between nodes are bound to.
 func (c *settings) bindIP() string {
 	if c.alone() {
 		return aloneIP
@@ -30,7 +30,7 @@ func (c *settings) bindIP() string {
 
 var errAlone = errors.New("this node is by itself")
 
-// useNoNetwork is for a node by itself: nobody comes, and nobody can be reached.
+// useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
 func (w *world) useNoNetwork() {
 	w.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
 	w.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }
@@ -38,13 +38,13 @@ func (w *world) useNoNetwork() {
 	w.wan = func() (memberlist.Transport, error) { return silentTransport{}, nil }
 }
 
-// silentListener is a port that nobody finds.
+// silentListener is a listener that never accepts a connection.
 type silentListener struct {
 	once   sync.Once
 	closed chan struct{}
 }
 
-// Accept returns when the listener is closed.
+// Accept blocks until the listener is closed.
 func (l *silentListener) Accept() (net.Conn, error) {
 	<-l.closed
 	return nil, net.ErrClosed
@@ -56,12 +56,12 @@ func (l *silentListener) Close() error {
 	return nil
 }
 
-// Addr is an address that nobody is told.
+// Addr returns a placeholder address, which is never given to other nodes.
 func (l *silentListener) Addr() net.Addr {
 	return &net.TCPAddr{IP: net.ParseIP(aloneIP), Port: alonePort}
 }
 
-// silentTransport is gossip that nobody hears.
+// silentTransport is a gossip transport that delivers nothing.
 type silentTransport struct{}
 
 func (silentTransport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
@@ -73,13 +73,13 @@ func (silentTransport) StreamCh() <-chan net.Conn                           { re
 func (silentTransport) DialTimeout(string, time.Duration) (net.Conn, error) { return nil, errAlone }
 func (silentTransport) Shutdown() error                                     { return nil }
 
-// newIdentity is that of a node that keeps none.
+// newIdentity returns a random identity, for a node without a data directory.
 func newIdentity() (id ring.NodeID) {
 	_, _ = rand.Read(id[:]) // never fails
 	return id
 }
 
-// memoryStore is Raft's state of a node without a data directory.
+// memoryStore holds Raft's state in memory, for a node without a data directory.
 type memoryStore struct {
 	log       *raft.InmemStore
 	snapshots *raft.InmemSnapshotStore

@@ -24,22 +24,23 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// leasePart is how many counters there may be for each subject with leases, which takes some 400 bytes at its holders,
-// and as many at its owner.
+// leasePart bounds the subjects with leases: one for every leasePart counters. A lease takes some 400 bytes at each of
+// its holders and as many at its owner.
 const leasePart = 64
 
-// Files in the data directory of which a node can do without, at a loss.
+// Files in the data directory that a node can do without, at some cost.
 const (
-	gossipFile  = "peers"     // where gossip was found, an address a line
-	farFile     = "peers-wan" // where the entry nodes of other regions gossip, an address a line
-	appliedFile = "applied"   // up to where this node has applied what was agreed
+	gossipFile  = "peers"     // where gossip was found, one address per line
+	farFile     = "peers-wan" // where other regions' entry nodes gossip, one address per line
+	appliedFile = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node, and starts none that would act. With an error the node is what was made so far, for
+// build makes all parts of a node and starts none that would act. On an error it returns the parts made so far, for
 // release.
 //
-// Two parts need each other in some places: the calls between nodes ask the cluster who this node is, and the cluster tells
-// the keeper and the limiter what was agreed. There the one that is made first is given a function, and calls it from its Start on.
+// Some parts need each other: the calls between nodes ask the cluster for this node's identity, and the cluster tells
+// the keeper and the limiter what was committed. There the part that is made first gets a function, which it calls only
+// after its Start.
 func build(c *settings) (*Node, error) {
 	n := &Node{config: c, log: c.Logger, world: c.world.complete(c), opened: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -60,26 +61,26 @@ func build(c *settings) (*Node, error) {
 	return n, nil
 }
 
-// atEnd has release call a function, before those that were given to atEnd earlier.
+// atEnd adds a function for release to call. Release calls them in reverse order.
 func (n *Node) atEnd(end func(context.Context) error) { n.built = append(n.built, end) }
 
-// closes is atEnd for what has a Close.
+// closes calls atEnd with the part's Close.
 func (n *Node) closes(part interface{ Close() error }) {
 	n.atEnd(func(context.Context) error { return part.Close() })
 }
 
-// storage is what outlives the process, and who the node is by it.
+// storage is what outlives the process, and the node's identity.
 type storage struct {
 	id   ring.NodeID
-	boot uint64 // of this process
-	dir  string // the data directory; empty: there is none
-	// checkpoints: counters are kept in dir.
+	boot uint64 // identifies this process; not zero
+	dir  string // the data directory; empty if there is none
+	// checkpoints is whether counters are saved in dir.
 	checkpoints bool
 	store       store
-	disk        func() persist.RaftStatus // how the store does; nil: it has no disk
+	disk        func() persist.RaftStatus // the store's status; nil without a disk
 }
 
-// store is where Raft keeps what it must not forget. *persist.Raft is one.
+// store holds Raft's durable state. *persist.Raft is one.
 type store interface {
 	cluster.Store
 	Close() error
@@ -93,7 +94,7 @@ func (n *Node) openStorage() (err error) {
 	return nil
 }
 
-// openStore opens the data directory and Raft's state in it; without a directory, both are in memory.
+// openStore opens the data directory and Raft's state in it. Without a directory, both are in memory.
 func openStore(c *settings) (s storage, err error) {
 	s.boot = rand.Uint64() | 1 // not zero
 	if c.DataDir == "" {
@@ -144,7 +145,7 @@ func (n *Node) openPeers() (err error) {
 	return nil
 }
 
-// port is where this node takes calls.
+// port returns the port on which this node answers calls between nodes.
 func (n *Node) port() int {
 	if a, ok := n.peers.Raft().Addr().(*net.TCPAddr); ok {
 		return a.Port
@@ -152,7 +153,7 @@ func (n *Node) port() int {
 	return n.config.PeerPort
 }
 
-// openWAN prepares the way to other regions. Nothing is opened on the network before this node is a voter.
+// openWAN prepares the connections to other regions. It opens nothing on the network until this node is a voter.
 func (n *Node) openWAN() (err error) {
 	c := n.config
 	n.wan, err = regions.Open(regions.Config{
@@ -171,7 +172,7 @@ func (n *Node) openWAN() (err error) {
 	return nil
 }
 
-// openCluster makes this node's part in what the nodes agree on.
+// openCluster makes this node's part of the consensus.
 func (n *Node) openCluster() (err error) {
 	c := n.config
 	n.loads = loads.New(loads.Config{Self: n.id, Now: n.world.boottime, Nodes: n.nodes})
@@ -210,7 +211,7 @@ func (n *Node) openCluster() (err error) {
 	return nil
 }
 
-// openPartitions makes what owns counters, and what decides by them.
+// openPartitions makes the keeper, which owns counters, and the limiter, which decides by them.
 func (n *Node) openPartitions() (err error) {
 	config := partitions.DefaultConfig()
 	config.Self, config.Boot, config.Table, config.Now = n.id, n.boot, n.table, n.clock.Now
@@ -238,17 +239,17 @@ func (n *Node) openPartitions() (err error) {
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
 		n.closes(n.usage)
 	}
-	n.closes(n.cluster) // before those that it tells of what was agreed; a second Close does nothing
+	n.closes(n.cluster) // before the parts that it notifies of commits; a second Close does nothing
 	return nil
 }
 
-// ring is the last ring that this node knows; nil before the first.
+// ring returns the latest ring known to this node; nil before the first.
 func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
 
-// secret is the cluster's; nil as long as this node has no cluster.
+// secret returns the cluster's secret; nil until this node has a cluster.
 func (n *Node) secret() []byte { return n.cluster.Last().Secret }
 
-// nodes is how many nodes there are.
+// nodes returns the number of nodes.
 func (n *Node) nodes() int {
 	if t := n.ring(); t != nil {
 		return len(t.Members())
@@ -256,7 +257,7 @@ func (n *Node) nodes() int {
 	return 1
 }
 
-// listen binds the planes that are wanted.
+// listen binds the configured planes.
 func (n *Node) listen() (err error) {
 	c, self := n.config, admin{n.cluster, n}
 	config := api.Config{

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a check, as the data plane has them.
+// Bounds of a check; the data plane's are the same.
 const (
 	maxAttributes = 32   // attributes of a check, and values of a key
 	maxNamed      = 16   // units named in Costs
@@ -27,7 +27,7 @@ const (
 
 var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
 
-// inquiry is a check on its way. It is reused.
+// inquiry is a check in progress. It is pooled.
 type inquiry struct {
 	limiter.Query
 	answer     limiter.Answer
@@ -36,12 +36,13 @@ type inquiry struct {
 	costs      []limiter.UnitCost
 }
 
-// Check asks whether q may happen now, and takes its cost if so: from all limits of all rules that apply, or from none. It is
-// decided here, or by the node that owns the subject, within 900 ms.
+// Check asks whether q is allowed now. If so, it takes the cost from all limits of all rules that apply; if not, from
+// none. The decision is made here or by the node that owns the subject, within 900 ms.
 //
-// It is what client.Client's Check is, without the way there: the Decision can always be followed, also with an error. The error is
-// client.ErrUnavailable before the node is ready, client.ErrClosed after Close (Config.OnError decides then), client.ErrRequest,
-// a *client.Error that a node would answer, or the context's.
+// It works as client.Client's Check does, without the network between. The Decision can always be followed, even with
+// an error. The error is client.ErrUnavailable before the node is ready, or client.ErrClosed after Close
+// (Config.OnError decides in both cases); or client.ErrRequest, a *client.Error that a node would answer, or the
+// context's.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	d, _, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && d.Allowed {
@@ -50,13 +51,14 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 	return d, err
 }
 
-// Peek returns the decision that Check would have made, and takes nothing.
+// Peek returns the decision that Check would make, and takes nothing.
 func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, error) {
 	d, _, err := n.decide(ctx, &q, look, 0)
 	return d, err
 }
 
-// Reserve takes q's costs as an estimate, for Settle to correct; see client.Client. ttl is up to an hour; 0 is a minute.
+// Reserve takes q's costs as an estimate, which Settle corrects; see client.Client. ttl is at most an hour; 0 is a
+// minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
 	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, defaultTTL))
 	if err == nil && q.Wait && d.Allowed {
@@ -65,7 +67,8 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	return client.Reservation{Decision: d, ID: id}, err
 }
 
-// Settle replaces a reservation's estimate by what was really used, by unit; see client.Client. It may have been made at any node.
+// Settle replaces a reservation's estimate by the actual use, by unit; see client.Client. Any node may have made the
+// reservation.
 func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (client.Settlement, error) {
 	if id == "" {
 		return client.Settlement{}, nil
@@ -88,13 +91,13 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	return s, nil
 }
 
-// Adjust adds a cost to what a subject has used of a rule's limits in requests, without a decision; see client.Client.
+// Adjust adds cost to what a subject has used of a rule's limits in requests, without a decision; see client.Client.
 func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustOnce(ctx, "", rule, key, cost)
 }
 
-// AdjustOnce is Adjust for a caller who may repeat it: with an id of at most 64 bytes, calls about one subject within a minute are
-// made once.
+// AdjustOnce is Adjust for callers that may retry. Calls with the same id, of at most 64 bytes, about one subject
+// within a minute are deduplicated.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
 	if rule == "" || cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(id) > maxRequestID {
 		return client.Usage{}, fmt.Errorf("%w: rule %q, cost %d, an id of %d bytes: a rule is needed, a number that is not 0 within ±%d, and an id of "+
@@ -121,7 +124,7 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 	return out, nil
 }
 
-// able is why the node can't decide anything now; nil: it can.
+// able returns why the node can't decide anything now; nil if it can.
 func (n *Node) able(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -137,16 +140,16 @@ func (n *Node) able(ctx context.Context) error {
 	}
 }
 
-// purpose is what is done with the costs of a request.
+// purpose says what to do with the costs of a request.
 type purpose int
 
 const (
 	take purpose = iota
 	look
-	reserve // for a time
+	reserve // take the costs until ttl ends or Settle corrects them
 )
 
-// decide decides q. id names a reservation, and ttl is its time.
+// decide decides q. The returned id names a reservation; ttl is how long it lasts.
 func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl time.Duration) (d client.Decision, id string, err error) {
 	if err := n.able(ctx); err != nil {
 		return n.undecided(err), "", err
@@ -174,7 +177,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	} else {
 		d = n.decision(q, &i.answer)
 	}
-	// The caller's strings are let go.
+	// Don't keep the caller's strings alive in the pool.
 	clear(i.key)
 	clear(i.attributes)
 	clear(i.costs)
@@ -183,7 +186,7 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	return d, id, err
 }
 
-// read makes a query of q.
+// read fills i's query from q.
 func (i *inquiry) read(q *client.Request) (err error) {
 	if err := q.Validate(); err != nil {
 		return err
@@ -214,7 +217,7 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	return nil
 }
 
-// unitCosts appends costs by unit, in order.
+// unitCosts appends costs to list, sorted by unit.
 func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitCost, error) {
 	if len(costs) == 0 {
 		return list, nil
@@ -232,7 +235,7 @@ func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitC
 	return list, nil
 }
 
-// explain is an error as a client would get it.
+// explain converts err to the error that a client would get.
 func (n *Node) explain(err error) error {
 	if errors.Is(err, client.ErrRequest) {
 		return err
@@ -244,7 +247,8 @@ func (n *Node) explain(err error) error {
 	return &client.Error{Status: e.Status(), Code: string(e.Code), Title: e.Title(), Detail: e.Detail, Node: n.config.Name}
 }
 
-// undecided is the decision where none was made. What a stranger could bring about is refused.
+// undecided returns the decision for a check that could not be made. It refuses, whatever OnError says, if the request
+// itself could cause the error: a stranger must not get through that way.
 func (n *Node) undecided(err error) client.Decision {
 	d := client.Decision{DecidedBy: client.ByError}
 	var answered *client.Error
@@ -259,7 +263,7 @@ func (n *Node) undecided(err error) client.Decision {
 	return d
 }
 
-// decision is what a says of q.
+// decision converts the answer to q into a Decision.
 func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
 		Allowed: a.Allowed, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
@@ -299,7 +303,7 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	return d
 }
 
-// millis is d in whole milliseconds, rounded up, as a node answers it over HTTP. Never stays that.
+// millis rounds d up to whole milliseconds, as a node does in answers over HTTP. Never stays never.
 func millis(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d
@@ -307,7 +311,7 @@ func millis(d time.Duration) time.Duration {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// hold returns after d, or with an error when the context ends before.
+// hold waits for d. It returns an error if the context ends first.
 func hold(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil

@@ -19,114 +19,123 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Config says what a node is. The zero Config is a node by itself: it keeps all in memory, opens no port, and goes by the
-// starter rules. With Rules it goes by those.
+// Config configures a node. The zero Config is a node alone: it keeps everything in memory, opens no port, and uses the
+// starter rules. Set Rules to use others.
 type Config struct {
-	// Name is the node's name in answers, logs and lists of members: 1 to 128 bytes of printable text, another one for each node
-	// of a cluster, and the same after a restart. Empty: the host's name.
+	// Name is the node's name in answers, logs and lists of members: 1 to 128 bytes of printable text. It must be
+	// unique in the cluster and stay the same across restarts. Empty: the host's name.
 	Name string
-	// DataDir is the folder where counters, rules and identity are kept; it is made if it is missing. One process has it at a
-	// time. Empty: all is in memory. A node without a folder is a new node each time that it is started, so a cluster of such
-	// nodes forgets what it knows when all of them are stopped.
+	// DataDir is the folder for counters, rules and the node's identity; it is created if missing. Only one process can
+	// use it at a time. Empty: everything is in memory. Without a folder, a node is a new node after each start, so a
+	// cluster of such nodes loses everything when all of them are stopped.
 	DataDir string
 
-	// Rules is the document, YAML of at most 8 MiB, that a new cluster begins with. It is not used once the cluster has rules:
-	// those are changed at any node's admin plane. All nodes of a new cluster should have the same one. Empty: the starter rules.
+	// Rules is the document that a new cluster starts with: YAML of at most 8 MiB. It is ignored once the cluster has
+	// rules; change those at any node's admin plane. All nodes of a new cluster should have the same one. Empty: the
+	// starter rules.
 	Rules []byte
-	// RulesFrom says where Rules come from, such as a file's name, for the list of versions and the log.
+	// RulesFrom says where Rules came from, such as a file's name, for the list of versions and the log.
 	RulesFrom string
-	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows as it is used.
-	// 0: 10,000,000.
+	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60 bytes; the table grows with use. 0:
+	// 10,000,000.
 	MaxCounters int64
 	// OnError is what Check decides while the node can't: before it is ready, and after Close.
 	OnError client.OnError
 
-	// DataAddr is where the data plane listens, for those who ask over HTTP: host:port, such as "127.0.0.1:8080"; port 0 takes a
-	// free one. Empty: there is no data plane.
+	// DataAddr is where the data plane listens for clients over HTTP: host:port, such as "127.0.0.1:8080"; port 0 takes
+	// a free one. Empty: no data plane.
 	DataAddr string
-	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard: as DataAddr. Empty: there is none,
-	// and the rules can be changed only at other nodes.
+	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; its form is
+	// DataAddr's. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string
-	// CertFile and KeyFile are certificate and key, PEM, for HTTPS on both planes. They are read again when they change. Empty: HTTP.
+	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes. They are read again when they
+	// change. Empty: HTTP.
 	CertFile, KeyFile string
-	// APIToken has the scopes check and adjust, AdminToken all; TokensFile has more tokens, and is read again when it changes. As
-	// soon as there is one, both planes ask for one, but for probes and metrics. Tokens are at most 4,096 visible ASCII characters.
+	// APIToken has the scopes check and adjust; AdminToken has all scopes. TokensFile has more tokens and is read again
+	// when it changes. If any token is set, both planes require one, except for probes and metrics. A token is at most
+	// 4,096 visible ASCII characters.
 	APIToken, AdminToken, TokensFile string
-	// AdminHosts are names by which the admin plane is asked for, beside addresses and localhost: 1 to 253 bytes each. On loopback it
-	// answers to no other name.
+	// AdminHosts are the host names that the admin plane accepts besides addresses and localhost: 1 to 253 bytes each.
+	// On loopback it answers to no others.
 	AdminHosts []string
 
-	// ClusterBind is the IP of the ports between nodes. Other than loopback it needs ClusterSecretFile, or GossipKey and TLS…, or
-	// InsecureCluster. Empty: the node is by itself and opens none of these ports; then Join, WANJoin and BootstrapExpect above 1
-	// are mistakes.
+	// ClusterBind is the IP address of the ports between nodes. Unless it is loopback, it needs ClusterSecretFile, or
+	// GossipKey and TLS…, or InsecureCluster. Empty: the node is alone and opens none of these ports; Join, WANJoin and
+	// BootstrapExpect above 1 are then mistakes.
 	ClusterBind string
-	// Advertise is the IP that other nodes reach this one at. Empty: ClusterBind, or, if that is all of the machine's, the first
-	// of them that is not loopback.
+	// Advertise is the IP address at which other nodes reach this one. Empty: ClusterBind, or, if that is the
+	// unspecified address, the machine's first global unicast IPv4 address.
 	Advertise string
-	// GossipPort (TCP and UDP), PeerPort (TCP), and WANPort (TCP and UDP, of nodes that vote) are the ports between nodes: 0 to 65535.
-	// Those of rlnode serve are 7946, 7947 and 7948. 0 takes a free one.
+	// GossipPort (TCP and UDP), PeerPort (TCP) and WANPort (TCP and UDP, used by voters) are the ports between nodes: 0
+	// to 65535. rlnode serve uses 7946, 7947 and 7948. 0 takes a free one.
 	GossipPort, PeerPort, WANPort int
-	// AnyPort takes free ports where these are in use: for a node that nobody has to find by them.
+	// AnyPort takes free ports if these are in use. It is for nodes that no other node has to find by its ports.
 	AnyPort bool
-	// Join are nodes to find the cluster by, host[:gossip port], at most 64. The port is 7946 if it is left out. Names are resolved
-	// again at each try.
+	// Join lists nodes of the cluster to join, as host[:gossip port], at most 64. The port defaults to 7946. Names are
+	// resolved again at each try.
 	Join []string
-	// BootstrapExpect is of how many voters a new cluster is founded, 1 to 5: more than half of all nodes that start. The nodes wait
-	// until so many have found each other. 0: 1 without Join; with it, a cluster that exists is joined and none is founded.
+	// BootstrapExpect is the number of voters that a new cluster is founded with, 1 to 5. It must be more than half of
+	// all nodes that start. The nodes wait until this many have found each other. 0: 1 without Join; with Join, the
+	// node joins an existing cluster and founds none.
 	BootstrapExpect int
-	// LeaveOnClose has Close leave the cluster for good, and not only until the next start. For a node without a DataDir it is the
-	// way to go: nobody waits for it.
+	// LeaveOnClose makes Close leave the cluster for good rather than until the next start. Set it for a node without a
+	// DataDir, so that the cluster doesn't wait for its return.
 	LeaveOnClose bool
 
-	// Region and Zone are where the node is: at most 64 bytes of printable text. Voters are spread over zones. Region is
-	// "default" if it is empty.
+	// Region and Zone are the node's location: at most 64 bytes of printable text each. Voters are spread over zones.
+	// An empty Region is "default".
 	Region, Zone string
-	// PrimaryRegion is the region where rules are written, the same for all nodes of all regions. Empty: Region.
+	// PrimaryRegion is the region where rules are written. It must be the same for all nodes of all regions. Empty:
+	// Region.
 	PrimaryRegion string
-	// WANJoin are nodes of other regions to find those by, host[:WAN port], at most 64. The port is 7948 if it is left out.
+	// WANJoin lists nodes of other regions to join, as host[:WAN port], at most 64. The port defaults to 7948.
 	WANJoin []string
 
-	// ClusterSecretFile names a file with what all nodes of all regions share, as rlnode secret prints it. It encrypts all between
-	// nodes, and keeps others out. It is read again when it changes.
+	// ClusterSecretFile names a file with the secret that all nodes of all regions share, as rlnode secret prints it.
+	// It encrypts all traffic between nodes and keeps others out. The file is read again when it changes.
 	ClusterSecretFile string
-	// GossipKey (16, 24 or 32 bytes) and TLSCert, TLSKey and TLSCA (files, PEM) take its place, all together.
+	// GossipKey (16, 24 or 32 bytes) and TLSCert, TLSKey and TLSCA (files, PEM) replace ClusterSecretFile. All of them
+	// must be set.
 	GossipKey              []byte
 	TLSCert, TLSKey, TLSCA string
-	// InsecureCluster opens the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over.
+	// InsecureCluster opens the ports between nodes without a secret: anyone who can reach them can take over the
+	// cluster.
 	InsecureCluster bool
 
-	// UsageMonths is how many months are kept of what rules with `usage: monthly` count: 0 to 1,200. 0 counts none; more need DataDir.
+	// UsageMonths is how many months of usage to keep for rules with `usage: monthly`: 0 to 1,200. 0 counts none; any
+	// other value needs DataDir.
 	UsageMonths int
-	// UsageSubjects bounds the rows of usage a month, 1 to 30,000,000: a rule, a subject and a unit. Beyond it subjects are counted
-	// together. 0: 1,000,000.
+	// UsageSubjects bounds the rows of usage in a month, 1 to 30,000,000. A row is a rule, a subject and a unit. Beyond
+	// the bound, subjects are counted together. 0: 1,000,000.
 	UsageSubjects int
 
-	// OTLPEndpoint is the URL of an OpenTelemetry collector, OTLP over HTTP, that spans of checks over HTTP are sent to. Empty: none.
+	// OTLPEndpoint is the URL of an OpenTelemetry collector (OTLP over HTTP) that receives spans of checks made over
+	// HTTP. Empty: no spans.
 	OTLPEndpoint string
-	// TraceRatio is the part of these checks, 0 to 1, that is traced where the caller does not say it by a traceparent.
+	// TraceRatio is the fraction of these checks to trace, 0 to 1, where the caller's traceparent doesn't decide it.
 	TraceRatio float64
 
-	// Logger gets what an operator should know. Nil: nobody does.
+	// Logger receives what an operator should know. Nil: nothing is logged.
 	Logger *slog.Logger
-	// FreeMemory is called when much memory has become garbage at once. rlnode serve has debug.FreeOSMemory here, which stops the
-	// whole process for a moment. Nil: it is left to the collector.
+	// FreeMemory is called when much memory has become garbage at once. rlnode serve sets it to debug.FreeOSMemory,
+	// which stops the whole process for a moment. Nil: left to the garbage collector.
 	FreeMemory func()
-	// FieldName is what users of this program know a field by, such as "--join" for Join. Errors and log lines say that. Nil: the
-	// field's name.
+	// FieldName maps a field to the name that users of this program know, such as "--join" for Join. Errors and log
+	// lines use it. Nil: the field's own name.
 	FieldName func(field string) string
 
 	world world // replaced by tests
 }
 
-// The bounds of a Config. Gossip carries at most 512 bytes of what a node says about itself.
+// Bounds of a Config. Gossip carries at most 512 bytes of metadata per node.
 const (
 	maxName          = 128     // bytes
-	maxRegion        = 64      // bytes of a region's and of a zone's name
+	maxRegion        = 64      // bytes of a region's name and of a zone's
 	maxJoin          = 64      // addresses
 	maxExpect        = 5       // a cluster has at most five voters
 	maxToken         = 4096    // bytes
 	maxHost          = 253     // bytes
-	MaxCounters      = 1 << 33 // in memory; their records alone are half a terabyte then
+	MaxCounters      = 1 << 33 // in memory; their records alone take half a terabyte
 	maxUsageMonths   = 1200
 	maxUsageSubjects = 30_000_000
 
@@ -135,31 +144,31 @@ const (
 	defaultRegion        = "default"
 )
 
-// Validate says what is wrong with c: every mistake, each with the name of its field.
+// Validate returns all mistakes in c, each with the name of its field.
 func (c Config) Validate() error {
 	_, err := c.complete()
 	return err
 }
 
-// mistakes collects what is wrong with a Config.
+// mistakes collects the mistakes in a Config.
 type mistakes struct {
 	name func(field string) string
 	list []error
 }
 
-// note notes a mistake in a field.
+// note records a mistake in a field.
 func (m *mistakes) note(field, format string, args ...any) {
 	m.list = append(m.list, fmt.Errorf("%s: %w", m.name(field), fmt.Errorf(format, args...)))
 }
 
-// within notes a number that is out of bounds.
+// within records a number that is out of bounds.
 func (m *mistakes) within(field string, n, least, most int64) {
 	if n < least || n > most {
 		m.note(field, "%d is not in %d…%d", n, least, most)
 	}
 }
 
-// complete fills in what follows from other fields, and names every mistake.
+// complete fills in fields that follow from others, and returns every mistake.
 func (c Config) complete() (*settings, error) {
 	if c.FieldName == nil {
 		c.FieldName = func(field string) string { return field }
@@ -189,14 +198,14 @@ func (c Config) complete() (*settings, error) {
 	return s, errors.Join(m.list...)
 }
 
-// settings are a Config that is complete.
+// settings are a complete Config.
 type settings struct {
 	Config
 	seed   *rules.Document
 	seedBy string
 }
 
-// checkNode checks what a node is by itself.
+// checkNode checks the settings that don't depend on other nodes or planes.
 func (c *settings) checkNode(m *mistakes) {
 	if len(c.Name) > maxName || !printable(c.Name) {
 		m.note("Name", "%.140q is not 1 to %d bytes of printable text", c.Name, maxName)
@@ -227,7 +236,7 @@ func (c *settings) checkNode(m *mistakes) {
 	m.within("UsageSubjects", int64(c.UsageSubjects), 1, maxUsageSubjects)
 }
 
-// checkPlanes checks where and by what the node is asked over HTTP.
+// checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
 func (c *settings) checkPlanes(m *mistakes) {
 	for _, plane := range []struct{ field, addr string }{{"DataAddr", c.DataAddr}, {"AdminAddr", c.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
@@ -252,7 +261,7 @@ func (c *settings) checkPlanes(m *mistakes) {
 	}
 }
 
-// checkCluster checks where the node meets others.
+// checkCluster checks the settings by which nodes meet.
 func (c *settings) checkCluster(m *mistakes) {
 	m.within("GossipPort", int64(c.GossipPort), 0, 65535)
 	m.within("PeerPort", int64(c.PeerPort), 0, 65535)
@@ -268,7 +277,7 @@ func (c *settings) checkCluster(m *mistakes) {
 		c.BootstrapExpect = 1
 	}
 	m.within("BootstrapExpect", int64(c.BootstrapExpect), 0, maxExpect)
-	company := "" // the field that says that there are others
+	company := "" // the field that implies other nodes
 	switch {
 	case len(c.Join) > 0:
 		company = "Join"
@@ -303,7 +312,7 @@ func (c *settings) checkCluster(m *mistakes) {
 	}
 }
 
-// checkSeeds checks the addresses of a field.
+// checkSeeds checks the addresses in a field.
 func checkSeeds(m *mistakes, field string, seeds []string) {
 	if len(seeds) > maxJoin {
 		m.note(field, "more than %d addresses", maxJoin)
@@ -332,7 +341,7 @@ func checkSeed(seed string) error {
 	return nil
 }
 
-// checkReach checks that a node on loopback looks for others only there.
+// checkReach checks that a node bound to loopback only joins nodes on loopback.
 func checkReach(m *mistakes, field string, seeds []string, bind string) {
 	for _, seed := range seeds {
 		host := seed
@@ -350,8 +359,8 @@ func checkReach(m *mistakes, field string, seeds []string, bind string) {
 	}
 }
 
-// advertised is the address that others would reach a listener at: the one it is bound to, or, bound to all, the
-// first of the machine's that is not loopback.
+// advertised returns the address at which others reach a listener: the one it is bound to or, if bound to all, the
+// machine's first global unicast IPv4 address. It is 127.0.0.1 if there is none.
 func advertised(bind netip.Addr) string {
 	if !bind.IsUnspecified() {
 		return bind.String()
@@ -368,12 +377,12 @@ func advertised(bind netip.Addr) string {
 	return "127.0.0.1"
 }
 
-// printable reports whether a name has no control characters. An empty one has none.
+// printable reports whether name is UTF-8 without control characters. An empty name is printable.
 func printable(name string) bool {
 	return utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// hostName is the default name of a node.
+// hostName returns the default name of a node.
 func hostName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
@@ -382,10 +391,10 @@ func hostName() string {
 	return name
 }
 
-// alone says that the node has no ports for others.
+// alone reports whether the node has no ports between nodes.
 func (c *settings) alone() bool { return c.ClusterBind == "" }
 
-// several says that one of the fields is set.
+// several reports whether at least one of the fields is set.
 func several(fields ...string) bool {
 	return slices.ContainsFunc(fields, func(s string) bool { return s != "" })
 }

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// debtsFile has what owners are yet to be told.
+	// debtsFile holds the debts that their owners don't know of yet.
 	debtsFile = "debts"
-	// debtsInterval is how often it is written, if there is news: as often as counters.
+	// debtsInterval is how often changed debts are written: as often as counters.
 	debtsInterval = time.Second
 )
 
-// counterFiles are where counters outlive the process; none without a folder. The first has those that this node owns, the
-// second those of what it decides by itself.
+// counterFiles keep counters across restarts; empty without a folder. The first file has the counters that this node
+// owns, the second those it decides by itself.
 type counterFiles []counterFile
 
 type counterFile struct {
@@ -25,8 +25,8 @@ type counterFile struct {
 	what string
 }
 
-// openFiles opens the files of counters, and says how all of them are written at the end. What is in them is loaded later: that
-// takes long.
+// openFiles opens the files of counters, and registers how to write them all at the end. Their contents are loaded
+// later, because that takes long.
 func (n *Node) openFiles() error {
 	n.atEnd(n.handLast)
 	n.atEnd(n.closeFiles)
@@ -55,7 +55,7 @@ func (n *Node) openFile(config persist.CountersConfig, what string) error {
 	return err
 }
 
-// load puts back the counters of the last checkpoint, and what is owed, and begins to write new ones.
+// load restores the counters of the last checkpoint and the debts, and begins to write new ones.
 func (n *Node) load() error {
 	for _, f := range n.files {
 		found, err := f.Load(n.clock.Now())
@@ -80,7 +80,7 @@ func (n *Node) load() error {
 	return nil
 }
 
-// checkpoint writes what has changed of the counters that this node owns, and returns when it is on disk.
+// checkpoint writes the changed counters that this node owns. It returns when they are on disk.
 func (n *Node) checkpoint(ctx context.Context) error {
 	if len(n.files) == 0 {
 		return persist.ErrNotLoaded
@@ -88,7 +88,7 @@ func (n *Node) checkpoint(ctx context.Context) error {
 	return n.files[0].Checkpoint(ctx)
 }
 
-// save writes most of what closeFiles would have to write.
+// save writes ahead most of what closeFiles has to write.
 func (n *Node) save(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, saveBound)
 	defer cancel()
@@ -99,7 +99,7 @@ func (n *Node) save(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// closeFiles writes what has changed since the last time, and closes the files.
+// closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
 	var errs []error
 	if n.debtsKnown {
@@ -111,15 +111,16 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// debts is how far what owners are yet to be told is written down, so that a restart forgets it no more than counters.
+// debts tracks how far the keeper's debts are written to disk, so that a restart loses them no more than it loses
+// counters.
 type debts struct {
-	debtsKnown   bool   // what was written down before is taken up
-	debtsWritten uint64 // which of them are in the file; used by one goroutine at a time
+	debtsKnown   bool   // the file's debts are restored
+	debtsWritten uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
 }
 
 func (n *Node) debtsNote() persist.Note { return persist.NewNote(n.dir, debtsFile) }
 
-// recallDebts takes up what was written down before.
+// recallDebts restores the debts from their file.
 func (n *Node) recallDebts() {
 	b, err := n.debtsNote().Read()
 	if err == nil && len(b) > 0 {
@@ -134,7 +135,7 @@ func (n *Node) recallDebts() {
 	n.debtsKnown, n.debtsWritten = true, n.keeper.DebtsChanged()
 }
 
-// followDebts writes them down as they change.
+// followDebts writes the debts as they change.
 func (n *Node) followDebts() {
 	tick := time.NewTicker(debtsInterval)
 	defer tick.Stop()

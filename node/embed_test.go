@@ -28,7 +28,7 @@ var (
 
 const startBound = time.Minute
 
-// begin starts a node, which is closed with the test, and waits until it is ready.
+// begin starts a node and waits until it is ready. The node closes with the test.
 func begin(t *testing.T, c Config) *Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
@@ -48,13 +48,13 @@ func begin(t *testing.T, c Config) *Node {
 	return n
 }
 
-// leakless fails the test for goroutines that are left when it is over, nodes closed.
+// leakless fails the test if goroutines are left at its end, after the nodes close.
 func leakless(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// The zero Config with rules is a node that decides, opens no port and leaves nothing.
+// The zero Config with rules is a node that decides, opens no port and leaves nothing behind.
 func TestNodeByItself(t *testing.T) {
 	leakless(t)
 	sockets := openSockets(t)
@@ -82,7 +82,7 @@ func openSockets(t *testing.T) (count int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0 // there is no /proc here
+		return 0 // this system has no /proc
 	}
 	for _, fd := range fds {
 		if link, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(link, "socket:") {
@@ -92,7 +92,7 @@ func openSockets(t *testing.T) (count int) {
 	return count
 }
 
-// together starts n nodes in this process that are one cluster, on loopback.
+// together starts n nodes in this process, on loopback, as one cluster.
 func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) []*Node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startBound)
@@ -128,7 +128,7 @@ func together(t *testing.T, n int, rules string, adjust func(i int, c *Config)) 
 	return nodes
 }
 
-// Nodes in one program are a cluster like any other: together they admit the limit.
+// Nodes in one program are a normal cluster: together they admit the limit.
 func TestNodesInOneProgram(t *testing.T) {
 	leakless(t)
 	nodes := together(t, 2, exactRules(100), nil)
@@ -150,7 +150,7 @@ func TestNodesInOneProgram(t *testing.T) {
 	if admitted != 3*100 || by[client.ByOwner] == 0 || by[client.ByForward] == 0 {
 		t.Errorf("%d admitted, want 300; decided by %v", admitted, by)
 	}
-	// What one counted the other has when it is closed.
+	// When one node closes, the other has what it counted.
 	if err := nodes[0].Close(); err != nil {
 		t.Error(err)
 	}
@@ -161,7 +161,7 @@ func TestNodesInOneProgram(t *testing.T) {
 	}
 }
 
-// A start that fails leaves nothing: no goroutine, no socket, no lock.
+// A start that fails leaves nothing behind: no goroutine, no socket, no lock.
 func TestStartLeavesNothing(t *testing.T) {
 	leakless(t)
 	sockets := openSockets(t)
@@ -204,13 +204,13 @@ func TestStartLeavesNothing(t *testing.T) {
 	if have := openSockets(t); have > sockets+1 {
 		t.Errorf("%d sockets are left", have-sockets-1)
 	}
-	begin(t, Config{DataDir: dir}) // nobody has its lock
+	begin(t, Config{DataDir: dir}) // the lock is free
 	if _, err := Start(t.Context(), Config{DataDir: dir}); !errors.Is(err, persist.ErrInUse) {
 		t.Errorf("a folder that another node has: have %v", err)
 	}
 }
 
-// What a node with a folder has counted is there after a restart.
+// A node with a folder has its counters again after a restart.
 func TestNodeKeepsItsCounters(t *testing.T) {
 	leakless(t)
 	dir := t.TempDir()
@@ -238,7 +238,7 @@ rules:
   - {name: all, key: [], match: {endpoint: /all}, limits: [{limit: 1000, per: 1h}]}
 `
 
-// In process and over HTTP the same is decided, word for word.
+// Decisions in process and over HTTP are identical, word for word.
 func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 	n := begin(t, Config{Rules: []byte(embedRules), DataAddr: "127.0.0.1:0"})
 	c, err := client.New(client.Options{Nodes: []string{"http://" + n.DataAddr().String()}})
@@ -255,7 +255,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 		here.SetHeaders(headers[0].Header())
 		there.SetHeaders(headers[1].Header())
 		for i := range headers {
-			headers[i].Header().Del("X-Ratelimit-Reset") // which may be another second
+			headers[i].Header().Del("X-Ratelimit-Reset") // it may differ by a second
 		}
 		if have, want := steady(here), steady(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
 			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
@@ -294,7 +294,7 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 	}
 }
 
-// steady is d without what differs from call to call.
+// steady returns d without what differs from call to call.
 func steady(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
 	for i := range d.Limits {
@@ -357,7 +357,7 @@ func TestEmbeddedCalls(t *testing.T) {
 	}
 }
 
-// Before it is ready a node decides nothing: OnError does.
+// Before a node is ready it decides nothing: OnError does.
 func TestNotReady(t *testing.T) {
 	leakless(t)
 	for _, test := range []struct {
@@ -396,7 +396,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// Each mistake is told with the name of its field.
+// Each mistake is reported with the name of its field.
 func TestMistakes(t *testing.T) {
 	for _, test := range []struct {
 		config Config
@@ -436,7 +436,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// A check in process that this node owns allocates nothing.
+// A check in process of a subject that this node owns allocates nothing.
 func TestCheckAllocatesNothing(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector drops what a pool has")
@@ -448,7 +448,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkCheck is a check in process that this node owns, from one goroutine and from all.
+// BenchmarkCheck measures a check in process of a subject that this node owns, from one goroutine and from all.
 func BenchmarkCheck(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), startBound)
 	defer cancel()

@@ -22,24 +22,24 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// How long Close takes at most. All of it is done within stopBound: callers are promised ten seconds.
+// Bounds on the steps of Close. All of them together take at most stopBound: callers are promised ten seconds.
 const (
 	stopBound = 9 * time.Second
-	// leaveBound is for handing counters over to other nodes, while checks are still decided.
+	// leaveBound bounds handing counters over to other nodes, while checks are still decided.
 	leaveBound = 5 * time.Second
-	// drainGrace is how long checks are still decided after /readyz has said that the node goes away: time for a
-	// load balancer to look, and for clients to use up what they have sent.
+	// drainGrace is how long checks are still decided after /readyz begins to refuse: time for a load balancer to
+	// notice, and for clients to finish what they have sent.
 	drainGrace = time.Second
-	// saveBound is for most of the counters, while checks are still decided.
+	// saveBound bounds saving most of the counters, while checks are still decided.
 	saveBound = 3 * time.Second
-	// closeBound is for requests under way when the listeners close.
+	// closeBound bounds waiting for requests in flight when the listeners close.
 	closeBound = 2 * time.Second
 )
 
 // Node is a running node. Its methods may be called from many goroutines at once.
 //
-// All parts are there from the beginning, see build; a part that was not started yet answers that it knows nobody and decides
-// nothing.
+// All parts exist from the beginning; see build. A part that hasn't started yet answers that it knows no other node and
+// decides nothing.
 type Node struct {
 	config *settings
 	log    *slog.Logger
@@ -47,10 +47,10 @@ type Node struct {
 	storage
 
 	table      *counters.Table
-	private    *counters.Table // of what this node decides by itself
+	private    *counters.Table // what this node decides by itself
 	clock      *limiter.Clock
-	meter      *usage.Meter    // nil: turned off
-	tracer     *tracing.Tracer // nil: turned off
+	meter      *usage.Meter    // nil if turned off
+	tracer     *tracing.Tracer // nil if turned off
 	protection protection
 	peers      *peer.Peers
 	wan        *regions.Pool
@@ -58,7 +58,7 @@ type Node struct {
 	cluster    *cluster.Cluster
 	keeper     *partitions.Keeper
 	limiter    *limiter.Limiter
-	usage      *usage.Cluster // nil: turned off
+	usage      *usage.Cluster // nil if turned off
 	files      counterFiles
 	debts
 	api    *api.API
@@ -66,31 +66,33 @@ type Node struct {
 
 	inquiries sync.Pool     // of *inquiry
 	opened    chan struct{} // closed once checks are decided
-	over      atomic.Bool   // they are not any more
+	over      atomic.Bool   // set once checks are no longer decided
 	left      atomic.Bool   // this node has left the cluster for good
-	gone      atomic.Bool   // as left, also at a stop
-	replacing atomic.Bool   // this node has just started, and may have to wait until a dead voter is replaced
+	gone      atomic.Bool   // as left, but also set when Close leaves for good
+	replacing atomic.Bool   // just started, and may be waiting for a dead voter to be replaced
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	built  []func(context.Context) error // what ends the parts; the last one first
+	built  []func(context.Context) error // what ends the parts; called last to first
 
 	closing  sync.Once
 	closeErr error
 }
 
-// Start starts a node. It returns when the node takes part; [Node.WaitReady] returns when it decides checks. If ctx ends before, or
-// something fails, all that was opened is closed again.
+// Start starts a node. It returns when the node takes part in the cluster; [Node.WaitReady] returns when it decides
+// checks. If ctx ends first or a step fails, Start closes all it has opened.
 //
-// What stands on something comes after it; and whatever can fail for a mistake in the Config comes before what takes long:
+// Each step comes after those it depends on. Steps that can fail because of a mistake in the Config come before those
+// that take long:
 //
-//  1. the data directory and its identity, then Raft's store, whose lock keeps a second process away from everything in the
-//     directory; then all parts are made, and say which calls of other nodes they answer. None of them runs yet;
-//  2. the listeners of the planes: probes are answered from here on, checks with 503 not-ready;
-//  3. the counters of the last checkpoint, before this node owns any partition: afterwards they would come too late; and
-//     what it had decided by itself, so that a restart renews no share;
-//  4. the calls between nodes, and the cluster. It gives the limiter rules and partitions, and the node is ready when it has.
+//  1. Open the data directory and read the identity, then open Raft's store, whose lock keeps other processes away from the
+//     whole directory. Make all parts and register the calls they answer for other nodes. None of them runs yet.
+//  2. Open the planes' listeners. Probes are answered from here on; checks get 503 not-ready.
+//  3. Load the counters of the last checkpoint, before this node owns a partition: later would be too late. Load also what it
+//     had decided by itself, so that a restart doesn't renew its share.
+//  4. Start the calls between nodes, and the cluster. The cluster gives the limiter its rules and partitions; then the node is
+//     ready.
 func Start(ctx context.Context, config Config) (*Node, error) {
 	c, err := config.complete()
 	if err != nil {
@@ -113,7 +115,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	return n, nil
 }
 
-// start has all parts run, in the order in which they stand on each other.
+// start starts all parts, each after those it depends on.
 func (n *Node) start() error {
 	n.peers.Start()
 	if err := n.cluster.Start(); err != nil {
@@ -137,7 +139,7 @@ func (n *Node) open() {
 	close(n.opened)
 }
 
-// ready says that probes are told so, too.
+// ready logs that the node is ready, once probes report it too.
 func (n *Node) ready() {
 	attributes := []any{"name", n.config.Name}
 	scheme := "http"
@@ -153,8 +155,8 @@ func (n *Node) ready() {
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
 }
 
-// WaitReady returns when the node decides checks: at once in a cluster that is well, and not before a new one is founded. The
-// error is the context's, or client.ErrClosed.
+// WaitReady returns when the node decides checks. In a healthy cluster that is at once; a new cluster has to be founded
+// first. The error is the context's, or client.ErrClosed.
 func (n *Node) WaitReady(ctx context.Context) error {
 	select {
 	case <-n.opened:
@@ -166,24 +168,24 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// DataAddr is where the data plane listens, AdminAddr the admin plane; nil without one.
+// DataAddr returns where the data plane listens; nil without one.
 func (n *Node) DataAddr() net.Addr { return n.api.DataAddr() }
 
-// AdminAddr is where the admin plane listens; nil without one.
+// AdminAddr returns where the admin plane listens; nil without one.
 func (n *Node) AdminAddr() net.Addr { return n.api.AdminAddr() }
 
-// Close ends a node in good order, within ten seconds, and waits for its goroutines. Nothing that it has counted is lost: other
-// nodes have it, or the data directory. It may be called again.
+// Close shuts the node down gracefully, within ten seconds, and waits for its goroutines. Nothing it has counted is
+// lost: other nodes or the data directory have it. It may be called again.
 //
-//  1. /readyz says 503, so that load balancers turn away, while checks are decided as before;
-//  2. the partitions are handed over: from then on other nodes decide, and this one asks them;
-//  3. most counters that are left are saved meanwhile, while time is not short;
-//  4. with LeaveOnClose the cluster is left for good;
-//  5. the listeners close, when what is under way has been answered: nothing is decided any more;
-//  6. what has changed since step 3 is saved, so that nothing decided is forgotten; a node that leaves for good hands
-//     over what it has counted for bills since step 4;
-//  7. the calls between nodes end, and Raft; its store closes last: its lock says to others that the directory is in
-//     use until then.
+//  1. /readyz answers 503, so that load balancers turn away. Checks are still decided.
+//  2. The partitions are handed over. Other nodes decide from then on, and this one asks them.
+//  3. With LeaveOnClose the node leaves the cluster for good.
+//  4. Most of the remaining counters are saved ahead, while time is not short.
+//  5. The listeners close once the requests in flight are answered. Nothing is decided any more.
+//  6. What has changed since step 4 is saved, so that no decision is forgotten. A node that leaves for good hands over what it
+//     has counted for bills since step 3.
+//  7. The calls between nodes end, then Raft. Raft's store closes last: until then its lock tells others that the directory is
+//     in use.
 func (n *Node) Close() error {
 	n.closing.Do(func() { n.closeErr = n.stop() })
 	return n.closeErr
@@ -197,7 +199,7 @@ func (n *Node) stop() error {
 	defer grace.Stop()
 	n.handOver(ctx)
 	if err := n.save(ctx); err != nil {
-		// The last checkpoint, in release, is what matters; it tells if it fails as well.
+		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters are not saved yet", "error", err)
 	}
 	if n.api.DataAddr() != nil || n.api.AdminAddr() != nil {
@@ -210,7 +212,7 @@ func (n *Node) stop() error {
 	return err
 }
 
-// handOver hands the partitions over. What could not be handed over in time is saved, and found again by the next start.
+// handOver hands the partitions over. Whatever can't be handed over in time is saved, and the next start finds it.
 func (n *Node) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, leaveBound)
 	defer cancel()
@@ -219,7 +221,7 @@ func (n *Node) handOver(ctx context.Context) {
 	}
 }
 
-// release closes what is open, the last thing first.
+// release closes all open parts, in reverse order.
 func (n *Node) release(ctx context.Context) error {
 	var errs []error
 	for len(n.built) > 0 {
@@ -230,7 +232,7 @@ func (n *Node) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stepBack hands this node's partitions over, and leaves the cluster if it is for good.
+// stepBack hands this node's partitions over and, if forGood is set, leaves the cluster.
 func (n *Node) stepBack(ctx context.Context, forGood bool) error {
 	if n.left.Load() {
 		return nil
@@ -243,8 +245,8 @@ func (n *Node) stepBack(ctx context.Context, forGood bool) error {
 	return n.leaveCluster(ctx)
 }
 
-// leaveCluster leaves for good, once another node has what was counted here: without that this node stays a member
-// that is away, so that nobody takes what the others have for all.
+// leaveCluster leaves for good, once another node has the usage counted here. If handing that over fails, this node
+// stays a member that is away, so that the others don't take their sums to be complete.
 func (n *Node) leaveCluster(ctx context.Context) error {
 	if err := n.handUsage(ctx); err != nil {
 		return err

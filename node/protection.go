@@ -9,14 +9,14 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// waysOut ends every refusal to open the ports between nodes unprotected.
+// waysOut ends every refusal to open the ports between nodes unprotected: it says what to do about it.
 func waysOut(m *mistakes) string {
 	return fmt.Sprintf("set %s (rlnode secret prints a secret), or %s if that network is closed by other means",
 		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
 }
 
-// checkSecrets checks what protects the ports between nodes. Half a protection is none: who gets in by one port can take the
-// cluster over.
+// checkSecrets checks the protection of the ports between nodes. Half a protection is none: whoever gets in through one
+// port can take over the cluster.
 func (c *settings) checkSecrets(m *mistakes) {
 	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
 	hasKey, certificates := len(c.GossipKey) > 0, several(c.TLSCert, c.TLSKey, c.TLSCA)
@@ -43,14 +43,14 @@ func (c *settings) checkSecrets(m *mistakes) {
 	}
 }
 
-// protection is what keeps strangers out of the ports between nodes.
+// protection keeps strangers out of the ports between nodes. Its fields are nil if unused.
 type protection struct {
-	credentials peer.Credentials    // nil: none
-	keyring     *memberlist.Keyring // nil: none
-	file        *secret.File        // nil: none
+	credentials peer.Credentials
+	keyring     *memberlist.Keyring
+	file        *secret.File
 }
 
-// protect opens what the settings ask for.
+// protect opens the protection that the settings ask for.
 func (n *Node) protect() (p protection, err error) {
 	c := n.config
 	switch {

@@ -10,30 +10,31 @@ import (
 )
 
 const (
-	// readyInterval is how often a node that is starting looks whether it is ready.
+	// readyInterval is how often a starting node checks whether it is ready.
 	readyInterval = 10 * time.Millisecond
-	// copiesTime is how long a node that starts waits for copies of what it is the standby of.
+	// copiesTime is how long a starting node waits for copies of the partitions it is the standby of.
 	copiesTime = 2 * time.Second
-	// replacingTime is how long a node that starts waits for a dead voter to be replaced: that takes fifteen seconds, or thirty
-	// where the leader changes. After that something hinders it, and this node is of more use when it is ready.
+	// replacingTime is how long a starting node waits for a dead voter to be replaced. That takes fifteen seconds, or
+	// thirty if the leader changes. After longer, something prevents it, and this node is of more use when it is ready.
 	replacingTime = 2 * time.Minute
 )
 
-// While these last, the cluster can't do without another node: checks of a partition could only wait, or be decided without
-// its owner; or its counters are in one place only.
+// While either lasts, the cluster can't lose another node. Checks of some partition would have to wait or be decided
+// without its owner, or the counters would exist in one place only.
 var (
 	errRecovering = errors.New("its partitions are coming back from their standbys")
 	errCopies     = errors.New("copies of others' partitions are coming")
 )
 
-// awaitReady lets checks in once the node can decide them, and tells probes once other nodes may be restarted, too.
+// awaitReady lets checks in once the node can decide them. It reports ready to probes only once other nodes may be
+// restarted, too.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
 		n.ready()
 	}
 }
 
-// await looks again and again until why is nil. It reports false when the node stops first.
+// await polls why until it returns nil. It returns false if the node stops first.
 func (n *Node) await(why func() error) bool {
 	tick := time.NewTicker(readyInterval)
 	defer tick.Stop()
@@ -47,13 +48,13 @@ func (n *Node) await(why func() error) bool {
 	return true
 }
 
-// awaitRules opens the node once it can decide checks, and says meanwhile why it can't. It reports false when the node
+// awaitRules opens the node once it can decide checks; meanwhile it explains why it can't. It returns false if the node
 // stops first.
 func (n *Node) awaitRules() bool {
-	var since time.Time // when all but copies was there
+	var since time.Time // when all but the copies was there
 	n.replacing.Store(true)
 	there := n.await(func() error {
-		_ = n.cluster.Replacing() // it remembers how many voters there were
+		_ = n.cluster.Replacing() // records how many voters there were
 		err := n.notReady()
 		if err == nil && since.IsZero() {
 			since = time.Now()
@@ -77,8 +78,8 @@ func (n *Node) awaitRules() bool {
 	return true
 }
 
-// awaitVoters waits until there are as many live voters as before; meanwhile checks are decided, and probes are told
-// that the node is not ready. It reports false when the node stops first.
+// awaitVoters waits until there are as many live voters as before. Meanwhile checks are decided, but probes see the
+// node as not ready. It returns false if the node stops first.
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
 	return n.await(func() error {
@@ -94,7 +95,7 @@ func (n *Node) awaitVoters() bool {
 	})
 }
 
-// notReady is why the node is not ready yet; nil: it is.
+// notReady returns why the node is not ready yet; nil if it is.
 func (n *Node) notReady() error {
 	if err := n.cluster.Ready(); err != nil {
 		return err
@@ -105,7 +106,7 @@ func (n *Node) notReady() error {
 	return nil
 }
 
-// firstBy is who wrote the first rules, if that is still known.
+// firstBy returns the author of the first rules; empty if no longer known.
 func (n *Node) firstBy() string {
 	for _, v := range n.cluster.Last().History.Versions() {
 		if v.Number == 1 {
@@ -115,7 +116,7 @@ func (n *Node) firstBy() string {
 	return ""
 }
 
-// storeStatus is how Raft's store does; a node without a disk has nothing to tell.
+// storeStatus returns the status of Raft's store; zero without a disk.
 func (n *Node) storeStatus() (st persist.RaftStatus) {
 	if n.disk != nil {
 		st = n.disk()
@@ -123,7 +124,7 @@ func (n *Node) storeStatus() (st persist.RaftStatus) {
 	return st
 }
 
-// clusterHealth says what keeps this node from doing its part in the cluster.
+// clusterHealth reports what keeps this node from doing its part in the cluster.
 func (n *Node) clusterHealth() api.ClusterHealth {
 	view, st := n.cluster.View(), n.storeStatus()
 	return api.ClusterHealth{

@@ -7,18 +7,18 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// How the checks of the last seconds were decided, for people who look: recentSeconds of them, a reading each second.
+// recentSeconds is the window of the figures on how checks were decided lately. One reading is taken each second.
 const recentSeconds = 10
 
-// waysToDecide are how many there are.
+// waysToDecide is the number of values of limiter.DecidedBy.
 const waysToDecide = int(limiter.ByNone) + 1
 
 type recent struct {
 	read func() []limiter.RuleStats
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	ring [recentSeconds][waysToDecide]int64
-	next int // place of the oldest reading
+	next int // index of the oldest reading
 }
 
 // note takes a reading.
@@ -41,8 +41,8 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 	return sum
 }
 
-// since is what was decided since the oldest reading, by the words of decided_by; ways that nothing was decided by are
-// left out.
+// since returns how many checks were decided since the oldest reading, by the words of decided_by. Ways that decided
+// none are left out.
 func (r *recent) since() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()
@@ -50,7 +50,7 @@ func (r *recent) since() map[string]int64 {
 	r.mu.Unlock()
 	out := map[string]int64{}
 	for way := range now {
-		// Rules that were removed took their figures with them.
+		// Removing a rule removes its figures, so n can be negative.
 		if n := now[way] - before[way]; n > 0 {
 			out[limiter.DecidedBy(way).String()] = n
 		}

@@ -16,30 +16,30 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// The file of records: a header as long as a record whose first eight bytes count what was recorded, then the records,
-// in the machine's byte order. Package faults reads it.
+// The file of records begins with a header of a record's length. Its first eight bytes hold the number of records. The
+// records follow, in the machine's byte order. Package faults reads it.
 const (
 	recordSize  = int(unsafe.Sizeof(decision{}))
 	recordLimit = 1 << 21 // records; the file is sparse
 )
 
-// decision is a record.
+// decision is one record.
 type decision struct {
 	began, ended int64
 	lineage      uint64
 	partition    uint32
 	by           uint8
-	complete     uint8 // 1, and written last
+	complete     uint8 // 1 once the record is complete; written last
 	_            [2]byte
 }
 
-// record is a file of decisions. It is mapped and shared, so that a kill -9 loses nothing that was written.
+// record is a file of decisions. It is mapped shared, so that a kill -9 loses nothing that was written.
 type record struct {
 	file  []byte
 	count *atomic.Uint64
 }
 
-// recorder records to the file that RLNODE_RECORD names. It must not exist: each process has a file of its own.
+// recorder records to the file that RLNODE_RECORD names. The file must not exist: each process has its own.
 func recorder() limiter.Recorder {
 	path := os.Getenv("RLNODE_RECORD")
 	if path == "" {
@@ -52,8 +52,9 @@ func recorder() limiter.Recorder {
 	return r
 }
 
-// tune makes of this build another one, and has what takes hours happen in seconds: RLNODE_LEVEL is the feature level that it
-// claims to know, RLNODE_SNAPSHOTS after how many entries Raft takes a snapshot, behind which it keeps hardly any.
+// tune changes how this build acts, so that tests see in seconds what otherwise takes hours. RLNODE_LEVEL is the
+// feature level it claims to know. RLNODE_SNAPSHOTS is the number of entries after which Raft takes a snapshot, behind
+// which it then keeps hardly any.
 func tune(config *cluster.Config) {
 	number := func(name string) uint64 {
 		text := os.Getenv(name)
@@ -100,7 +101,7 @@ func (r *record) Clock() int64 {
 	return t.Nano()
 }
 
-// Decided writes a record. One too many is only counted, which the reader takes for an error.
+// Decided writes a record. A record beyond recordLimit is only counted, which the reader treats as an error.
 func (r *record) Decided(by limiter.DecidedBy, partition int, lineage uint64, began, ended int64) {
 	n := r.count.Add(1)
 	if n > recordLimit {

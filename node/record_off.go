@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// recorder is none: only a program built for the fault tests keeps records of its decisions.
+// recorder returns nil: only programs built for the fault tests record their decisions.
 func recorder() limiter.Recorder { return nil }
 
-// tune does nothing: only a program built for the fault tests can be told to go by another level, or to take snapshots early.
+// tune does nothing: only programs built for the fault tests can claim another level or take snapshots early.
 func tune(*cluster.Config) {}

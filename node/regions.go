@@ -13,16 +13,16 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// recallAddresses reads what rememberAddresses wrote.
+// recallAddresses reads the file that rememberAddresses wrote.
 func (n *Node) recallAddresses(name string) []string {
 	text, err := os.ReadFile(filepath.Join(n.dir, name))
 	if err != nil || n.dir == "" {
-		return nil // a new node, or it finds the others by those that it was given
+		return nil // a new node, or it finds the others by its configured addresses
 	}
 	return strings.Fields(string(text))
 }
 
-// rememberAddresses writes a file of where others may be found after a restart.
+// rememberAddresses writes the addresses at which others may be found after a restart.
 func (n *Node) rememberAddresses(name string, addresses []string) {
 	if n.dir == "" {
 		return
@@ -33,7 +33,7 @@ func (n *Node) rememberAddresses(name string, addresses []string) {
 	}
 }
 
-// regions lists this node's region and all others that are committed or can be seen, by name.
+// regions lists this node's region and all others that are committed or visible, by name.
 func (n *Node) regions(view cluster.View) []api.Region {
 	own := n.config.Region
 	agreed := n.cluster.Last().Regions

@@ -12,22 +12,22 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// admin is a node as the admin plane sees it: what the cluster does by itself, and what takes more.
+// admin is a node as the admin plane sees it: the cluster's methods, and those that need more than the cluster.
 type admin struct {
 	*cluster.Cluster
 	n *Node
 }
 
-// Versions lists the last versions, newest first.
+// Versions lists the kept versions, newest first.
 func (a admin) Versions() []rules.Version { return a.Last().History.Versions() }
 
-// Version returns the document that had a number.
+// Version returns the document of a version.
 func (a admin) Version(number int64) (*rules.Document, error) {
 	return a.Last().History.Version(number)
 }
 
-// Leave hands this node's counters over and takes it out of the cluster for good. It asks the others about each check
-// from then on, until it is stopped.
+// Leave hands this node's counters over and takes it out of the cluster for good. From then on, until it is stopped,
+// the node asks the others about each check.
 func (a admin) Leave(ctx context.Context) error {
 	n := a.n
 	switch members := n.cluster.View().Members; {
@@ -48,7 +48,7 @@ func (a admin) Leave(ctx context.Context) error {
 	return nil
 }
 
-// condition is why this node, though it decides, is not one to send checks to.
+// condition returns why checks should not be sent to this node although it decides them.
 func (n *Node) condition() error {
 	if n.left.Load() {
 		return errLeft
@@ -62,10 +62,10 @@ func (n *Node) condition() error {
 	return nil
 }
 
-// errLeft: what this node knows of the rules and the ring gets older and older.
+// errLeft: a node that has left gets no updates of the rules or the ring.
 var errLeft = errors.New("the node has left the cluster; stop it")
 
-// View is the cluster as this node sees it.
+// View returns the cluster as this node sees it.
 func (a admin) View() api.ClusterView {
 	n := a.n
 	v := n.cluster.View()
@@ -83,7 +83,7 @@ func (a admin) View() api.ClusterView {
 	return view
 }
 
-// via names the node by way of which another one is reached; empty: directly, or not at all.
+// via returns the name of the node that relays calls to another; empty if calls go directly or not at all.
 func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 	relay, ok := peers.Via(to)
 	if !ok {
@@ -97,7 +97,7 @@ func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 	return relay.String()
 }
 
-// Owner names a partition's owner and standby.
+// Owner returns the names of a partition's owner and standby, and its epoch.
 func (a admin) Owner(partition int) (owner, standby string, epoch int64) {
 	r := a.n.keeper.Route(partition)
 	members := a.Last().Members

@@ -6,18 +6,18 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Expired counters are dropped from a small part of each table at a time: all of it in under half a minute.
+// Each sweep drops expired counters from a small part of each table, so that a whole table takes under half a minute.
 const (
 	sweepInterval = 500 * time.Millisecond
 	sweepPart     = 0.02
-	// muchGarbage is how many log entries are dropped before their memory, unlike the table's on the heap, is given
-	// back rather than left until an idle node's next collection.
+	// muchGarbage is how many log entries are dropped before their memory is given back. Unlike the table, log entries
+	// are on the heap, and an idle node's next garbage collection may be far off.
 	muchGarbage = 500_000
 )
 
 // sweep drops expired counters in the background.
 func (n *Node) sweep() {
-	dropped := int64(0) // log entries, since memory was given back
+	dropped := int64(0) // log entries, since memory was last given back
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {

@@ -8,17 +8,17 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// flushBound is for the spans that wait when the node stops.
+// flushBound bounds sending the queued spans when the node stops.
 const flushBound = time.Second
 
-// tracing is where spans go.
+// tracing returns where spans are sent.
 func (c *settings) tracing() *tracing.Config {
 	return &tracing.Config{
 		Endpoint: c.OTLPEndpoint, Ratio: c.TraceRatio, Node: c.Name, Version: Version(), Region: c.Region, Logger: c.Logger,
 	}
 }
 
-// openTracing begins to trace, if there is somebody to tell.
+// openTracing starts tracing if a collector is configured.
 func (n *Node) openTracing() (err error) {
 	if n.config.OTLPEndpoint == "" {
 		return nil
@@ -30,7 +30,7 @@ func (n *Node) openTracing() (err error) {
 	return nil
 }
 
-// closeTracing sends what waits. A collector that does not take it in time is no failure of this node.
+// closeTracing sends the queued spans. If the collector doesn't take them in time, that is not this node's failure.
 func (n *Node) closeTracing(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, flushBound)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// openMeter begins to count what rules with `usage: monthly` admit, unless that is turned off.
+// openMeter starts counting what rules with `usage: monthly` admit, unless that is turned off.
 func (n *Node) openMeter() (err error) {
 	c := n.config
 	if c.UsageMonths == 0 {
@@ -25,7 +25,7 @@ func (n *Node) openMeter() (err error) {
 	return nil
 }
 
-// countingMembers are the nodes that may have counted something which no other node has.
+// countingMembers returns the nodes that may have counted something no other node has.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, one := range n.cluster.View().Members {
 		if one.State != gossip.Left {
@@ -35,15 +35,15 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
-// handUsage gives what was counted here to another node, before this one leaves for good.
+// handUsage hands what was counted here to another node, before this node leaves for good.
 func (n *Node) handUsage(ctx context.Context) error {
 	if n.usage == nil || len(n.countingMembers()) < 2 {
-		return nil // a node by itself leaves nothing
+		return nil // a node alone has no one to hand over to
 	}
 	return n.usage.HandOver(ctx)
 }
 
-// handLast hands over what was counted since, at the end of a node that has left for good.
+// handLast hands over what was counted since handUsage, when a node that has left for good stops.
 func (n *Node) handLast(ctx context.Context) error {
 	if n.usage == nil || !n.gone.Load() {
 		return nil

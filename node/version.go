@@ -8,13 +8,14 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// module is this one's path.
+// module is this module's path.
 const module = "github.com/rlnode/rlnode"
 
-// release is what the linker was told (-X), where the toolchain can't see the repository: in a container's build, say.
+// release is set by the linker (-X) where the toolchain can't see the repository, such as in a container build.
 var release string
 
-// Version is the release of rlnode in this program, as its build or the toolchain has noted it; "(devel)" if neither has.
+// Version returns the release of rlnode in this program, as set by the build or the toolchain; "(devel)" if neither
+// did.
 func Version() string {
 	if release != "" {
 		return release
@@ -35,7 +36,7 @@ func Version() string {
 	return version
 }
 
-// ThisBuild is what this program can read, and how it signs what is agreed on.
+// ThisBuild describes what this program can read, and how it signs what it commits.
 func ThisBuild() cluster.Build {
 	release := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

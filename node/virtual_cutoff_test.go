@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// keyOwnedBy is a subject of the rule whose owner is v, and whose standby is another one, if it is given.
+// keyOwnedBy returns a subject of the rule that v owns and whose standby is standby, if that is given.
 func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
@@ -31,7 +31,7 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	return ""
 }
 
-// ask checks so often at a node that it takes about that long, and returns how many were admitted, how each was decided,
+// ask makes this many checks at a node, a millisecond apart. It returns how many were admitted, how each was decided,
 // and how long the slowest took.
 func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limiter.DecidedBy]int, slowest time.Duration) {
 	by = map[limiter.DecidedBy]int{}
@@ -52,8 +52,8 @@ func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limit
 	return admitted, by, slowest
 }
 
-// G4: a node that is cut off admits its share of each subject at most, whoever owned it, the others go on with the whole
-// limit, and when it is back all that was admitted is counted.
+// G4: a node that is cut off admits at most its share of each subject, whichever node owned it. The others continue
+// with the whole limit. When the node is back, all that was admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 			keys = append(keys, p.keyOwnedBy("year", p.nodes[0], nil, i), p.keyOwnedBy("year", lone, nil, i))
 		}
 		p.net.Isolate(lone.ip)
-		time.Sleep(8 * time.Second) // it is ended, and the others own all
+		time.Sleep(8 * time.Second) // it is evicted, and the others own everything
 		here, there := map[string]int64{}, map[string]int64{}
 		for _, key := range keys {
 			n, by, _ := lone.ask("year", key, 60)
@@ -86,7 +86,7 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 				t.Errorf("%s: %d more admitted", key, n)
 			}
 		}
-		p.net.Isolate(lone.ip) // a second cut renews nothing
+		p.net.Isolate(lone.ip) // a second cut doesn't renew the share
 		time.Sleep(8 * time.Second)
 		for _, key := range keys {
 			if n, by, _ := lone.ask("year", key, 5); n != 0 || by[limiter.ByFallback] != 5 {
@@ -98,8 +98,9 @@ func TestG4_CutOffInOneProcess(t *testing.T) {
 	})
 }
 
-// No leader for longer than authority lasts: all nodes are cut off, see one another, and admit the limit once more
-// together, at most. Nobody was ended, so each goes on from its own counters.
+// All nodes are cut off from each other, so there is no leader, for longer than authority lasts. Together they admit
+// the limit at most once more. No node was evicted, so each continues from its own counters. When they reach each other
+// again, all of it is counted.
 func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +145,7 @@ func TestG4_EachForItselfInOneProcess(t *testing.T) {
 	})
 }
 
-// The first check after a cut is decided within 350 ms, and those after it at once, whoever owned the subject.
+// The first check after a cut is decided within 350 ms, and those after it at once, whichever node owned the subject.
 func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	t.Parallel()
 	rules := []string{exactRules(3000), "version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: 3000, per: 8760h, algorithm: fixed-window}]}\n"}
@@ -180,15 +181,15 @@ func TestG4_FirstDecisionInOneProcess(t *testing.T) {
 	}
 }
 
-// G4: a node that is restarted while the others are away goes by the rules and the ring that it had: it admits its share,
-// says how it decides, and when the others are back all of it is counted.
+// G4: a node that is restarted while the others are away uses the rules and the ring it had. It admits its share and
+// says how it decides. When the others are back, all of it is counted.
 func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlanet(t, 3, exactRules(90))
 		lone := p.nodes[2]
 		keys := []string{p.keyOwnedBy("year", p.nodes[0], nil, 0), p.keyOwnedBy("year", lone, nil, 0)}
-		time.Sleep(2 * time.Second) // noted
+		time.Sleep(2 * time.Second) // until it is written down
 		for _, v := range p.nodes {
 			v.down(false)
 		}
@@ -220,7 +221,8 @@ func TestG4_RestartedAloneInOneProcess(t *testing.T) {
 	})
 }
 
-// G4, two islands of two: nobody has authority, and nobody is waited for, though the owner and its standby may be there.
+// G4, two islands of two: no node has authority, and no check waits for another node, though the owner and its standby
+// may be reachable.
 func TestG4_HalvesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

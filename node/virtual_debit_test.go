@@ -2,5 +2,5 @@
 
 package node
 
-// simDebited: see virtual_nodebit_test.go.
+// simDebited is explained in virtual_nodebit_test.go.
 const simDebited = true

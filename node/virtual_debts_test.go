@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Under random cuts, and authority that lapses or is ended by them, all that was admitted without the owner is counted in
-// the end: at least all that was not decided by an owner that was cut off, whose last moments may be forgotten.
+// Under random cuts, which also make authority lapse or evict nodes, all that was admitted without the owner is counted
+// in the end. The exception is what an owner that was cut off decided: its last moments may be forgotten.
 func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(cases(2)) {
@@ -22,7 +22,7 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			p := newPlanet(t, 3, exactRules(1_000_000))
 			var certain, all [keys]atomic.Int64
-			var trouble, alone atomic.Int64 // how often somebody was cut off; odd: is now. And who
+			var trouble, alone atomic.Int64 // trouble counts cuts and repairs: odd while a node is cut off. alone is that node
 			var by [limiter.ByNone + 1]atomic.Int64
 			var stop atomic.Bool
 			var done sync.WaitGroup
@@ -33,7 +33,7 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 						at, key := i%3, (i*5+w)%keys
 						before := trouble.Load()
 						if before%2 == 1 {
-							at = int(alone.Load()) // what the others count would hide what is lost
+							at = int(alone.Load()) // what the others count would hide the loss
 						}
 						ok, err := p.nodes[at].check("year", fmt.Sprintf("k%d", key), &a)
 						if err != nil {
@@ -53,7 +53,7 @@ func TestG4_NothingOwedIsLostInOneProcess(t *testing.T) {
 			}
 			for range 4 {
 				victim := rnd.IntN(3)
-				// From here on what an owner decides may not reach its standby any more.
+				// From here on, what an owner decides may no longer reach its standby.
 				alone.Store(int64(victim))
 				trouble.Add(1)
 				time.Sleep(300 * time.Millisecond)

@@ -12,14 +12,14 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// memory is a store that outlives the process, but not the test.
+// memory is a store that outlives the process but not the test.
 type memory struct {
 	*raft.InmemStore
 	snapshots *raft.InmemSnapshotStore
 	table     []counters.Record // the last checkpoint
 
-	mu   sync.Mutex    // guards what follows
-	hung chan struct{} // closed when the disk answers again; nil: it does
+	mu   sync.Mutex    // guards the fields below
+	hung chan struct{} // closed when the disk answers again; nil if it does
 	full bool
 }
 
@@ -27,14 +27,14 @@ func newMemory() *memory {
 	return &memory{InmemStore: raft.NewInmemStore(), snapshots: raft.NewInmemSnapshotStore()}
 }
 
-// hang makes the disk answer nothing until mend.
+// hang makes the disk stop answering until mend.
 func (m *memory) hang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hung = make(chan struct{})
 }
 
-// fill leaves no room on the disk until mend.
+// fill makes the disk full until mend.
 func (m *memory) fill() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,11 +57,12 @@ func (m *memory) faults() (hung <-chan struct{}, full bool) {
 	return m.hung, m.full
 }
 
-// handle is a process's view of a memory. A broken disk shows as it does through package persist: the log's writes fail
-// after a timeout, and at once from then on; a term is saved in spite of a full disk, and waits for one that hangs.
+// handle is a process's view of a memory. A broken disk behaves as it does through package persist. Writes to the log
+// fail after a timeout, and from then on at once. A term is saved even if the disk is full, but waits while the disk
+// hangs.
 type handle struct {
 	*memory
-	over    chan struct{} // closed when the process has ended: nothing that waits for the disk is written any more
+	over    chan struct{} // closed when the process has ended: writes still waiting for the disk are dropped
 	mu      sync.Mutex    // guards pending
 	pending <-chan struct{}
 }
@@ -75,7 +76,7 @@ func (h *handle) Close() error                  { return nil }
 
 var errDiskHangs = errors.New("disk does not answer")
 
-// logWrite is nil when a write to the log may be made.
+// logWrite returns nil if the log may be written.
 func (h *handle) logWrite() error {
 	hung, full := h.faults()
 	switch {
@@ -88,7 +89,7 @@ func (h *handle) logWrite() error {
 	again := h.pending == hung
 	h.pending = hung
 	h.mu.Unlock()
-	if again { // the first write is under way still
+	if again { // the first write is still waiting
 		return errDiskHangs
 	}
 	select {
@@ -100,7 +101,7 @@ func (h *handle) logWrite() error {
 	return errDiskHangs
 }
 
-// await waits for a disk that hangs, and returns false if the process ends first.
+// await waits while the disk hangs. It returns false if the process ends first.
 func (h *handle) await() bool {
 	hung, _ := h.faults()
 	if hung == nil {
@@ -142,7 +143,7 @@ type handleStable struct {
 
 func (s handleStable) Set(key, value []byte) error {
 	if !s.h.await() {
-		return nil // Raft would panic, and there is nobody who could tell
+		return nil // an error would make Raft panic, and the process has ended
 	}
 	return s.StableStore.Set(key, value)
 }

@@ -28,7 +28,7 @@ func TestG1_ExactInOneProcess(t *testing.T) {
 	})
 }
 
-// restartEach stops each node in turn in good order, and starts it again.
+// restartEach stops each node in turn gracefully, and starts it again.
 func (p *planet) restartEach() {
 	p.t.Helper()
 	for _, v := range p.nodes {
@@ -40,8 +40,8 @@ func (p *planet) restartEach() {
 	}
 }
 
-// Each node in turn stops in good order and comes back, under load. Where messages take their time, many are on their way
-// through a node when it stops.
+// Each node in turn stops gracefully and comes back, under load. If messages take long, many are in flight through a
+// node when it stops.
 func TestG6_RestartsInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, delay := range []time.Duration{100 * time.Microsecond, 20 * time.Millisecond} {
@@ -111,7 +111,7 @@ func TestG5_KillInOneProcess(t *testing.T) {
 	}
 }
 
-// One broken link between two nodes that both see the third costs a hop, and nothing else.
+// One broken link between two nodes that both reach the third costs a hop, and nothing else.
 func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 	t.Parallel()
 	for pair := range cases(3) {
@@ -140,8 +140,8 @@ func TestG1_BrokenLinkInOneProcess(t *testing.T) {
 	}
 }
 
-// Every algorithm, a thousand subjects at once, from all of five nodes: what is admitted is what the algorithm admits in
-// one place, where the same is asked one after another.
+// All algorithms, a thousand subjects at once, from all of five nodes: they admit what the algorithm admits in one
+// place for the same checks in sequence.
 func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"}
@@ -176,8 +176,8 @@ func TestG1_AlgorithmsInOneProcess(t *testing.T) {
 	})
 }
 
-// A node that comes back is ready when what its standbys have of its partitions is back too, and not before, also where one
-// of them can't be reached.
+// A node that comes back is ready once it has recovered what its standbys have of its partitions, and not before, even
+// if one of them can't be reached.
 func TestReadyWithItsPartitions(t *testing.T) {
 	t.Parallel()
 	for _, broken := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// worldRules is a rules file with a limit for all regions together.
+// worldRules returns a rules file with one limit for all regions together.
 func worldRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - name: a\n    key: [ip]\n    scope: global\n    consistency: exact\n    limits:\n"+
 		"      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)
@@ -24,7 +24,7 @@ func (v *virtual) write(text string) (int64, error) {
 	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)}, cluster.WriteOptions{By: v.settings.Name})
 }
 
-// TestRegionsMeet: three regions find one another, take over the rules of the first, and can be written to anywhere.
+// TestRegionsMeet: three regions find each other, adopt the rules of the first, and accept writes anywhere.
 func TestRegionsMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 2, worldRules(900), "eu", "us", "ap")
@@ -91,7 +91,8 @@ func TestRegionsMeet(t *testing.T) {
 	})
 }
 
-// TestAnEntryNodeIsCutOffInItsRegion: other regions reach it, but it reaches nobody who could answer. They go on by another.
+// TestAnEntryNodeIsCutOffInItsRegion: other regions reach the entry node, but it reaches no node that could answer.
+// They switch to another.
 func TestAnEntryNodeIsCutOffInItsRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newRegions(t, 3, worldRules(900), "eu", "us")

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// clusters are those that nodes belong to.
+// clusters counts the nodes of each cluster.
 func (p *planet) clusters() map[agreement.ClusterID]int {
 	list := map[agreement.ClusterID]int{}
 	for _, v := range p.nodes {
@@ -20,8 +20,9 @@ func (p *planet) clusters() map[agreement.ClusterID]int {
 	return list
 }
 
-// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They found no two clusters: none at all as
-// long as --join names all of them, with the flag in the reason. With more than half there is one, by the larger part.
+// Twice as many nodes as --bootstrap-expect are split in halves at their first start. They don't found two clusters:
+// while --join names all of them they found none, and the reason names the flag. With more than half, the larger part
+// founds one.
 func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ nodes, expect, part, clusters int }{{6, 3, 3, 0}, {2, 1, 1, 0}, {5, 3, 3, 1}} {

@@ -11,7 +11,7 @@ func hybridRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }
 
-// From leases, exactly the limit is admitted while demand lasts, and hardly anybody is asked.
+// With leases, exactly the limit is admitted while demand lasts, with hardly any calls between nodes.
 func TestG2_LeasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -19,7 +19,7 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 		p := newPlanet(t, 3, hybridRules(limit))
 		c := p.crowd("year", keys, 10)
 		p.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
-		time.Sleep(7 * time.Second) // what is leased comes back meanwhile
+		time.Sleep(7 * time.Second) // until leases are returned
 		by := c.leave()
 		t.Logf("by %v", by)
 		for i := range c.admitted {
@@ -38,8 +38,8 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 	})
 }
 
-// A node that stops in good order gives back what it has leased, and what others have leased of it is given back to who
-// follows: in the end exactly what was admitted is used.
+// A node that stops gracefully returns its leases, and leases that it granted are returned to its successor. In the end
+// exactly what was admitted is used.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

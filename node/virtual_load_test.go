@@ -14,7 +14,7 @@ rules:
     adaptive: {source: api, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.25}]}
 `
 
-// limits are what each node that is ready would decide by.
+// limits returns the limit by which each ready node would decide.
 func (p *planet) limits(rule, key string) (out []int64) {
 	p.t.Helper()
 	for _, v := range p.nodes {
@@ -29,7 +29,7 @@ func (p *planet) limits(rule, key string) (out []int64) {
 	return out
 }
 
-// adapted waits until every node goes by one limit, and fails if that takes too long.
+// adapted waits until every node uses the same limit. It fails if that takes longer than most.
 func (p *planet) adapted(want int64, most time.Duration) {
 	p.t.Helper()
 	began := time.Now()
@@ -46,8 +46,8 @@ func (p *planet) adapted(want int64, most time.Duration) {
 	}
 }
 
-// A load that one node is told lowers the limit at all nodes within two seconds, leases included; one that starts learns
-// of it; it expires at all; and what was used stays used.
+// A load reported to one node lowers the limit at all nodes within two seconds, leases included. A node that starts
+// learns of it. It expires everywhere. What was used stays used.
 func TestLoadReachesAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit, keys = 2000, 2
@@ -66,18 +66,18 @@ func TestLoadReachesAllNodes(t *testing.T) {
 		tell(0, 0.9, time.Minute)
 		p.adapted(limit/4, 2*time.Second)
 		p.eventually("the lowered limits are used", func() bool { return c.total() >= keys*limit/4*98/100 })
-		time.Sleep(7 * time.Second) // what is leased comes back meanwhile
+		time.Sleep(7 * time.Second) // until leases are returned
 		for i := range c.admitted {
 			if have := c.admitted[i].Load(); have > limit/4 {
 				t.Errorf("key %d: have %d admitted of %d", i, have, limit/4)
 			}
 		}
-		// Below the step, but not clearly: nothing changes at any node, until the load has settled.
+		// Slightly below the step, nothing changes at any node until the load has settled.
 		tell(1, 0.79, time.Minute)
 		time.Sleep(5 * time.Second)
 		p.adapted(limit/4, 0)
 		p.adapted(limit/2, 6*time.Second)
-		// One that comes back learns of what is in force before it decides much.
+		// A node that comes back learns of the load in force before it decides much.
 		p.nodes[2].down(true)
 		p.nodes[2].up()
 		p.whole()

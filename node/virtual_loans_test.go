@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// minuteOfRegions is a rules file with a limit a minute for all regions together.
+// minuteOfRegions returns a rules file with one limit per minute for all regions together.
 func minuteOfRegions(limit int, consistency string) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: minute, key: [ip], scope: global, consistency: %s, limits: "+
 		"[{limit: %d, per: 1m, algorithm: fixed-window}]}\n", consistency, limit)
 }
 
-// recorded reports whether all nodes go by rules that are recorded as honoured by all regions.
+// recorded reports whether all nodes use rules that are recorded as honoured by all regions.
 func recorded(all []*planet) func() bool {
 	return func() bool {
 		for _, p := range all {
@@ -32,8 +32,8 @@ func recorded(all []*planet) func() bool {
 	}
 }
 
-// G8, in whole programs: with all traffic in one region of three the whole limit is admitted there, and not one more,
-// whether or not nodes lease.
+// G8, in whole programs: if all traffic is in one region of three, exactly the whole limit is admitted there, whether
+// or not nodes lease.
 func TestG8_LoansInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, consistency := range []string{"exact", "hybrid"} {
@@ -46,14 +46,14 @@ func TestG8_LoansInOneProcess(t *testing.T) {
 				}
 			}()
 			all[0].eventually("the rules are recorded", recorded(all))
-			// Shares are equal from the first window on that begins afterwards.
+			// Shares are equal from the first window that begins after this.
 			time.Sleep(time.Until(time.Now().Truncate(time.Minute).Add(2*time.Minute + 2*time.Second)))
 			us := all[1]
 			began := time.Now()
 			c := us.crowd("minute", keys, 3)
 			us.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
 			t.Logf("%s: all was admitted after %v", consistency, time.Since(began))
-			time.Sleep(4 * time.Second) // what is leased comes back meanwhile
+			time.Sleep(4 * time.Second) // until leases are returned
 			by := c.leave()
 			for i := range c.admitted {
 				if have := c.admitted[i].Load(); have != limit {

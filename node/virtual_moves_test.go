@@ -22,7 +22,7 @@ func (p *planet) newcomer() *virtual {
 	return v
 }
 
-// followers are the nodes that don't lead.
+// followers returns the nodes that don't lead.
 func (p *planet) followers() (list []*virtual) {
 	p.t.Helper()
 	leader := ""
@@ -38,7 +38,7 @@ func (p *planet) followers() (list []*virtual) {
 	return list
 }
 
-// partition is the one of a subject.
+// partition returns a subject's partition.
 func (p *planet) partition(rule, key string) int {
 	p.t.Helper()
 	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
@@ -48,8 +48,8 @@ func (p *planet) partition(rule, key string) int {
 	return ring.PartitionOf(u.Hash.Hi)
 }
 
-// keyMoving is a subject of the rule that moves from one node to another, whose standby there is standby. Of the
-// partitions that move so it is in one of the first: those go together, before the rest.
+// keyMoving returns a subject of the rule that moves from one node to another, where its standby will be standby. Its
+// partition is one of the first to move: those go together, before the rest.
 func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string, partition int) {
 	p.t.Helper()
 	s := p.nodes[0].node.cluster.State()
@@ -73,7 +73,7 @@ func (p *planet) keyMoving(rule string, from, to, standby *virtual) (key string,
 	return "", 0
 }
 
-// owner waits until some node other than not decides the partition of a subject with authority, and returns it.
+// owner waits until a node other than those in not decides the partition with authority, and returns it.
 func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 	p.t.Helper()
 	p.eventually("the partition has an owner", func() bool {
@@ -92,7 +92,7 @@ func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 	return owner
 }
 
-// usedAt is what a node, which owns the subject, has counted.
+// usedAt returns what a node, which owns the subject, has counted.
 func (v *virtual) usedAt(rule, key string) int64 {
 	v.planet.t.Helper()
 	u, err := v.node.limiter.Usage(rule, []string{key})
@@ -102,8 +102,8 @@ func (v *virtual) usedAt(rule, key string) int64 {
 	return u.Limits[0].Used
 }
 
-// moveBegun has a newcomer join, and returns when the first partitions of an old node are handed over to it and others
-// are not: the link between the two is slow. The subject's copy is then at standby.
+// moveBegun makes a newcomer join. It returns when an old node has handed the first partitions over to it but not the
+// rest, because the link between the two is slow. By then standby has the subject's copy.
 func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string, partition int) {
 	p = newPlanet(t, 3, exactRules(1_000_000))
 	followers := p.followers()
@@ -125,8 +125,8 @@ func moveBegun(t *testing.T) (p *planet, from, to, standby *virtual, key string,
 	return p, from, to, standby, key, partition
 }
 
-// An end of a move dies in the middle of it: the newcomer, when it has the partition, or who has still to hand it over. The other end
-// acts from its copy until that is ended, so nobody decides alone.
+// One end of a move dies in the middle of it: the newcomer, which has the partition by then, or the node that still has
+// to hand it over. The other end acts from its copy until the dead node is evicted, so no node decides alone.
 func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
@@ -142,7 +142,7 @@ func endOfAMoveDies(t *testing.T, newcomer bool) {
 	followers := p.followers()
 	from, standby := followers[0], followers[1]
 	for _, v := range p.nodes {
-		p.net.DelayBetween(v.ip, p.address(4), 100*time.Millisecond) // it takes a while
+		p.net.DelayBetween(v.ip, p.address(4), 100*time.Millisecond) // keep the move slow
 	}
 	to := p.newcomer()
 	p.eventually("the ring moves", func() bool {
@@ -188,12 +188,12 @@ func endOfAMoveDies(t *testing.T, newcomer bool) {
 	}
 	p.eventually("it is ended", ended)
 	p.owner(partition, dies)
-	time.Sleep(time.Second) // what was admitted meanwhile is told
+	time.Sleep(time.Second) // debts of the meantime are reported
 	for _, v := range alive {
 		n, _, _ := v.ask("year", key, few)
 		admitted += n
 	}
-	// What the other end admits meanwhile it tells later: see G5. A question that was on its way may count twice.
+	// The other end admits some meanwhile and reports it later: see G5. A request in flight may count twice.
 	most := few + int64(few+len(p.nodes)-1)/int64(len(p.nodes))
 	if used := p.owner(partition, dies).usedAt("year", key); admitted > most || admitted < few-4 || used < admitted {
 		t.Errorf("%d of %d admitted, %d used", admitted, few, used)
@@ -202,8 +202,8 @@ func endOfAMoveDies(t *testing.T, newcomer bool) {
 	p.end()
 }
 
-// A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides for a
-// while, and dies. The old owner's copy ends with the cut; the newcomer's standby has all of it.
+// A node has handed partitions over to a newcomer when the link between the two breaks for good. The newcomer decides
+// for a while and dies. The old owner's copy ends at the cut; the newcomer's standby has everything and continues.
 func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 		if by[limiter.ByOwner] != 2000 {
 			t.Fatalf("decided by %v", by)
 		}
-		time.Sleep(300 * time.Millisecond) // pushed
+		time.Sleep(300 * time.Millisecond) // until it is pushed
 		to.down(false)
 		owner := p.owner(partition, to)
 		if used := owner.usedAt("year", key); used != admitted {
@@ -225,8 +225,8 @@ func TestD2_TheNewestCopyGoesOnInOneProcess(t *testing.T) {
 	})
 }
 
-// The same where the old owner hears nothing of the newcomer by any path, for as long as that decides, and not for so long that it
-// is ended. It has to ask.
+// As above, but the old owner has no path at all to the newcomer while that decides; the cut is too short for the
+// newcomer to be evicted. The old owner has to ask for the newest copy.
 func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 		if by[limiter.ByOwner] != 100 {
 			t.Fatalf("decided by %v", by)
 		}
-		time.Sleep(200 * time.Millisecond) // pushed
+		time.Sleep(200 * time.Millisecond) // until it is pushed
 		to.down(false)
 		time.Sleep(100 * time.Millisecond)
 		p.net.Rejoin(from.ip)
@@ -253,7 +253,7 @@ func TestD2_TheNewestCopyIsAskedForInOneProcess(t *testing.T) {
 	})
 }
 
-// The same where the old owner does not know whether the newcomer has taken the partition: the answer was lost.
+// As above, but the old owner doesn't know whether the newcomer has taken the partition: the answer was lost.
 func TestD2_InDoubtInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 		})
 		key, partition := p.keyMoving("year", from, to, standby)
 		p.eventually("it is taken", func() bool { return to.node.table.IsOpen(partition) })
-		p.net.Cut(from.ip, to.ip) // the answer is on its way
+		p.net.Cut(from.ip, to.ip) // while the answer is in flight
 		if r := from.node.keeper.Route(partition); r.Owner != from.id {
 			t.Fatalf("have %+v", r)
 		}
@@ -288,8 +288,8 @@ func TestD2_InDoubtInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then is
-// not forgotten, but for the last moment.
+// An owner and its standby are cut off from each other for ten seconds, and the owner dies. What it admitted until then
+// is kept, except for the last moment.
 func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -314,11 +314,11 @@ func TestD3_AStandbyThatCantBeReachedInOneProcess(t *testing.T) {
 	})
 }
 
-// An owner that lost its memory asks its standby for what it has, and does not get it: the link breaks. What the standby
-// admitted in its place is told when the link is back.
+// An owner that lost its memory asks its standby for its copy and doesn't get it, because the link breaks. What the
+// standby admitted in its place is reported when the link is back.
 func TestD7_APullThatFailsTakesNoDebtsInOneProcess(t *testing.T) {
 	t.Parallel()
-	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it begins to ask how new copies are, then for them; a message takes 30
+	moments := []time.Duration{100, 0, 40, 80, 110} // ms after it asks for the copies' ages, and then for the copies; a message takes 30
 	for _, after := range moments[:cases(len(moments))] {
 		t.Run(fmt.Sprintf("cut after %d ms", after), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { pullThatFails(t, after*time.Millisecond) })
@@ -342,7 +342,7 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	owner.up()
 	p.eventually("it looks for its counters", owner.node.keeper.Recovering)
 	time.Sleep(after)
-	p.net.Isolate(standby.ip) // so that there is no other path
+	p.net.Isolate(standby.ip) // leave no other path
 	p.eventually("it goes on without", func() bool { return !owner.node.keeper.Recovering() })
 	p.net.Rejoin(standby.ip)
 	p.whole()
@@ -354,8 +354,8 @@ func pullThatFails(t *testing.T, after time.Duration) {
 	p.end()
 }
 
-// While a standby tells its owner what it admitted, their link breaks again and again, each time before the answer is back.
-// Every hit is counted once.
+// While a standby reports to its owner what it admitted, their link breaks repeatedly, each time before the answer
+// arrives. Every hit is counted once.
 func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(cases(3)) {
@@ -371,7 +371,7 @@ func TestD8_DebtsAreDebitedOnceInOneProcess(t *testing.T) {
 					third = v
 				}
 			}
-			// The standby acts where it can't pass the question on to the owner, nor can who asks it.
+			// The standby acts because neither it nor the node that asks it can reach the owner.
 			p.net.Cut(owner.ip, standby.ip)
 			p.net.Cut(owner.ip, third.ip)
 			time.Sleep(400 * time.Millisecond)

@@ -27,8 +27,8 @@ var (
 	pairCount = flag.Int("pairs", 1, "how many pairs of faults are run, as the seed chooses; 0: all")
 )
 
-// While one thing stays broken another happens. Both while they last and when all is well again the cluster does what
-// docs/guarantees.md promises.
+// While one fault lasts, another one happens. Both during the faults and after recovery the cluster keeps the promises
+// of docs/guarantees.md.
 func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	t.Parallel()
 	n := *pairCount
@@ -47,8 +47,8 @@ func TestPairsOfFaultsInOneProcess(t *testing.T) {
 	}
 }
 
-// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full, its standby dies, and so the owner is ended, which can't apply
-// that. Its memory is all there is of what it admitted.
+// TestWhoWasEndedIsAskedInOneProcess: an owner's disk is full and its standby dies. The owner can't apply the new ring,
+// so it is evicted. What it admitted exists only in its memory.
 func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,13 +72,13 @@ func TestWhoWasEndedIsAskedInOneProcess(t *testing.T) {
 
 const (
 	fewLimit = 60 // of the rule few
-	// sceneNodes is enough for a majority beside one node that is out of order and one that is dead.
+	// sceneNodes is enough for a majority besides one broken node and one dead one.
 	sceneNodes = 5
-	// lasting is how long one fault may leave partitions without an owner.
+	// lasting bounds how long one fault may leave partitions without an owner.
 	lasting = 10 * time.Second
-	// recovered is how long after a fault a join and a leave may take.
+	// recovered bounds how long a join and a leave may take after a fault.
 	recovered = 30 * time.Second
-	// inForce is how long a rule that was written may not be in force where authority is.
+	// inForce bounds how long a written rule may not be in force at nodes with authority.
 	inForce = 5 * time.Second
 )
 
@@ -86,7 +86,7 @@ func pairRules(few int) string {
 	return exactRules(1_000_000) + fmt.Sprintf("  - {name: few, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", few)
 }
 
-// scene is a pair of faults as it happens.
+// scene is one run of a pair of faults.
 type scene struct {
 	t    *testing.T
 	p    *planet
@@ -94,14 +94,14 @@ type scene struct {
 	c    *tally
 	pair pairs.Pair
 
-	owner, standby *virtual // of some partitions, neither of which leads when it begins
-	from, to       *virtual // the ends of a move; nil before there is one
-	broken         *virtual // whose disk is
+	owner, standby *virtual // of some partitions; neither leads at the beginning
+	from, to       *virtual // the ends of a move; nil until there is one
+	broken         *virtual // the node with the broken disk
 	began          time.Time
-	before         *agreement.State // as the fault began
-	victim         *virtual         // that was killed
+	before         *agreement.State // when the fault began
+	victim         *virtual         // the killed node
 	restarted      *virtual
-	gone           []*virtual // that have left the ring
+	gone           []*virtual // nodes that have left the ring
 }
 
 func newScene(t *testing.T, seed uint64, what pairs.Pair) *scene {
@@ -124,7 +124,7 @@ func newScene(t *testing.T, seed uint64, what pairs.Pair) *scene {
 
 func (s *scene) play() {
 	s.breaks()
-	// Sometimes it has only just begun, and sometimes all have settled down with it.
+	// Sometimes the fault has only just begun, and sometimes all nodes have adapted to it.
 	if s.rnd.IntN(2) == 0 {
 		time.Sleep(time.Duration(s.rnd.IntN(4000)) * time.Millisecond)
 	} else {
@@ -138,16 +138,16 @@ func (s *scene) play() {
 	s.judge()
 }
 
-// name is a node's.
+// name returns the node's name.
 func (v *virtual) name() string { return v.settings.Name }
 
-// say logs what happens, and when.
+// say logs an event with its time.
 func (s *scene) say(format string, args ...any) {
 	s.t.Helper()
 	s.t.Logf("%7.3fs %s", time.Since(s.p.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// role is the node that has it now.
+// role returns the node that has the role now.
 func (s *scene) role(name string) *virtual {
 	switch name {
 	case "leader":
@@ -165,7 +165,7 @@ func (s *scene) role(name string) *virtual {
 	panic("no such role: " + name)
 }
 
-// breaks is where the fault that lasts begins.
+// breaks starts the lasting fault.
 func (s *scene) breaks() {
 	what, where := s.pair.Broken()
 	defer func() { s.began, s.before = time.Now(), s.standby.state() }()
@@ -197,13 +197,13 @@ func (s *scene) breaks() {
 	}
 }
 
-// moves has one more node join, and returns in the middle of the move, or just after it.
+// moves makes one more node join. It returns in the middle of the move, or just after it.
 func (s *scene) moves(from *virtual) {
 	s.from = from
 	s.p.net.DelayBetween(from.ip, s.p.address(len(s.p.nodes)), time.Duration(5+s.rnd.IntN(15))*time.Millisecond)
 	s.to = s.joins()
 	s.by(recovered, "the ring moves", func() string { return s.inRing(s.to, func(v *virtual) *ring.Table { return v.state().To }) })
-	time.Sleep(time.Duration(s.rnd.IntN(150)) * time.Millisecond) // a move takes about as long
+	time.Sleep(time.Duration(s.rnd.IntN(150)) * time.Millisecond) // about as long as a move takes
 }
 
 // joins starts one more node.
@@ -216,7 +216,7 @@ func (s *scene) joins() *virtual {
 
 func (v *virtual) state() *agreement.State { return v.node.cluster.State() }
 
-// inRing says why a node is not in a ring of all nodes that are connected, itself included.
+// inRing says why a node is not in a ring of all connected nodes, itself included; empty if it is.
 func (s *scene) inRing(v *virtual, of func(v *virtual) *ring.Table) string {
 	if !v.connected() {
 		return v.name() + " has no authority"
@@ -229,7 +229,7 @@ func (s *scene) inRing(v *virtual, of func(v *virtual) *ring.Table) string {
 	return ""
 }
 
-// by waits until why is empty, and fails if it is not in time.
+// by waits until why returns an empty string. It fails if that takes longer than d.
 func (s *scene) by(d time.Duration, what string, why func() string) bool {
 	s.t.Helper()
 	last := ""
@@ -245,7 +245,7 @@ func (s *scene) by(d time.Duration, what string, why func() string) bool {
 // owned fails unless each partition has an owner with authority.
 func (s *scene) owned(when string) {
 	s.t.Helper()
-	s.by(time.Second, when+": every partition has an owner", func() string { // some may just be frozen, to be handed over
+	s.by(time.Second, when+": every partition has an owner", func() string { // some may be frozen for a moment, to be handed over
 		nodes := s.c.asked()
 		for q := range ring.Partitions {
 			if !slices.ContainsFunc(nodes, func(v *virtual) bool { return v.connected() && v.node.table.IsOpen(q) }) {
@@ -256,7 +256,7 @@ func (s *scene) owned(when string) {
 	})
 }
 
-// happens is the second fault, or what is ordinary.
+// happens performs the second event: a fault or an ordinary operation.
 func (s *scene) happens() {
 	event, role := s.pair.Happens()
 	switch event {
@@ -275,7 +275,7 @@ func (s *scene) happens() {
 	}
 }
 
-// healthy is a random node that is alive, in the ring, and whose disk is well.
+// healthy returns a random node that is alive and in the ring, and whose disk works.
 func (s *scene) healthy() *virtual {
 	for {
 		if v := s.p.nodes[s.rnd.IntN(sceneNodes)]; v.alive.Load() && v != s.broken && !slices.Contains(s.gone, v) {
@@ -284,8 +284,8 @@ func (s *scene) healthy() *virtual {
 	}
 }
 
-// tail is how old what a killed node admitted may be and still be forgotten: an interval and the time of some messages, and
-// if a link has only just broken, the time until there is a path around it.
+// tail is how old what a killed node admitted may be and still be forgotten. It covers a push interval, the time of
+// some messages and, if a link has only just broken, the time until there is a path around it.
 func (s *scene) tail() time.Duration {
 	if time.Since(s.began) < 2*time.Second || s.to != nil {
 		return 700 * time.Millisecond
@@ -293,8 +293,9 @@ func (s *scene) tail() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// stale tells how old copies of partitions of a node that is killed may be. Of those whose standby is the node whose disk is
-// broken there may be none since the fault began, if it does not know of a change of the ring, and has not been replaced yet.
+// stale returns how old the copies of a killed node's partitions may be. If the standby of a partition is the node with
+// the broken disk, there may be no copy since the fault began: that node may not know of a change of the ring, and not
+// be replaced yet.
 func (s *scene) stale(v *virtual) func(partition int) time.Duration {
 	now := v.state()
 	if s.broken == nil || v == s.broken || now.Revision == s.before.Revision || !now.InRing(s.broken.id) && now.Settled {
@@ -316,7 +317,7 @@ func (s *scene) kill(v *virtual) {
 	v.down(false)
 }
 
-// restart stops a node in good order, as far as it gets, and starts it again.
+// restart stops a node as gracefully as it can, and starts it again.
 func (s *scene) restart(v *virtual) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveBound)
 	err := v.node.stepBack(ctx, false)
@@ -325,7 +326,7 @@ func (s *scene) restart(v *virtual) {
 	s.comesBack(v)
 }
 
-// comesBack ends a node's process in good order, and starts it again. What was not handed over is in its checkpoint.
+// comesBack ends a node's process gracefully, and starts it again. What was not handed over is in its checkpoint.
 func (s *scene) comesBack(v *virtual) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
@@ -336,7 +337,7 @@ func (s *scene) comesBack(v *virtual) {
 	v.up()
 }
 
-// save makes a checkpoint, which the next process begins with.
+// save makes a checkpoint, with which the next process starts.
 func (v *virtual) save() {
 	v.memory.table = nil
 	for p := range ring.Partitions {
@@ -350,8 +351,8 @@ func (v *virtual) save() {
 	}
 }
 
-// lives looks whether the cluster does what it has to while the fault lasts: a rule is written, a node joins, and one leaves.
-// If that is what happens, it comes first.
+// lives checks that the cluster still works while the fault lasts: a rule is written, a node joins, and one leaves. If
+// one of these is the second event, it comes first.
 func (s *scene) lives() {
 	at := time.Now()
 	var all sync.WaitGroup
@@ -399,7 +400,7 @@ func (s *scene) lives() {
 	all.Wait()
 }
 
-// leaves has a node leave the ring. Its process goes on until all is well again, so that it has told what it owes.
+// leaves makes a node leave the ring. Its process runs until all is healed, so that it can report its debts.
 func (s *scene) leaves(v *virtual, within time.Duration) {
 	s.say("%s leaves", v.name())
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -410,7 +411,8 @@ func (s *scene) leaves(v *virtual, within time.Duration) {
 	s.say("%s has left", v.name())
 }
 
-// writes writes a rule at a node, or another one that can, and looks whether all that have authority go by it in time.
+// writes writes a rule at the given node, or at another if that one can't. It checks that all nodes with authority use
+// the rule in time.
 func (s *scene) writes(at int, within time.Duration) {
 	version := int64(0)
 	if !s.by(within, "a rule is written", func() string {
@@ -438,7 +440,7 @@ func (s *scene) writes(at int, within time.Duration) {
 				s.t.Errorf("%s is connected and goes by version %d, not %d", v.name(), v.node.limiter.Rules().Version, version)
 				return
 			}
-			// Who can't catch up has no owner decide by older rules.
+			// A node that can't catch up must not decide as owner by older rules.
 			if v.node.limiter.Rules().Version < version && v.alive.Load() {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
@@ -452,7 +454,7 @@ func (s *scene) writes(at int, within time.Duration) {
 	}
 }
 
-// heals makes all well again.
+// heals ends all faults.
 func (s *scene) heals() {
 	s.say("healed")
 	s.c.shakes()
@@ -463,7 +465,7 @@ func (s *scene) heals() {
 	if s.victim != nil {
 		s.victim.up()
 	}
-	time.Sleep(5 * time.Second) // what they owe is told
+	time.Sleep(5 * time.Second) // until debts are reported
 	for _, v := range s.gone {
 		s.comesBack(v)
 	}
@@ -479,14 +481,14 @@ func (s *scene) judge() {
 	for _, u := range s.c.subjects {
 		used, forgotten, beside := s.p.used(u.rule, u.key), s.c.forgotten(u), u.maybe
 		if s.broken != nil {
-			// An owner that loses its authority in the middle of a check has counted what another one admits.
+			// An owner that loses its authority in the middle of a check has counted what another node admits.
 			beside += u.aloneAtMost(1 << 40)
 		}
 		lost, doubled = lost+max(0, u.all-used), doubled+max(0, used-u.all)
 		if used < u.all-forgotten || used > u.all+beside {
 			s.t.Errorf("%s: have %d used, %d were admitted; %d may be forgotten, %d counted beside", u, used, u.all, forgotten, beside)
 		}
-		// A share is divided by the nodes of the last ring, which is one smaller when one was ended.
+		// A share divides the limit by the nodes of the latest ring, which has one fewer after an eviction.
 		most := fewLimit + forgotten + u.aloneAtMost((fewLimit+sceneNodes-2)/(sceneNodes-1))
 		if u.rule == "few" && u.all > most {
 			s.t.Errorf("%s: have %d admitted, want at most %d", u, u.all, most)

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// leader is the node that leads, and the others.
+// leader returns the leader and the other nodes.
 func (p *planet) leader() (leader *virtual, others []*virtual) {
 	p.t.Helper()
 	p.eventually("there is a leader", func() bool {
@@ -35,8 +35,8 @@ func (v *virtual) connected() bool {
 	return v.alive.Load() && v.node.cluster.Authority()
 }
 
-// TestD1_BrokenLinkAndACrashInOneProcess: the leader and X can't reach each other, and Y dies. X hears of Y's end by way of others
-// and keeps its authority, and the ring goes on: Y comes back.
+// TestD1_BrokenLinkAndACrashInOneProcess: the leader and X can't reach each other, and Y dies. X learns of Y's eviction
+// through other nodes and keeps its authority. The ring still changes: Y comes back.
 func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,8 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
-// TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within five seconds, although it can't reach the leader.
+// TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within five seconds, although X can't reach the
+// leader.
 func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,8 +94,8 @@ func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {
 	})
 }
 
-// TestBrokenLinkForLongInOneProcess: no check is decided without its owner, and those that go by way of a third node take at
-// most three times as long as those that are forwarded.
+// TestBrokenLinkForLongInOneProcess: no check is decided without its owner. Checks relayed by a third node take at most
+// three times as long as those forwarded directly.
 func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	t.Parallel()
 	for pair := range cases(3) {
@@ -128,7 +129,7 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 	}
 }
 
-// slowest is the longest of some checks at a of what the third node owns, and of what b owns.
+// slowest returns the longest of some checks at a: of subjects that the third node owns, and of subjects that b owns.
 func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
 		u, err := a.node.limiter.Locate("year", []string{key})
@@ -155,11 +156,12 @@ func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 	return direct, around
 }
 
-// epochs is how many rings there have been.
+// epochs returns the epoch, which counts the rings so far.
 func (p *planet) epochs() int64 { return p.nodes[0].state().Epoch }
 
-// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply the end of Y and gets no authority any more,
-// so it is ended, and the ring goes on without it: Y comes back. X says that it is behind, and comes back when it has caught up.
+// TestD1_HungDiskAndACrashInOneProcess: the disk of X hangs, and Y dies. X can't apply Y's eviction and gets no more
+// authority, so it is evicted itself. The ring changes without X: Y comes back. X reports that it is behind, and
+// returns once it has caught up.
 func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +195,8 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
-// TestD5_FilteredFromMostInOneProcess: most nodes reach X only by way of the leader. It leaves the ring as planned, without
-// forgetting anything, and is not taken in again and again; it comes back when all reach it.
+// TestD5_FilteredFromMostInOneProcess: most nodes reach X only through the leader. X leaves the ring as planned,
+// forgets nothing, and is not readmitted again and again. It returns when all nodes reach it.
 func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +221,7 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 		}
 		before := p.epochs()
 		time.Sleep(2 * time.Minute)
-		if after := p.epochs(); after > before+1 { // the ring is made anew without the hole
+		if after := p.epochs(); after > before+1 { // a new ring without the gap
 			t.Errorf("%d rings in two minutes", after-before)
 		}
 		if leader.state().InRing(x.id) || !x.connected() {
@@ -236,8 +238,8 @@ func TestD5_FilteredFromMostInOneProcess(t *testing.T) {
 	})
 }
 
-// TestRemoveByForceInOneProcess: an operator takes a node out that is alive. Its standbys go on with all that it had; it is not
-// taken in again before it is started again.
+// TestRemoveByForceInOneProcess: an operator removes a node that is alive. Its standbys continue with everything it
+// had. It is not readmitted until it is restarted.
 func TestRemoveByForceInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,7 +271,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
 			t.Errorf("it says that it is ready: %v", why)
 		}
-		leader.down(true) // the next leader knows of it as well
+		leader.down(true) // the next leader must know of it, too
 		time.Sleep(30 * time.Second)
 		if others[1].state().InRing(x.id) {
 			t.Error("the next leader has taken it in")

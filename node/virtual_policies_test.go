@@ -16,7 +16,7 @@ rules:
   - {name: window, key: [k], on_limit: delay, max_delay: 24h, limits: [{limit: 4, per: 1h, algorithm: sliding-window}]}
 `
 
-// blocked is how long a subject is blocked, as each node says it.
+// blocked checks how long each node says a subject is blocked.
 func (p *planet) blocked(what, key string, least, most time.Duration) {
 	p.t.Helper()
 	for _, v := range p.nodes {
@@ -33,7 +33,7 @@ func (p *planet) blocked(what, key string, least, most time.Duration) {
 	}
 }
 
-// queue is how long each rule's next check would wait.
+// queue returns how long each rule's next check would wait.
 func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
 	p.t.Helper()
 	have := map[string]time.Duration{}
@@ -48,7 +48,7 @@ func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
 	return have
 }
 
-// A block, and queues ahead of the clock, outlive their owner's death, its return and restarts of all nodes.
+// A block, and queues ahead of the clock, survive their owner's death, its return and restarts of all nodes.
 func TestG5_PoliciesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestG5_PoliciesInOneProcess(t *testing.T) {
 			}
 		}
 		same("at first")
-		time.Sleep(time.Second) // the standby has it
+		time.Sleep(time.Second) // until the standby has it
 		owner.down(false)
 		time.Sleep(6 * time.Second)
 		p.blocked("killed", keys["login"], 25*time.Second, 40*time.Second)

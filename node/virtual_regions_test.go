@@ -16,10 +16,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// farDelay is how long anything is on its way to another region.
+// farDelay is how long a message to another region takes.
 const farDelay = 40 * time.Millisecond
 
-// system is regions in this process, on virtual time: planets far from each other. The first is the primary.
+// system is several regions in this process, on virtual time: planets far from each other. The first is the primary.
 type system struct {
 	t       *testing.T
 	net     *memnet.Net
@@ -31,11 +31,11 @@ func newSystem(t *testing.T, nodes int, text string) *system {
 	s.net = s.regions[0].net
 	s.between(func(a, b *virtual) { s.net.DelayBetween(a.ip, b.ip, farDelay) })
 	s.whole()
-	time.Sleep(2 * time.Second) // what was recorded counts a second later, and from the next window on
+	time.Sleep(2 * time.Second) // a record counts one second later, from the next window on
 	return s
 }
 
-// seeds is how many seeds a test tries: RLNODE_TEST_SEEDS, or n, or one where time is short.
+// seeds returns how many seeds a test tries: RLNODE_TEST_SEEDS if set, or one in short mode, or n.
 func seeds(n int) uint64 {
 	if more, err := strconv.Atoi(os.Getenv("RLNODE_TEST_SEEDS")); err == nil {
 		return uint64(more)
@@ -43,7 +43,7 @@ func seeds(n int) uint64 {
 	return uint64(cases(n))
 }
 
-// between does something for each pair of nodes of different regions.
+// between calls do for each pair of nodes in different regions.
 func (s *system) between(do func(a, b *virtual)) {
 	for i, p := range s.regions {
 		for _, other := range s.regions[i+1:] {
@@ -75,7 +75,7 @@ func (s *system) off(region int) {
 	}
 }
 
-// whole waits until each region is whole and all count by the same version, which every one is known to honour.
+// whole waits until each region is whole and all use the same version, which every region is known to honour.
 func (s *system) whole() {
 	s.t.Helper()
 	for _, p := range s.regions {
@@ -98,7 +98,7 @@ func (s *system) whole() {
 	})
 }
 
-// version is that of the rules in force at a node.
+// version returns the version of the rules in force at a node.
 func (v *virtual) version() int64 {
 	_, version := v.node.cluster.Last().History.Current()
 	return version.Number
@@ -115,7 +115,7 @@ func (s *system) end() {
 	time.Sleep(30 * time.Second) // gossip's last probes
 }
 
-// globalRules are one quota over all regions.
+// globalRules returns rules with one quota over all regions.
 func globalRules(limit int64) string {
 	return fmt.Sprintf(`
 version: 1
@@ -133,7 +133,7 @@ rules:
 
 // sale is what was admitted of one subject, by region and window.
 type sale struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	windows  map[int64]*[3]int64
 	admitted []time.Time // in order
 	alone    int         // decided without the owner
@@ -143,10 +143,10 @@ type sale struct {
 	done     sync.WaitGroup
 }
 
-// turnEdge is how near the turn of a window nothing is asked.
+// turnEdge is how close to the turn of a window no check is made.
 const turnEdge = 2 * time.Millisecond
 
-// sell asks about one subject in some regions, so often a second in each, at random nodes.
+// sell makes checks of one subject in some regions, at random nodes; rates are checks per second in each region.
 func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed uint64) *sale {
 	x := &sale{windows: map[int64]*[3]int64{}}
 	for r, rate := range rates {
@@ -177,7 +177,7 @@ func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed ui
 
 func (x *sale) note(r int, v *virtual, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
 	if v.crashed.Load() {
-		return // its answer never reached anyone
+		return // its answer never reached a client
 	}
 	if err != nil {
 		x.failed.Add(1)
@@ -207,12 +207,12 @@ func (x *sale) end() {
 	x.done.Wait()
 }
 
-// turn sleeps until a window turns, and so long after that.
+// turn sleeps until a window turns, and then for then.
 func turn(per, then time.Duration) {
 	time.Sleep(per - time.Duration(time.Now().UnixNano())%per + then)
 }
 
-// window is what was admitted in the window before the one that is now, in all regions and by region.
+// window returns what was admitted in the previous window, in all regions and by region.
 func (x *sale) window(per time.Duration) (sum int64, by [3]int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -222,8 +222,8 @@ func (x *sale) window(per time.Duration) (sum int64, by [3]int64) {
 	return by[0] + by[1] + by[2], by
 }
 
-// G8 while nothing is wrong: what is asked for in one region is lent by the others, and what is asked for in several adds up
-// to the limit. No check waits for another region.
+// G8 without faults: what is requested in one region is lent by the others, and what is requested in several adds up to
+// the limit. No check waits for another region.
 func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -254,8 +254,8 @@ func TestG8_OneQuotaInOneProcess(t *testing.T) {
 	}
 }
 
-// G8 while regions are cut off from each other at random, during loans too: never more than the limit, and a region that was
-// cut off through a window admits its share.
+// G8 while regions are cut off from each other at random, even during loans: never more than the limit is admitted, and
+// a region that was cut off through a window admits its share.
 func TestG8_CutsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -319,8 +319,8 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 	}
 }
 
-// boundedSpans fails if a bucket admitted more over any span D than burst + rate × (D + TTL), and a unit for each region, which
-// counts what is owed in part as a whole one; or if it admitted hardly anything.
+// boundedSpans fails if a bucket admitted more in any span D than burst + rate × (D + TTL), plus one unit per region,
+// because a partly owed unit counts as a whole one. It also fails if the bucket admitted hardly anything.
 func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	t.Helper()
 	const ttl, regions = 3 * time.Second, 3 // of leases: a twentieth of a minute
@@ -339,8 +339,8 @@ func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	}
 }
 
-// G8 while nodes are killed in the middle of loans. An owner that lends has nothing to forget: a loan is made only when its
-// standby knows of it. Of an owner that borrows its last debits are forgotten, as ever.
+// G8 while nodes are killed in the middle of loans. A lending owner forgets nothing: a loan is made only once its
+// standby knows of it. A borrowing owner's last debits are forgotten, as always.
 func TestG8_KillsInOneProcess(t *testing.T) {
 	t.Parallel()
 	const limit, per = 300, 5 * time.Second
@@ -377,7 +377,7 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 	}
 }
 
-// ownerOf is the node that owns a subject in a region.
+// ownerOf returns the node that owns a subject in a region.
 func (s *system) ownerOf(region int, rule, key string) *virtual {
 	s.t.Helper()
 	p := s.regions[region]

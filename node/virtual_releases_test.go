@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// oneState waits until all nodes have applied the same.
+// oneState waits until all nodes have applied the same state.
 func (p *planet) oneState() {
 	p.t.Helper()
 	p.eventually("all nodes have the same state", func() bool {
@@ -33,8 +33,9 @@ func (p *planet) oneState() {
 	})
 }
 
-// A node whose release lacks a kind of entry stops at the first one: the others go on with the whole limit. It has no authority and, as
-// the entry was about rules, decides alone. With the next release it catches up.
+// A node whose release lacks a kind of entry stops at the first such entry, and the others continue with the whole
+// limit. It has no authority and, because the entry was about rules, decides alone. With the next release it catches
+// up.
 func TestUnknownEntryInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		})
 		time.Sleep(time.Second)
 		_, by, slowest := odd.ask("year", p.keyOwnedBy("year", others[0], nil, 0), 100)
-		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond { // its rules are old, and no owner goes by them
+		if by[limiter.ByFallback] != 100 || slowest > 100*time.Millisecond { // its rules are old, and no owner uses them
 			t.Errorf("it does not decide alone: %v, the slowest in %v", by, slowest)
 		}
 		if f := odd.node.clusterHealth(); f.Connected || f.Stuck == nil || !odd.ready.Load() {
@@ -87,7 +88,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		if crowd.failed.Load() > 0 || crowd.slow.Load() > 0 {
 			t.Errorf("%d checks failed, %d were slow", crowd.failed.Load(), crowd.slow.Load())
 		}
-		// Between its last authority and its end its standbys, and it itself, decide within a share.
+		// Between the end of its authority and its eviction, its standbys and the node itself decide within a share.
 		for i := range crowd.admitted {
 			if n := crowd.admitted[i].Load(); n < limit || n > limit+limit/3 {
 				t.Errorf("subject %d: %d admitted of %d; all were decided by %v", i, n, limit, decided)
@@ -98,8 +99,8 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 	})
 }
 
-// A cluster is rolled to the next release, back, and there again, under load: nothing is forgotten and no check fails. Once
-// the level has risen a node that goes back is kept out until it has the next release again.
+// A cluster is rolled to the next release, back, and forward again, under load: nothing is forgotten and no check
+// fails. Once the level has risen, a node that is rolled back is kept out until it has the next release again.
 func TestRollingReleasesInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

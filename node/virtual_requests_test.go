@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// Partitions move from one node to another while a third asks the old owner to adjust subjects in them, and its link breaks
-// before the answers come. The third asks the new owner then: no subject is adjusted twice, though the caller gave no id.
+// Partitions move from one node to another while a third asks the old owner to adjust subjects in them, and the third
+// node's link breaks before the answers arrive. It then asks the new owner. No subject is adjusted twice, though the
+// caller gave no ID.
 func TestD11_AnAdjustmentIsMadeOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(cases(3)) {
@@ -58,7 +59,8 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 	p.end()
 }
 
-// keysMoving are subjects of a rule in partitions that move from one node to another, not yet handed over.
+// keysMoving returns subjects of a rule in partitions that will move from one node to another but aren't handed over
+// yet.
 func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []string) {
 	s := p.nodes[0].node.cluster.State()
 	for i := 0; len(keys) < n && i < 1_000_000; i++ {
@@ -71,8 +73,8 @@ func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []strin
 	return keys
 }
 
-// A thousand requests with ids, adjustments and reservations, are repeated at any node while an owner is killed, another node joins,
-// and a third one is stopped. Each is decided once, and each answer is the same as the first.
+// A thousand requests with IDs, adjustments and reservations, are retried at any node while an owner is killed, another
+// node joins and a third one stops. Each is decided once, and every answer equals the first.
 func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(cases(2)) {
@@ -80,13 +82,13 @@ func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	}
 }
 
-// asking is requests with ids that are asked again and again.
+// asking makes requests with IDs and retries them.
 type asking struct {
 	planet *planet
 	rnd    *rand.Rand
 	keys   int
 	costs  []int64
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	told   map[int]string
 	beside map[string]int64 // reserved without the owner
 	t      *testing.T
@@ -99,12 +101,12 @@ func requestsOnce(t *testing.T, seed uint64) {
 		a.costs = append(a.costs, 1+a.rnd.Int64N(9))
 	}
 	var under sync.WaitGroup
-	under.Go(a.all) // some are under way when the owner dies
+	under.Go(a.all) // some are in flight when the owner dies
 	victim := p.followers()[0]
 	time.Sleep(time.Duration(a.rnd.IntN(300)) * time.Millisecond)
 	victim.down(false)
 	under.Wait()
-	a.forget() // what the victim answered and had not pushed is forgotten: an answer counts from here on
+	a.forget() // what the victim answered but had not pushed is forgotten: answers count from here on
 	p.owner(p.partition("year", "k0"), victim)
 	a.untilAnswered()
 	p.newcomer()
@@ -118,7 +120,7 @@ func requestsOnce(t *testing.T, seed uint64) {
 	for i, cost := range a.costs {
 		want[a.key(i)] += cost
 	}
-	time.Sleep(5 * time.Second) // what was admitted without owners is told
+	time.Sleep(5 * time.Second) // until debts are reported
 	for key, n := range want {
 		n += a.beside[key]
 		var used int64
@@ -143,7 +145,7 @@ func (a *asking) forget() {
 	clear(a.told)
 }
 
-// all sends each request once, to some node, and reports how many were not answered.
+// all sends each request once, to some node. It reports how many got no answer.
 func (a *asking) all() {
 	var done sync.WaitGroup
 	for i := range a.costs {
@@ -158,7 +160,7 @@ func (a *asking) all() {
 	done.Wait()
 }
 
-// untilAnswered sends them until each was answered.
+// untilAnswered sends the requests until each has an answer.
 func (a *asking) untilAnswered() {
 	a.t.Helper()
 	a.planet.eventually("all are answered", func() bool {
@@ -169,7 +171,7 @@ func (a *asking) untilAnswered() {
 	})
 }
 
-// one sends a request to a node, and compares the answer with what was answered before.
+// one sends a request to a node and compares the answer with earlier ones.
 func (a *asking) one(v *virtual, i int) {
 	id, key, l := fmt.Sprintf("request %d", i), a.key(i), v.node.limiter
 	var told string
@@ -186,7 +188,7 @@ func (a *asking) one(v *virtual, i int) {
 		if err != nil || v.crashed.Load() {
 			return
 		}
-		if answer.DecidedBy < limiter.ByForward { // nobody remembers it
+		if answer.DecidedBy < limiter.ByForward { // no node remembers it
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.beside[key] += a.costs[i]

@@ -21,18 +21,18 @@ rules:
   - {name: tenant, key: [tenant], limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window, unit: tokens}]}
 `
 
-// patrons reserve and settle at all nodes, and keep account of it.
+// patrons reserve and settle at all nodes, and keep accounts.
 type patrons struct {
 	p    *planet
 	done sync.WaitGroup
-	// By key: what was certainly used, what may have been used beside it, and what settlings gave back.
+	// By key: what was certainly used, what may have been used besides, and what settling gave back.
 	sure, perhaps, refunds [reserveKeys]atomic.Int64
 	failed                 atomic.Int64
 }
 
 const reserveKeys = 7
 
-// run does one pair at a node, and another settles.
+// run makes one reservation at a node and settles it at another.
 func (s *patrons) run(i int, chance *rand.Rand) {
 	key := i % reserveKeys
 	at, other := s.p.nodes[chance.IntN(3)], s.p.nodes[chance.IntN(3)]
@@ -52,7 +52,7 @@ func (s *patrons) run(i int, chance *rand.Rand) {
 	}
 	time.Sleep(time.Duration(chance.IntN(500)) * time.Millisecond)
 	if chance.IntN(10) == 0 {
-		s.sure[key].Add(estimate) // and never settled
+		s.sure[key].Add(estimate) // never settled
 		return
 	}
 	used := chance.Int64N(estimate * 5 / 4)
@@ -68,7 +68,7 @@ func (s *patrons) run(i int, chance *rand.Rand) {
 	s.perhaps[key].Add(max(used, estimate) - min(used, estimate))
 }
 
-// settle tries for a while, as a caller would. It reports whether it was told to be done.
+// settle retries for a while, as a caller would. It reports whether settling succeeded.
 func (s *patrons) settle(at *virtual, id string, used int64) bool {
 	for range 100 {
 		if at.ready.Load() {
@@ -98,8 +98,8 @@ func (p *planet) patrons(pairs int, seed uint64) *patrons {
 	return s
 }
 
-// A thousand reservations at once, settled at other nodes: what is used is what was settled, and what was reserved and
-// not settled, to the token.
+// A thousand reservations at once, settled at other nodes. What is used equals, to the token, what was settled plus
+// what was reserved and not settled.
 func TestReservationsInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestReservationsInOneProcess(t *testing.T) {
 	})
 }
 
-// Nodes restart in good order meanwhile: nothing changes.
+// Restarting nodes gracefully meanwhile changes nothing.
 func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,8 +145,8 @@ func TestReservationsWhileNodesRestartInOneProcess(t *testing.T) {
 	})
 }
 
-// Nodes are killed meanwhile. What the last tenth of a second before a kill took may be forgotten, and refunds may be
-// dropped; nothing else.
+// Nodes are killed meanwhile. What was taken in the last tenth of a second before a kill may be forgotten, and refunds
+// may be dropped; nothing else.
 func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 	t.Parallel()
 	for victim := range cases(3) {
@@ -159,12 +159,13 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 			p.nodes[victim].up()
 			p.whole()
 			s.done.Wait()
-			time.Sleep(11 * time.Second) // debts are told by then
+			time.Sleep(11 * time.Second) // debts are reported by then
 			dropped := int64(0)
 			for _, v := range p.nodes {
 				dropped += figureOf(v, "refunds_dropped_total")
 			}
-			// 500 a second of 500 tokens on average, over 7 keys: a tenth of a second is some 3,600 of each.
+			// 500 a second of 500 tokens on average, over 7 keys: in a tenth of a second that is some 3,600 tokens per
+			// key.
 			const tail = 2 * 3600
 			for i := range reserveKeys {
 				have, sure, perhaps := p.used("model", fmt.Sprint(i)), s.sure[i].Load(), s.perhaps[i].Load()
@@ -182,7 +183,7 @@ func TestG5_ReservationsWhileNodesDieInOneProcess(t *testing.T) {
 	}
 }
 
-// figureOf is what the limiter of a node shows under a name.
+// figureOf returns a figure of a node's limiter by name.
 func figureOf(v *virtual, name string) (n int64) {
 	v.node.limiter.Figures(func(f figures.Figure) {
 		if f.Name == name {

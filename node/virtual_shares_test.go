@@ -13,25 +13,25 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// dayOfRegions is a rules file with a limit a day for all regions together.
+// dayOfRegions returns a rules file with one limit per day for all regions together.
 func dayOfRegions(limit int, parts string) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, %s limits: "+
 		"[{limit: %d, per: 24h, algorithm: fixed-window}]}\n", parts, limit)
 }
 
-// day is four regions that divide a limit a day; the last one begins later.
+// day is four regions that divide a limit per day; the last one starts later.
 type day struct {
 	t   *testing.T
 	all []*planet
-	now int // regions that are there
+	now int // how many regions exist
 }
 
 const (
 	dayLimit = 900
-	busy     = 45 * time.Second // is enough for a region to ask for all of it
+	busy     = 45 * time.Second // long enough for one region to ask for the whole limit
 )
 
-// newDay begins three regions from nothing, in the middle of a day: so long before midnight.
+// newDay starts three regions from nothing in the middle of a day; left is the time until midnight.
 func newDay(t *testing.T, left time.Duration) *day {
 	time.Sleep(time.Until(time.Now().Truncate(24 * time.Hour).Add(24*time.Hour - left)))
 	d := &day{t: t, now: 3}
@@ -67,7 +67,7 @@ func (d *day) end() {
 	}
 }
 
-// joins begins the fourth region.
+// joins starts the fourth region.
 func (d *day) joins() {
 	d.now = 4
 	d.all[3].settle(2, dayOfRegions(dayLimit, ""))
@@ -86,7 +86,7 @@ func (d *day) cut(region int) {
 	}
 }
 
-// ask asks about a subject in some regions for a time, forty times a second in each, and returns what was admitted there.
+// ask checks a subject in some regions for span, forty times a second in each. It returns what was admitted in each.
 func (d *day) ask(key string, span time.Duration, regions ...int) (by [4]int64) {
 	var all sync.WaitGroup
 	var failed atomic.Int64
@@ -126,7 +126,7 @@ func sumOf(by ...[4]int64) (sum int64) {
 	return sum
 }
 
-// wholeLimit fails unless the whole limit was admitted, and not more.
+// wholeLimit fails unless exactly the whole limit was admitted.
 func (d *day) wholeLimit(what string, by ...[4]int64) {
 	d.t.Helper()
 	if sum := sumOf(by...); sum != dayLimit {
@@ -134,11 +134,11 @@ func (d *day) wholeLimit(what string, by ...[4]int64) {
 	}
 }
 
-// everyCase reports whether cases that take some seconds more are run, too.
+// everyCase reports whether to run also the cases that take some seconds more.
 func everyCase() bool { return os.Getenv("RLNODE_TEST_SEEDS") != "" }
 
-// G8, in whole programs that begin with nothing but a rules file, in the middle of a day: the day's limit can be used on that
-// day, wherever it is asked for, and never more; also while regions join, restart, and change their shares.
+// G8, in whole programs that start with nothing but a rules file, in the middle of a day. The day's limit can be used
+// on that day wherever it is requested, and never more, even while regions join, restart and change their shares.
 func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 	for name, run := range map[string]func(d *day){
 		"one is busy": func(d *day) {
@@ -194,8 +194,9 @@ func TestG8_SharesFromTheFirstWindow(t *testing.T) {
 	}
 }
 
-// G8: a region is cut off in the middle of a change. What was divided stays so until midnight, and each region can use its own;
-// from then on each has the smallest share of what it holds. Never more than the limit, and when all is mended, all of it.
+// G8: a region is cut off in the middle of a change. The old division holds until midnight, and each region can use its
+// own part. From then on each has the smallest share among the versions it holds. Never more than the limit is
+// admitted, and after recovery all of it.
 func TestG8_CutOffWhileSharesChange(t *testing.T) {
 	regions := []int{1, 0, 2}
 	if !everyCase() {
@@ -214,7 +215,7 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 					t.Fatal(err)
 				}
 				time.Sleep(5 * time.Second)
-				// All was eu's when the day began.
+				// eu had the whole limit when the day began.
 				want := int64(dayLimit)
 				alone, others := d.ask("all", busy, away), d.ask("all", busy, rest...)
 				if sum := sumOf(alone, others); sum != want {
@@ -245,8 +246,8 @@ func TestG8_CutOffWhileSharesChange(t *testing.T) {
 	}
 }
 
-// G8: a region honours a change, and is cut off before it hears of the record. It must not believe, on the next day, that the
-// others still wait for it.
+// G8: a region honours a change and is cut off before it learns of the record. On the next day it must not assume that
+// the others still wait for it.
 func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +260,7 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := func(p *planet) int64 { return p.nodes[0].node.cluster.Following().Recorded }
-		// As soon as it goes by the change it hears of nothing more, and is still heard.
+		// As soon as it uses the change it receives nothing more, but can still send.
 		us.eventually("us goes by it", func() bool { return us.nodes[0].version() == version })
 		for _, other := range []*planet{eu, d.all[2]} {
 			for _, from := range other.nodes {

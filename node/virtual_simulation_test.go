@@ -30,7 +30,7 @@ var (
 	simSeeds   = flag.Uint64("sim-seeds", 1, "how many of them, with one seed after another")
 	simNodes   = flag.Int("sim-nodes", 7, "how many nodes a simulation has, 5…200")
 	simMinutes = flag.Float64("sim-minutes", 1.5, "how long things go wrong in it")
-	// simSabotage is for make simulation: it takes as many seeds as it takes until each is noticed, at most 40.
+	// simSabotage is for make simulation. It tries as many seeds as needed to notice each sabotage, at most 40.
 	simSabotage = flag.Bool("sim-sabotage", false, "also look whether simulations notice what is broken on purpose")
 	simRate     = flag.Int("sim-rate", 60, "checks a second of all nodes together")
 	simStory    = flag.String("sim-story", "", "the rule and the key of a subject whose story is printed; without it that of the first one that a violation is about")
@@ -38,31 +38,31 @@ var (
 
 // Bounds of liveness.
 const (
-	// simOwned is how long after a fault begins, or ends, a partition may be without an owner that has authority.
+	// simOwned bounds how long after a fault begins or ends a partition may be without an owner that has authority.
 	simOwned = 10 * time.Second
-	// simDone is how long a join or a leave may take, whatever is broken.
+	// simDone bounds how long a join or a leave may take, whatever is broken.
 	simDone = 30 * time.Second
-	// simInForce is how long a rule that was written may not be in force where authority is.
+	// simInForce bounds how long a written rule may not be in force at nodes with authority.
 	simInForce = 5 * time.Second
-	// simWhole is how long after the end of all faults nodes that were out of the ring may stay so.
+	// simWhole bounds how long nodes may stay out of the ring after all faults have ended.
 	simWhole = 60 * time.Second
-	// simPatience is the longest patience with a node for which that holds.
+	// simPatience is the longest patience with a node for which simWhole holds.
 	simPatience = 20 * time.Second
 )
 
 const (
 	// simFounders found the cluster; the others join it.
 	simFounders = 5
-	// simManyNodes is from where on most of the time would go into heartbeats: there nodes are silent for longer before they
-	// are taken for unreachable.
+	// simManyNodes is the number of nodes from which heartbeats would take most of the time. From there on, nodes count
+	// as unreachable only after simSilence.
 	simManyNodes, simSilence = 50, 2500 * time.Millisecond
-	// simTail is how old what an owner admitted may be and still be unknown to its standby: an interval of pushes, and, if a
+	// simTail is how old what an owner admitted may be and still be unknown to its standby: a push interval and, if a
 	// link has only just broken, the time until there is a path around it.
 	simTail = 700 * time.Millisecond
 )
 
-// Whole nodes, but for their HTTP and their disks, run for minutes while one thing after another breaks and stays broken, and
-// others happen meanwhile. Judged are all decisions, as package simulation does, and what has to go on.
+// Whole nodes, except for their HTTP and their disks, run for minutes. One fault after another happens and lasts, and
+// other events happen meanwhile. The test judges all decisions, as package simulation does, and liveness.
 func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited {
@@ -90,7 +90,7 @@ func TestG2_G3_G4_G5_SimulationInOneProcess(t *testing.T) {
 	}
 }
 
-// The checkers notice what is broken on purpose. (For grants without a debit see the build tag nodebit.)
+// The checkers notice sabotage. (For grants without a debit see the build tag nodebit.)
 func TestSabotageIsFoundInOneProcess(t *testing.T) {
 	t.Parallel()
 	if !simDebited || !*simSabotage {
@@ -98,7 +98,7 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name     string
-		want     string // the guarantee that is broken
+		want     string // the violated guarantee
 		sabotage func(*trial)
 	}{
 		{"takes are forgotten", "G2", func(s *trial) {
@@ -125,7 +125,7 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 	}
 }
 
-// findSabotage looks for a seed in which it is noticed.
+// findSabotage looks for a seed in which the sabotage is noticed.
 func findSabotage(t *testing.T, want string, length time.Duration, sabotage func(*trial)) {
 	t.Helper()
 	for seed := range uint64(40) {
@@ -141,7 +141,7 @@ func findSabotage(t *testing.T, want string, length time.Duration, sabotage func
 	t.Error("nobody noticed")
 }
 
-// hotCounters shows the counters of each hot subject, at its owner and elsewhere.
+// hotCounters calls show with the counters of each hot subject, at its owner and elsewhere.
 func (s *trial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *trial) hotCounters(show func(owner bool, table *counters.Table, clock *
 	}
 }
 
-// simulate runs one seed. sabotage is called now and then, if it isn't nil.
+// simulate runs one seed. If sabotage is not nil, it is called from time to time.
 func (s *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
 	t.Helper()
 	began, cpu := time.Now(), processorTime()
@@ -179,36 +179,36 @@ func (s *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
 type trial struct {
 	t        *testing.T
 	p        *planet
-	nodes    int        // that it begins with
-	rnd      *rand.Rand // what goes wrong, and when; used by one goroutine
+	nodes    int        // initial number
+	rnd      *rand.Rand // chooses faults and times; used by one goroutine
 	ledger   *simulation.Ledger
 	hot      int
 	sabotage func(*trial)
-	isolates atomic.Bool // the fault that lasts is always a node that is cut off
+	isolates atomic.Bool // the lasting fault always cuts a node off
 	happened map[string]int
 	rings    int64
-	version  int // of what is written
+	version  int // of the last written rules
 	found    []simulation.Violation
 
 	down  map[*virtual]bool // crashed, and not back yet
-	bad   map[*virtual]bool // touched by the fault that lasts
-	apply func(ip string)   // makes the fault that lasts concern a node that comes; nil: it doesn't
-	doing string            // what goes wrong
+	bad   map[*virtual]bool // affected by the lasting fault
+	apply func(ip string)   // applies the lasting fault to a new node; nil if it doesn't affect one
+	doing string            // the current fault
 
-	mu       sync.Mutex // guards what follows; it comes before the locks of tables
+	mu       sync.Mutex // guards the fields below; acquired before the locks of tables
 	there    []*virtual
-	gone     map[*virtual]bool // they have left for good
+	gone     map[*virtual]bool // left for good
 	lives    map[*virtual]*life
 	count    int
 	parts    [ring.Partitions]keptBy
 	samples  map[int][]sample // by hot subject
-	inside   map[int][]int    // by partition: the hot subjects in it
+	inside   map[int][]int    // by partition: its hot subjects
 	ills     []ill
 	anew     int
 	failures []simulation.Violation
 }
 
-// life is a process of a node, and the place in the ledger that it has.
+// life is one process of a node, and its place in the ledger.
 type life struct {
 	limiter.Recorder
 	s      *trial
@@ -217,23 +217,23 @@ type life struct {
 	over   bool
 }
 
-// keptBy is who decided a partition last.
+// keptBy is the last node that decided a partition.
 type keptBy struct {
 	by      *life
 	lineage uint64
 	at      time.Duration
 	acting  int           // the standby that acted last
-	bare    time.Duration // since when its owner has been the only one that has it; 0: it is not
-	anew    bool          // then that was killed, before another node had to have taken the place of its standby
+	bare    time.Duration // since when only its owner has it; 0 if another node has it, too
+	anew    bool          // the owner was then killed before another node had to have replaced its standby
 }
 
-// sample is what the owner of a subject had counted at a time.
+// sample is what the owner of a subject had counted at some time.
 type sample struct {
 	at time.Duration
 	r  counters.Record
 }
 
-// ill is a time in which a node was dead or out of reach, or took no copies.
+// ill is a period in which a node was dead or out of reach, or took no copies.
 type ill struct {
 	node        ring.NodeID
 	from, until time.Duration
@@ -243,7 +243,7 @@ const simForever = time.Duration(1<<63 - 1)
 
 func (s *trial) now() time.Duration { return time.Since(s.ledger.Start) }
 
-// text are the rules; marker is a limit that nobody uses, and that changes.
+// text returns the rules. marker is a limit that no check uses and that changes.
 func (s *trial) text(marker int) []byte {
 	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(s.nodes), marker)
 }
@@ -294,13 +294,13 @@ func (s *trial) run(seed uint64, length time.Duration) {
 	s.p.end()
 }
 
-// judge is all that was found.
+// judge returns all violations found.
 func (s *trial) judge() []simulation.Violation {
 	found := append(slices.Clone(s.failures), s.ledger.Judge()...)
 	story := strings.Fields(*simStory)
 	for _, v := range found {
 		if words := strings.Fields(v.Text); len(story) == 0 && s.sabotage == nil && strings.HasPrefix(words[1], "k") {
-			story = words // it won't come out quite the same again
+			story = words // a repetition won't be quite the same
 		}
 	}
 	if len(story) > 1 {
@@ -312,7 +312,7 @@ func (s *trial) judge() []simulation.Violation {
 	return found
 }
 
-// fail notes that something did not go on.
+// fail records that something made no progress.
 func (s *trial) fail(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -350,7 +350,7 @@ func (s *trial) add(v *virtual) {
 	s.there = append(s.there, v)
 }
 
-// pen makes the recorder of a node that starts.
+// pen returns the recorder of a node that starts.
 func (s *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,7 +360,7 @@ func (s *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
 	return l
 }
 
-// well lists, in order, the nodes that are there, and that nothing is wrong with.
+// well lists, in order, the running nodes without a fault.
 func (s *trial) well() (list []*virtual) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,7 +372,7 @@ func (s *trial) well() (list []*virtual) {
 	return list
 }
 
-// present lists those that are there, whatever is wrong with them.
+// present lists the running nodes, with or without a fault.
 func (s *trial) present() (list []*virtual) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -384,7 +384,7 @@ func (s *trial) present() (list []*virtual) {
 	return list
 }
 
-// slots is how many nodes there have been.
+// slots returns how many nodes there have been.
 func (s *trial) slots() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -407,7 +407,7 @@ func (s *trial) kill(v *virtual) {
 	v.down(false)
 }
 
-// back starts a node that was killed, or stopped.
+// back starts a node that was killed or stopped.
 func (s *trial) back(v *virtual) {
 	v.up()
 	s.mu.Lock()
@@ -416,7 +416,7 @@ func (s *trial) back(v *virtual) {
 	s.cure(v)
 }
 
-// cure ends what was wrong with a node. It is called under mu.
+// cure ends a node's illness. The caller holds mu.
 func (s *trial) cure(v *virtual) {
 	for i := range s.ills {
 		if e := &s.ills[i]; e.node == v.id && e.until == simForever {
@@ -425,7 +425,7 @@ func (s *trial) cure(v *virtual) {
 	}
 }
 
-// What is asked, and what is noted.
+// Traffic and records.
 
 func (s *trial) ask(node, subject int, cost int64) {
 	s.mu.Lock()
@@ -446,7 +446,7 @@ func (s *trial) ask(node, subject int, cost int64) {
 	defer s.mu.Unlock()
 	switch {
 	case v.crashed.Load() || s.lives[v] != l || l.over && !v.ready.Load():
-		return // its answer never reached anyone
+		return // its answer never reached a client
 	case err != nil:
 		s.ledger.Fail("a check of %s %s at node %d failed: %v", sub.Rule, sub.Key, l.number, err)
 		return
@@ -455,9 +455,9 @@ func (s *trial) ask(node, subject int, cost int64) {
 	c.Share = max(share, now)
 	if c.Admitted && c.By == limiter.ByStandby {
 		if window := sub.Limit.Window; (s.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (s.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
-			return // in which window it was counted is not known
+			return // it is unknown which window counted it
 		}
-		// The ring of the one that acts may have had one member less.
+		// The acting node's ring may have had one member fewer.
 		s.ledger.Acts = append(s.ledger.Acts, simulation.Act{
 			At: c.Ended, Node: s.parts[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
 		})
@@ -465,7 +465,7 @@ func (s *trial) ask(node, subject int, cost int64) {
 	s.ledger.Note(c)
 }
 
-// simShare is what a node may spend of a limit by itself, and among how many it is divided.
+// simShare returns what a node may spend of a limit by itself, and by how many members the limit is divided.
 func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
 	t := v.node.ring()
 	if t == nil {
@@ -475,7 +475,7 @@ func simShare(v *virtual, sub *simulation.Subject) (share int64, members int) {
 	return localcache.Share(sub.Limit.Amount, members, t.Rank(v.id)), members
 }
 
-// Decided is for limiter.Recorder.
+// Decided implements limiter.Recorder. It also notes which process decides each partition.
 func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
 	l.Recorder.Decided(by, q, lineage, began, ended)
 	s := l.s
@@ -498,8 +498,8 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 	h.by, h.lineage, h.at = l, lineage, s.now()
 }
 
-// lost notes that the lineage of a partition has ended: what its owner may have taken with it is what it had debited since
-// shortly before it, or a standby of its, fell ill. It is called under mu.
+// lost records that the lineage of a partition has ended. Its owner may have taken with it all that it debited since
+// shortly before it, or a standby of it, fell ill. The caller holds mu.
 func (s *trial) lost(q int, h *keptBy) {
 	now := s.now()
 	state := h.by.v.state()
@@ -536,8 +536,8 @@ func (s *trial) lost(q int, h *keptBy) {
 	}
 }
 
-// unbacked reports whether the owner of a partition is the only one that has it, and not for longer than it takes to end a standby
-// that takes no copies, and to replace it. It is called under mu.
+// unbacked reports whether only the owner has a partition, and for no longer than it takes to evict and replace a
+// standby that takes no copies. The caller holds mu.
 func (s *trial) unbacked(owner *virtual, q int) bool {
 	h := &s.parts[q]
 	switch {
@@ -550,7 +550,7 @@ func (s *trial) unbacked(owner *virtual, q int) bool {
 	return s.now()-h.bare <= simOwned
 }
 
-// watch looks now and then at what owners of hot subjects have counted.
+// watch samples from time to time what the owners of hot subjects have counted.
 func (s *trial) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.look()
@@ -589,9 +589,9 @@ func (s *trial) look() {
 	}
 }
 
-// What has to go on.
+// Liveness.
 
-// by waits until why is empty, and notes a failure if that takes too long.
+// by waits until why returns an empty string, and records a failure if that takes longer than bound.
 func (s *trial) by(bound time.Duration, what string, why func() string) bool {
 	last := ""
 	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
@@ -603,7 +603,7 @@ func (s *trial) by(bound time.Duration, what string, why func() string) bool {
 	return false
 }
 
-// state is the newest that a node which is well has applied.
+// state returns the newest state that a healthy node has applied.
 func (s *trial) state() *agreement.State {
 	var newest *agreement.State
 	for _, v := range s.present() {
@@ -614,7 +614,7 @@ func (s *trial) state() *agreement.State {
 	return newest
 }
 
-// owned says which partition has no owner with authority.
+// owned names a partition that has no owner with authority.
 func (s *trial) owned() string {
 	var have [ring.Partitions]bool
 	for _, v := range s.present() {
@@ -634,7 +634,7 @@ func (s *trial) owned() string {
 	return ""
 }
 
-// whole says what is missing until all nodes that are there are in one settled ring.
+// whole says what is missing until all running nodes are in one settled ring.
 func (s *trial) whole() string {
 	state, list := s.state(), s.present()
 	switch {
@@ -647,7 +647,7 @@ func (s *trial) whole() string {
 	for _, v := range list {
 		switch {
 		case state.To.Rank(v.id) < 0 && state.Boots[v.id].Suspension.Patience() > simPatience:
-			continue // it was taken out of the ring again and again, and comes back later
+			continue // evicted repeatedly, it comes back later
 		case state.To.Rank(v.id) < 0:
 			return v.name() + " is not in the ring"
 		case !v.connected():
@@ -663,7 +663,7 @@ func (s *trial) whole() string {
 	return ""
 }
 
-// inForce says who has authority and goes by older rules.
+// inForce names a node that has authority and uses older rules.
 func (s *trial) inForce(version int64) string {
 	for _, v := range s.present() {
 		if v.connected() && v.node.limiter.Rules().Version < version {
@@ -673,9 +673,9 @@ func (s *trial) inForce(version int64) string {
 	return ""
 }
 
-// What happens meanwhile.
+// Events during a fault.
 
-// write writes rules at a node that is well.
+// write writes rules at a healthy node.
 func (s *trial) write() {
 	s.version++
 	version := int64(0)
@@ -695,7 +695,7 @@ func (s *trial) write() {
 	s.by(simInForce, "rules that were written are in force", func() string { return s.inForce(version) })
 }
 
-// join has one more node join.
+// join makes one more node join.
 func (s *trial) join() {
 	v := s.arrive()
 	s.by(simDone, "a node joins", func() string {
@@ -710,7 +710,7 @@ func (s *trial) join() {
 	})
 }
 
-// leave has a node leave for good.
+// leave makes a node leave for good.
 func (s *trial) leave(v *virtual) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
@@ -723,7 +723,7 @@ func (s *trial) leave(v *virtual) {
 	s.gone[v] = true
 }
 
-// restart stops a node in good order, and starts it again.
+// restart stops a node gracefully, and starts it again.
 func (s *trial) restart(v *virtual, after time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
@@ -756,7 +756,7 @@ func (s *trial) stop(v *virtual) {
 	v.down(false)
 }
 
-// happen is what is ordinary, or a second fault, while one lasts.
+// happen performs an ordinary operation or a second fault while one lasts.
 func (s *trial) happen(kind string) {
 	s.happened[kind]++
 	list := s.well()
@@ -782,7 +782,7 @@ func (s *trial) happen(kind string) {
 	}
 }
 
-// ownerOfHot is a node that owns a subject which is asked about much.
+// ownerOfHot returns the owner of a random hot subject.
 func (s *trial) ownerOfHot() *virtual {
 	q := s.ledger.Subjects[s.rnd.IntN(s.hot)].Partition
 	s.mu.Lock()
@@ -793,7 +793,7 @@ func (s *trial) ownerOfHot() *virtual {
 	return s.there[0]
 }
 
-// episode breaks something, has something else happen while it lasts, and looks at what has to go on.
+// episode starts a fault, lets another event happen while it lasts, and checks liveness.
 func (s *trial) episode() {
 	from := s.now()
 	name, undo := s.strike()
@@ -830,7 +830,7 @@ func (s *trial) episode() {
 	s.ledger.Troubles = append(s.ledger.Troubles, simulation.Trouble{From: from, Until: s.now()})
 }
 
-// strike begins a fault, and returns its name and how to end it.
+// strike starts a fault. It returns its name and how to end it.
 func (s *trial) strike() (name string, undo func()) {
 	list := s.present()
 	x, y := list[s.rnd.IntN(len(list))], list[s.rnd.IntN(len(list))]
@@ -914,8 +914,8 @@ func (s *trial) strike() (name string, undo func()) {
 	}
 }
 
-// troubled notes whom a fault concerns: cut is who reaches nobody with authority, lost is whose copies, and those of whose
-// partitions, are not kept up, touched are others.
+// troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, the
+// copies they hold and the copies of their partitions are not kept up to date. touched are others.
 func (s *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -942,7 +942,7 @@ func (s *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()
 	}
 }
 
-// minority is a random set of nodes without which there are enough voters, even if one more is away.
+// minority returns a random set of nodes without which there are enough voters, even if one more is away.
 func (s *trial) minority(list []*virtual) (side []*virtual) {
 	voters := map[string]bool{}
 	for _, m := range list[0].node.cluster.View().Members {
@@ -962,7 +962,7 @@ func (s *trial) minority(list []*virtual) (side []*virtual) {
 	return side
 }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// tally asks about some subjects at all nodes, and counts what was admitted of each.
+// tally makes checks of some subjects at all nodes, and counts what was admitted of each.
 type tally struct {
 	p     *planet
 	pace  time.Duration
@@ -16,24 +16,24 @@ type tally struct {
 	kills atomic.Int64
 	done  sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	nodes    []*virtual
 	subjects []*subject
 	deaths   []death
-	failed   []string // checks that nobody decided within a second
+	failed   []string // checks that were not decided within a second
 	decided  map[limiter.DecidedBy]int
-	shaken   time.Time // when ways broke or came back last
+	shaken   time.Time // when paths last broke or came back
 }
 
-// subject is what a tally knows of one.
+// subject is what a tally knows about one subject.
 type subject struct {
 	rule, key string
 	partition int
-	all       int64              // admitted, as somebody was told
-	maybe     int64              // perhaps counted, though nobody was told so
-	alone     map[*virtual]int64 // of them, by a node by itself
-	stood     int64              // of them, by the standby in the owner's place
-	recent    []time.Time        // the others
+	all       int64              // admitted, as answered
+	maybe     int64              // perhaps counted, though the answer was lost
+	alone     map[*virtual]int64 // of all: decided by a node by itself
+	stood     int64              // of all: decided by the standby in the owner's place
+	recent    []time.Time        // the others of all
 }
 
 // death is a node that ended without handing over what it had.
@@ -41,14 +41,14 @@ type death struct {
 	victim    *virtual
 	at        time.Time
 	tail      time.Duration  // how old what it had not pushed may be
-	forgotten map[string]int // what it may not have told, by rule and subject
+	forgotten map[string]int // what it may not have reported, by rule and subject
 	owned     func(partition int) bool
-	stale     func(partition int) time.Duration // how old the only copy is; 0: there was a good one
+	stale     func(partition int) time.Duration // how old the only copy is; 0 if there was a good one
 }
 
 func (s *subject) String() string { return s.rule + " " + s.key }
 
-// count begins to ask.
+// count starts a tally.
 func (p *planet) count(pace time.Duration, subjects []*subject) *tally {
 	c := &tally{p: p, pace: pace, subjects: subjects, nodes: p.nodes[:len(p.nodes):len(p.nodes)], decided: map[limiter.DecidedBy]int{}}
 	for _, s := range subjects {
@@ -76,7 +76,7 @@ func (c *tally) add(v *virtual) {
 	c.nodes = append(c.nodes, v)
 }
 
-// asked are the nodes at which it asks.
+// asked returns the nodes at which the tally asks.
 func (c *tally) asked() []*virtual {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,8 +90,8 @@ func (c *tally) ask(v *virtual, s *subject) {
 	took := time.Since(began)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// A question whose answer was lost is asked again, as soon as there is another path: then the check takes longer than one
-	// round by way of a third node.
+	// A request whose answer was lost is retried as soon as there is another path. The check then takes longer than one
+	// round through a third node.
 	patience := 50 * time.Millisecond
 	if time.Since(c.shaken) < time.Second {
 		patience = 400 * time.Microsecond
@@ -120,18 +120,19 @@ func (c *tally) ask(v *virtual, s *subject) {
 	}
 }
 
-// shakes takes note that ways break, or come back.
+// shakes records that paths break or come back.
 func (c *tally) shakes() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shaken = time.Now()
 }
 
-// dies takes note that a node ends now. What it owned is forgotten as far as it is younger than tail, 0 if all was handed over,
-// and where the copy is stale as far as that is; what it decided alone may not have been told yet.
+// dies records that a node ends now. What it owned is forgotten if it is younger than tail, which is 0 if everything
+// was handed over; if the copy of a partition is stale, as far back as that. What the node decided alone may not have
+// been reported yet.
 func (c *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
 	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
-	// Of a ring that does not move it is known what is whose.
+	// If the ring is settled, it is known which node owns which partition.
 	if s := v.node.cluster.State(); s.Settled {
 		has := map[int]bool{}
 		for _, sub := range c.subjects {
@@ -148,7 +149,7 @@ func (c *tally) dies(v *virtual, tail time.Duration, stale func(partition int) t
 	c.kills.Add(1)
 }
 
-// forgotten is how many hits of a subject may be, after all deaths. The tally has ended.
+// forgotten returns how many hits of a subject may be forgotten after all deaths. The tally has ended.
 func (c *tally) forgotten(s *subject) (n int64) {
 	for _, d := range c.deaths {
 		n += int64(d.forgotten[s.String()])
@@ -160,7 +161,7 @@ func (c *tally) forgotten(s *subject) (n int64) {
 			tail += d.stale(s.partition)
 		}
 		for _, at := range s.recent {
-			if since := at.Sub(d.at); since > -tail && since < 70*time.Millisecond { // some answers are on their way
+			if since := at.Sub(d.at); since > -tail && since < 70*time.Millisecond { // some answers are in flight
 				n++
 			}
 		}
@@ -168,7 +169,7 @@ func (c *tally) forgotten(s *subject) (n int64) {
 	return n
 }
 
-// aloneAtMost is how many hits of a subject were admitted without its owner, each node's up to its share.
+// aloneAtMost returns how many hits of a subject were admitted without its owner, counting each node up to its share.
 func (s *subject) aloneAtMost(share int64) (n int64) {
 	n = min(s.stood, share)
 	for _, k := range s.alone {

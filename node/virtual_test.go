@@ -24,7 +24,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// planet is a cluster in this process, on virtual time: the whole of a node but its HTTP and, other than for bills, its disk.
+// planet is a cluster in this process, on virtual time. Its nodes are complete except for their HTTP and their disks;
+// only bills are on disk.
 type planet struct {
 	t     *testing.T
 	net   *memnet.Net
@@ -33,19 +34,20 @@ type planet struct {
 	log   *slog.Logger
 	diary diary
 
-	dir     string // where nodes keep addresses and notes
-	rules   string // that it begins with
+	dir     string // for nodes' addresses and notes
+	rules   string // initial rules
 	region  string
 	primary string
-	expect  int                       // BootstrapExpect; 0: as many nodes as there are
+	expect  int                       // BootstrapExpect; 0 for the number of nodes
 	subnet  int                       // its nodes are 10.0.<subnet>.1 and so on
 	far     []string                  // where other regions' entry nodes gossip
-	secret  []secret.Secret           // of the cluster; nil: none
-	build   func(i int) cluster.Build // what a node can read; nil: what this source can
-	silence time.Duration             // makes a node unreachable; 0: as always
+	secret  []secret.Secret           // the cluster's; nil for none
+	build   func(i int) cluster.Build // what a node can read; nil for what this source can
+	silence time.Duration             // after which a node counts as unreachable; 0 for the default
 	months  int                       // --usage-months
-	stopped atomic.Bool               // the clocks that authority is counted on stand still
-	// pen makes the recorder of a node that starts, which passes on what it hears to another one; nil: it is that.
+	stopped atomic.Bool               // the clocks that authority is measured by stand still
+	// pen returns the recorder of a node that starts, which passes its records on to another; nil if that other one is
+	// used directly.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
 }
 
@@ -55,9 +57,9 @@ type virtual struct {
 	settings *Config
 	id       ring.NodeID
 	boot     uint64
-	node     *Node   // of the process
-	memory   *memory // what outlives its process
-	disk     *handle // the process's
+	node     *Node   // the current process's
+	memory   *memory // outlives its process
+	disk     *handle // the current process's
 	ip       string
 	build    cluster.Build
 	alive    atomic.Bool
@@ -73,8 +75,8 @@ func newPlanet(t *testing.T, n int, text string) *planet {
 	return p
 }
 
-// newRegions is a cluster of n nodes for each region, all of which know one another's addresses. Rules are written in the
-// first. It returns when each is whole; they may not have met yet.
+// newRegions starts a cluster of n nodes for each region; all know each other's addresses. Rules are written in the
+// first region. It returns when each cluster is whole; they may not have met yet.
 func newRegions(t *testing.T, n int, text string, regions ...string) []*planet {
 	space := newSpace(t)
 	all := make([]*planet, len(regions))
@@ -119,7 +121,7 @@ func (s *space) planet(region, primary string, subnet int) *planet {
 	return &planet{t: s.t, net: s.net, start: s.start, log: s.log, region: region, primary: primary, subnet: subnet}
 }
 
-// settle brings n nodes up, which begin with these rules.
+// settle starts n nodes with these rules.
 func (p *planet) settle(n int, text string) {
 	p.dir, p.rules = p.t.TempDir(), text
 	for i := range n {
@@ -143,7 +145,7 @@ func (p *planet) another(settings *Config) *virtual {
 
 func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-// cases is how many of n cases alike are run: one where time is short.
+// cases returns how many of n similar cases to run: one in short mode.
 func cases(n int) int {
 	if testing.Short() {
 		return 1
@@ -179,7 +181,7 @@ func (v *virtual) up() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if v.boot == 0 { // those of processes are random
+	if v.boot == 0 { // real processes' are random
 		v.boot = uint64(v.id[0]) << 32
 	}
 	v.boot++
@@ -230,10 +232,10 @@ func (v *virtual) up() {
 	})
 }
 
-// admin is the node as its admin plane sees it.
+// admin returns the node as its admin plane sees it.
 func (v *virtual) admin() admin { return admin{v.node.cluster, v.node} }
 
-// boottime is the clock that authority is counted on.
+// boottime is the clock that authority is measured by.
 func (p *planet) boottime() time.Duration {
 	if p.stopped.Load() {
 		return time.Hour
@@ -241,7 +243,7 @@ func (p *planet) boottime() time.Duration {
 	return time.Since(p.start)
 }
 
-// down ends the node's process: in good order, or as a crash would.
+// down ends the node's process: gracefully if clean is set, else like a crash.
 func (v *virtual) down(clean bool) {
 	n := v.node
 	v.ready.Store(false)
@@ -260,7 +262,7 @@ func (v *virtual) down(clean bool) {
 	file := filepath.Join(v.settings.DataDir, "usage.db")
 	var written []byte
 	if n.meter != nil && !clean {
-		synctest.Wait() // nobody is writing
+		synctest.Wait() // no goroutine is writing
 		written, _ = os.ReadFile(file)
 	}
 	_ = n.release(context.Background())
@@ -281,9 +283,9 @@ func (p *planet) end() {
 	time.Sleep(10 * time.Second) // gossip's last probes
 }
 
-// whole waits until every node is in one settled ring, and has authority.
+// whole waits until every node is in one settled ring and has authority.
 //
-// It waits for longer than the longest patience, ten minutes: who was cut off again and again comes back late.
+// It waits longer than the longest patience, ten minutes: a node that was cut off repeatedly comes back late.
 func (p *planet) whole() {
 	p.t.Helper()
 	p.within(11*time.Minute, "the cluster is whole", func() bool {
@@ -318,14 +320,14 @@ func (p *planet) within(bound time.Duration, what string, ok func() bool) {
 	p.t.Fatalf("%s: not within %s", what, bound)
 }
 
-// check asks a node, and notes how it was decided.
+// check asks a node, and records how the check was decided.
 func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
 	q := limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
 	err := v.node.limiter.Check(&q, a)
 	return err == nil && a.Allowed, err
 }
 
-// crowd asks about subjects at all nodes that are ready until it is told to stop.
+// crowd makes checks of some subjects at all ready nodes until it is stopped.
 type crowd struct {
 	keys     int
 	admitted []atomic.Int64
@@ -335,7 +337,7 @@ type crowd struct {
 	failed   atomic.Int64
 	stop     atomic.Bool
 	done     sync.WaitGroup
-	log      func(format string, args ...any) // of checks decided without the owner; may be nil
+	log      func(format string, args ...any) // logs checks decided without the owner; may be nil
 }
 
 func (p *planet) crowd(rule string, keys, workers int) *crowd {
@@ -356,7 +358,7 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 				allowed, err := v.check(rule, fmt.Sprintf("k%d", key), &a)
 				switch {
 				case v.crashed.Load():
-					continue // its answer never reached anyone
+					continue // its answer never reached a client
 				case err != nil:
 					c.failed.Add(1)
 				case allowed:
@@ -398,7 +400,7 @@ func (c *crowd) total() (n int64) {
 	return n
 }
 
-// used is what the owner of a subject has counted.
+// used returns what the owner of a subject has counted.
 func (p *planet) used(rule, key string) int64 {
 	p.t.Helper()
 	used, err := p.usedNow(rule, key)
@@ -408,7 +410,7 @@ func (p *planet) used(rule, key string) int64 {
 	return used
 }
 
-// usedNow is used, or why nobody knows.
+// usedNow is used, or an error if it is unknown.
 func (p *planet) usedNow(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
@@ -422,9 +424,9 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 	return 0, errors.New("no node is ready")
 }
 
-// diary records who decides as owner of which partition, and when, and finds two at once.
+// diary records which node decides as owner of which partition, and when. It detects two at once.
 type diary struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	last    [ring.Partitions]entry
 	trouble []string // at most 20
 }
@@ -433,10 +435,10 @@ type entry struct {
 	by           string
 	lineage      uint64
 	began, ended int64
-	gone         map[uint64]bool // lineages that another has followed
+	gone         map[uint64]bool // lineages that another one has followed
 }
 
-// witness is a node's pen in the diary.
+// witness writes one node's records to the diary.
 type witness struct {
 	diary *diary
 	name  string

@@ -12,14 +12,14 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// billedRules count one rule by month, and another one, which asks for nothing of the kind, not.
+// billedRules has one rule that is counted by month and one that is not.
 const billedRules = `version: 1
 rules:
   - {name: year, key: [user], usage: monthly, limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
   - {name: free, key: [user], limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
 `
 
-// month is what a node says of what all nodes counted this month, by subject, and the nodes that are missing.
+// month returns what a node reports for this month over all nodes, by subject, and the nodes whose counts are missing.
 func (v *virtual) month() (rows map[string]int64, missing []string) {
 	t := v.planet.t
 	t.Helper()
@@ -40,14 +40,14 @@ func (v *virtual) month() (rows map[string]int64, missing []string) {
 	}
 }
 
-// bills is what rows there have to be, by subject.
+// bills is the expected rows, by subject.
 type bills struct {
 	planet *planet
 	want   map[string]int64
 }
 
-// during has a crowd ask while something changes, and compares bills with answers, to the unit, but for what a kill may have
-// lost: change says how many checks were answered by then that may be.
+// during runs a crowd while change runs, and compares bills with answers to the unit, except for what a kill may have
+// lost: change returns how many checks answered by then may be lost.
 func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 	const workers = 4
 	p, t := b.planet, b.planet.t
@@ -68,7 +68,7 @@ func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 		for key, want := range b.want {
 			less, more = less+max(0, want-rows[key]), more+max(0, rows[key]-want)
 		}
-		unknown := int64(0) // was under way when a node was killed: counted, and its answer never arrived
+		unknown := int64(0) // in flight when a node was killed: counted, but the answer never arrived
 		if lost > 0 {
 			unknown = workers
 		}
@@ -81,14 +81,14 @@ func (b *bills) during(what string, change func(c *crowd) (lost int64)) {
 	b.want = first
 }
 
-// aside stops asking a node, as a load balancer does before it stops, and waits for what is under way.
+// aside stops sending checks to a node, as a load balancer does before the node stops, and waits for those in flight.
 func (v *virtual) aside() {
 	v.ready.Store(false)
 	time.Sleep(time.Second)
 }
 
-// Bills are right to the unit over nodes that restart, join and leave. A killed node loses of what it answered at most the last
-// second, and nothing is ever billed twice. What a rule without `usage: monthly` admits is in no bill.
+// Bills are right to the unit while nodes restart, join and leave. A killed node loses at most the last second of what
+// it answered, and nothing is ever billed twice. What a rule without `usage: monthly` admits is in no bill.
 func TestBillsToTheUnitInOneProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 			if err := v.node.stepBack(ctx, true); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(time.Second) // it answers still
+			time.Sleep(time.Second) // it still answers
 			v.aside()
 			if err := v.node.handLast(ctx); err != nil {
 				t.Error(err)
@@ -147,5 +147,5 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 	})
 }
 
-// writeTime is how much of a bill a kill may lose, and a little more.
+// writeTime bounds how much of a bill a kill may lose: a second and a little more.
 const writeTime = 1100 * time.Millisecond

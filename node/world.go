@@ -14,30 +14,31 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// dialBound is how long a connection to another node may take.
+// dialBound is how long connecting to another node may take.
 const dialBound = 2 * time.Second
 
-// world is what a node finds outside of itself: the disk, the network, and the clock that authority is counted on. Tests have one
-// of their own, in memory and on virtual time.
+// world is what a node depends on outside itself: the disk, the network, and the clock that authority is measured by.
+// Tests replace it by one in memory and on virtual time.
 type world struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error) // the peer port
 	dial    func(ctx context.Context, address string) (net.Conn, error)
-	gossip  memberlist.Transport // nil: the network
-	// wan makes a transport of gossip between regions, anew each time that the node becomes an entry node; nil: the network.
+	gossip  memberlist.Transport // nil for the network
+	// wan makes a new transport for gossip between regions each time the node becomes an entry node. It is nil for the
+	// network.
 	wan      func() (memberlist.Transport, error)
 	boottime func() time.Duration
-	// silence makes a node unreachable: longer in simulations of hundreds of nodes, whose heartbeats would take most of the
-	// time. 0: as always.
+	// silence is how long a node must be silent to count as unreachable; 0 is the default. Simulations of hundreds of
+	// nodes use a longer one, because heartbeats would take most of the time.
 	silence  time.Duration
-	recorder limiter.Recorder // of who decides what; nil outside of tests
-	// build is what this program can read: another one in tests of releases that differ.
+	recorder limiter.Recorder // records which node decides what; nil outside tests
+	// build is what this program can read. Tests of mixed releases replace it.
 	build cluster.Build
-	// cpu is how busy the processors are, 0…1; nil: nobody measures.
+	// cpu returns how busy the processors are, 0…1; nil if not measured.
 	cpu func(now time.Duration) (load float64, ok bool)
 }
 
-// complete is w, or the machine's world if a Config has none.
+// complete returns w, or the machine's world if the Config has none.
 func (w world) complete(c *settings) world {
 	if w.listen != nil {
 		return w

@@ -18,7 +18,7 @@ var (
 //
 //	address ident user [time] "request" status size "referer" "user agent"
 //
-// Address and time make a check; whatever is odd or missing after them only leaves attributes out.
+// Address and time are enough for a check. Anything odd or missing after them only leaves attributes out.
 func (r *record) parseLog(line string) error {
 	address, rest, _ := strings.Cut(line, " ")
 	if !readableAddress(address) {
@@ -48,14 +48,14 @@ func (r *record) parseLog(line string) error {
 	return nil
 }
 
-// addPresent adds a field unless it is empty or "-", which is how a log says that there was none.
+// addPresent adds a field unless it is empty or "-", which is how a log marks a missing value.
 func (r *record) addPresent(name, value string) {
 	if value != "" && value != "-" && value != `""` {
 		r.add(name, unescape(value))
 	}
 }
 
-// addRequest adds method and endpoint from a request line, as far as they are there.
+// addRequest adds the method and the endpoint of a request line, as far as they are present.
 func (r *record) addRequest(request string) {
 	method, target, _ := strings.Cut(unescape(request), " ")
 	if !isToken(method) || method == "-" {
@@ -73,8 +73,8 @@ func (r *record) addRequest(request string) {
 	}
 }
 
-// readableAddress reports whether s is an IP address, or the name that a server with look-ups writes instead:
-// localhost, or one with a dot whose last part is no number.
+// readableAddress reports whether s is an IP address, or a host name as servers with look-ups write it: localhost, or a
+// name with a dot whose last part is not a number.
 func readableAddress(s string) bool {
 	if rules.IsAddress(s) {
 		return true
@@ -91,10 +91,10 @@ func readableAddress(s string) bool {
 	return s == "localhost" || dot > 0 && !allDigits(strings.TrimSuffix(s[dot+1:], "."))
 }
 
-// maxBrackets bounds the brackets that are looked at for the time: a user's name may contain some.
+// maxBrackets bounds how many brackets are tried for the time: a user's name may contain brackets.
 const maxBrackets = 16
 
-// findTime finds the bracketed time in s, and returns what stands before and after it.
+// findTime finds the bracketed time in s. It returns the text before and after it.
 func findTime(s string) (t int64, before, after string, ok bool) {
 	at := 0
 	for range maxBrackets {
@@ -113,12 +113,12 @@ func findTime(s string) (t int64, before, after string, ok bool) {
 
 const logTime = "[02/Jan/2006:15:04:05 -0700]"
 
-// parseLogTime reads the time that s begins with; the layout is that of logTime. A leap second is the one before it.
+// parseLogTime reads the time that s begins with, in the layout logTime. A leap second is read as the second before it.
 func parseLogTime(s string) (int64, bool) {
 	if len(s) < len(logTime) {
 		return 0, false
 	}
-	const second = len("[02/Jan/2006:15:04:") // where it begins
+	const second = len("[02/Jan/2006:15:04:") // offset of the seconds
 	s, leap := s[:len(logTime)], time.Duration(0)
 	if s[second:second+2] == "60" {
 		s, leap = s[:second]+"59"+s[second+2:], time.Second
@@ -128,12 +128,12 @@ func parseLogTime(s string) (int64, bool) {
 	case err != nil || t.Year() < 1900:
 		return 0, false
 	case t.Year() > 2261:
-		return maxTime + 1, true // out of range, and of UnixNano's
+		return maxTime + 1, true // out of range; UnixNano may not hold it
 	}
 	return t.Add(leap).UnixNano(), true
 }
 
-// digits is the number that s, a few digits, stands for, or −1.
+// digits returns the value of s, a few digits, or −1.
 func digits(s string) int {
 	n := 0
 	for i := range len(s) {
@@ -158,7 +158,7 @@ func isAlnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// isToken reports whether s is what HTTP calls a token, as methods are.
+// isToken reports whether s is a token as HTTP defines it. Methods are tokens.
 func isToken(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; !isAlnum(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
@@ -168,15 +168,15 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// plainField takes a field that ends at the next space.
+// plainField returns the field that ends at the next space, and the rest.
 func plainField(s string) (field, rest string) {
 	s = strings.TrimLeft(s, " ")
 	field, rest, _ = strings.Cut(s, " ")
 	return field, rest
 }
 
-// quotedField takes a field in quotes, in which a quote is escaped by a backslash; it is returned still escaped.
-// Without the closing quote it is the rest of the line. What is not quoted is left where it is.
+// quotedField returns a quoted field, still escaped, and the rest. A backslash escapes a quote in it. Without a closing
+// quote, the field is the rest of the line. If s is not quoted, nothing is consumed.
 func quotedField(s string) (field, rest string) {
 	s = strings.TrimLeft(s, " ")
 	if s == "" || s[0] != '"' {
@@ -194,7 +194,7 @@ func quotedField(s string) (field, rest string) {
 	return s, ""
 }
 
-// unescape undoes what servers escape: \" \\ \n \r \t and \x1f. Anything else after a backslash stays.
+// unescape undoes the escapes that servers write: \" \\ \n \r \t and \x1f. Any other backslash stays.
 func unescape(s string) string {
 	at := strings.IndexByte(s, '\\')
 	if at < 0 {

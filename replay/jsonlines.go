@@ -14,13 +14,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. It is as strict as the API: a field that is
-// not known, or stands twice, makes the line unreadable, so that no typing error changes what is decided.
+// parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. It is as strict as the API: an unknown or duplicate
+// field makes the line unreadable, so that no typing error changes a decision.
 func (r *record) parseJSON(line string) error {
 	if !utf8.ValidString(line) {
 		return errors.New("it is not UTF-8")
 	}
-	seen := 0 // by place in fields
+	seen := 0 // bit set, by index in fields
 	s := scanner{s: line}
 	err := s.object(func(name string) error {
 		i := slices.Index(fields[:], name)
@@ -56,12 +56,12 @@ func (r *record) parseJSON(line string) error {
 	return nil
 }
 
-// fields are those of a line; the first of them are required.
+// fields are the fields of a line. The first two are required.
 var fields = [...]string{"time", "attributes", "cost", "costs"}
 
 const required = 2
 
-// scanTime reads RFC 3339 in a string, or Unix time as a number: seconds, or milliseconds from 100,000,000,000
+// scanTime reads a string in RFC 3339, or a number in Unix time: seconds, or milliseconds from 100,000,000,000 up
 // (which as seconds would be the year 5138).
 func (r *record) scanTime(s *scanner) error {
 	if s.peek() != '"' {
@@ -91,7 +91,7 @@ func (r *record) scanTime(s *scanner) error {
 	return nil
 }
 
-// unixTime reads a plain decimal number, exactly. Digits below a nanosecond are dropped.
+// unixTime reads a plain decimal number exactly. Digits below a nanosecond are dropped.
 func unixTime(number string) (int64, bool) {
 	whole, fraction, dotted := strings.Cut(number, ".")
 	if !allDigits(whole) || len(whole) > 14 || dotted && !allDigits(fraction) {

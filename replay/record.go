@@ -10,9 +10,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a line. They are those of a check over HTTP.
+// Bounds of a line. They equal those of a check over HTTP.
 const (
-	maxLine       = 64 << 10 // bytes; what stands after them is not read
+	maxLine       = 64 << 10 // bytes; anything after them is not read
 	maxAttributes = 32
 	maxValue      = 1024 // bytes of an attribute's value
 	maxUnits      = 16   // units with a cost
@@ -20,14 +20,14 @@ const (
 
 // record is one line of a log as a check: a time and what is known about the request.
 type record struct {
-	input      int   // which of the inputs
+	input      int   // index of the input
 	line       int64 // from 1
 	time       int64 // Unix nanoseconds, within minTime…maxTime
 	attributes []rules.Attribute
 	costs      []limiter.UnitCost
 }
 
-// Times of records: 1970 to 2200. Beyond, the limiter's nanoseconds come near the ends of an int64.
+// Times of records: 1970 to 2200. Later, the limiter's nanoseconds come near the limit of an int64.
 const (
 	minTime = 0
 	maxTime = 7258118400 * 1e9
@@ -35,7 +35,7 @@ const (
 
 var errEmpty = errors.New("the line is empty")
 
-// parse reads line into r, whose slices are reused. The strings in r are parts of line.
+// parse reads line into r and reuses r's slices. The strings in r are parts of line.
 func (r *record) parse(line string) error {
 	r.attributes, r.costs = r.attributes[:0], r.costs[:0]
 	line = trimLine(line)
@@ -54,7 +54,7 @@ func (r *record) parse(line string) error {
 	return err
 }
 
-// trimLine drops the space around a line, and a byte order mark.
+// trimLine removes the space around a line, and a byte order mark.
 func trimLine(s string) string {
 	if len(s) >= 3 && s[:3] == "\ufeff" {
 		s = s[3:]
@@ -70,7 +70,7 @@ func trimLine(s string) string {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
-// add appends an attribute. Values of a log are cut at the API's bound: a long one is still a request.
+// add appends an attribute. A value is cut to the API's bound: a long one still belongs to a request.
 func (r *record) add(name, value string) {
 	if len(value) > maxValue {
 		value = value[:maxValue]
@@ -78,7 +78,7 @@ func (r *record) add(name, value string) {
 	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 }
 
-// appendTo appends the packed form of r to b; the time is kept beside it.
+// appendTo appends the packed form of r, without the time, to b.
 func (r *record) appendTo(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(r.input))
 	b = binary.AppendUvarint(b, uint64(r.line))
@@ -95,7 +95,7 @@ func (r *record) appendTo(b []byte) []byte {
 	return b
 }
 
-// unpack is the reverse of appendTo. Its strings share one copy of b.
+// unpack is the inverse of appendTo. Its strings share one copy of b.
 func (r *record) unpack(b []byte) error {
 	d, shared := wire.NewDecoder(b), string(b)
 	text := func() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// attributes returns the attributes of r as a map.
+// attributeMap returns the attributes of r as a map.
 func (r *record) attributeMap() map[string]string {
 	m := make(map[string]string)
 	for _, a := range r.attributes {

@@ -12,35 +12,37 @@ import (
 
 // Report is what rules would have done to a log. As JSON it is
 //
-//	{"checks", "refused", "skipped", "rules": {name: {"checks", "refused", "subjects"}}, "top": [{"rule", "key", "refused", "checks"}]}
+//	{"checks", "refused", "skipped",
+//	 "rules": {name: {"checks", "refused", "subjects"}},
+//	 "top": [{"rule", "key", "refused", "checks"}]}
 type Report struct {
 	Checks  int64
 	Refused int64 // by a rule, a list or the default
 	Skipped int64 // lines that could not be read
 
 	Rules []RuleReport // in document order
-	Top   []Subject    // refused most, by rules that are no shadow
+	Top   []Subject    // the subjects refused most, except by shadow rules
 
 	ByList       int64         // refused by the deny list
 	ByDefault    int64         // refused because no rule applied
-	SkippedLines []SkippedLine // the first of the skipped
-	First, Last  int64         // times of the first and the last record, in Unix nanoseconds
-	Untold       int64         // checks whose subject is not among Subjects, because those were at their bound
+	SkippedLines []SkippedLine // the first skipped lines
+	First, Last  int64         // times of the first and the last record, Unix nanoseconds
+	Untold       int64         // checks whose subject is not among Subjects, because their bound was reached
 	Evicted      int64         // counters dropped early because the table was full
 }
 
-// RuleReport is what one rule did.
+// RuleReport is what one rule would have done.
 type RuleReport struct {
 	Name     string
 	Shadow   bool
-	Checks   int64 // it applied to
-	Refused  int64 // of these, by this rule; a shadow rule: those it would have refused
-	Subjects int64 // different ones
-	// Headroom counts the subjects never refused by the least they had left: ceil(10 × remaining ÷ capacity).
+	Checks   int64 // checks it applied to
+	Refused  int64 // refused by this rule; for a shadow rule, those it would have refused
+	Subjects int64 // number of distinct subjects
+	// Headroom counts the subjects never refused, by the least they had left: ceil(10 × remaining ÷ capacity).
 	Headroom [11]int64
 }
 
-// Subject is what a rule did to one subject.
+// Subject is what a rule would have done to one subject.
 type Subject struct {
 	Rule    string `json:"rule"`
 	Key     Key    `json:"key"`
@@ -48,7 +50,7 @@ type Subject struct {
 	Checks  int64  `json:"checks"`
 }
 
-// Key is a subject's key; as JSON a string, or an array unless there is one value.
+// Key is a subject's key. In JSON it is a string if it has one value, and an array otherwise.
 type Key []string
 
 // MarshalJSON implements json.Marshaler.
@@ -59,7 +61,7 @@ func (k Key) MarshalJSON() ([]byte, error) {
 	return json.Marshal(append([]string{}, k...))
 }
 
-// String is the key as a person reads it.
+// String returns the key in a readable form.
 func (k Key) String() string {
 	switch len(k) {
 	case 0:
@@ -87,15 +89,15 @@ type SkippedLine struct {
 	Input  string
 	Line   int64 // from 1
 	Reason string
-	Text   string // how it begins, printable
+	Text   string // its beginning, printable
 }
 
-// String is the place, the reason and the text.
+// String returns the place, the reason and the text.
 func (s SkippedLine) String() string {
 	return fmt.Sprintf("%s:%d: %s: %s", s.Input, s.Line, s.Reason, s.Text)
 }
 
-// excerpt is the beginning of a line, quoted.
+// excerpt returns the beginning of a line, quoted.
 func excerpt(line string) string {
 	const most = 60
 	if len(line) > most {
@@ -124,7 +126,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// Print writes the report for a person.
+// Print writes the report in readable form.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s checks", grouped(r.Checks))
@@ -176,7 +178,7 @@ func (r *Report) printRules(b *strings.Builder) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t  %s\n", grouped(rule.Checks), grouped(rule.Refused), percent(rule.Refused, rule.Checks),
 			grouped(rule.Subjects), name)
 	}
-	table.Flush() // into a strings.Builder, which takes all
+	table.Flush() // a strings.Builder can't fail
 }
 
 func (r *Report) printTop(b *strings.Builder) {
@@ -192,7 +194,7 @@ func (r *Report) printTop(b *strings.Builder) {
 	table.Flush()
 }
 
-// printHeadroom shows how near the subjects never refused came to their limits.
+// printHeadroom shows how close the subjects never refused came to their limits.
 func (r *Report) printHeadroom(b *strings.Builder) {
 	const width = 40
 	for _, rule := range r.Rules {
@@ -214,7 +216,7 @@ func (r *Report) printHeadroom(b *strings.Builder) {
 	}
 }
 
-// usedText is the range of use that a headroom of so many tenths, rounded up, stands for.
+// usedText returns the range of use for a headroom, which is in tenths, rounded up.
 func usedText(headroom int) string {
 	switch headroom {
 	case 0:

@@ -15,23 +15,23 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Config says what to replay by.
+// Config configures a replay.
 type Config struct {
 	Rules       *rules.Set // required
-	MaxCounters int64      // 1 or more: bound on the counters, and on the subjects told apart
-	Memory      int64      // bytes for records that wait for their turn; at least 4 MiB
-	TempDir     string     // where more than that is sorted; empty: the system's directory for temporary files
-	Top         int        // 0 or more: how many of the subjects refused most are reported
+	MaxCounters int64      // 1 or more: bounds the counters, and the subjects told apart
+	Memory      int64      // bytes for records waiting to be sorted; at least 4 MiB
+	TempDir     string     // for sorting more than Memory; empty for the system's temporary directory
+	Top         int        // 0 or more: how many of the most refused subjects to report
 
-	// Decisions gets one JSON line a record, in order of time; nil: none.
+	// Decisions receives one JSON line per record, in order of time; nil for none.
 	Decisions io.Writer
-	// Progress is called now and then with the lines read and the records decided so far; nil: never.
+	// Progress is called from time to time with the lines read and the records decided so far; nil for never.
 	Progress func(read, decided int64)
 }
 
 const minMemory = 4 << 20
 
-// DefaultConfig is a Config for set, with ten million counters, 256 MiB for records and the first 20 subjects.
+// DefaultConfig returns a Config for set with ten million counters, 256 MiB for records and the top 20 subjects.
 func DefaultConfig(set *rules.Set) Config {
 	return Config{Rules: set, MaxCounters: 10_000_000, Memory: 256 << 20, Top: 20}
 }
@@ -54,11 +54,11 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// progressEvery is how many lines or records pass between two calls of Progress, and looks at the context.
+// progressEvery is how many lines or records pass between two calls of Progress and checks of the context.
 const progressEvery = 4096
 
-// Run replays inputs. It fails when one can't be read to its end, or the decisions can't be written; a line that
-// makes no sense is part of the report instead.
+// Run replays inputs. It fails if an input can't be read to its end or the decisions can't be written. A line that
+// makes no sense is not an error: it is part of the report.
 func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func Run(ctx context.Context, c Config, inputs ...Input) (report *Report, err er
 	return p.tally.report(c.Top), nil
 }
 
-// player is a replay on its way.
+// player is a replay in progress.
 type player struct {
 	Config
 	ctx     context.Context
@@ -89,7 +89,7 @@ type player struct {
 	decided int64
 }
 
-// read takes the records of one input.
+// read adds the records of one input.
 func (p *player) read(i int, in Input) error {
 	lines, err := newLineReader(in)
 	if err != nil {
@@ -119,7 +119,7 @@ func (p *player) read(i int, in Input) error {
 	}
 }
 
-// step counts a line or a record, and now and then tells the progress and looks at the context.
+// step counts a line or a record. Every progressEvery of them it reports the progress and checks the context.
 func (p *player) step(counted *int64) error {
 	*counted++
 	if *counted%progressEvery != 0 {
@@ -131,7 +131,7 @@ func (p *player) step(counted *int64) error {
 	return p.ctx.Err()
 }
 
-// Expired counters are dropped from a tenth of the table every sweepEvery records.
+// sweepEvery is after how many records expired counters are dropped from a tenth of the table.
 const sweepEvery = 100_000
 
 // decideAll decides the records in order of time.
@@ -177,7 +177,7 @@ func (p *player) decideAll() error {
 	return nil
 }
 
-// decision is one line of the decisions.
+// decision is one line of Decisions.
 type decision struct {
 	Input      string   `json:"file,omitempty"`
 	Line       int64    `json:"line"`

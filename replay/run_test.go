@@ -78,7 +78,7 @@ func naiveHits(t *testing.T, log string) []hit {
 	return hits
 }
 
-// TestAgainstNaive compares a replay with counting by hand, for the two algorithms that are easy by hand.
+// TestAgainstNaive compares a replay with counting by hand, for the two algorithms that are easy to count.
 func TestAgainstNaive(t *testing.T) {
 	const limit, per = 10, time.Minute
 	log := generate(t, replaytest.Small(20_000))
@@ -138,7 +138,7 @@ func line(address, at, request string) string {
 
 func TestReport(t *testing.T) {
 	log := line("192.0.2.1", "00:00", "GET /a?x") +
-		line("192.0.2.1", "00:02", "GET /a") + // after the next line in time
+		line("192.0.2.1", "00:02", "GET /a") + // later than the next line
 		line("192.0.2.1", "00:01", "GET /b") +
 		line("192.0.2.2", "00:03", "GET /a") +
 		"garbage\n" +
@@ -156,8 +156,8 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// In order of time 192.0.2.1 asks for /a, /b, /a: the third is refused by its address, and takes nothing of
-	// /a. There 192.0.2.2 and .3 come second and third, and .4 fourth.
+	// In order of time, 192.0.2.1 asks for /a, /b, /a. The third is refused by its address and takes nothing of /a. For
+	// /a, 192.0.2.2 and .3 come second and third, and .4 fourth.
 	const want = `{"checks":11,"refused":4,"skipped":2,"rules":{` +
 		`"by-ip":{"checks":6,"refused":1,"subjects":4},"by-page":{"checks":5,"refused":1,"subjects":1},` +
 		`"idea":{"checks":6,"refused":2,"subjects":4},"tokens":{"checks":3,"refused":1,"subjects":1}},"top":[` +
@@ -217,7 +217,7 @@ func checkDecisions(t *testing.T, text string) {
 
 const anyRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 2, per: 1m}]}\n"
 
-// TestBounds: with too little room the figures are what they can be, and the report says so.
+// TestBounds: with too little room the figures are as good as possible, and the report says so.
 func TestBounds(t *testing.T) {
 	var log strings.Builder
 	for i := range 3000 {
@@ -243,7 +243,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestManyInputs: records of several logs, one of them compressed, are put in one order.
+// TestManyInputs: records of several logs, one of them compressed, are sorted into one order.
 func TestManyInputs(t *testing.T) {
 	first, second := line("192.0.2.1", "00:00", "GET /")+line("192.0.2.1", "00:02", "GET /"), line("192.0.2.1", "00:01", "GET /")
 	var decisions bytes.Buffer
@@ -303,7 +303,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing: the file to sort in is gone, however a replay ends.
+// TestLeavesNothing: the temporary file is gone, however a replay ends.
 func TestLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	log := strings.Repeat(line("192.0.2.1", "00:00", "GET /"), 100_000)
@@ -320,7 +320,7 @@ func TestLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestGeneratorIsDeterministic: tests elsewhere count on it.
+// TestGeneratorIsDeterministic: tests elsewhere depend on it.
 func TestGeneratorIsDeterministic(t *testing.T) {
 	if a, b := generate(t, replaytest.Small(1000)), generate(t, replaytest.Small(1000)); a != b || strings.Count(a, "\n") != 1000 {
 		t.Error("two logs of one seed differ")

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// scanner walks over the JSON text of one line: objects, strings and numbers, all that a record is made of.
-// The text is valid UTF-8.
+// scanner reads the JSON text of one line: objects, strings and numbers, all that a record consists of. The text is
+// valid UTF-8.
 type scanner struct {
 	s  string
 	at int
@@ -20,7 +20,7 @@ func (s *scanner) space() {
 	}
 }
 
-// peek is the next byte that is no space, 0 at the end.
+// peek returns the next byte that is not a space; 0 at the end.
 func (s *scanner) peek() byte {
 	s.space()
 	if s.at == len(s.s) {
@@ -41,7 +41,7 @@ func (s *scanner) expect(c byte) error {
 	return fmt.Errorf("%q is expected at byte %d", c, s.at+1)
 }
 
-// object reads an object and calls value for each name, to read what stands after it.
+// object reads an object. It calls value for each name, to read what follows it.
 func (s *scanner) object(value func(name string) error) error {
 	if err := s.expect('{'); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *scanner) object(value func(name string) error) error {
 	}
 }
 
-// string reads a string; without escapes it is a part of the line.
+// string reads a string. Without escapes, the result is a part of the line.
 func (s *scanner) string() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
@@ -91,8 +91,8 @@ func (s *scanner) string() (string, error) {
 	return "", errors.New("a string has no end")
 }
 
-// escaped reads the rest of a string that began at start, from its first backslash on. Half a surrogate pair is wrong, which the
-// library reads as U+FFFD.
+// escaped reads the rest of a string that began at start, from its first backslash on. It refuses half a surrogate
+// pair, which the library would read as U+FFFD.
 func (s *scanner) escaped(start int) (string, error) {
 	for ; s.at < len(s.s) && s.s[s.at] != '"'; s.at++ {
 		switch c := s.s[s.at]; {
@@ -115,8 +115,8 @@ func (s *scanner) escaped(start int) (string, error) {
 	return text, nil
 }
 
-// number returns the text of a number: digits, perhaps with a sign, a fraction or an exponent, which the caller
-// judges. As in JSON, none but 0 itself begins with a 0.
+// number returns the text of a number: digits, with an optional sign, fraction or exponent, which the caller validates.
+// As in JSON, only 0 itself begins with a 0.
 func (s *scanner) number() (string, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
 		return "", fmt.Errorf("a number is expected at byte %d", s.at+1)

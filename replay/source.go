@@ -15,14 +15,14 @@ type Input struct {
 	io.Reader
 }
 
-// lineReader cuts an input into lines. Of a line over maxLine it returns the beginning.
+// lineReader splits an input into lines. Of a line longer than maxLine it returns the beginning.
 type lineReader struct {
 	r    *bufio.Reader
 	line []byte // valid until the next call
-	cut  bool   // the line was longer than it is here
+	cut  bool   // the line was longer than this
 }
 
-// newLineReader reads from in, through gzip if that is what it begins with.
+// newLineReader reads from in, and decompresses it if it begins as gzip.
 func newLineReader(in io.Reader) (*lineReader, error) {
 	r := bufio.NewReaderSize(in, maxLine)
 	magic, err := r.Peek(2)
@@ -39,12 +39,12 @@ func newLineReader(in io.Reader) (*lineReader, error) {
 	return &lineReader{r: bufio.NewReaderSize(unzipped, maxLine)}, nil
 }
 
-// next reads a line, without its end, into l.line. At the end of the input the error is io.EOF.
+// next reads a line into l.line, without its line ending. At the end of the input the error is io.EOF.
 func (l *lineReader) next() error {
 	line, err := l.r.ReadSlice('\n')
 	l.cut = errors.Is(err, bufio.ErrBufferFull)
 	if l.cut {
-		// The buffer is about to be used for the rest of the line, which nobody looks at.
+		// The buffer is about to be reused for the rest of the line, which is ignored.
 		line = bytes.Clone(line)
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = l.r.ReadSlice('\n')

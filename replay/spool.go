@@ -13,22 +13,22 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// spool puts records in order of time; those of one time keep the order in which they came. It holds them in
-// chunks of memory, without a pointer for the garbage collector to follow. When they pass its bound they are
-// sorted and written to a temporary file as a run, and at the end the runs are merged.
+// spool sorts records by time; records of equal times stay in the order in which they came. It holds them in chunks of
+// memory without pointers for the garbage collector to follow. When the chunks exceed their bound, they are sorted and
+// written to a temporary file as a run. At the end the runs are merged.
 type spool struct {
-	bound  int    // bytes of chunks and index
-	dir    string // of the temporary file; empty: the system's
+	bound  int    // of chunks and index, in bytes
+	dir    string // of the temporary file; empty for the system's
 	chunks [][]byte
 	index  []entry
-	sorted bool // the index is in order as it stands
+	sorted bool // the index is already in order
 
-	file  *os.File // of the runs; nil until the first
+	file  *os.File // of the runs; nil until the first one
 	wrote int64
 	runs  []*run
 }
 
-// entry finds a packed record. Entries with lower places came earlier.
+// entry locates a packed record. Entries with lower places came earlier.
 type entry struct {
 	time  int64
 	place int64 // chunk × chunkSize + offset
@@ -36,15 +36,15 @@ type entry struct {
 
 const (
 	chunkSize = 1 << 20
-	maxRuns   = 4096 // at merging each has a buffer of runBuffer
+	maxRuns   = 4096 // when merging, each has a buffer of runBuffer
 	runBuffer = 64 << 10
-	// maxPacked is more than a record of a line of maxLine takes.
+	// maxPacked bounds the packed form of a line of maxLine.
 	maxPacked = 2 * maxLine
 )
 
 func newSpool(bound int, dir string) *spool { return &spool{bound: bound, dir: dir, sorted: true} }
 
-// add takes a copy of r. scratch is a buffer that is returned, perhaps larger, for the next call.
+// add stores a copy of r. scratch is a buffer; add returns it, possibly grown, for the next call.
 func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 	scratch = r.appendTo(scratch[:0])
 	if len(s.chunks)*chunkSize+len(s.index)*16 > s.bound {
@@ -66,7 +66,7 @@ func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 	return scratch, nil
 }
 
-// grow adds an empty chunk, if possible one that a run left behind.
+// grow adds an empty chunk. If possible, it reuses one that a written run left behind.
 func (s *spool) grow() {
 	n := len(s.chunks)
 	if n < cap(s.chunks) && cap(s.chunks[:n+1][n]) > 0 {
@@ -92,7 +92,7 @@ func (s *spool) sort() {
 	s.sorted = true
 }
 
-// writeRun moves what is in memory to the file.
+// writeRun moves the records in memory to the file.
 func (s *spool) writeRun() (err error) {
 	if len(s.runs) == maxRuns {
 		return fmt.Errorf("sort the records: more than %d parts of %d bytes", maxRuns, s.bound)
@@ -121,7 +121,7 @@ func (s *spool) writeRun() (err error) {
 	return nil
 }
 
-// each calls yield with all records in order. The bytes are valid during the call.
+// each calls yield with all records in order. The bytes are valid only during the call.
 func (s *spool) each(yield func(time int64, packed []byte) error) error {
 	if len(s.runs) == 0 {
 		s.sort()
@@ -142,7 +142,7 @@ func (s *spool) each(yield func(time int64, packed []byte) error) error {
 }
 
 func (s *spool) merge(yield func(time int64, packed []byte) error) error {
-	var runs []*run // in order of their records at hand
+	var runs []*run // sorted by their current records
 	enter := func(r *run) error {
 		switch err := r.next(); {
 		case errors.Is(err, io.EOF):
@@ -185,15 +185,15 @@ func (s *spool) close() error {
 
 // run is a sorted part of the records, in the file.
 type run struct {
-	order    int // runs with lower ones came earlier
+	order    int // runs with a lower order came earlier
 	from, to int64
 
 	r      *bufio.Reader
-	time   int64  // of the record at hand
-	packed []byte // the record at hand
+	time   int64  // of the current record
+	packed []byte // the current record
 }
 
-// next brings the next record to hand; at the run's end the error is io.EOF.
+// next advances to the next record. At the run's end the error is io.EOF.
 func (r *run) next() error {
 	t, err := binary.ReadVarint(r.r)
 	if errors.Is(err, io.EOF) {

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestSpoolSorts puts records through a spool, in memory and in many runs, and compares with a stable sort.
+// TestSpoolSorts puts records through a spool, in memory and in many runs, and compares the order with a stable sort's.
 func TestSpoolSorts(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -77,7 +77,7 @@ func TestSpoolSorts(t *testing.T) {
 	}
 }
 
-// TestSpoolStopsEarly checks that an error of the one who reads comes back, from memory and from runs.
+// TestSpoolStopsEarly: the reader's error is returned, from memory and from runs.
 func TestSpoolStopsEarly(t *testing.T) {
 	stop := errors.New("stop")
 	for _, bound := range []int{2 << 20, 1 << 30} {

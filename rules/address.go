@@ -14,7 +14,7 @@ func holdsAddresses(attribute string) bool {
 	return attribute == "ip" || strings.HasSuffix(attribute, "_ip")
 }
 
-// trimBlanks takes off what is no part of an address. It is a fifth of what strings.Trim takes.
+// trimBlanks removes surrounding blanks, which are no part of an address. It takes a fifth of the time of strings.Trim.
 func trimBlanks(s string) string {
 	for s != "" && isBlank(s[0]) {
 		s = s[1:]
@@ -27,10 +27,10 @@ func trimBlanks(s string) string {
 
 func isBlank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-// parseAddress reads an address however it is written; every value of an attribute that holds addresses, and every
-// entry of a list in a header, is read here and nowhere else. So one caller is one subject, whatever program wrote the
-// address down: around it there may be blanks, double quotes, and brackets, and behind it a port. An IPv4-mapped
-// address is IPv4. A zone is dropped: it is the name of an interface of the machine that wrote it.
+// parseAddress reads an address in any notation. Every value of an attribute that holds addresses, and every entry of a
+// header's list, is read here and nowhere else. So a caller is one subject whatever program wrote the address. It may
+// be surrounded by blanks, double quotes and brackets, and followed by a port. An IPv4-mapped address is IPv4. A zone
+// is dropped, because it names an interface of the machine that wrote it.
 func parseAddress(s string) (netip.Addr, bool) {
 	colon := strings.IndexByte(s, ':')
 	if colon < 0 {
@@ -38,19 +38,19 @@ func parseAddress(s string) (netip.Addr, bool) {
 			return a, true
 		}
 	} else if colon <= 4 && beginsIPv6(s) && !isBlank(s[len(s)-1]) {
-		return parseIPv6(s) // there is nothing around it
+		return parseIPv6(s) // nothing surrounds it
 	}
 	return parseBare(bareAddress(s))
 }
 
-// IsAddress reports whether s is read as an address, as the value of an attribute that holds addresses is.
+// IsAddress reports whether s would be read as an address if it were the value of an attribute that holds addresses.
 func IsAddress(s string) bool {
 	_, ok := parseAddress(s)
 	return ok
 }
 
-// bareAddress takes off what may stand around an address: blanks, quotes, brackets and a port. It is "" where that can't
-// be an address.
+// bareAddress removes what may surround an address: blanks, quotes, brackets and a port. It returns "" if the rest
+// can't be an address.
 func bareAddress(s string) string {
 	s = trimBlanks(s)
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
@@ -72,8 +72,8 @@ func bareAddress(s string) string {
 	return s
 }
 
-// isPort reports whether s is a colon and a port: up to five digits, whatever number they are. To refuse those above
-// 65535 would make subjects of their own of them.
+// isPort reports whether s is a colon and a port: up to five digits of any value. Refusing ports above 65535 would make
+// each such address a subject of its own.
 func isPort(s string) bool {
 	if len(s) < 2 || len(s) > 6 || s[0] != ':' {
 		return false
@@ -86,7 +86,7 @@ func isPort(s string) bool {
 	return true
 }
 
-// parseBare reads an address that has nothing around it.
+// parseBare reads an address with nothing around it.
 func parseBare(s string) (netip.Addr, bool) {
 	switch {
 	case strings.IndexByte(s, ':') < 0:
@@ -94,10 +94,10 @@ func parseBare(s string) (netip.Addr, bool) {
 	case beginsIPv6(s):
 		return parseIPv6(s)
 	}
-	return netip.Addr{}, false // most text that has a colon: netip's errors are on the heap
+	return netip.Addr{}, false // most text with a colon ends here: netip's errors are on the heap
 }
 
-// parseIPv6 reads an IPv6 address with or without a zone, which netip would intern.
+// parseIPv6 reads an IPv6 address. It drops a zone, which netip would intern.
 func parseIPv6(s string) (netip.Addr, bool) {
 	if i := strings.IndexByte(s, '%'); i >= 0 && i < len(s)-1 {
 		if s = s[:i]; strings.IndexByte(s, ':') < 0 {
@@ -117,10 +117,11 @@ func beginsIPv6(s string) bool {
 	return '0' <= c && c <= ':' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// maxAddressText is how long an address can be that netip reads: eight groups, the last two of them written as IPv4.
+// maxAddressText is the length of the longest address that netip reads: eight groups, the last two of them written as
+// IPv4.
 const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255")
 
-// parseIPv4 is netip.ParseAddr for four decimal numbers, without an error to allocate.
+// parseIPv4 is netip.ParseAddr for dotted decimal, without an error to allocate.
 func parseIPv4(s string) (netip.Addr, bool) {
 	var a [4]byte
 	field := 0
@@ -129,7 +130,7 @@ func parseIPv4(s string) (netip.Addr, bool) {
 		switch c := s[i]; {
 		case '0' <= c && c <= '9':
 			if digits > 0 && n == 0 {
-				return netip.Addr{}, false // a zero in front
+				return netip.Addr{}, false // a leading zero
 			}
 			n = n*10 + int(c-'0')
 			if digits++; n > 255 {
@@ -150,7 +151,7 @@ func parseIPv4(s string) (netip.Addr, bool) {
 	return netip.AddrFrom4(a), true
 }
 
-// group returns the address that stands for all that are counted with a.
+// groupAddress returns the address that represents all addresses counted together with a.
 func groupAddress(a netip.Addr, ipv6Prefix int) netip.Addr {
 	if a.Is4() {
 		return a
@@ -162,7 +163,7 @@ func groupAddress(a netip.Addr, ipv6Prefix int) netip.Addr {
 	return p.Addr()
 }
 
-// parsePrefix reads a CIDR; one of IPv4-mapped addresses is IPv4. Blanks around it are no part of it.
+// parsePrefix reads a CIDR, ignoring blanks around it. A CIDR of IPv4-mapped addresses is IPv4.
 func parsePrefix(s string) (netip.Prefix, bool) {
 	s = trimBlanks(s)
 	if strings.IndexByte(s, '/') <= 0 {
@@ -178,7 +179,8 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// usualAddress is the usual writing of an address that is the value of attribute, and any other value itself.
+// usualAddress returns value in the canonical notation if attribute holds addresses and value is one; otherwise value
+// itself.
 func usualAddress(attribute, value string) string {
 	if holdsAddresses(attribute) {
 		if a, ok := parseAddress(value); ok {
@@ -188,7 +190,7 @@ func usualAddress(attribute, value string) string {
 	return value
 }
 
-// checkAddress says what is wrong with a value that is meant as an address but isn't one.
+// checkAddress says what is wrong with a value that is meant as an address but isn't one; empty if nothing is.
 func checkAddress(attribute, value string, cidr bool) string {
 	if p, ok := parsePrefix(value); ok && cidr {
 		if p != p.Masked() && holdsAddresses(attribute) {

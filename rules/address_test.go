@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// writings are an address, "" for none, and what is read as it.
+// writings are texts and the addresses they are read as; "" if none.
 var writings = []struct{ address, text string }{
 	{"198.51.100.7", "198.51.100.7"},
 	{"198.51.100.7", "198.51.100.7:1234"},
 	{"198.51.100.7", "198.51.100.7:0"},
-	{"198.51.100.7", "198.51.100.7:99999"}, // no port that there is, and no other address for that
+	{"198.51.100.7", "198.51.100.7:99999"}, // not a valid port, but still no other address
 	{"198.51.100.7", " 198.51.100.7"},
 	{"198.51.100.7", "\t198.51.100.7:80\r\n"},
 	{"198.51.100.7", `"198.51.100.7:80"`},
@@ -45,7 +45,7 @@ func TestParseAddress(t *testing.T) {
 		if have != tt.address || IsAddress(tt.text) != ok {
 			t.Errorf("%.60q: have %q, want %q", tt.text, have, tt.address)
 		}
-		// Entries of a header's list are read alike, but for what ends an entry.
+		// Entries of a header's list are read alike, except for the comma that ends an entry.
 		if !strings.Contains(tt.text, ",") {
 			if e, ok := entryAddress(tt.text); ok != (tt.address != "") || ok && usualAddress("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
@@ -54,7 +54,7 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// However a caller's address is written, it is one subject, in the same tier, on the same lists, of the same cost.
+// However a caller's address is written, it is one subject: in the same tier, on the same lists, at the same cost.
 func TestMatch_oneAddressIsOneSubject(t *testing.T) {
 	s := mustCompile(t, `
 lists: {deny: [{ip: 192.0.2.0/24}, {from: 192.0.2.0/24}], allow: [{peer_ip: 203.0.113.9}]}
@@ -122,7 +122,7 @@ rules:
 	}
 }
 
-// In a document two writings of an address are the same subject, twice.
+// Two notations of an address in a document are a duplicate subject.
 func TestParse_addressTwice(t *testing.T) {
 	_, err := Parse([]byte(`
 tiers: {big: {limits: [{limit: 1000, per: 1m}]}}

@@ -15,7 +15,7 @@ func adopted(t testing.TB, h *History, number int64, n int, replace bool) *Histo
 	return next
 }
 
-// What is adopted has the number that it has elsewhere; versions may be missing.
+// An adopted version keeps the number it has elsewhere; numbers may be skipped.
 func TestAdoptedVersions(t *testing.T) {
 	h := adopted(t, NewHistory(), 7, 70, false)
 	h = adopted(t, adopted(t, h, 8, 80, false), 12, 120, false)
@@ -57,7 +57,7 @@ func TestAdoptedVersions(t *testing.T) {
 	}
 }
 
-// A version without a change has the same document, and another number.
+// A version without a change has the same document under a new number.
 func TestSameDocumentAgain(t *testing.T) {
 	if _, err := NewHistory().Again("x", "y", noon); !errors.Is(err, ErrConflict) {
 		t.Errorf("have %v", err)

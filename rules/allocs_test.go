@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// everySort is a document that has a rule for each sort of condition, list, key, tier, override and cost.
+// everySort is a document with a rule for each sort of condition, list, key, tier, override and cost.
 const everySort = `
 default_tier: free
 lists:
@@ -102,7 +102,7 @@ func BenchmarkMatchEverySort(b *testing.B) {
 	}
 }
 
-// A subject with limits of its own for each of many rules finds those of one among them, in whatever order they are written.
+// A subject that overrides many rules gets the right limits for each of them, in whatever order they are written.
 func TestManyOverrides(t *testing.T) {
 	const n = 1000
 	var ruleText, limits strings.Builder

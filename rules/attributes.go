@@ -1,9 +1,9 @@
 package rules
 
-// fewAttributes is how many names are compared one by one; more are looked up.
+// fewAttributes bounds the names that are compared one by one; more are looked up in a map.
 const fewAttributes = 8
 
-// attributes numbers the attributes that some part of a set looks at.
+// attributes numbers the attributes that any part of a set looks at.
 type attributes struct {
 	named   []namedAttribute // by number
 	numbers map[string]int   // by name

@@ -27,7 +27,7 @@ subjects:
 	return b.String()
 }
 
-// thousandRules is a document of 1,000 rules of every sort of condition, of which a check meets a few.
+// thousandRules is a document of 1,000 rules with every sort of condition, of which a check matches a few.
 func thousandRules() string {
 	var b strings.Builder
 	b.WriteString("lists: {deny: [{ip: 192.0.2.0/24}], allow: [{tenant: internal}]}\nrules:\n")

@@ -12,7 +12,7 @@ import (
 // Part says which piece of a document a [Change] is about.
 type Part uint8
 
-// The pieces that can be written by themselves.
+// The pieces that can be written separately.
 const (
 	WholeDocument Part = iota
 	RulePart
@@ -21,21 +21,21 @@ const (
 	ListPart // Name is allow or deny
 )
 
-// partNames are what the parts are called in descriptions, and where they are kept.
+// partNames are the parts' names in descriptions, such as Version.What.
 var partNames = [...]string{"document", "rule", "tier", "subject", "list"}
 
 // Change replaces, adds or deletes a piece of a document.
 type Change struct {
 	Part      Part
-	Name      string // of the rule, tier or list; the subject's value
+	Name      string // of the rule, tier or list; or the subject's value
 	Attribute string // of a subject
 	Delete    bool
 	Body      []byte // the piece as YAML or JSON
 }
 
-// Apply returns the document with one piece changed. d stays as it is; what did not change is shared. A rule's
-// body may leave its name out, and must agree with the change if it doesn't. A new rule or tier goes to the end, an
-// existing one keeps its place.
+// Apply returns the document with one piece changed. d stays as it is; the copy shares what did not change. A rule's
+// body may leave out the name; if it doesn't, the name must agree with the change. A new rule or tier goes to the end;
+// an existing one keeps its place.
 //
 // The error is of type [Errors], with places in the body, or wraps [ErrNotFound].
 func (d *Document) Apply(c Change) (*Document, error) {
@@ -69,12 +69,12 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	return &next, nil
 }
 
-// edit is one Apply at work.
+// edit is one Apply in progress.
 type edit struct {
 	decoder
 	before, doc *Document
 	change      Change
-	body        string // path of the piece: places are those of mistakes in it
+	body        string // path of the piece; mistakes outside it get no place
 }
 
 func (e *edit) run(body *yaml.Node) error {
@@ -106,20 +106,20 @@ func (c Change) String() string {
 	return fmt.Sprintf("%s %q", partNames[c.Part], c.Name)
 }
 
-// begin makes path that of the piece, whose key stands in the change and not in the body.
+// begin sets the path to the piece, whose key is in the change and not in the body.
 func (e *edit) begin(path string) { e.path = append(e.path[:0], path...); e.body = path }
 
-// key is the piece's name as a node without a place.
+// key returns the piece's name as a node without a place.
 func (e *edit) key() *yaml.Node { return yaml.Text(e.change.Name) }
 
-// piece is what a document has many of.
+// piece is a part that a document has many of.
 type piece interface {
 	*RuleSpec | *TierSpec | *SubjectSpec
 	node() *yaml.Node
 }
 
-// replaced is list with p in the place of the i-th piece if there is one, else before it; without that one if p is nil. It keeps
-// account of the document's size.
+// replaced returns list with p at i: in place of the i-th piece if found, else inserted before it. If p is nil, the
+// piece is removed. It also updates the document's size.
 func replaced[P piece](e *edit, list []P, name string, i int, found bool, p P) []P {
 	list = slices.Clone(list)
 	var before, after *yaml.Node
@@ -140,7 +140,8 @@ func replaced[P piece](e *edit, list []P, name string, i int, found bool, p P) [
 	return list
 }
 
-// place is where a piece stands, or is to stand, in a list of n; i is below 0 if it is not there.
+// place returns the position of a piece in a list of n, or where to insert it; i is below 0 if the piece is not in the
+// list.
 func place(i, n int) (at int, found bool) {
 	if i < 0 {
 		return n, false
@@ -186,7 +187,7 @@ func (e *edit) changeTier(body *yaml.Node) bool {
 	return true
 }
 
-// changeSubject changes one subject of perhaps very many, and so looks only at that one.
+// changeSubject changes one subject of possibly very many, so it checks only that one.
 func (e *edit) changeSubject(body *yaml.Node) bool {
 	attribute := e.change.Attribute
 	gi := e.before.group(attribute)
@@ -237,7 +238,7 @@ func (e *edit) changeList(body *yaml.Node) bool {
 	return !e.change.Delete || len(before) > 0
 }
 
-// validateAll checks the changed document; the places of parts that are not in the body mean nothing to the
+// validateAll checks the changed document. It drops the places of parts outside the body: they mean nothing to the
 // writer.
 func (e *edit) validateAll() {
 	validate(e.doc, &e.collector)
@@ -252,12 +253,12 @@ func (e *edit) forgetPlaces() {
 	}
 }
 
-// resize keeps account of the document's size.
+// resize updates the document's size for a changed piece.
 func (e *edit) resize(name string, before, after *yaml.Node) {
 	e.doc.size += pieceSize(name, after) - pieceSize(name, before)
 }
 
-// checkSize refuses what makes the document too large; what makes it smaller is always welcome.
+// checkSize refuses a change that makes the document too large. A change that makes it smaller always passes.
 func (e *edit) checkSize() {
 	if len(e.doc.Subjects) > maxGroups {
 		e.add(yaml.Pos{}, "subjects", "more than %d attributes with subjects", maxGroups)
@@ -267,8 +268,8 @@ func (e *edit) checkSize() {
 	}
 }
 
-// Piece returns a piece of the document, as JSON and as YAML. Of c only Part, Name and Attribute are looked at. The
-// error wraps [ErrNotFound].
+// Piece returns a piece of the document as JSON and as YAML. It looks only at c's Part, Name and Attribute. The error
+// wraps [ErrNotFound].
 func (d *Document) Piece(c Change) (asJSON, asYAML []byte, err error) {
 	n := d.pieceNode(c)
 	if n == nil {
@@ -304,7 +305,7 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 	return nil
 }
 
-// Subject returns what is listed of a subject, or nil.
+// Subject returns what the document lists for a subject, or nil.
 func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	gi := d.group(attribute)
 	if gi < 0 {
@@ -317,7 +318,7 @@ func (d *Document) Subject(attribute, value string) *SubjectSpec {
 	return d.Subjects[gi].Subjects[i]
 }
 
-// find is where a subject stands, or would stand.
+// find returns where a subject is, or where it would be inserted.
 func (g *Group) find(value string) (i int, found bool) {
 	return slices.BinarySearchFunc(g.Subjects, usualAddress(g.Attribute, value), func(s *SubjectSpec, v string) int {
 		return strings.Compare(s.Value, v)

@@ -35,7 +35,7 @@ func TestDocument_Apply(t *testing.T) {
 	tests := []struct {
 		name     string
 		change   Change
-		from, to string // what is replaced in base
+		from, to string // what to replace in base
 		errs     []string
 		notFound bool
 	}{
@@ -152,7 +152,7 @@ func TestDocument_Apply_bounds(t *testing.T) {
 	}
 }
 
-// Pieces written one by one make the same rules as a document written at once, in whatever order.
+// Writing pieces one by one, in any order, yields the same rules as parsing the whole document.
 func TestDocument_Apply_agreesWithParse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		doc, err := Parse([]byte("tiers: {t0: {limits: [{limit: 1, per: 1m}]}}\nrules: [{name: r0, key: [ip, t], limits: [{limit: 1, per: 1m}]}]"))
@@ -206,7 +206,7 @@ func drawChange(t *rapid.T) Change {
 	return c
 }
 
-// Changes of single subjects among very many: each would take half a second if it parsed all of them.
+// Each change of a single subject among very many would take half a second if it parsed all of them.
 func TestDocument_Apply_manySubjects(t *testing.T) {
 	subjects := 100_000
 	if testing.Short() {

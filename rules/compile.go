@@ -12,15 +12,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Settings of rules that neither rule nor defaults give.
+// Defaults for settings that neither the rule nor the document's defaults give.
 const (
 	defaultThreshold = 0.85
 	defaultIdle      = 0.02
 	defaultMaxDelay  = 5 * time.Second
 )
 
-// Compile makes doc ready to match checks. What a document's text says alone decides what comes out: every node
-// that compiles a version has the same Set.
+// Compile compiles doc for matching checks. The result depends on the document's text alone: every node that compiles a
+// version gets the same Set.
 func Compile(doc *Document, version int64) (*Set, error) {
 	s := &Set{
 		Version: version, Document: doc,
@@ -55,14 +55,14 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	return s, nil
 }
 
-// compiler is one Compile at work.
+// compiler is one Compile in progress.
 type compiler struct {
 	set    *Set
 	doc    *Document
 	tables map[tableKey]*subjectTable
-	listed map[*SubjectSpec]*subject // where there are global rules
-	lists  int32                     // how many lists of limits global rules have
-	err    error                     // the first
+	listed map[*SubjectSpec]*subject // set only if there are global rules
+	lists  int32                     // number of lists of limits of global rules
+	err    error                     // the first error
 }
 
 func (c *compiler) attribute(name string) int { return c.set.attributes.add(name) }
@@ -141,7 +141,7 @@ func (c *compiler) settings(r *Rule, s *Settings) {
 	}
 }
 
-// onLimit is what a rule does with a check over a limit, and for how long it may delay it.
+// onLimit returns what a rule does with a check over a limit, and how long it may delay one.
 func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	d := &c.doc.Defaults.Settings
 	longest := cmp.Or(s.MaxDelay.Duration, d.MaxDelay.Duration, defaultMaxDelay)
@@ -191,8 +191,8 @@ func (c *compiler) limit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.ID = id.hash()
 }
 
-// blockLimit is a block as a limit: one unit, back after the block's length. Its identity leaves that out, so that a block
-// that is on stays on when the length changes.
+// blockLimit represents a block as a limit: one unit, which returns after the block's length. The limit's identity
+// leaves the length out, so that a block in force survives a change of length.
 func blockLimit(rule string, length time.Duration) *Limit {
 	l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1, Window: length.String(), ID: xxh3.HashString("block")}
 	l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length}
@@ -207,7 +207,7 @@ func (id counterIdentity) hash() uint64 {
 	return xxh3.Hash(appendString(b, id.zone))
 }
 
-// appendString appends s so that no two lists of strings give the same bytes.
+// appendString appends s so that no two lists of strings yield the same bytes.
 func appendString(b []byte, s string) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
 	return append(b, s...)
@@ -221,7 +221,7 @@ func (c *compiler) list(specs []*Entry) list {
 	return list{entries, buildIndex(entries)}
 }
 
-// costTable weighs checks by one attribute.
+// costTable gives checks their costs by one attribute.
 type costTable struct {
 	attribute int
 	byText    map[string]int64

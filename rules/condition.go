@@ -8,14 +8,14 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// condition is a compiled Condition: the attribute is there and has one of the values.
+// condition is a compiled Condition: the attribute is present and has one of the values.
 type condition struct {
 	attribute int
 	address   bool         // its values are addresses
-	texts     []string     // in order
-	addresses []netip.Addr // in order
+	texts     []string     // sorted
+	addresses []netip.Addr // sorted
 	nets      []netip.Prefix
-	netSet    *bart.Lite // of the nets; nil: there are none
+	netSet    *bart.Lite // of the nets; nil if there are none
 	globs     []glob
 }
 
@@ -60,7 +60,7 @@ func (c *condition) finish() {
 	}
 }
 
-// holds reports whether v, of m, is one of the values.
+// holds reports whether v, a value in m, is one of the condition's values.
 func (c *condition) holds(m *Match, v *value) bool {
 	if _, found := slices.BinarySearch(c.texts, v.text); found {
 		return true
@@ -83,10 +83,10 @@ func (c *condition) holds(m *Match, v *value) bool {
 	return false
 }
 
-// glob is a text with * in it, which stands for any characters.
+// glob is a text in which * stands for any characters.
 type glob struct {
 	prefix, suffix string
-	middle         []string // between the first * and the last, in order; none of them empty
+	middle         []string // between the first * and the last, in order; none is empty
 }
 
 func newGlob(pattern string) glob {
@@ -106,7 +106,7 @@ func (g *glob) matches(s string) bool {
 	}
 	s = s[len(g.prefix) : len(s)-len(g.suffix)]
 	for _, part := range g.middle {
-		i := strings.Index(s, part) // the earliest place leaves most room for the parts behind it
+		i := strings.Index(s, part) // the earliest match leaves the most room for the parts after it
 		if i < 0 {
 			return false
 		}

@@ -12,19 +12,19 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// decoder turns nodes into the parts of a Document. It goes on after a mistake, so that all are told at once; what
-// it returns for a mistaken node is a zero value.
+// decoder turns nodes into the parts of a Document. It continues after a mistake, so that all are reported at once. For
+// a mistaken node it returns a zero value.
 type decoder struct {
 	collector
-	path  []byte          // of the node at hand
-	zones map[string]bool // time zones looked up, at most maxZones, and whether they exist
+	path  []byte          // of the current node
+	zones map[string]bool // time zones looked up, at most maxZones, and whether each exists
 }
 
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 	d.add(n.Pos, string(d.path), format, args...)
 }
 
-// push extends the path by a key; the caller cuts it back to the length returned.
+// push extends the path by a key. The caller cuts it back to the returned length.
 func (d *decoder) push(key string) int {
 	n := len(d.path)
 	d.path = appendKey(d.path, key)
@@ -37,7 +37,7 @@ func (d *decoder) pushIndex(i int) int {
 	return n
 }
 
-// appendKey extends a path; keys that would not be read as one stand in brackets and quotes.
+// appendKey extends a path. A key that would not be read as one is put in brackets and quotes.
 func appendKey(path []byte, key string) []byte {
 	simple := key != "" && len(key) <= maxNameBytes && strings.IndexFunc(key, func(r rune) bool {
 		return r != '_' && r != '-' && r != '/' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -54,12 +54,12 @@ func appendKey(path []byte, key string) []byte {
 	return append(path, key...)
 }
 
-// object calls field for each key of a map, with its place in keys, which lists those that may stand there.
+// object calls field for each key of a map, with the key's index in keys, which lists the keys allowed there.
 func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, value *yaml.Node)) bool {
 	if !d.kind(n, yaml.Map) {
 		return false
 	}
-	var seen uint32 // by index in keys
+	var seen uint32 // bit set, by index in keys
 	for key, value := range n.Pairs {
 		i := slices.Index(keys, key.Text)
 		mark := d.push(key.Text)
@@ -77,7 +77,7 @@ func (d *decoder) object(n *yaml.Node, keys []string, field func(i int, key, val
 	return true
 }
 
-// open calls entry for each key of a map whose keys are the user's own.
+// open calls entry for each key of a map whose keys the user chooses.
 func (d *decoder) open(n *yaml.Node, entry func(key, value *yaml.Node)) bool {
 	if !d.kind(n, yaml.Map) {
 		return false
@@ -116,7 +116,7 @@ func (d *decoder) kind(n *yaml.Node, want yaml.Kind) bool {
 	return n.Kind == want
 }
 
-// text reads any scalar as it is written: a tenant may be called 123.
+// text reads any scalar as written: a tenant may be called 123.
 func (d *decoder) text(n *yaml.Node) (string, bool) {
 	switch n.Kind {
 	case yaml.Null, yaml.Map, yaml.List:
@@ -126,7 +126,7 @@ func (d *decoder) text(n *yaml.Node) (string, bool) {
 	return n.Text, true
 }
 
-// name reads the name of something.
+// name reads a name.
 func (d *decoder) name(n *yaml.Node) string {
 	s, ok := d.text(n)
 	if !ok {
@@ -149,7 +149,7 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value checks an attribute's value.
+// value reads an attribute's value.
 func (d *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := d.text(n)
 	if ok && len(s) > maxValueBytes {
@@ -196,7 +196,7 @@ func (d *decoder) boolean(n *yaml.Node) bool {
 	return d.kind(n, yaml.Bool) && (n.Text[0] == 't' || n.Text[0] == 'T')
 }
 
-// word reads one of a few words.
+// word reads one of the given words.
 func (d *decoder) word(n *yaml.Node, words ...string) string {
 	if slices.Contains(words, n.Text) && n.Kind == yaml.String {
 		return n.Text
@@ -229,7 +229,7 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	return Span{}
 }
 
-// spanText writes whole hours, minutes and seconds without zeros behind them.
+// spanText writes a duration without trailing zero minutes and seconds.
 func spanText(v time.Duration) string {
 	s := v.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -241,7 +241,7 @@ func spanText(v time.Duration) string {
 	return s
 }
 
-// shorten keeps messages readable whatever is in the document.
+// shorten keeps messages readable whatever the document contains.
 func shorten(s string) string {
 	if len(s) <= 64 {
 		return s
@@ -249,7 +249,7 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:64], "") + "…"
 }
 
-// suggest returns "; did you mean …?" for a word that is nearly one of words.
+// suggest returns "; did you mean …?" if s is close to one of words.
 func suggest(s string, words []string) string {
 	best, distance := "", 3
 	if len(s) > maxNameBytes {
@@ -266,7 +266,7 @@ func suggest(s string, words []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// editDistance counts insertions, deletions and replacements between two short words.
+// editDistance counts the insertions, deletions and replacements between two short words.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -10,23 +10,23 @@ import (
 // MaxDocument bounds a document's text, in bytes.
 const MaxDocument = 8 << 20
 
-// Bounds of a document's parts.
+// Bounds of the parts of a document.
 const (
 	maxRules         = 1000
 	maxLimits        = 16   // of a rule, tier or override
 	maxNameBytes     = 128  // of a rule, limit, unit, tier, attribute, region, profile
-	maxValueBytes    = 1024 // of an attribute
+	maxValueBytes    = 1024 // of an attribute's value
 	maxAttributes    = 32   // of a check, and so of a key, a match or a profile
 	maxAdaptiveSteps = 100
 	maxTrustedHops   = 32
 	maxRegions       = 32   // of a rule
-	maxZones         = 1000 // different names of time zones; there are about 600
-	// maxTierLimits bounds tiered rules times limits of tiers: each pair is a limit of its own.
+	maxZones         = 1000 // different names of time zones; about 600 exist
+	// maxTierLimits bounds the product of tiered rules and limits of tiers: each pair is a limit of its own.
 	maxTierLimits = 1_000_000
 )
 
-// Document is a rules file, complete and valid. It is immutable: [Document.Apply] returns a changed copy that
-// shares what did not change. In texts "" and in numbers 0 say that something was left out.
+// Document is a complete and valid rules file. It is immutable: [Document.Apply] returns a changed copy that shares
+// what did not change. "" in texts and 0 in numbers mean that something was left out.
 type Document struct {
 	Defaults    Defaults
 	Default     string // allow or deny
@@ -40,16 +40,16 @@ type Document struct {
 
 	source string // the whole text it was parsed from; empty after a change
 	asJSON bool   // source is JSON
-	size   int    // of the document when it is written, roughly; at least that of its longest rendering
+	size   int    // upper bound of the length of the document's renderings, in bytes
 	at     places
-	// atDefaults is where the keys of the defaults stand.
+	// atDefaults is where the keys of the defaults are.
 	atDefaults places
 }
 
-// places remembers where keys stand in the text.
+// places records where keys are in the text.
 type places map[string]yaml.Pos
 
-// Settings are what defaults and rules both have; a rule's go before.
+// Settings can be given in defaults and in rules; a rule's take precedence.
 type Settings struct {
 	Consistency string // exact, hybrid or local
 	OnPartition string // share, full, allow or deny
@@ -60,7 +60,7 @@ type Settings struct {
 	TZ          string
 }
 
-// Defaults hold for every limit and rule that doesn't say otherwise.
+// Defaults apply to every limit and rule that doesn't override them.
 type Defaults struct {
 	Algorithm string
 	Settings
@@ -68,22 +68,22 @@ type Defaults struct {
 
 // LeaseSpec says how a hybrid rule's leases work.
 type LeaseSpec struct {
-	Threshold float64 // 0.5…0.95: above this part used, checks go to the owner
+	Threshold float64 // 0.5…0.95: when more than this part is used, checks go to the owner
 	TTL       Span    // 50ms…5s
-	AutoTTL   bool    // ttl: auto, a twentieth of the window
+	AutoTTL   bool    // ttl: auto, which is a twentieth of the window
 	Idle      float64 // above 0, at most 0.5
 }
 
-// Span is a duration with the text that it was written as.
+// Span is a duration and the text it was written as.
 type Span struct {
 	Text string
 	time.Duration
 }
 
-// Entry is an entry of the allow or the deny list: conditions that must all hold.
+// Entry is an entry of the allow or deny list: conditions that must all hold.
 type Entry struct{ Match []Condition }
 
-// Condition says that an attribute has one of some values: a string, a glob with *, or a CIDR.
+// Condition says that an attribute has one of several values: each a string, a glob with *, or a CIDR.
 type Condition struct {
 	Attribute string
 	Values    []string
@@ -108,10 +108,10 @@ type RuleSpec struct {
 
 	pos    yaml.Pos
 	at     places
-	broken bool // was no map: there is nothing in it to check
+	broken bool // was not a map, so there is nothing in it to check
 }
 
-// usageMonthly is the word of `usage`.
+// usageMonthly is the value of `usage`.
 const usageMonthly = "monthly"
 
 // LimitSpec is a limit as written.
@@ -124,18 +124,18 @@ type LimitSpec struct {
 	Unit      string
 	TZ        string
 
-	window time.Duration // of Per; a calendar word's is its nominal length
+	window time.Duration // of Per; for a calendar word, its nominal length
 	pos    yaml.Pos
 }
 
-// CostTable weighs checks by the value of an attribute.
+// CostTable gives checks their costs by the value of an attribute.
 type CostTable struct {
 	By      string
 	Values  []ValueCost
-	Default int64 // 1 when left out
+	Default int64 // 1 if left out
 }
 
-// ValueCost is what a check with this value costs, 0…2^53−1.
+// ValueCost is the cost of a check with this value, 0…2^53−1.
 type ValueCost struct {
 	Value string
 	Cost  int64
@@ -150,10 +150,10 @@ type Region struct {
 // Adaptive lowers a rule's limits while a source reports load.
 type Adaptive struct {
 	Source string
-	Steps  []AdaptiveStep // by rising Above
+	Steps  []AdaptiveStep // sorted by Above
 }
 
-// AdaptiveStep is a factor for limits while the load is above a figure.
+// AdaptiveStep is the factor for limits while the load is above a threshold.
 type AdaptiveStep struct{ Above, Factor float64 }
 
 // TierSpec is a named set of limits.
@@ -163,7 +163,7 @@ type TierSpec struct {
 	pos    yaml.Pos
 }
 
-// Group is the subjects that are listed of one attribute, by rising value.
+// Group is the listed subjects of one attribute, sorted by value.
 type Group struct {
 	Attribute string
 	Subjects  []*SubjectSpec
@@ -172,7 +172,7 @@ type Group struct {
 
 // SubjectSpec gives a subject a tier, limits of its own for some rules, or both.
 type SubjectSpec struct {
-	Value     string // addresses in their usual writing
+	Value     string // addresses in canonical notation
 	Tier      string
 	Overrides []Override
 	pos       yaml.Pos
@@ -185,24 +185,24 @@ type Override struct {
 	pos    yaml.Pos
 }
 
-// ProfileSpec says which of a proxied request's headers become attributes.
+// ProfileSpec says which headers of a proxied request become attributes.
 type ProfileSpec struct {
 	Name        string
 	Sources     []ProfileSource
-	TrustedHops int // 0 when left out, which means 1
+	TrustedHops int // 0 if left out, which means 1
 	pos         yaml.Pos
 }
 
 // ProfileSource is an attribute and where its value comes from, such as header:X-Api-Key.
 type ProfileSource struct{ Attribute, Source string }
 
-// Size counts a document's pieces.
+// Size is how many pieces a document has.
 type Size struct {
 	Rules, Tiers, Subjects, Denied, Allowed int
-	Bytes                                   int // when written, roughly
+	Bytes                                   int // estimated length of the written document
 }
 
-// Size counts the pieces of d.
+// Size returns how many pieces d has.
 func (d *Document) Size() Size {
 	n := Size{Rules: len(d.Rules), Tiers: len(d.Tiers), Denied: len(d.Deny), Allowed: len(d.Allow), Bytes: d.size}
 	for _, g := range d.Subjects {
@@ -211,7 +211,7 @@ func (d *Document) Size() Size {
 	return n
 }
 
-// Weight is how many bytes a document takes at most when it is kept as a text, comments and all.
+// Weight bounds the bytes that a document takes when it is kept as text, with comments.
 func (d *Document) Weight() int { return max(d.size, len(d.source)) }
 
 func (d *Document) rule(name string) int {

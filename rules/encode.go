@@ -9,27 +9,28 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// YAML writes the document: the text that it was parsed from, comments and all, if that was YAML, else in the
-// usual order of keys.
+// YAML renders the document. If it was parsed from YAML, that is the original text with comments; otherwise the keys
+// are in the usual order.
 func (d *Document) YAML() ([]byte, error) {
 	if d.source != "" && !d.asJSON {
 		return []byte(d.source), nil
 	}
 	text := d.node().AppendYAML(nil)
 	if len(text) > MaxDocument && d.source != "" {
-		return []byte(d.source), nil // JSON is YAML too, and fits
+		return []byte(d.source), nil // JSON is YAML too, and it fits
 	}
 	return text, nil
 }
 
-// JSON writes the document as JSON, in the usual order of keys.
+// JSON renders the document as JSON, with the keys in the usual order.
 func (d *Document) JSON() ([]byte, error) { return d.node().AppendJSON(nil), nil }
 
-// Hash is SHA-256 of the document as JSON, in the usual order of keys, whatever text it was parsed from. Builds that read a
-// document alike give it one hash: what changes it for documents that there may be is for a later feature level.
+// Hash is the SHA-256 of the document as JSON with the keys in the usual order, whatever text it was parsed from.
+// Builds that read a document alike give it the same hash. So a change that gives any possible document another hash
+// needs a later feature level.
 func (d *Document) Hash() [sha256.Size]byte { return sha256.Sum256(d.node().AppendJSON(nil)) }
 
-// written is the document as YAML, or as JSON where only that fits.
+// written renders the document as YAML, or as JSON if only that fits.
 func (d *Document) written() ([]byte, error) {
 	text, err := d.YAML()
 	if err == nil && len(text) > MaxDocument {
@@ -38,8 +39,8 @@ func (d *Document) written() ([]byte, error) {
 	return text, err
 }
 
-// Text is the document as a text: the one that it was parsed from, or one that says the same. The error is of type
-// [Errors]: there is none of at most MaxDocument bytes.
+// Text returns the document as text: the text it was parsed from, or an equivalent one. The error is of type [Errors]:
+// no such text fits in MaxDocument bytes.
 func (d *Document) Text() (string, error) {
 	if d.source != "" {
 		return d.source, nil
@@ -54,9 +55,9 @@ func (d *Document) Text() (string, error) {
 	return string(text), nil
 }
 
-// measure is the sum of the pieces' sizes, an upper bound of the length of every rendering.
+// measure sums the pieces' sizes: an upper bound of the length of every rendering.
 func (d *Document) measure() int {
-	const keys = 256 // of the document, without defaults
+	const keys = 256 // the document's own, without defaults
 	size := keys + pieceSize("", defaultsFields.node(&d.Defaults)) + pieceSize("deny", entriesNode(d.Deny)) + pieceSize("allow", entriesNode(d.Allow))
 	for _, r := range d.Rules {
 		size += pieceSize(r.Name, r.node())
@@ -76,7 +77,7 @@ func (d *Document) measure() int {
 	return size
 }
 
-// pieceSize is at least what a piece adds to a document's text.
+// pieceSize returns an upper bound of what a piece adds to a document's text.
 func pieceSize(name string, n *yaml.Node) int {
 	if n == nil {
 		return 0
@@ -98,7 +99,7 @@ func (s *SubjectSpec) node() *yaml.Node { return subjectFields.node(s).OnOneLine
 
 func leaseNode(l LeaseSpec) *yaml.Node { return leaseFields.node(&l).OnOneLine() }
 
-// filled is nil for an empty collection, which is left out.
+// filled returns nil for an empty collection, so that it is left out.
 func filled(collection *yaml.Node) *yaml.Node {
 	if len(collection.Items) == 0 {
 		return nil
@@ -122,7 +123,7 @@ func mapNode[V any](list []V, key func(V) string, node func(V) *yaml.Node) *yaml
 	return n
 }
 
-// text returns nil for what was left out.
+// text returns nil for an empty text, which was left out.
 func text(s string) *yaml.Node {
 	if s == "" {
 		return nil

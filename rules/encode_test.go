@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// checkRoundTrip checks that what doc writes reads back as the same rules.
+// checkRoundTrip checks that doc, once written, reads back as the same rules.
 func checkRoundTrip(t failer, doc *Document) {
 	t.Helper()
 	want := compileBare(t, doc)
@@ -77,7 +77,7 @@ func TestStarter(t *testing.T) {
 	t.Error("no starter rule is keyed by ip")
 }
 
-// failer is what tests and property tests have in common.
+// failer is the interface that tests and property tests share.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)

@@ -10,24 +10,24 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ErrNotFound is what [Document.Apply] and [Document.Piece] return for a piece that is not there.
+// ErrNotFound is returned by [Document.Apply] and [Document.Piece] for a missing piece.
 var ErrNotFound = errors.New("no such piece of the rules")
 
-// ErrConflict is what [History.Write] returns when the version in force is not the one that a write was made for.
+// ErrConflict is returned by [History.Write] if the version in force is not the one that the write was made for.
 var ErrConflict = errors.New("rules have changed meanwhile")
 
-// maxErrors bounds how many mistakes of one document are told; of the others only the number.
+// maxErrors bounds the mistakes reported for one document. The others are only counted.
 const maxErrors = 1000
 
-// Error is a mistake in a document, or something that is worth a warning.
+// Error is a mistake in a document, or a warning.
 type Error struct {
-	Line    int    `json:"line"`   // from 1; 0 where there is no text to point at
-	Column  int    `json:"column"` // in characters, from 1; 0 likewise
-	Path    string `json:"path"`   // such as rules[2].limits[0].per; empty: the document
+	Line    int    `json:"line"`   // from 1; 0 if there is no text to point at
+	Column  int    `json:"column"` // in characters, from 1; 0 if there is no text to point at
+	Path    string `json:"path"`   // such as rules[2].limits[0].per; empty for the document
 	Message string `json:"message"`
 }
 
-// Error gives place, path and message.
+// Error returns the place, the path and the message.
 func (e Error) Error() string {
 	var b strings.Builder
 	if e.Line > 0 {
@@ -40,11 +40,11 @@ func (e Error) Error() string {
 	return b.String()
 }
 
-// Errors are all mistakes of one document, in the order of the text, at most 1,000 and one that counts the rest.
-// It is never empty.
+// Errors are the mistakes of one document in the order of the text: at most 1,000, and one that counts the rest. It is
+// never empty.
 type Errors []Error
 
-// Error gives one mistake a line.
+// Error returns the mistakes, one per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i := range e {
@@ -67,7 +67,7 @@ func (c *collector) add(at yaml.Pos, path, format string, args ...any) {
 	c.errs = append(c.errs, Error{Line: int(at.Line), Column: int(at.Column), Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// err is nil, or Errors in the order of the text.
+// err returns nil, or Errors in the order of the text.
 func (c *collector) err() error {
 	if len(c.errs) == 0 {
 		return nil

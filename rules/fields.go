@@ -7,11 +7,11 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// field is a key that may stand in some mapping of the document, whose value is a part of a T.
+// field is a key that is allowed in some mapping of the document and whose value is a part of a T.
 type field[T any] struct {
 	key   string
 	read  func(d *decoder, n *yaml.Node, into *T)
-	write func(from *T) *yaml.Node // nil: it is left out
+	write func(from *T) *yaml.Node // returns nil to leave the key out
 }
 
 // fields are all keys of a mapping, in the order in which they are written.
@@ -28,7 +28,7 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 	return f
 }
 
-// read reads a mapping, and reports whether n is one. It notes where the keys stand, unless at is nil.
+// read reads a mapping and reports whether n is one. It records where the keys are in at, unless at is nil.
 func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, at places) bool {
 	return d.object(n, f.keys, func(i int, key, v *yaml.Node) {
 		if at != nil {
@@ -46,13 +46,13 @@ func (f *fields[T]) node(from *T) *yaml.Node {
 	return n
 }
 
-// codec is how values of a kind are read and written.
+// codec reads and writes values of one kind.
 type codec[V any] struct {
 	read  func(d *decoder, n *yaml.Node) V
-	write func(V) *yaml.Node // nil: it is left out
+	write func(V) *yaml.Node // returns nil to leave the value out
 }
 
-// of is a field that is one variable of a T.
+// of returns a field whose value is one variable of a T.
 func of[T, V any](key string, c codec[V], at func(*T) *V) field[T] {
 	return field[T]{
 		key:   key,
@@ -61,7 +61,7 @@ func of[T, V any](key string, c codec[V], at func(*T) *V) field[T] {
 	}
 }
 
-// unlessZero leaves out what is zero.
+// unlessZero makes write leave out zero values.
 func unlessZero[V comparable](write func(V) *yaml.Node) func(V) *yaml.Node {
 	return func(v V) *yaml.Node {
 		var zero V
@@ -72,7 +72,7 @@ func unlessZero[V comparable](write func(V) *yaml.Node) func(V) *yaml.Node {
 	}
 }
 
-// unlessEmpty leaves out empty collections.
+// unlessEmpty makes write leave out empty collections.
 func unlessEmpty[V any](write func(V) *yaml.Node) func(V) *yaml.Node {
 	return func(v V) *yaml.Node { return filled(write(v)) }
 }
@@ -114,7 +114,7 @@ func fractionCodec(low, high float64) codec[float64] {
 	}
 }
 
-// positiveCodec is for numbers above 0; what is what they are called.
+// positiveCodec reads and writes numbers above 0 and up to high; what names them in messages.
 func positiveCodec(high float64, what string) codec[float64] {
 	return codec[float64]{
 		func(d *decoder, n *yaml.Node) float64 {

@@ -10,21 +10,22 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// globals is what a set says about limits that regions divide.
+// globals summarizes a set's limits that regions divide.
 type globals struct {
 	longest time.Duration // see LongestGlobal
-	fill    time.Duration // the same, of buckets only
-	print   Hash          // of all that shares depend on; zero without such limits
+	fill    time.Duration // the same, for buckets only
+	print   Hash          // of all that shares depend on; zero if there are no global limits
 }
 
-// LongestGlobal is an upper bound of how long a window of a global limit of s lasts, or a bucket of one takes to fill; 0 if
-// there is no global limit.
+// LongestGlobal returns an upper bound of how long a window of any global limit of s lasts, or a bucket of one takes to
+// fill; 0 if there is no global limit.
 func (s *Set) LongestGlobal() time.Duration { return s.globals.longest }
 
-// DividesAs reports whether s and other have the same global limits for all subjects, and give regions the same parts.
+// DividesAs reports whether s and other have the same global limits for all subjects, and give the regions the same
+// parts.
 func (s *Set) DividesAs(other *Set) bool { return s.globals.print == other.globals.print }
 
-// globals looks through what is compiled.
+// globals computes the summary from the compiled rules.
 func (c *compiler) globals() globals {
 	g := globals{}
 	h := xxh3.New()
@@ -67,7 +68,7 @@ func (c *compiler) globals() globals {
 	return g
 }
 
-// subject looks at what a listed subject has of its own.
+// subject includes a listed subject's own limits.
 func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
 	if s == nil {
 		return b
@@ -81,7 +82,7 @@ func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
 	return b
 }
 
-// list looks at a list of limits.
+// list includes a list of limits.
 func (g *globals) list(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
@@ -96,7 +97,7 @@ func (g *globals) list(b []byte, limits []*Limit) []byte {
 	return b
 }
 
-// longestWindow is such a bound for a limit and all shares of it.
+// longestWindow returns such a bound for one limit and all shares of it.
 func longestWindow(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:
@@ -104,7 +105,8 @@ func longestWindow(l *Limit) time.Duration {
 	case !l.Kind.Bucket():
 		return l.Limit.Window
 	}
-	// A share's amount is at least 1 and at least half of what the part alone would be; its burst is less than 1 above that.
+	// A share's amount is at least 1, and at least half of the exact part. Its burst exceeds the exact part by less
+	// than 1.
 	times := 2*(float64(l.Burst)/float64(l.Amount)) + 3
 	return time.Duration(min(times*float64(l.Limit.Window), float64(algorithms.Forever)))
 }

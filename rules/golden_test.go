@@ -10,11 +10,11 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
-// TestGoldenHistory: a history is written and read as ever, and documents have the hashes that they had: nodes of different
-// releases compare these.
+// TestGoldenHistory: the encoding of a history and the hashes of documents never change, because nodes of different
+// releases compare them.
 func TestGoldenHistory(t *testing.T) {
 	h := NewHistory()
-	document, err := os.ReadFile("testdata/contract.yaml") // it has something of everything
+	document, err := os.ReadFile("testdata/contract.yaml") // it has a bit of everything
 	if err != nil {
 		t.Fatal(err)
 	}

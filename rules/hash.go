@@ -8,18 +8,19 @@ import (
 	"unsafe"
 )
 
-// Subjects are hashed by SipHash-1-3 with 128 bits of output. Without the key nobody can choose names whose counters fall
-// into one shard or partition. A seed is not enough for that: hashes like xxh3 have collisions under every seed.
+// Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key, an attacker can't choose names whose
+// counters fall into one shard or partition. A seed alone is not enough for that: hashes like xxh3 have collisions
+// under every seed.
 //
-// It is written here because the libraries have twice the rounds and can't go on from a state: a check would take some 25 ns
-// longer than with xxh3, with this it takes some 10.
+// It is implemented here because the libraries do twice the rounds and can't resume from a state. With them a check
+// would take some 25 ns longer than with xxh3; with this it takes some 10 ns longer.
 
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
 
-// Keyed returns s with subjects hashed by a key derived from secret: a copy that has all else in common with s. All nodes
-// of a cluster have to use one secret, for as long as there are counters. A set that comes from [Compile] has a fixed
-// key, which everybody knows: that is for tools.
+// Keyed returns a copy of s that hashes subjects with a key derived from secret and shares everything else. All nodes
+// of a cluster must use one secret for as long as there are counters. A set from [Compile] has a fixed, public key,
+// which is meant for tools.
 func (s *Set) Keyed(secret []byte) *Set {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("subjects"))
@@ -29,8 +30,8 @@ func (s *Set) Keyed(secret []byte) *Set {
 	return &out
 }
 
-// seed makes the states that hashing begins with. Rules are shared between sets with different keys, so the states
-// are the set's.
+// seed computes the states that hashing starts from. Sets with different keys share their rules, so the states belong
+// to the set.
 func (s *Set) seed(key hashKey) {
 	s.seeds = make([]hashState, len(s.Rules))
 	for i, r := range s.Rules {
@@ -38,7 +39,7 @@ func (s *Set) seed(key hashKey) {
 	}
 }
 
-// Tags of values in what is hashed: a text is never taken for an address.
+// Tags of values in the hashed bytes, so that a text is never taken for an address.
 const (
 	tagText = iota
 	tagIPv4
@@ -48,11 +49,12 @@ const (
 // titleBytes is the length of a value's title.
 const titleBytes = 5
 
-// hash is the identity of the subject of r. What is hashed begins with the rule's name, which state has taken in. Each
-// value follows, in whole words, with a title behind it: what it is and its length, or the IPv4 address itself, in a
-// word, of which the last one is not filled up. So different keys are different bytes, read from the end.
+// hash returns the identity of r's subject in m. The hashed bytes begin with the rule's name, which is already in
+// state. Each value follows in whole words, and then its title, in a word of its own: the value's kind and its length,
+// or the IPv4 address itself. The word of the last title is not filled up. So different keys yield different bytes when
+// read from the end.
 //
-// Nothing is put together in memory: the processor would wait for what was just written in other pieces.
+// Nothing is assembled in memory: the processor would stall when it reads what was just written in different pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {
 	h, title := *state, uint64(0)
 	for i := range r.key {
@@ -80,25 +82,25 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 	return h.end(title, titleBytes)
 }
 
-// hashState is SipHash after some whole words. It is small enough to stay in registers.
+// hashState is SipHash's state after some whole words. It is small enough to stay in registers.
 type hashState struct{ v0, v1, v2, v3 uint64 }
 
 func (k hashKey) state() hashState {
 	return hashState{
 		v0: k.k0 ^ 0x736f6d6570736575,
-		v1: k.k1 ^ 0x646f72616e646f6d ^ 0xee, // as for 128 bits of output
+		v1: k.k1 ^ 0x646f72616e646f6d ^ 0xee, // 0xee selects 128 bits of output
 		v2: k.k0 ^ 0x6c7967656e657261,
 		v3: k.k1 ^ 0x7465646279746573,
 	}
 }
 
-// word takes in eight bytes.
+// word adds eight bytes.
 func (s hashState) word(w uint64) hashState {
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^w)
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// text takes in a text, filled up with zeros to whole words.
+// text adds a text, padded with zeros to whole words.
 func (s hashState) text(text string) hashState {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	v0, v1, v2, v3 := s.v0, s.v1, s.v2, s.v3
@@ -120,8 +122,8 @@ func (s hashState) text(text string) hashState {
 	return hashState{v0 ^ w, v1, v2, v3}
 }
 
-// end is the hash of what was taken in and of a last word that is not full. In SipHash n is the length of everything; hash
-// gives that of the last word alone, since titles hold the lengths already.
+// end returns the hash after adding a last word that is not full. In SipHash n is the length of the whole input. Here
+// it is the length of the last word alone, since the titles already hold the lengths.
 func (s hashState) end(last, n uint64) Hash {
 	last |= n << 56
 	v0, v1, v2, v3 := sipRound(s.v0, s.v1, s.v2, s.v3^last)

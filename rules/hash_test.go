@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// referenceSip is SipHash as its paper writes it, with so many rounds for a word and at the end, and 64 or 128 bits of output.
+// referenceSip is SipHash as in its paper, with this many rounds per word and at the end, and 64 or 128 bits of output.
 func referenceSip(word, end int, key, b []byte, wide bool) []byte {
 	k0, k1 := binary.LittleEndian.Uint64(key), binary.LittleEndian.Uint64(key[8:])
 	v := [4]uint64{k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d, k0 ^ 0x6c7967656e657261, k1 ^ 0x7465646279746573}
@@ -55,8 +55,8 @@ func referenceSip(word, end int, key, b []byte, wide bool) []byte {
 	return out
 }
 
-// The reference gives what others publish of SipHash-2-4 with 64 and 128 bits, and of SipHash-1-3; the product's gives what
-// the reference gives, wherever it goes on from a state.
+// The reference agrees with published vectors of SipHash-2-4 with 64 and 128 bits, and of SipHash-1-3. The
+// implementation agrees with the reference, from whatever state it resumes.
 func TestSipHash(t *testing.T) {
 	key := []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	for _, tt := range []struct{ have, want string }{
@@ -85,7 +85,7 @@ func TestSipHash(t *testing.T) {
 	}
 }
 
-// Another secret gives other hashes; the same one gives the same, in another version of the rules too.
+// Different secrets yield different hashes. The same secret yields the same ones, even in another version of the rules.
 func TestKeyed(t *testing.T) {
 	const src = "rules:\n  - {name: a, key: [user], limits: [{limit: 1, per: 1m}]}\n  - {name: b, key: [user, tenant], limits: [{limit: 1, per: 1m}]}\n"
 	one := mustCompile(t, src)

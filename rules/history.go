@@ -13,17 +13,17 @@ import (
 const (
 	// KeptVersions is how many versions can be read back.
 	KeptVersions = 50
-	// MaxHistory bounds the texts of all kept versions together, in bytes: of large documents written whole again and
-	// again, fewer than KeptVersions are kept. The one in force always is, with what it is replayed from.
+	// MaxHistory bounds the texts of all kept versions together, in bytes. If large documents are rewritten again and
+	// again, fewer than KeptVersions are kept. The version in force is always kept, with what it is replayed from.
 	MaxHistory = 64 << 20
 
 	maxBy   = 256 // bytes of Version.By and Version.What
 	maxWhat = 256
 
-	// fullEvery is after how many single changes a whole document is kept again, which bounds replaying.
+	// fullEvery is the number of single changes after which a whole document is kept again. It bounds replaying.
 	fullEvery = 16
-	// maxChain bounds the changes since a whole document where none can be written, because it would be larger than
-	// MaxDocument: such a document was written as a compact text and may be made smaller change by change.
+	// maxChain bounds the changes since a whole document if none can be written because it would be larger than
+	// MaxDocument. Such a document was written as a compact text; it may still be made smaller change by change.
 	maxChain = 512
 )
 
@@ -31,50 +31,50 @@ const (
 type Version struct {
 	Number int64     `json:"version"` // from 1
 	When   time.Time `json:"when"`
-	By     string    `json:"by"`   // who wrote it, at most 256 bytes
-	What   string    `json:"what"` // what was changed, as "rule login", at most 256 bytes
+	By     string    `json:"by"`   // the author, at most 256 bytes
+	What   string    `json:"what"` // what was changed, such as "rule login", at most 256 bytes
 	Size   int       `json:"size"` // of the change, in bytes
 }
 
-// Write is a change and the conditions of making it.
+// Write is a change and the conditions for making it.
 type Write struct {
 	Change  Change
 	IfMatch int64 // the version that the change was made for; 0 for any
-	// OnlyFirst makes the change version 1 or nothing: it seeds rules where there are none.
+	// OnlyFirst makes the change version 1 or fails: it seeds rules where there are none.
 	OnlyFirst bool
-	By        string    // who writes; what is longer than 256 bytes is cut
+	By        string    // the author; cut to 256 bytes
 	When      time.Time // kept to the millisecond
 }
 
-// History is the rules and their last versions. It is immutable: a write makes another one, which shares what it has
-// in common with the first. The zero value has no version yet, as [NewHistory] has.
+// History is the rules and their last versions. It is immutable: a write returns a new History, which shares with the
+// old one what they have in common. The zero value has no version, like the result of [NewHistory].
 //
-// Everything in it follows from the writes alone, so that all who make the same writes have the same History, whether
-// they made them all or began with one that was read back.
+// Everything in it follows from the writes alone. Nodes that make the same writes have the same History, whether they
+// made all of them or started from one that was read back.
 type History struct {
-	// chain is the kept versions, and those before that the first of them is replayed from. Numbers rise: by 1, but for
-	// adopted ones. The first is a whole document.
+	// chain is the kept versions, preceded by those needed to replay the first of them. Numbers rise by 1, or by more
+	// for adopted versions. The first record is a whole document.
 	chain []*record
-	// doc and set are the version in force; nil without one. Invariant: doc is what replaying gives.
+	// doc and set are the version in force; nil if there is none. Invariant: doc equals the result of replaying.
 	doc  *Document
 	set  *Set
-	hash [32]byte // of doc; zero without one
+	hash [32]byte // of doc; zero if there is none
 }
 
-// record is a version and how it is kept. Small changes are kept as such: fifty copies of a document of 8 MiB would be
+// record is a version as it is kept. Small changes are kept as changes: fifty copies of a document of 8 MiB would be
 // 400 MiB.
 type record struct {
 	Version
 	full   bool   // text is a whole document
 	change Change // without its body; zero if full
-	text   string // the document, or the body of the change that led from the version before
+	text   string // the document, or the body of the change from the version before
 }
 
 // NewHistory returns a history without a version.
 func NewHistory() *History { return &History{} }
 
-// Write returns the history with one version more. The error wraps [ErrConflict] or [ErrNotFound], or is of type
-// [Errors]; there is no new version then.
+// Write returns the history with one more version. On an error there is no new version. The error wraps [ErrConflict]
+// or [ErrNotFound], or is of type [Errors].
 func (h *History) Write(w Write) (*History, error) {
 	have := h.number()
 	switch {
@@ -107,9 +107,9 @@ func (h *History) Write(w Write) (*History, error) {
 	return h.and(r, doc)
 }
 
-// Adopt returns the history with a version that was written elsewhere, whole and under the number that it has there.
-// Versions may be left out, but v.Number is above the one in force. With replace, what there was before is forgotten.
-// The error wraps [ErrConflict] or is of type [Errors].
+// Adopt returns the history with a whole version that was written elsewhere, under the number it has there. v.Number
+// must be above the version in force; numbers may be skipped. With replace, the previous history is dropped. The error
+// wraps [ErrConflict] or is of type [Errors].
 func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
 	if replace {
 		h = &History{}
@@ -125,8 +125,8 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// Again returns the history with one version more that has the same document: something else has changed that is agreed
-// on together with the rules. What is told of it is what and by.
+// Again returns the history with one more version of the same document, because something else that is committed
+// together with the rules has changed. what and by describe that change.
 func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
@@ -143,7 +143,7 @@ func (h *History) Again(what, by string, when time.Time) (*History, error) {
 	return h.and(&record{Version: v, full: true, text: doc.source}, doc)
 }
 
-// and is h with one version more, whose document is doc.
+// and returns h with one more version, whose document is doc.
 func (h *History) and(r *record, doc *Document) (*History, error) {
 	set, err := Compile(doc, r.Number)
 	if err != nil {
@@ -152,8 +152,9 @@ func (h *History) and(r *record, doc *Document) (*History, error) {
 	return &History{chain: trim(append(slices.Clip(h.chain), r)), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
-// keep decides how r is kept: as a whole document if it is one, if replaying would get long, or if the changes since
-// the last one are larger than a document. It returns the document that replaying r will give.
+// keep decides how r is kept. It is kept as a whole document if it is one, if replaying would get long, or if the
+// changes since the last whole document are larger than a document. It returns the document that replaying r will
+// yield.
 func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	if c.Part == WholeDocument {
 		r.full, r.text = true, doc.source
@@ -185,7 +186,7 @@ func (h *History) keep(r *record, doc *Document, c Change) (*Document, error) {
 	return doc, nil
 }
 
-// rewrite writes doc as a text and reads it again: as YAML, or as JSON where only that fits.
+// rewrite writes doc as text and parses it again: as YAML, or as JSON if only that fits.
 func rewrite(doc *Document) (*Document, error) {
 	text, err := doc.written()
 	if err != nil {
@@ -194,8 +195,8 @@ func rewrite(doc *Document) (*Document, error) {
 	return Parse(text)
 }
 
-// trim leaves out what is no longer kept and not needed to replay the first version that is. It begins with a whole
-// document again.
+// trim drops versions that are no longer kept and not needed to replay the first kept one. The result begins with a
+// whole document.
 func trim(chain []*record) []*record {
 	size, first := 0, len(chain)
 	for i, r := range slices.Backward(chain) {
@@ -212,7 +213,7 @@ func trim(chain []*record) []*record {
 	return slices.Clone(chain[first:])
 }
 
-// Current returns the document in force and its version: nil and zero before the first.
+// Current returns the document in force and its version; nil and zero before the first.
 func (h *History) Current() (*Document, Version) {
 	if len(h.chain) == 0 {
 		return nil, Version{}
@@ -220,13 +221,13 @@ func (h *History) Current() (*Document, Version) {
 	return h.doc, h.chain[len(h.chain)-1].Version
 }
 
-// Hash is that of the document in force, zero before the first.
+// Hash returns the hash of the document in force; zero before the first.
 func (h *History) Hash() [32]byte { return h.hash }
 
-// Set returns the document in force, compiled, or nil before the first.
+// Set returns the compiled document in force, or nil before the first.
 func (h *History) Set() *Set { return h.set }
 
-// number is that of the version in force, 0 before the first.
+// number returns the number of the version in force; 0 before the first.
 func (h *History) number() int64 {
 	if len(h.chain) == 0 {
 		return 0
@@ -234,7 +235,7 @@ func (h *History) number() int64 {
 	return h.chain[len(h.chain)-1].Number
 }
 
-// kept is the place of the oldest version that can be read back.
+// kept returns the index of the oldest version that can be read back.
 func (h *History) kept() int { return max(0, len(h.chain)-KeptVersions) }
 
 // Versions returns the kept versions, newest first: at most KeptVersions.
@@ -246,7 +247,7 @@ func (h *History) Versions() []Version {
 	return out
 }
 
-// Version returns the document of a kept version, or an error that wraps [ErrNotFound].
+// Version returns the document of a kept version. The error wraps [ErrNotFound].
 func (h *History) Version(n int64) (*Document, error) {
 	i, ok := slices.BinarySearchFunc(h.chain, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
@@ -258,7 +259,7 @@ func (h *History) Version(n int64) (*Document, error) {
 	return replay(h.chain, i)
 }
 
-// replay builds the document of chain[last] from the last whole one up to there.
+// replay rebuilds the document of chain[last] from the last whole document up to it.
 func replay(chain []*record, last int) (*Document, error) {
 	first := last
 	for first > 0 && !chain[first].full {
@@ -279,7 +280,7 @@ func replay(chain []*record, last int) (*Document, error) {
 	return doc, nil
 }
 
-// asErrors makes any error one that a writer can be told.
+// asErrors converts any error to Errors, which the writer can be told.
 func asErrors(err error) error {
 	var known Errors
 	if errors.As(err, &known) {
@@ -288,7 +289,7 @@ func asErrors(err error) error {
 	return Errors{{Message: err.Error()}}
 }
 
-// millisecond is t as it is after it was written and read.
+// millisecond returns t as it is after writing and reading it back.
 func millisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // describe names what a change changes: "document", "rule login", "delete tier free", "subject tenant acme".

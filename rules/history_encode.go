@@ -12,23 +12,23 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A history is written as
+// A history is encoded as
 //
 //	byte 0    format, 3
-//	uvarint   how many versions there are
-//	of each, in order:
-//	  uvarint   by how much its number is above the one before
+//	uvarint   number of versions
+//	for each version, in order:
+//	  uvarint   its number minus the one before
 //	  varint    when, Unix milliseconds
-//	  text      by whom
+//	  text      by
 //	  text      what
 //	  varint    Size
-//	  byte      part that was changed; 0 for a whole document
-//	  of a part a flag that it was deleted, its attribute and its name, as texts
-//	  text      the document, or the body of the change that led from the version before
-//	4 bytes   CRC32C of all before, little endian
+//	  byte      the changed part; 0 for a whole document
+//	  for a part: a flag for deleted, its attribute and its name, as texts
+//	  text      the document, or the body of the change from the version before
+//	4 bytes   CRC32C of all the above, little endian
 const historyFormat = 3
 
-// ErrHistory: these bytes are no history, or a damaged one.
+// ErrHistory means that the bytes are not a history, or a damaged one.
 var ErrHistory = errors.New("not a history of rules")
 
 // AppendBinary appends h to b, with a checksum.
@@ -64,7 +64,7 @@ func ParseHistory(b []byte) (*History, error) {
 	d := wire.NewDecoder(content[1:])
 	h, number := &History{}, int64(0)
 	for range d.Count(maxChain+KeptVersions+1, 1) {
-		step := d.UpTo(math.MaxInt64 - 1 - number) // there is room for the next number too
+		step := d.UpTo(math.MaxInt64 - 1 - number) // leave room for the next number
 		if number += step; step == 0 {
 			d.Failf("a version that follows %d has the same number", number)
 		}

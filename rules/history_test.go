@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// numbered is a small rules file whose tier says n.
+// numbered returns a small rules file whose tier holds n.
 func numbered(n int) string {
 	return fmt.Sprintf(`version: 1
 rules:
@@ -26,7 +26,7 @@ default_tier: free
 `, n)
 }
 
-// says is the number that a document's tier says.
+// says returns the number that a document's tier holds.
 func says(doc *Document) int {
 	if doc == nil || len(doc.Tiers) == 0 || len(doc.Tiers[0].Limits) == 0 {
 		return 0
@@ -102,7 +102,7 @@ func TestFirstOnly(t *testing.T) {
 	}
 }
 
-// Every kept version says what it said, and whoever read the history back goes on as the one who wrote it.
+// Every kept version keeps its content, and a history that was read back continues exactly like the original.
 func TestVersionsReplay(t *testing.T) {
 	h, read := NewHistory(), NewHistory()
 	const last = 137
@@ -157,7 +157,7 @@ func checkVersions(t *testing.T, h *History, last int) {
 	}
 }
 
-// A history stays what it is while others are made from it.
+// A history doesn't change when others are made from it.
 func TestHistoriesBranch(t *testing.T) {
 	base := NewHistory()
 	for n := 1; n <= 60; n++ {
@@ -197,7 +197,7 @@ func bigDocument(subjects int) []byte {
 	return b.Bytes()
 }
 
-// textOf is how many bytes of text h holds.
+// textOf returns how many bytes of text h holds.
 func textOf(h *History) (size int) {
 	for _, r := range h.chain {
 		size += len(r.text)
@@ -205,7 +205,7 @@ func textOf(h *History) (size int) {
 	return size
 }
 
-// Fifty small changes to a large document do not keep it fifty times, and cost what they change.
+// Fifty small changes to a large document don't store it fifty times: each costs about its own size.
 func TestSmallChangesStaySmall(t *testing.T) {
 	big := bigDocument(20_000)
 	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
@@ -224,7 +224,7 @@ func TestSmallChangesStaySmall(t *testing.T) {
 	}
 }
 
-// Large documents written again and again push the oldest out before there are fifty.
+// Rewriting large documents repeatedly pushes out the oldest versions before there are fifty.
 func TestTextIsBounded(t *testing.T) {
 	big := append(bigDocument(10), strings.Repeat("# "+strings.Repeat("x", 997)+"\n", 6000)...)
 	h := NewHistory()
@@ -249,10 +249,10 @@ func TestTextIsBounded(t *testing.T) {
 	}
 }
 
-// A document that can't be written whole is changed for a while, and then has to be written anew.
+// A document that can't be written whole can be changed for a while, and then has to be rewritten.
 func TestDocumentThatDoesNotFit(t *testing.T) {
 	h := mustWrite(t, NewHistory(), wholeChange(1))
-	// As if its text were compact: every rendering of it is too large.
+	// Pretend that the text was compact: every rendering of it is too large.
 	fat := *h.doc
 	fat.Tiers = append([]*TierSpec{}, h.doc.Tiers...)
 	fat.Profiles = []*ProfileSpec{{Name: "wide", Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
@@ -326,7 +326,7 @@ func TestRefusedWrites(t *testing.T) {
 	}
 }
 
-// The first version may be a piece: it is kept as a whole document.
+// The first version may be a piece. It is kept as a whole document.
 func TestFirstPiece(t *testing.T) {
 	h := mustWrite(t, NewHistory(), Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
 	if doc, v := h.Current(); says(doc) != 3 || v.What != "tier free" || !h.chain[0].full {
@@ -356,7 +356,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// seal writes the checksum of b behind it.
+// seal appends the checksum of b.
 func seal(b []byte) []byte { return wire.AppendSum(b, 0) }
 
 func TestDamagedHistories(t *testing.T) {
@@ -394,7 +394,7 @@ func TestDamagedHistories(t *testing.T) {
 			t.Fatalf("%s: is what it was", name)
 		}
 	}
-	// A history that begins with a change has lost something.
+	// A history that begins with a change is incomplete.
 	lost := *h
 	lost.chain = h.chain[1:]
 	whole := bytesOf(t, &lost)
@@ -419,7 +419,7 @@ func FuzzParseHistory(f *testing.F) {
 	gaps := bytesOf(f, adopted(f, adopted(f, NewHistory(), 7, 70, false), 12, 120, false))
 	f.Add(gaps[:len(gaps)-4])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// Mutations seldom guess a checksum.
+		// Mutations rarely guess a checksum.
 		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
 			h, err := ParseHistory(b)
 			if err != nil {
@@ -429,7 +429,7 @@ func FuzzParseHistory(f *testing.F) {
 				continue
 			}
 			for _, v := range h.Versions() {
-				_, _ = h.Version(v.Number) // may fail, may not panic
+				_, _ = h.Version(v.Number) // may fail, must not panic
 			}
 			again := readBack(t, h)
 			if !reflect.DeepEqual(again.Versions(), h.Versions()) {
@@ -442,7 +442,7 @@ func FuzzParseHistory(f *testing.F) {
 	})
 }
 
-// BenchmarkSmallWrite is what a change of one subject costs a document with 20,000 of them.
+// BenchmarkSmallWrite measures changing one subject in a document with 20,000.
 func BenchmarkSmallWrite(b *testing.B) {
 	h := mustWrite(b, NewHistory(), Change{Part: WholeDocument, Body: bigDocument(20_000)})
 	c := Change{Part: SubjectPart, Attribute: "tenant", Name: "tenant-7", Body: []byte("{tier: free}")}

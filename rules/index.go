@@ -9,40 +9,40 @@ import (
 )
 
 // index finds those of many entries (rules, or entries of a list) that may apply to a check, without looking at the
-// others. Each entry is filed under one condition, the one that is likely to bring up the fewest other entries;
-// whether the rest of its conditions hold is looked at for each entry found.
+// others. Each entry is filed under the one condition that is likely to bring up the fewest other entries. The entry's
+// other conditions are checked for each entry found.
 type index struct {
 	always     []int32
 	attributes []attributeIndex // by number of attribute
 }
 
-// attributeIndex files entries by one attribute. Entries are given as their position, in rising order.
+// attributeIndex files entries by one attribute. Entries are given by position, in ascending order.
 type attributeIndex struct {
 	texts     map[string][]int32
 	addresses map[netip.Addr][]int32
 	nets      *bart.Table[*netNode]
 	prefixes  globIndex
-	suffixes  globIndex // of globs that begin with *
-	present   []int32   // the attribute need only be there
-	plain     bool      // there is nothing but present
+	suffixes  globIndex // globs that begin with *
+	present   []int32   // entries that only need the attribute to be present
+	plain     bool      // only present has entries
 }
 
-// netNode is a CIDR's entries, linked to the next larger CIDR around it.
+// netNode holds the entries of a CIDR, linked to the next larger CIDR around it.
 type netNode struct {
 	entries []int32
 	around  *netNode
 }
 
-// globIndex files globs by the literal text at one of their ends.
+// globIndex files globs by the literal text at one end.
 type globIndex struct {
 	lengths []int // of the texts
 	byText  map[string][]int32
 }
 
-// indexed is what an entry is filed by.
+// indexed is what an entry can be filed by.
 type indexed struct {
 	match []condition
-	key   []keyAttribute // all must be there as well
+	key   []keyAttribute // all must be present as well
 }
 
 // list is a compiled allow or deny list.
@@ -51,13 +51,13 @@ type list struct {
 	index   index
 }
 
-// drawer counts the entries of one place in the index.
+// drawer is one place in the index, in which entries are counted.
 type drawer struct {
 	attribute int
 	text      string
 }
 
-// How much a way of filing tells entries apart, best first.
+// How well a kind of filing tells entries apart, best first.
 const (
 	byValue = iota
 	byGlob
@@ -96,7 +96,7 @@ func buildIndex(entries []indexed) index {
 // drawers lists where the condition would be filed.
 func (c *condition) drawers() []drawer {
 	out := make([]drawer, 0, len(c.texts)+len(c.addresses)+len(c.globs))
-	for _, s := range c.texts { // CIDRs among them
+	for _, s := range c.texts { // including CIDRs
 		out = append(out, drawer{c.attribute, s})
 	}
 	for _, a := range c.addresses {
@@ -113,7 +113,7 @@ func (c *condition) drawers() []drawer {
 	return out
 }
 
-// class is that of the condition's least telling value.
+// class returns the class of the condition's least selective value.
 func (c *condition) class() int {
 	class := byValue
 	for i := range c.globs {
@@ -132,7 +132,7 @@ func (x *index) attribute(n int) *attributeIndex {
 	return &x.attributes[n]
 }
 
-// file puts entry i where it is least in the way.
+// file files entry i under its most selective condition.
 func (x *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute, class, crowd := -1, byPresence+1, 0
@@ -172,7 +172,7 @@ func (x *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]ma
 	}
 }
 
-// file files an entry under each value of c but CIDRs.
+// file files an entry under each value of c except CIDRs.
 func (a *attributeIndex) file(i int32, c *condition) {
 	for _, s := range c.texts {
 		if a.texts == nil {
@@ -210,7 +210,7 @@ func (g *globIndex) finish() {
 	g.lengths = slices.Compact(g.lengths)
 }
 
-// netTable links each CIDR to the one around it, so that the smallest CIDR around an address leads to all.
+// netTable links each CIDR to the one around it, so that the smallest CIDR around an address leads to all of them.
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	prefixes := make([]netip.Prefix, 0, len(byPrefix))
 	for p := range byPrefix {
@@ -225,7 +225,7 @@ func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	return t
 }
 
-// find appends the entries that may apply to m's attributes; an entry may come more than once.
+// find appends the entries that may apply to m's attributes. An entry may appear more than once.
 func (x *index) find(m *Match, found []int32) []int32 {
 	if len(x.always) > 0 {
 		found = append(found, x.always...)
@@ -246,7 +246,7 @@ func (x *index) find(m *Match, found []int32) []int32 {
 	return found
 }
 
-// find appends the entries filed under values that v is one of.
+// find appends the entries filed under values that v matches.
 func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	if a.texts != nil {
 		found = append(found, a.texts[v.text]...)

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slowAddress is parseAddress by the book.
+// slowAddress is parseAddress in plain code.
 func slowAddress(s string) (netip.Addr, bool) {
 	s = strings.Trim(s, " \t\r\n\v\f")
 	if m := quotedText.FindStringSubmatch(s); m != nil {

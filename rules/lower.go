@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// lowering keeps limits as the step in force lowers them, so that a check makes nothing. There is one for each list of limits
-// of a rule with `adaptive`, at its first limit.
+// lowering caches limits as lowered by the step in force, so that a check allocates nothing. Each list of limits of a
+// rule with `adaptive` has one, at its first limit.
 type lowering struct{ last atomic.Pointer[lowered] }
 
 type lowered struct {
@@ -17,9 +17,9 @@ type lowered struct {
 	limits []*Limit
 }
 
-// Lowered returns limits, which are a hit's of r, as they are while a step of r.Adaptive is in force: amounts and bursts
-// multiplied by its factor, rounded down, and at least 1; a region's share that is 0 stays so. They are the same counters. The list is made anew only when it is
-// asked for by another step than the last time.
+// Lowered returns limits, which are the limits of a hit of r, as they are while a step of r.Adaptive is in force.
+// Amounts and bursts are multiplied by the step's factor and rounded down, to at least 1; a region's share of 0 stays
+// 0. They are the same counters. The list is rebuilt only when the step differs from the last call's.
 func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	if r.Adaptive == nil || step < 0 || step >= len(r.Adaptive.Steps) || len(limits) == 0 || limits[0].lowering == nil {
 		return limits
@@ -43,16 +43,16 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	return out
 }
 
-// exactly is a factor as it was written: 0.29 of 100 is 29, though no float64 is 0.29.
+// exactly returns a factor as it was written: 0.29 of 100 is 29, though no float64 equals 0.29.
 func exactly(factor float64) *big.Rat {
 	r, ok := new(big.Rat).SetString(strconv.FormatFloat(factor, 'g', -1, 64))
 	if !ok {
-		return big.NewRat(1, 1) // not a number: the document has none
+		return big.NewRat(1, 1) // not a number: no document has one
 	}
 	return r
 }
 
-// part is amount times factor, rounded down, 1…amount; of nothing it is nothing.
+// part returns amount times factor, rounded down, in 1…amount; 0 for an amount of 0.
 func part(amount int64, factor *big.Rat) int64 {
 	n := new(big.Int).Mul(big.NewInt(amount), factor.Num())
 	n.Quo(n, factor.Denom())

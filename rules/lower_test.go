@@ -33,7 +33,7 @@ func TestLowered(t *testing.T) {
 		want, wantCap int64
 	}{
 		{100, 100, "0.75", 75, 75},
-		{100, 100, "0.29", 29, 29}, // no float64 is 0.29
+		{100, 100, "0.29", 29, 29}, // no float64 equals 0.29
 		{10, 3, "0.5", 5, 1},
 		{1, 1, "0.001", 1, 1},
 		{7, 9, "1", 7, 9},
@@ -60,7 +60,7 @@ func TestLowered(t *testing.T) {
 	}
 }
 
-// Limits that are lowered are made once for each step, and none of other rules.
+// Lowered limits are made once for each step, and never for rules without steps.
 func TestLoweredIsKept(t *testing.T) {
 	_, h := adaptiveSet(t, "{above: 0.5, factor: 0.5}, {above: 0.9, factor: 0.1}", "{limit: 100, per: 1m}")
 	for step, want := range []int64{50, 10, 50} {

@@ -9,24 +9,24 @@ import (
 	"unsafe"
 )
 
-// ErrKey is a key whose values are not as many as the rule's key attributes.
+// ErrKey means that a key has a different number of values than the rule has key attributes.
 var ErrKey = errors.New("key does not fit the rule")
 
-// Match is the outcome of matching a check. It is reused from check to check without allocating; it refers to the
+// Match is the result of matching a check. It can be reused for check after check without allocating; it refers to the
 // check's attributes until it is used again. The zero Match is ready for use.
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
 
 	values []value     // the check's attributes that the set looks at
-	slots  []int32     // by number of attribute: 1 + position in values; 0: not there
+	slots  []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found  []int32     // positions of entries that may apply
 	key    []Attribute // of MatchKey
 	lists  []int32     // of Share
-	usual  []byte      // what addresses are usually written like
+	usual  []byte      // canonical notation of addresses
 }
 
-// value is an attribute of the check at hand.
+// value is an attribute of the current check.
 type value struct {
 	number       int // of the attribute
 	text         string
@@ -34,10 +34,10 @@ type value struct {
 	parsed       bool // address and valid are known
 	valid        bool // text is an address
 	address      netip.Addr
-	usual        string // how the address is usually written, once that was asked for; in Match.usual
+	usual        string // canonical notation of the address, in Match.usual; set on first use
 }
 
-// isAddress reports whether the value is an address, which then is in v.address.
+// isAddress reports whether the value is an address; if so, v.address holds it.
 func (v *value) isAddress() bool {
 	if !v.parsed {
 		v.address, v.valid = parseAddress(v.text)
@@ -46,8 +46,8 @@ func (v *value) isAddress() bool {
 	return v.valid
 }
 
-// counted is the text of v that globs and cost tables are compared with: of an address, its usual writing. It holds until
-// m is used again.
+// counted returns the text of v that globs and cost tables are compared with: an address in canonical notation. It is
+// valid until m is used again.
 func (m *Match) counted(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
@@ -68,11 +68,11 @@ func (m *Match) counted(v *value) string {
 type keyAttribute struct {
 	number   int
 	address  bool
-	subjects *subjectTable // nil: none are listed
+	subjects *subjectTable // nil if none are listed
 }
 
-// Match finds what applies to attrs. only restricts it to one rule; nil asks all. Of attributes named twice the
-// first counts.
+// Match finds what applies to attrs. If only is not nil, it considers only that rule. If an attribute is given twice,
+// the first one counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	s.load(attrs, m)
 	m.List = Unlisted
@@ -96,9 +96,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	}
 }
 
-// MatchKey finds what applies to one subject of r, given by its key attributes' values in order. Match
-// conditions and cost tables' attributes are not consulted; the lists see only the key. The error wraps ErrKey and
-// says how the number of values is wrong.
+// MatchKey finds what applies to one subject of r, given by the values of its key attributes in order. It ignores match
+// conditions and cost tables; the lists see only the key. The error wraps ErrKey and says how many values are needed.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -118,7 +117,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	return nil
 }
 
-// load makes m about attrs.
+// load sets m's attributes to attrs.
 func (s *Set) load(attrs []Attribute, m *Match) {
 	for i := range m.values {
 		m.slots[m.values[i].number] = 0
@@ -136,7 +135,7 @@ func (s *Set) load(attrs []Attribute, m *Match) {
 	}
 }
 
-// add makes text the value of attribute number n.
+// add sets the value of attribute number n to text.
 func (m *Match) add(n int, text string, address bool) {
 	if len(m.values) == cap(m.values) {
 		m.values = slices.Grow(m.values, 1)
@@ -144,7 +143,7 @@ func (m *Match) add(n int, text string, address bool) {
 	m.values = m.values[:len(m.values)+1]
 	v := &m.values[len(m.values)-1]
 	v.number, v.text, v.holdsAddress = n, text, address
-	v.parsed, v.valid, v.usual = false, false, "" // address counts only where parsed says so
+	v.parsed, v.valid, v.usual = false, false, "" // address is only read if parsed is set
 	m.slots[n] = int32(len(m.values))
 }
 
@@ -192,7 +191,7 @@ func (s *Set) try(r *Rule, m *Match) {
 	s.hit(r, m, cost)
 }
 
-// hit adds what r says about the subject, whose values are all there.
+// hit adds what r says about the subject, whose values are all present.
 func (s *Set) hit(r *Rule, m *Match, cost int64) {
 	limits := r.own
 	if r.bySubject {
@@ -204,11 +203,11 @@ func (s *Set) hit(r *Rule, m *Match, cost int64) {
 		m.Hits = slices.Grow(m.Hits, 1)
 	}
 	m.Hits = m.Hits[:len(m.Hits)+1]
-	h := &m.Hits[len(m.Hits)-1] // all of it is set anew
+	h := &m.Hits[len(m.Hits)-1] // all fields are set below
 	h.Rule, h.Limits, h.Block, h.Subject, h.Cost = r, limits, r.block, r.hash(m, &s.seeds[r.Index]), cost
 }
 
-// costOf looks a check up in the rule's cost table.
+// costOf looks up a check in the rule's cost table.
 func (r *Rule) costOf(m *Match) int64 {
 	if v := m.value(r.cost.attribute); v != nil {
 		if cost, ok := r.cost.byText[m.counted(v)]; ok {
@@ -218,8 +217,8 @@ func (r *Rule) costOf(m *Match) int64 {
 	return r.cost.fallback
 }
 
-// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. Of a key
-// attribute that is not there the value is empty.
+// SubjectOf returns the values of r's key in attrs as they are counted: normalised, addresses grouped. The value of an
+// absent key attribute is empty.
 func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	out := make([]string, len(r.Key))
 	for i, name := range r.Key {
@@ -233,7 +232,7 @@ func (r *Rule) SubjectOf(attrs []Attribute) []string {
 	return out
 }
 
-// NormalKey returns key as it is counted: normalised, addresses grouped. It has no more values than r has key
+// NormalKey returns key as it is counted: normalised, addresses grouped. It returns no more values than r has key
 // attributes.
 func (r *Rule) NormalKey(key []string) []string {
 	out := make([]string, min(len(key), len(r.Key)))
@@ -243,7 +242,7 @@ func (r *Rule) NormalKey(key []string) []string {
 	return out
 }
 
-// normal returns the i-th key value as it is counted, as a string of its own.
+// normal returns the i-th key value as it is counted, as a string that shares no memory with text.
 func (r *Rule) normal(i int, text string) string {
 	if r.key[i].address {
 		if a, ok := parseAddress(text); ok {

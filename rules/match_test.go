@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// attrs makes attributes from name=value.
+// attrs makes attributes from name=value pairs.
 func attrs(pairs ...string) []Attribute {
 	var out []Attribute
 	for _, p := range pairs {
@@ -19,7 +19,7 @@ func attrs(pairs ...string) []Attribute {
 	return out
 }
 
-// hits names what applies: rule, its limits' amounts and, unless 1, the cost.
+// hits describes what applies: each rule, the amounts of its limits and, unless 1, the cost.
 func hits(m *Match) string {
 	var out []string
 	for _, h := range m.Hits {
@@ -184,7 +184,7 @@ rules:
 		rule string
 		a, b []string
 		same bool
-		text string // of a, as it is counted
+		text string // of a, as counted
 	}{
 		{"pair", []string{"a:b", "c"}, []string{"a", "b:c"}, false, "a:b c"},
 		{"pair", []string{"ab", ""}, []string{"", "ab"}, false, "ab "},
@@ -355,7 +355,7 @@ func TestMatch_reusedAcrossSets(t *testing.T) {
 	}
 }
 
-// A Set is shared by all checks, and rules change under load.
+// All checks share a Set, and rules change under load.
 func TestSet_concurrentUse(t *testing.T) {
 	doc := mustParse(t, string(readContract(t)))
 	var wg sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors]
-// and has every mistake, or the one that made the text unreadable.
+// Parse reads a whole document from YAML or JSON of at most [MaxDocument] bytes. The error is of type [Errors] and has
+// every mistake, or only the one that made the text unreadable.
 func Parse(src []byte) (*Document, error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -46,10 +46,10 @@ func parseText(src []byte) (*yaml.Node, error) {
 	return root, err
 }
 
-// maxGroups bounds the attributes that have subjects listed.
+// maxGroups bounds the attributes with listed subjects.
 const maxGroups = 256
 
-// What keys may stand where, in the order in which they are written.
+// The keys allowed in each mapping, in the order in which they are written.
 var (
 	documentFields = fieldsOf(
 		field[Document]{"version", func(d *decoder, n *yaml.Node, _ *Document) {
@@ -143,10 +143,10 @@ var (
 	)
 )
 
-// resetWords are those of `headers.reset`.
+// resetWords are the values of `headers.reset`.
 var resetWords = [...]string{"unix", "delta"}
 
-// mapOf reads a mapping whose keys are the user's own.
+// mapOf reads a mapping whose keys the user chooses.
 func mapOf[V any](read func(d *decoder, key, n *yaml.Node) V) func(d *decoder, n *yaml.Node) []V {
 	return func(d *decoder, n *yaml.Node) (list []V) {
 		d.open(n, func(key, v *yaml.Node) { list = append(list, read(d, key, v)) })
@@ -223,7 +223,7 @@ func (d *decoder) conditions(n *yaml.Node) []Condition {
 	return out
 }
 
-// matchValue appends a value to those of c.
+// matchValue appends a value to c's.
 func (d *decoder) matchValue(c Condition, v *yaml.Node) []string {
 	s, ok := d.value(v)
 	if !ok {
@@ -257,7 +257,7 @@ func (d *decoder) group(key, n *yaml.Node) *Group {
 		slices.SortStableFunc(g.Subjects, byValue)
 	}
 	for i := 1; i < len(g.Subjects); i++ {
-		// Only addresses can get here: other values would have been the same key.
+		// Only addresses can get here: equal values of other kinds would have been the same key.
 		if a, b := g.Subjects[i-1], g.Subjects[i]; a.Value == b.Value {
 			d.add(b.pos, string(appendKey(slices.Clone(d.path), b.Value)), "the address stands here twice, first on line %d", a.pos.Line)
 		}

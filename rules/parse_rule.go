@@ -63,7 +63,7 @@ var (
 	)
 )
 
-const maxLoad = 1000 // that a step may be above
+const maxLoad = 1000 // bound on a step's Above
 
 func (d *decoder) rules(n *yaml.Node, doc *Document) {
 	if n.Kind == yaml.List && len(n.Items) > maxRules {
@@ -73,7 +73,7 @@ func (d *decoder) rules(n *yaml.Node, doc *Document) {
 	d.each(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
 }
 
-// rule reads a rule; name is what it is called if it doesn't say.
+// rule reads a rule; name is its name if the body gives none.
 func (d *decoder) rule(n *yaml.Node, name string) *RuleSpec {
 	r := &RuleSpec{Name: name, pos: n.Pos, at: places{}}
 	ok := ruleFields.read(d, n, r, r.at)
@@ -189,7 +189,7 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 		d.fail(n, "%d regions are more than %d", len(out), maxRegions)
 		return nil
 	}
-	// The tolerance is a little wider than a thousandth, for what adding decimal fractions gets wrong.
+	// The tolerance is slightly wider than a thousandth, to allow for errors in adding decimal fractions.
 	if len(d.errs) == mistakes && (sum < 0.999-1e-9 || sum > 1.001+1e-9) {
 		d.fail(n, "the parts add up to %.4g, not to 1", sum)
 	}

@@ -13,30 +13,30 @@ import (
 // Profile is a compiled profile: how the headers of a request that a proxy asks about become a check's attributes.
 type Profile struct {
 	Name    string
-	Sources []Source // each for another attribute
+	Sources []Source // each for a different attribute
 }
 
 // Source is where an attribute's value comes from.
 type Source struct {
 	Attribute string
 	Header    string // in canonical case
-	// Hops is, where the header is a list of addresses, which one counts: the n-th from the right, from 1. 0 means
-	// that the header is no such list.
+	// Hops says which entry counts if the header is a list of addresses: the n-th from the right, from 1. 0 means that
+	// the header is not such a list.
 	Hops int
-	// Path is set where the header is a request's target, of which the path counts.
+	// Path is set if the header is a request's target, of which only the path counts.
 	Path bool
-	// Fingerprint is set where the header is a secret: the attribute is what AppendFingerprint makes of its value.
+	// Fingerprint is set if the header is a secret: the attribute is then its AppendFingerprint.
 	Fingerprint bool
 }
 
-// AppendFingerprint appends what stands for a secret in attributes, and so in counters, lists, logs and bills: the first
+// AppendFingerprint appends what replaces a secret in attributes, and so in counters, lists, logs and bills: the first
 // half of its SHA-256 in hexadecimal digits.
 func AppendFingerprint(b []byte, secret string) []byte {
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(secret), len(secret)))
 	return hex.AppendEncode(b, sum[:sha256.Size/2])
 }
 
-// defaultHops believes the one proxy that asks, and nobody before it.
+// defaultHops trusts the proxy that asks, and none before it.
 const defaultHops = 1
 
 func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
@@ -57,18 +57,18 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 	return out
 }
 
-// header is the name of the header that s names.
+// header returns the canonical name of the header that s reads.
 func (s *ProfileSource) header() string {
 	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(s.Source, "header:"), secretSource))
 }
 
-// secretSource begins a source whose header is a secret.
+// secretSource is the prefix of a source whose header is a secret.
 const secretSource = "fingerprint:"
 
 // isSecret reports whether the header is a secret.
 func (s *ProfileSource) isSecret() bool { return strings.HasPrefix(s.Source, secretSource) }
 
-// listsAddresses reports whether the header lists addresses, the last one added by the nearest proxy.
+// listsAddresses reports whether the header is a list of addresses, of which the nearest proxy added the last.
 func (s *ProfileSource) listsAddresses() bool {
 	return holdsAddresses(s.Attribute) || s.header() == "X-Forwarded-For"
 }
@@ -78,9 +78,9 @@ func (s *ProfileSource) isTarget() bool {
 	return s.Attribute == "endpoint" || s.header() == "X-Forwarded-Uri"
 }
 
-// Value finds the attribute's value in the header's lines, which are in the order in which they came. It refers to
-// them, and is not fingerprinted yet. What is not there, or empty, has no value; a list of addresses has none either where there is no address
-// to believe.
+// Value finds the attribute's value in the header's lines, which are in the order of arrival. The value refers to them
+// and is not fingerprinted yet. ok is false if the header is missing or empty, or if a list of addresses has none to
+// trust.
 func (s *Source) Value(lines []string) (value string, ok bool) {
 	if s.Hops > 0 {
 		return trustedAddress(lines, s.Hops)
@@ -95,10 +95,10 @@ func (s *Source) Value(lines []string) (value string, ok bool) {
 	return value, value != ""
 }
 
-// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost where there are fewer.
-// Entries are counted whether or not they are addresses: a proxy that can't tell writes "unknown", and what stands
-// left of it is still not for it to vouch for. Where the entry is no address, the next one to its right that is
-// one counts, since that is nearer to whom we trust.
+// trustedAddress finds the n-th entry from the right of a list of addresses, or the leftmost if there are fewer.
+// Entries count whether or not they are addresses: a proxy that doesn't know writes "unknown", and still can't vouch
+// for what is left of that. If the entry is no address, the next address to its right counts, because it is nearer to
+// the proxies we trust.
 func trustedAddress(lines []string, n int) (address string, ok bool) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; {
@@ -109,7 +109,7 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 				entry, more = rest, false
 			}
 			if entry = strings.Trim(entry, " \t"); entry == "" {
-				continue // is no entry: RFC 9110, 5.6.1
+				continue // an empty element is not an entry: RFC 9110, 5.6.1
 			}
 			if a, valid := entryAddress(entry); valid {
 				address, ok = a, true
@@ -122,14 +122,14 @@ func trustedAddress(lines []string, n int) (address string, ok bool) {
 	return address, ok
 }
 
-// entryAddress is the address in an entry of a list, without what may stand around it.
+// entryAddress returns the address in an entry of a list, without what may surround it.
 func entryAddress(s string) (string, bool) {
 	s = bareAddress(s)
 	_, ok := parseBare(s)
 	return s, ok
 }
 
-// PathOf is the path of a request's target, without the query. A target in absolute form loses its host.
+// PathOf returns the path of a request's target, without the query. A target in absolute form loses its host.
 func PathOf(target string) string {
 	if i := strings.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -188,7 +188,7 @@ func (d *decoder) source(attribute string, v *yaml.Node) ProfileSource {
 	return s
 }
 
-// headerSource reports whether s is header: or fingerprint:, and a header's name.
+// headerSource reports whether s is header: or fingerprint: and a header's name.
 func headerSource(s string) bool {
 	name, ok := strings.CutPrefix(s, "header:")
 	if !ok {

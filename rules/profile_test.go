@@ -12,7 +12,7 @@ func TestSourceValue(t *testing.T) {
 	tests := []struct {
 		source *Source
 		lines  string // separated by |
-		want   string // empty: no value
+		want   string // empty if there is no value
 	}{
 		{one, "198.51.100.7", "198.51.100.7"},
 		{one, "203.0.113.9, 198.51.100.7", "198.51.100.7"},
@@ -21,13 +21,13 @@ func TestSourceValue(t *testing.T) {
 		{two, "198.51.100.7", "198.51.100.7"},
 		{&Source{Hops: 32}, "192.0.2.1, 203.0.113.9, 198.51.100.7", "192.0.2.1"},
 
-		// Lines join.
+		// Several lines are joined.
 		{one, "203.0.113.9|198.51.100.7", "198.51.100.7"},
 		{two, "203.0.113.9|198.51.100.7", "203.0.113.9"},
 		{two, "192.0.2.1, 203.0.113.9|198.51.100.7", "203.0.113.9"},
 		{two, "192.0.2.1|203.0.113.9, 198.51.100.7", "203.0.113.9"},
 
-		// Spaces and empty entries are none.
+		// Spaces and empty entries don't count.
 		{one, " \t198.51.100.7 \t", "198.51.100.7"},
 		{two, "203.0.113.9,,198.51.100.7, ,", "203.0.113.9"},
 		{one, "198.51.100.7||", "198.51.100.7"},
@@ -49,7 +49,7 @@ func TestSourceValue(t *testing.T) {
 		{one, "198.51.100.7:http", ""},
 		{one, "198.51.100.7:123456", ""},
 
-		// What is no address counts as an entry and is not believed.
+		// Anything that is not an address counts as an entry but is not trusted.
 		{one, "203.0.113.9, unknown", ""},
 		{one, "203.0.113.9, _hidden", ""},
 		{one, "203.0.113.9, 198.51.100.7 198.51.100.8", ""},
@@ -134,7 +134,7 @@ func TestAppendFingerprint(t *testing.T) {
 	}
 }
 
-// referenceTrusted is trustedAddress, slowly and plainly.
+// referenceTrusted is trustedAddress in plain code.
 func referenceTrusted(lines []string, n int) string {
 	var entries []string
 	for _, e := range strings.Split(strings.Join(lines, ","), ",") {
@@ -150,7 +150,7 @@ func referenceTrusted(lines []string, n int) string {
 	return ""
 }
 
-// Whatever a caller puts in front, the entries that trusted proxies have added decide.
+// Whatever a caller puts first, the entries that trusted proxies have added decide.
 func FuzzTrustedAddress(f *testing.F) {
 	f.Add("203.0.113.9, unknown\n198.51.100.7:80", 2)
 	f.Add("[2001:db8::1]:443,,\"[::1]\"", 1)
@@ -172,7 +172,7 @@ func FuzzTrustedAddress(f *testing.F) {
 				t.Fatalf("%q: %v", have, err)
 			}
 		}
-		// n entries of trusted proxies are appended: nothing of what was there before is seen.
+		// Once trusted proxies have appended n entries, nothing before them matters.
 		added := ""
 		for range n {
 			added += ", 198.51.100.7"

@@ -6,26 +6,26 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Attribute is what the caller knows about a request.
+// Attribute is one fact the caller knows about a request.
 type Attribute struct{ Name, Value string }
 
-// Hash is the 128-bit hash of a rule and a subject; its first half places the subject in the cluster.
+// Hash is the 128-bit hash of a rule and a subject. Its first half places the subject in the cluster.
 type Hash struct{ Hi, Lo uint64 }
 
-// Listing is what the allow and deny lists say of a check.
+// Listing is what the allow and deny lists say about a check.
 type Listing uint8
 
-// The lists' verdicts; deny wins.
+// The verdicts of the lists; deny takes precedence.
 const (
 	Unlisted Listing = iota
 	Allowed
 	Denied
 )
 
-// Requests is the unit that a check costs 1 of when it names no cost. Its UnitID is 0.
+// Requests is the unit of which a check that names no cost takes 1. Its UnitID is 0.
 const Requests = "requests"
 
-// Set is a compiled document: immutable, shared by all checks that are decided by one version.
+// Set is a compiled document. It is immutable and shared by all checks decided by its version.
 type Set struct {
 	Version     int64
 	Document    *Document
@@ -36,43 +36,43 @@ type Set struct {
 
 	byName      map[string]*Rule
 	units       map[string]int
-	attributes  attributes // those that some part of the set looks at
+	attributes  attributes // those that any part of the set looks at
 	rules       index
 	deny, allow list
-	lists       bool // one of them has entries
+	lists       bool // at least one of the lists has entries
 	profiles    map[string]*Profile
 	globals     globals
-	seeds       []hashState // by Rule.Index: what hashing a subject of the rule begins with
-	shares      *Shares     // nil: global limits count whole
-	division    *division   // of shares; nil without
+	seeds       []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
+	shares      *Shares     // nil if global limits count whole
+	division    *division   // of shares; nil without shares
 }
 
-// Headers says which families of response headers are sent.
+// Headers says which families of response headers to send.
 type Headers struct {
 	IETF       bool
 	XRateLimit bool
 	ResetDelta bool // X-RateLimit-Reset as seconds from now instead of Unix seconds
 }
 
-// Consistency says how a rule's checks relate to its counters' owner.
+// Consistency says how a rule's checks are counted across nodes.
 type Consistency uint8
 
-// The words of `consistency`.
+// The values of `consistency`.
 const (
-	Hybrid Consistency = iota // leases are spent
+	Hybrid Consistency = iota // nodes spend leases
 	Exact                     // the owner is asked each time
 	Local                     // each node counts by itself
 )
 
-// OnPartition says what happens when neither owner nor standby can be reached.
+// OnPartition says what happens if neither owner nor standby can be reached.
 type OnPartition uint8
 
-// The words of `on_partition`.
+// The values of `on_partition`.
 const (
-	Share           OnPartition = iota // count here, at limit / nodes
-	Full                               // count here, at the whole limit
-	AllowUncounted                     // allow
-	RefuseUncounted                    // deny
+	Share           OnPartition = iota // count here, against limit / nodes
+	Full                               // count here, against the whole limit
+	AllowUncounted                     // allow without counting
+	RefuseUncounted                    // deny without counting
 )
 
 var partitionWords = [...]string{"share", "full", "allow", "deny"}
@@ -82,26 +82,26 @@ func (p OnPartition) String() string { return partitionWords[p] }
 // Scope says where a limit holds.
 type Scope uint8
 
-// The words of `scope`.
+// The values of `scope`.
 const (
 	RegionScope Scope = iota
 	GlobalScope
 )
 
-// OnLimit says what happens to a check that is over the limit.
+// OnLimit says what happens to a check over the limit.
 type OnLimit uint8
 
-// The words of `on_limit`.
+// The values of `on_limit`.
 const (
 	Refuse OnLimit = iota
 	DelayCheck
 )
 
-// Lease is a rule's setting for leases.
+// Lease is a rule's settings for leases.
 type Lease struct {
-	Threshold float64       // 0.5…0.95: above this part used, checks go to the owner
-	TTL       time.Duration // 50ms…5s; 0: a twentieth of the window, within these bounds
-	Idle      float64       // above 0, at most 0.5: part of the limit that all grants of a subject may hold above Threshold
+	Threshold float64       // 0.5…0.95: when more than this part is used, checks go to the owner
+	TTL       time.Duration // 50ms…5s; 0 means a twentieth of the window, within these bounds
+	Idle      float64       // above 0, at most 0.5: the part of the limit that all grants of a subject may hold above Threshold
 }
 
 // Rule is a compiled rule.
@@ -110,50 +110,50 @@ type Rule struct {
 	Index       int      // in Set.Rules
 	Key         []string // names of the key attributes, in order
 	Shadow      bool
-	Monthly     bool // what it admits is counted by month, for bills; never of a shadow rule
+	Monthly     bool // what it admits is counted by month, for bills; never set for a shadow rule
 	Tiered      bool
 	Consistency Consistency
 	OnPartition OnPartition
 	Scope       Scope
-	Regions     []Region // parts of a global rule; empty: equal
+	Regions     []Region // parts of a global rule; equal if empty
 	Lease       Lease
 	OnLimit     OnLimit
-	MaxDelay    time.Duration // of OnLimit DelayCheck
-	Block       time.Duration // 0: none
-	IPv6Prefix  int           // bits of an IPv6 address that tell subjects apart
-	Adaptive    *Adaptive     // nil: none
+	MaxDelay    time.Duration // if OnLimit is DelayCheck
+	Block       time.Duration // 0 if it has none
+	IPv6Prefix  int           // how many bits of an IPv6 address tell subjects apart
+	Adaptive    *Adaptive     // nil if it has none
 
 	key    []keyAttribute
 	match  []condition
 	own    []*Limit   // nil for tiered rules
-	byTier [][]*Limit // of tiered rules, by number of tier
-	// bySubject: limits differ by subject, because of tiers or because the document lists subjects; otherwise they are own.
+	byTier [][]*Limit // for tiered rules, by number of tier
+	// bySubject is set if limits differ by subject, because of tiers or listed subjects; if not, all subjects have own.
 	bySubject bool
 	fallback  int32      // number of the tier for subjects without one, −1 for none
-	cost      *costTable // nil: 1
-	block     *Limit     // nil: none; see Hit.Block
+	cost      *costTable // nil if every check costs 1
+	block     *Limit     // nil if it has none; see Hit.Block
 }
 
-// Limit is a compiled limit of a rule, be it the rule's own, its tier's or an override's.
+// Limit is a compiled limit of a rule, whether the rule's own, its tier's or an override's.
 type Limit struct {
 	algorithms.Limit
-	Name   string // its own, else the rule's if the rule has one limit, else rule/unit/window
+	Name   string // its own, or the rule's if the rule has one limit, or rule/unit/window
 	Unit   string
 	UnitID int
 	Window string // as written: "1m", "day"
-	// ID is a hash of unit, algorithm and window (with its zone, for calendar windows): with the subject's hash
-	// it identifies the counter, so that amounts and names can change without losing what was used.
+	// ID is a hash of the unit, the algorithm and the window (for calendar windows, with the zone). Together with the
+	// subject's hash it identifies the counter, so amounts and names can change without losing what was used.
 	ID uint64
-	// Whole is the capacity of the rule's limit of which this one is a region's share; 0 of a limit that is not divided.
+	// Whole is the capacity of the undivided limit if this is a region's share; otherwise 0.
 	Whole int64
-	// Aim is what a region tries to have at hand of a fixed window that regions divide, by loans: its share or, where that is
-	// less, what the version in force gives it, or an equal part where that is nothing. 0 of other limits.
+	// Aim is how much of a fixed window divided among regions a region tries to have available by borrowing: its share,
+	// or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	Aim int64
 
-	standing  *standing // how regions divide it in the present window; nil: as the version in force says
-	undivided *Limit    // the rule's limit of which this one is a share; nil: none
-	dividing  *dividing // of the first limit of a list of a global rule; nil: none
-	lowering  *lowering // of the first limit of a list that steps lower; nil: none
+	standing  *standing // how regions divide it in the present window; nil if as in the version in force
+	undivided *Limit    // the limit of which this is a share; nil if it isn't one
+	dividing  *dividing // set for the first limit of a global rule's list; else nil
+	lowering  *lowering // set for the first limit of a list that steps lower; else nil
 }
 
 // Hit is a rule that applies to a check, for one subject.
@@ -161,19 +161,20 @@ type Hit struct {
 	Rule    *Rule
 	Limits  []*Limit
 	Subject Hash
-	// Block is the rule's block, as a limit that no answer shows: a token bucket of one, taken by a refusal and full again
-	// when the block is over. nil: none. It belongs to the rule and the subject, whatever its length.
+	// Block is the rule's block as a limit that no answer shows: a token bucket of one, which a refusal takes and which
+	// is full again when the block is over. It is nil if the rule has none. It belongs to the rule and the subject,
+	// whatever its length.
 	Block *Limit
-	Cost  int64 // of Requests when the check names none: 1, or what the rule's cost table says
+	Cost  int64 // of Requests if the check names none: 1, or as the rule's cost table says
 }
 
-// Rule returns the rule called name, or nil.
+// Rule returns the rule with this name, or nil.
 func (s *Set) Rule(name string) *Rule { return s.byName[name] }
 
-// Profile returns the profile called name, or nil.
+// Profile returns the profile with this name, or nil.
 func (s *Set) Profile(name string) *Profile { return s.profiles[name] }
 
-// UnitID returns the id of a unit that some limit has.
+// UnitID returns the ID of a unit. It reports whether any limit uses the unit.
 func (s *Set) UnitID(name string) (int, bool) {
 	id, ok := s.units[name]
 	return id, ok

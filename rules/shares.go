@@ -8,52 +8,53 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// skew is by how much the clocks of nodes may differ. A window is taken to begin so much later than the clock says.
+// skew is how far apart the clocks of nodes may be. Windows are taken to begin this much later than the clock says.
 const skew = int64(time.Second)
 
-// MaxRecordedAt bounds View.At: in the year 2109.
+// MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// View is a version of the rules as far as it matters to shares: its set, and the regions that divide its global limits.
+// View is a version of the rules as far as shares depend on it: its set, and the regions that divide its global limits.
 type View struct {
 	Set   *Set
-	Names []string // the committed regions, in order of name
-	// At, Unix ms: from this wall time on no region goes by an older version. 0: that is not recorded.
+	Names []string // the committed regions, sorted
+	// At, in Unix ms, is the wall time from which on no region uses an older version. It is 0 while that is not
+	// recorded.
 	At int64
-	// Doubtful: it was not recorded when the primary changed, so that the primary before may have recorded it earlier than At.
+	// Doubtful means that At was not recorded yet when the primary changed, so the previous primary may have recorded
+	// an earlier time.
 	Doubtful bool
-	// Open, Unix ns: at this wall time, by the clock of the process that goes by the views, its region had certainly not
-	// honoured the version yet. 0: that is not known. See [Opened].
+	// Open, in Unix ns, is a wall time, by the clock of the process that uses the views, at which its region had
+	// certainly not honoured the version yet. It is 0 if unknown. See [Opened].
 	Open int64
 }
 
 // Shares says what a set's global limits are in one region. It is immutable.
 //
-// While more than one version of the rules may be in use somewhere, a share is small enough for all of them: see
-// [Set.Share].
+// While several versions of the rules may be in use anywhere, a share is small enough for all of them: see [Set.Share].
 type Shares struct {
 	Region string
-	// Views are the versions that still count, oldest first. The last is the set's own. Those that are recorded come first.
+	// Views are the versions that still count, oldest first. Recorded ones come first. The last is the set's own.
 	Views []View
 }
 
-// division is what a set needs at hand to divide limits. It is also what tells the limits that it made from those that
-// another one made, so it refers to no set: limits would keep old versions in memory.
+// division is what a set needs to divide limits. It also identifies the limits made with it, so it refers to no set:
+// cached limits would otherwise keep old versions in memory.
 type division struct {
 	region string
-	// last is the wall time, Unix ns, from which on only the last view counts in windows that begin.
+	// last is a wall time in Unix ns. Windows that begin then or later depend only on the last view.
 	last int64
-	// fill is how long any bucket of any view takes to fill at most, ns.
+	// fill bounds how long any bucket of any view takes to fill, in ns.
 	fill     int64
-	at       []int64  // Unix ns, of each view that is recorded
-	open     []int64  // of each view: View.Open, and no later than that of any view after it
-	doubtful []bool   // of each view
+	at       []int64  // Unix ns, for each recorded view
+	open     []int64  // for each view: View.Open, but no later than that of any later view
+	doubtful []bool   // for each view
 	names    []string // of all views, each once
-	alone    bool     // the region is the only one that ever was in any view
+	alone    bool     // no view has any other region
 }
 
-// WithShares returns s for a region: a copy that has all in common with s but the shares. nil is for a set whose global
-// limits count whole.
+// WithShares returns a copy of s for a region, which shares everything else with s. If x is nil, global limits count
+// whole.
 func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
 	out.shares, out.division = x, nil
@@ -89,15 +90,15 @@ func (s *Set) WithShares(x *Shares) *Set {
 	return &out
 }
 
-// Shares returns what WithShares was given, nil where global limits count whole: in tools, in replays.
+// Shares returns the argument of WithShares. It is nil if global limits count whole, as in tools and replays.
 func (s *Set) Shares() *Shares { return s.shares }
 
-// Share replaces the limits of m's global hits by this region's shares of them, as they count at wall, Unix nanoseconds by
-// the clock of the node that asks. They are the same counters. Match or MatchKey of s comes before it; [Rule.Lowered] comes
-// after it, and lowers the shares. It allocates nothing as long as what it returned last for a list of limits still holds.
+// Share replaces the limits of m's global hits by this region's shares at wall, in Unix nanoseconds by the clock of the
+// node that asks. They are the same counters. Call Match or MatchKey of s before it, and [Rule.Lowered], which lowers
+// the shares, after it. It doesn't allocate while the shares it last returned for a list of limits still hold.
 //
-// docs/design/regions.md says which versions count and why the sum of all shares holds. A version without such a
-// limit allows anything.
+// docs/design/regions.md says which versions count and why the sum of all shares holds. A version without such a limit
+// allows anything.
 func (s *Set) Share(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
@@ -134,8 +135,8 @@ func (d *division) settled(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// SharesOf returns what each committed region has of a limit of a global rule, be it divided or not, in the version in
-// force: of a bucket, of its burst. nil where limits count whole.
+// SharesOf returns each committed region's share of a limit of a global rule in the version in force; for a bucket, of
+// its burst. limit may be divided or not. It returns nil if limits count whole.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	if s.shares == nil || rule.Scope != GlobalScope {
 		return nil
@@ -156,42 +157,42 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// dividing keeps a list of limits as its region's shares, so that a check makes nothing. There is one for each list of
-// limits of a global rule, at its first limit.
+// dividing caches a region's shares of a list of limits, so that a check allocates nothing. Each list of limits of a
+// global rule has one, at its first limit.
 type dividing struct {
 	number  int32 // of the list, in its set; from 1
 	settled atomicSettled
 	moving  atomicMoving
 }
 
-// settledLimits are shares by the last view.
+// settledLimits are shares when only the last view counts.
 type settledLimits struct {
 	by     *division
 	limits []*Limit
 }
 
-// movingLimits are shares by several views.
+// movingLimits are shares when several views count.
 type movingLimits struct {
 	by       *division
-	lists    []int32 // what the views before say about the same subject: numbers of lists, 0 for none
+	lists    []int32 // numbers of the lists that earlier views have for the same subject; 0 for none
 	weighers []weigher
-	phases   []phase // of each limit, at the time for which limits was made
+	phases   []phase // of each limit, at the time for which limits was computed
 	limits   []*Limit
 }
 
 // phase says which views count for one limit at one moment.
 type phase struct {
-	// before and after are how many views were recorded when the window began: by the clock of the counter's owner if it is a
-	// second behind, and if it is a second ahead.
+	// before and after are how many views were recorded when the window began: before if the clock of the counter's
+	// owner is a second behind, after if it is a second ahead. For a bucket, after is 0.
 	before, after uint8
 	// closed is how many views this region may have honoured by then.
 	closed uint8
 }
 
-// room is what a share has room for.
+// room is how much a share has room for.
 type room struct{ amount, burst int64 }
 
-// settled is the shares of a hit's limits while only the last view counts.
+// settled returns the shares of a hit's limits when only the last view counts.
 func (s *Set) settled(h *Hit) []*Limit {
 	d, kept := s.division, &h.Limits[0].dividing.settled
 	if c := kept.Load(); c != nil && c.by == d {
@@ -209,7 +210,7 @@ func (s *Set) settled(h *Hit) []*Limit {
 	return c.limits
 }
 
-// moving is the shares of a hit's limits while more than one view may count.
+// moving returns the shares of a hit's limits when more than one view may count.
 func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
 	d, kept := s.division, &h.Limits[0].dividing.moving
 	views := s.shares.Views
@@ -246,7 +247,7 @@ func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// holds reports whether c's limits are those at wall.
+// holds reports whether c's limits still apply at wall.
 func (c *movingLimits) holds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		if c.phase(i, l, wall) != c.phases[i] {
@@ -256,7 +257,8 @@ func (c *movingLimits) holds(limits []*Limit, wall int64) bool {
 	return true
 }
 
-// phase is which views count for limit i at wall. The clock of the counter's owner may be a second behind or ahead.
+// phase returns which views count for limit i at wall. The clock of the counter's owner may be a second behind or
+// ahead.
 func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := c.by
 	if l.Kind.Bucket() {
@@ -271,7 +273,7 @@ func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	return p
 }
 
-// recorded is how many views were recorded by a time.
+// recorded returns how many views were recorded by start, in Unix ns.
 func (d *division) recorded(start int64) uint8 {
 	n := len(d.at)
 	for n > 0 && d.at[n-1] > start {
@@ -280,7 +282,8 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// list is what a view says about m's subject of a global rule, and by which rule: nothing, if the view has no such rule.
+// list returns the view's limits for m's subject of a global rule, and its rule. Both are nil if the view has no such
+// rule.
 func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope || len(r.key) != len(rule.key) {
@@ -289,7 +292,7 @@ func (v *View) list(m *Match, rule *Rule) (*Rule, []*Limit) {
 	return r, r.limitsOf(m, rule)
 }
 
-// weigh prepares what the views leave of each of a hit's limits.
+// weigh prepares computing what the views leave of each of a hit's limits.
 func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	d := s.division
 	c := &movingLimits{by: d, lists: slices.Clone(m.lists), weighers: make([]weigher, len(h.Limits))}
@@ -313,7 +316,7 @@ func (s *Set) weigh(m *Match, h *Hit) *movingLimits {
 	return c
 }
 
-// shared makes limits of a hit that have room for no more than rooms. newest is what the version in force gives the region.
+// shared returns the limits of a hit, reduced to rooms. newest is what the version in force gives the region.
 func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
@@ -329,14 +332,15 @@ func (s *Set) shared(h *Hit, rooms, newest []room) []*Limit {
 		all[i].Aim = s.aim(l, max(rooms[i].amount, newest[i].amount))
 		if l.Kind.Bucket() {
 			if all[i].Burst = rooms[i].burst; rooms[i].amount == 0 || rooms[i].burst == 0 {
-				all[i].Amount, all[i].Burst = 0, 0 // what never comes back is never given
+				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
 			}
 		}
 	}
 	return out
 }
 
-// aim is what a region with a share of a fixed window tries to have at hand by loans; see [Limit.Aim].
+// aim returns how much of a fixed window a region tries to have available by borrowing, given its share; see
+// [Limit.Aim]. It is 0 if the region is not committed.
 func (s *Set) aim(l *Limit, share int64) int64 {
 	names := s.shares.Views[len(s.shares.Views)-1].Names
 	switch {
@@ -354,8 +358,8 @@ type standing struct {
 	amounts []int64
 }
 
-// Division returns what each region has of a limit of a global rule in the present window, where no version that is not
-// recorded lowers it: limit is one that Share made. Else it is [Set.SharesOf].
+// Division returns each region's part of a limit of a global rule in the present window. It ignores the lowering by
+// versions that are not recorded yet. limit is one that Share made; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.standing == nil {
 		return s.SharesOf(rule, limit)

@@ -27,18 +27,18 @@ func TestSplit(t *testing.T) {
 	}{
 		{900, "ap eu us", nil, []int64{300, 300, 300}},
 		{901, "ap eu us", nil, []int64{301, 300, 300}},
-		{2, "us eu ap", nil, []int64{0, 1, 1}}, // of equals the first by name
+		{2, "us eu ap", nil, []int64{0, 1, 1}}, // of equals, the first by name
 		{1, "us", nil, []int64{1}},
 		{0, "us eu", nil, []int64{0, 0}},
 		{900, "us eu ap", three, []int64{450, 270, 180}},
 		{7, "us eu ap", three, []int64{4, 2, 1}}, // 3.5, 2.1, 1.4
 		{1, "us eu ap", three, []int64{1, 0, 0}},
-		{900, "eu us", three, []int64{270, 450}}, // what belongs to ap is nobody's
-		{900, "eu zz", three, []int64{270, 0}},   // who is not listed has nothing
-		{900, "yy zz", three, []int64{450, 450}}, // nobody is listed
+		{900, "eu us", three, []int64{270, 450}}, // ap's part goes to nobody
+		{900, "eu zz", three, []int64{270, 0}},   // an unlisted region gets nothing
+		{900, "yy zz", three, []int64{450, 450}}, // no region is listed
 		{10, "a b", []Region{{"a", 1}, {"b", 0}}, []int64{10, 0}},
 		{10, "a b c", []Region{{"a", 0.333}, {"b", 0.333}, {"c", 0.333}}, []int64{4, 3, 3}},
-		{100, "a b", []Region{{"a", 0.29}, {"b", 0.71}}, []int64{29, 71}}, // no float64 is 0.29
+		{100, "a b", []Region{{"a", 0.29}, {"b", 0.71}}, []int64{29, 71}}, // no float64 equals 0.29
 		{algorithms.MaxAmount, "a b", []Region{{"a", 0.5}, {"b", 0.5}}, []int64{1 << 52, 1<<52 - 1}},
 	} {
 		if have := Split(tt.amount, strings.Fields(tt.names), tt.parts); !slices.Equal(have, tt.want) {
@@ -47,7 +47,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// Shares add up, are less than a unit from what the parts say, and don't depend on any order.
+// Shares add up, are within one unit of the exact parts, and don't depend on any order.
 func TestSplitAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 32).Draw(t, "regions")
@@ -107,7 +107,7 @@ func compiled(t testing.TB, version int64, text string) *Set {
 	return s
 }
 
-// one hit's share, of one subject.
+// shareOf returns the share of the only hit, for one subject.
 func shareOf(t testing.TB, s *Set, wall time.Time, attributes ...Attribute) []*Limit {
 	t.Helper()
 	var m Match
@@ -176,7 +176,7 @@ func TestShareOfOneView(t *testing.T) {
 	}
 }
 
-// A region that is alone has what its part says, and a bucket without an amount has no burst.
+// A region that is alone gets its part, and a bucket without an amount has no burst.
 func TestShareOfFew(t *testing.T) {
 	wall := time.Unix(1_800_000_000, 0)
 	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
@@ -198,7 +198,7 @@ func TestShareOfFew(t *testing.T) {
 // Which amount counts when a limit, its parts or the regions change.
 func TestShareOfViews(t *testing.T) {
 	const window = 60
-	begin := time.Unix(1_800_000_000, 0) // a window begins
+	begin := time.Unix(1_800_000_000, 0) // start of a window
 	set := func(limit int, regions string) *Set {
 		if limit == 0 {
 			return compiled(t, 1, "rules: []\n")
@@ -249,7 +249,7 @@ func TestShareOfViews(t *testing.T) {
 			if have := shareOf(t, s, wall)[0].Amount; have != tt.want[i] {
 				t.Errorf("%s: %s has %d, want %d", tt.name, region, have, tt.want[i])
 			}
-			// Two windows after the last record only the last one counts.
+			// Two windows after the last record, only the last view counts.
 			if tt.views[len(tt.views)-1].At > 0 {
 				alone := last.WithShares(&Shares{Region: region, Views: tt.views[len(tt.views)-1:]})
 				later := wall.Add(2*window*time.Second + time.Second)
@@ -261,7 +261,8 @@ func TestShareOfViews(t *testing.T) {
 	}
 }
 
-// Largest remainder is not monotone: a smaller amount can give a region more. It may not use that while others go by the larger.
+// The largest-remainder method is not monotone: a smaller amount can give a region more. The region must not use the
+// gain while others use the larger amount.
 func TestSharesAreNotMonotone(t *testing.T) {
 	set := func(n, limit int) *Set {
 		return compiled(t, int64(n), fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: {a: 0.15, b: 0.05, c: 0.8}, "+
@@ -271,7 +272,7 @@ func TestSharesAreNotMonotone(t *testing.T) {
 	before := View{Set: set(1, 10), Names: names, At: 1}
 	for _, at := range []int64{0, wall.UnixMilli()} {
 		after := View{Set: set(2, 9), Names: names, At: at}
-		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} { // of 10 it is 2, 0 and 8, of 9 it is 1, 1 and 7
+		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} { // of 10 they get 2, 0 and 8; of 9 they get 1, 1 and 7
 			s := after.Set.WithShares(&Shares{Region: region, Views: []View{before, after}})
 			if have := shareOf(t, s, wall)[0].Amount; have != want {
 				t.Errorf("recorded at %d: %s has %d, want %d", at, region, have, want)
@@ -280,7 +281,7 @@ func TestSharesAreNotMonotone(t *testing.T) {
 	}
 }
 
-// What a process knows of when a version was not honoured: that it had authority before it applied it.
+// A process knows that a version was not honoured if it had authority before it applied the version.
 func TestOpened(t *testing.T) {
 	set := func(versions ...int64) *Set {
 		x := &Shares{Region: "eu"}
@@ -295,12 +296,12 @@ func TestOpened(t *testing.T) {
 		now      int64
 		want     []int64
 	}{
-		{[]int64{4, 5}, 0, []int64{0, 0}},               // without authority: it begins
-		{[]int64{4, 5, 6}, 100, []int64{0, 0, 100}},     // with it
-		{[]int64{5, 6, 7, 8}, 0, []int64{0, 100, 0, 0}}, // without it again
+		{[]int64{4, 5}, 0, []int64{0, 0}},               // without authority: it has just started
+		{[]int64{4, 5, 6}, 100, []int64{0, 0, 100}},     // with authority
+		{[]int64{5, 6, 7, 8}, 0, []int64{0, 100, 0, 0}}, // without authority again
 		{[]int64{5, 6, 7, 8}, 200, []int64{0, 100, 0, 0}},
 		{[]int64{5, 9}, 300, []int64{0, 300}},
-		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's: it was known before
+		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's versions: known before
 		{[]int64{6, 10}, 500, []int64{0, 500}},
 	} {
 		for j, v := range o.Note(set(tt.versions...), tt.now).Shares().Views {
@@ -311,7 +312,7 @@ func TestOpened(t *testing.T) {
 	}
 }
 
-// A subject's share is the smaller of what both versions say about it: its tier, its own limits.
+// A subject's share is the smaller of what both versions give it by its tier and its own limits.
 func TestShareFollowsSubjects(t *testing.T) {
 	before := compiled(t, 1, fmt.Sprintf(worldWide, "", 900, 10))
 	after := compiled(t, 2, strings.Replace(fmt.Sprintf(worldWide, "", 600, 90), "big: {tier: b}", "big: {tier: a}", 1))
@@ -353,7 +354,7 @@ func TestSharesAreLowered(t *testing.T) {
 	}
 }
 
-// A check makes nothing, whether one version counts or several.
+// A check allocates nothing, whether one version counts or several.
 func TestShareAllocatesNothing(t *testing.T) {
 	s := compiled(t, 2, fmt.Sprintf(worldWide, "", 900, 10))
 	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
@@ -375,7 +376,7 @@ func TestShareAllocatesNothing(t *testing.T) {
 	}
 }
 
-// What limits remember of shares doesn't keep old versions in memory, and is not taken for another version's.
+// Cached shares keep no old version in memory, and are never used for another version.
 func TestSharesAreNotMixedUp(t *testing.T) {
 	s := compiled(t, 1, "rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
 	wall := time.Unix(1_800_000_000, 0)
@@ -412,7 +413,7 @@ func TestDividesAs(t *testing.T) {
 	}
 }
 
-// Checks of several versions divide the same limits at once.
+// Checks by several versions divide the same limits concurrently.
 func TestShareInParallel(t *testing.T) {
 	s := compiled(t, 2, fmt.Sprintf(worldWide, "", 900, 10))
 	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
@@ -441,7 +442,7 @@ func TestShareInParallel(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkShare is what a check of a global rule costs more than one of another.
+// BenchmarkShare measures the extra cost of a check of a global rule.
 func BenchmarkShare(b *testing.B) {
 	s := compiled(b, 9, fmt.Sprintf(worldWide, "", 900, 10))
 	names := []string{"ap", "eu", "us"}
@@ -464,7 +465,7 @@ func BenchmarkShare(b *testing.B) {
 	}
 }
 
-// What limits remember of shares keeps no old version in memory, however many there have been.
+// Cached shares keep no old version in memory, however many there have been.
 func TestSharesKeepNoOldVersions(t *testing.T) {
 	names := []string{"eu", "us"}
 	wall := time.Unix(1_800_000_000, 0)

@@ -8,14 +8,14 @@ import (
 //go:embed starter.yaml
 var starterSource string
 
-// StarterSource is the text of the rules that a node begins with when it is given none.
+// StarterSource returns the text of the rules that a node starts with if it is given none.
 func StarterSource() []byte { return []byte(starterSource) }
 
 // Starter returns the starter rules.
 func Starter() *Document {
 	d, err := Parse(StarterSource())
 	if err != nil {
-		panic(fmt.Sprintf("starter rules: %v", err)) // a test parses them
+		panic(fmt.Sprintf("starter rules: %v", err)) // can't happen: a test parses them
 	}
 	return d
 }

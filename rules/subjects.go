@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// tableKey names a table of subjects: the same addresses are grouped otherwise by rules with another prefix.
+// tableKey identifies a table of subjects: rules with different prefixes group the same addresses differently.
 type tableKey struct {
 	attribute string
-	prefix    int // 0 for attributes that are no addresses
+	prefix    int // 0 for attributes that don't hold addresses
 }
 
-// subjectTable finds what is listed of an attribute's values.
+// subjectTable finds what is listed for an attribute's values.
 type subjectTable struct {
 	byText    map[string]*subject
 	byAddress map[netip.Addr]*subject // grouped
@@ -30,7 +30,7 @@ type override struct {
 	limits []*Limit
 }
 
-// table returns the table of an attribute for rules that group by prefix; subjects fills it.
+// table returns the table of an attribute for rules that group by prefix. The method subjects fills it.
 func (c *compiler) table(attribute string, prefix int) *subjectTable {
 	key := tableKey{attribute, 0}
 	if holdsAddresses(attribute) {
@@ -44,7 +44,7 @@ func (c *compiler) table(attribute string, prefix int) *subjectTable {
 	return t
 }
 
-// subjects fills the tables that rules ask for.
+// subjects fills the tables that rules use.
 func (c *compiler) subjects() {
 	tiers := map[string]int32{}
 	for i, t := range c.doc.Tiers {
@@ -75,7 +75,7 @@ func (c *compiler) subjects() {
 				if !ok {
 					t.byText[spec.Value] = s
 				} else if grouped := groupAddress(a, prefixes[i]); t.byAddress[grouped] == nil {
-					t.byAddress[grouped] = s // of several in one group the first in order of writing
+					t.byAddress[grouped] = s // of several in one group, the first in textual order wins
 				}
 			}
 		}
@@ -102,7 +102,7 @@ func (t *subjectTable) find(v *value, k *keyAttribute, prefix int) *subject {
 	return t.byText[v.text]
 }
 
-// override are the limits that replace a rule's for s, nil where none do.
+// override returns the limits that replace a rule's for s; nil if none do.
 func (s *subject) override(rule int32) []*Limit {
 	i, found := slices.BinarySearchFunc(s.overrides, rule, func(o override, rule int32) int { return cmp.Compare(o.rule, rule) })
 	if !found {
@@ -111,11 +111,11 @@ func (s *subject) override(rule int32) []*Limit {
 	return s.overrides[i].limits
 }
 
-// limits are those of the subject: an override's, its tier's, or the rule's own. nil says that the rule does not
-// apply: it is tiered, and the subject has no tier.
+// limits returns the subject's limits: an override's, its tier's, or the rule's own. nil means that the rule does not
+// apply, because it is tiered and the subject has no tier.
 func (r *Rule) limits(m *Match) []*Limit { return r.limitsOf(m, r) }
 
-// limitsOf is limits for the subject of another version's rule of the same name, which m is a match of.
+// limitsOf is limits for a subject matched by hit, another version's rule of the same name.
 func (r *Rule) limitsOf(m *Match, hit *Rule) []*Limit {
 	tier := int32(-1)
 	for i := range r.key {

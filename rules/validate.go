@@ -9,15 +9,15 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// checker finds what is wrong between the parts of a document; what is wrong in one of them, the decoder finds.
-// Mistakes of the decoder leave zero values, which are not complained about again.
+// checker finds mistakes between the parts of a document; the decoder finds those within one part. Mistakes that the
+// decoder found leave zero values, which are not reported again.
 type checker struct {
 	*collector
 	doc   *Document
 	rules map[string]*RuleSpec
 	index map[string]int // of a rule, in doc.Rules
 	tiers map[string]*TierSpec
-	// tooManyTierLimits: so many that looking at each pair of rule and tier would take long.
+	// tooManyTierLimits means that checking each pair of rule and tier would take too long.
 	tooManyTierLimits bool
 }
 
@@ -68,7 +68,7 @@ func newChecker(doc *Document, errs *collector) *checker {
 
 func keyPath(path, key string) string { return string(appendKey([]byte(path), key)) }
 
-// place is where a key of the rule stands, or the rule.
+// place returns where a key of the rule is, or else the rule.
 func (r *RuleSpec) place(key string) yaml.Pos {
 	if at, ok := r.at[key]; ok {
 		return at
@@ -118,7 +118,7 @@ func (c *checker) costValues(path string, r *RuleSpec) {
 	}
 }
 
-// limits checks what holds for limits wherever they stand.
+// limits checks what every list of limits must satisfy.
 func (c *checker) limits(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if kind := c.doc.kind(l); l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
@@ -141,7 +141,7 @@ func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// distinct refuses two limits that would be one counter. zone is that of limits without one.
+// distinct refuses two limits that would be the same counter. zone is the zone of limits that name none.
 func (c *checker) distinct(path string, limits []*LimitSpec, zone string) {
 	for i, l := range limits {
 		if l.Per == "" {
@@ -158,7 +158,7 @@ func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
 
-// tierProduct bounds what tiers cost in memory: each tiered rule has limits of its own for each tier.
+// tierProduct bounds the memory that tiers take: each tiered rule has its own limits for each tier.
 func (c *checker) tierProduct() {
 	rules, limits := 0, 0
 	for _, r := range c.doc.Rules {
@@ -194,7 +194,7 @@ func (c *checker) subject(path, attribute string, s *SubjectSpec) {
 	}
 }
 
-// kind is a limit's algorithm: its own, fixed-window for calendar windows, else the default.
+// kind returns a limit's algorithm: its own, or fixed-window for calendar windows, or the default.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	name := l.Algorithm
 	if name == "" && l.calendar() {
@@ -203,11 +203,11 @@ func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	if name == "" {
 		name = d.Defaults.Algorithm
 	}
-	kind, _ := algorithms.ParseKind(name) // the default of defaults is SlidingWindow, the zero Kind
+	kind, _ := algorithms.ParseKind(name) // if the defaults name none, it is SlidingWindow, the zero Kind
 	return kind
 }
 
-// zoneOf is the time zone of a rule's limits that don't name one.
+// zoneOf returns the time zone of a rule's limits that don't name one.
 func (d *Document) zoneOf(r *RuleSpec) string {
 	switch {
 	case r.TZ != "":
@@ -218,16 +218,16 @@ func (d *Document) zoneOf(r *RuleSpec) string {
 	return "UTC"
 }
 
-// counterIdentity is what tells the counters of one rule and subject apart.
+// counterIdentity tells the counters of one rule and subject apart.
 type counterIdentity struct {
 	unit   string
 	kind   algorithms.Kind
-	window time.Duration // of durations; for calendar windows word and zone
+	window time.Duration // for durations; calendar windows have word and zone
 	word   string
 	zone   string
 }
 
-// identity is that of a limit of a rule in zone.
+// identity returns the identity of a limit of a rule in zone.
 func (d *Document) identity(l *LimitSpec, zone string) counterIdentity {
 	id := counterIdentity{unit: l.Unit, kind: d.kind(l)}
 	if id.unit == "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Warnings lists what d says that this version does not act upon, so that nothing is ignored in silence, and global limits
-// of which some region gets nothing. Places are given for a document that is as it was parsed.
+// Warnings lists what d asks for and this version doesn't act on, so that nothing is ignored silently, and global
+// limits of which some region gets nothing. Places are only right for a document that is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	var w collector
 	d.Defaults.warn(&w, "defaults", func(key string) yaml.Pos { return d.atDefaults[key] })
@@ -35,7 +35,7 @@ func (d *Document) Warnings() []Error {
 	return w.errs
 }
 
-// warnShares looks for limits that are too small to be divided among the regions that a rule lists.
+// warnShares looks for limits that are too small to divide among the regions that a rule lists.
 func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*LimitSpec) {
 	var names, none []string
 	for _, g := range r.Regions {
@@ -55,7 +55,7 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 	}
 }
 
-// warn is for what defaults and rules share.
+// warn checks the settings that defaults and rules share.
 func (s *Settings) warn(w *collector, path string, place func(key string) yaml.Pos) {
 	if s.Consistency == "local" {
 		w.add(place("consistency"), path+".consistency", "consistency: local takes effect with a cluster")

@@ -14,10 +14,10 @@ type (
 	atomicMoving  = atomic.Pointer[movingLimits]
 )
 
-// vector is what one view gives to each region of one limit.
+// vector is what one view gives each region of one limit.
 type vector struct{ amounts, bursts []int64 }
 
-// divide is what a limit of rule gives to regions, of which those in committed divide it.
+// divide returns what a limit of rule gives to regions, of which those in committed divide it.
 func divide(regions, committed []string, rule *Rule, l *Limit) vector {
 	v := vector{amounts: among(regions, committed, rule.Regions, l.Amount)}
 	if v.bursts = v.amounts; l.Kind.Bucket() && l.Burst != l.Amount {
@@ -48,7 +48,7 @@ func boundless(regions int) vector {
 
 func (v vector) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
-// span is how long the slowest region's bucket takes to fill, in ns; 0 for other limits.
+// span returns how long the slowest region's bucket takes to fill, in ns; 0 for other limits.
 func (v vector) span(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
@@ -56,7 +56,7 @@ func (v vector) span(l *Limit) int64 {
 	longest := int64(0)
 	for i, amount := range v.amounts {
 		if amount == 0 {
-			continue // it refuses all
+			continue // it refuses everything
 		}
 		hi, lo := bits.Mul64(uint64(v.bursts[i]), uint64(l.Limit.Window))
 		if hi >= uint64(amount) {
@@ -68,23 +68,23 @@ func (v vector) span(l *Limit) int64 {
 	return longest
 }
 
-// weigher says what views leave to one region of one limit.
+// weigher computes what the views leave one region of one limit.
 type weigher struct {
-	region   int // −1: none of them
-	recorded int // views that are recorded; they come first
+	region   int // index of the region; −1 if it is in no view
+	recorded int // number of recorded views; they come first
 	doubtful []bool
 	bucket   bool
-	span     int64 // the time that a bucket takes to fill, ns
+	span     int64 // how long a bucket takes to fill, ns
 
 	views []vector
-	// What follows is of fixed windows, of each view.
-	split []func(amount int64) int64 // what its division gives the region; nil: it has no such limit
+	// The following are used for fixed windows only, one for each view.
+	split []func(amount int64) int64 // the region's part of amount by this view's division; nil if the view has no such limit
 	whole []int64                    // the limit's amount
-	next  []int                      // the first view from it on that has the limit
-	under []int64                    // the least that its division gives the region of its own amount and of later ones
+	next  []int                      // the first view from this one on that has the limit
+	under []int64                    // the least that this view's division gives the region of its own amount and of later ones
 }
 
-// add adds a view's limit, nil if it has none.
+// add adds a view's limit; nil if it has none.
 func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
 		w.views = append(w.views, boundless(len(regions)))
@@ -107,14 +107,14 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	})
 }
 
-// prepare works out next and under. The last view has the limit.
+// prepare computes next and under. The last view always has the limit.
 func (w *weigher) prepare() {
 	if w.bucket || w.region < 0 {
 		return
 	}
 	n := len(w.views)
 	w.next, w.under = make([]int, n), make([]int64, n)
-	var later []int64 // different amounts of views from i on
+	var later []int64 // distinct amounts of views from i on
 	for i := n - 1; i >= 0; i-- {
 		if w.next[i] = i; w.split[i] == nil {
 			w.next[i] = w.next[i+1]
@@ -134,7 +134,7 @@ func (w *weigher) prepare() {
 	}
 }
 
-// room is what is left to the region at a moment.
+// room returns what is left to the region in a phase.
 func (w *weigher) room(p phase) room {
 	out := room{math.MaxInt64, math.MaxInt64}
 	if w.region < 0 {
@@ -146,7 +146,7 @@ func (w *weigher) room(p phase) room {
 		}
 		return room{amount: out.amount}
 	}
-	unknown := boundless(len(w.views[0].amounts)) // what was used before the first record
+	unknown := boundless(len(w.views[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
 	for _, v := range w.views {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
@@ -159,8 +159,8 @@ func (w *weigher) room(p phase) room {
 	return out
 }
 
-// window is what is left of a fixed window, before which so many views were recorded, and of whose views so many may have
-// been honoured by this region.
+// window returns what is left of a fixed window. before is how many views were recorded before it began; closed is how
+// many views this region may have honoured.
 func (w *weigher) window(before, closed uint8) int64 {
 	base := w.base(before)
 	out := w.under[w.next[base]]
@@ -172,9 +172,9 @@ func (w *weigher) window(before, closed uint8) int64 {
 	return out
 }
 
-// base is the view whose division a fixed window goes by before which so many views were recorded: the last of them, or one
-// that was recorded since and is nowhere smaller. Where none was recorded before, it is the first view. What was used before
-// that one is not known then, but that only its regions can have used it.
+// base returns the view whose division applies to a fixed window that began after before views were recorded: the last
+// of those, or a later recorded view that is nowhere smaller. If none was recorded before, it is the first view. What
+// was used before that view is unknown, except that only its regions can have used it.
 func (w *weigher) base(before uint8) int {
 	if before == 0 {
 		return 0
@@ -187,7 +187,7 @@ func (w *weigher) base(before uint8) int {
 	return first + base(amounts, w.doubtful[first:])
 }
 
-// newest is what the version in force gives the region.
+// newest returns what the version in force gives the region.
 func (w *weigher) newest() room {
 	if w.region < 0 {
 		return room{}
@@ -195,7 +195,7 @@ func (w *weigher) newest() room {
 	return w.views[len(w.views)-1].of(w.region)
 }
 
-// division is what each region has of a fixed window; nil of other limits.
+// division returns each region's part of a fixed window; nil for other limits.
 func (w *weigher) division(p phase) []int64 {
 	if w.bucket || w.region < 0 {
 		return nil
@@ -203,8 +203,8 @@ func (w *weigher) division(p phase) []int64 {
 	return w.views[w.next[w.base(p.after)]].amounts
 }
 
-// least is what shares leave to a region of a bucket that could fill since the first of them held. So many of those after
-// that were recorded since.
+// least returns what shares leave to a region of a bucket that could have filled since shares[0] held. recorded is how
+// many of the shares after that were recorded since.
 func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	out := int64(math.MaxInt64)
 	for _, v := range shares[base(shares[:recorded+1], doubtful):] {
@@ -213,8 +213,8 @@ func least(shares [][]int64, doubtful []bool, recorded, region int) int64 {
 	return out
 }
 
-// base is which of recorded shares counts since the first of them held: the last that was nowhere smaller than what each
-// region may have used by then. Of a doubtful one that may be as much as it gives.
+// base returns the index of the recorded share that counts since shares[0] held: the last that was nowhere smaller than
+// what each region may have used by then. A doubtful share may have been used up as far as it gives.
 func base(shares [][]int64, doubtful []bool) (at int) {
 	most := shares[0]
 	for i, v := range shares[1:] {

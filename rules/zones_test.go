@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// TestZonesAreNotTheHosts: a host whose database says something else changes nothing.
+// TestZonesAreNotTheHosts: a different database on the host changes nothing.
 func TestZonesAreNotTheHosts(t *testing.T) {
 	if os.Getenv("RLNODE_TEST_ZONES") != "" {
 		if _, err := algorithms.Zone("Moon/Tranquility"); err == nil {

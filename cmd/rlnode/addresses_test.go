@@ -17,7 +17,7 @@ rules:
 profiles: {web: {ip: header:X-Forwarded-For}}
 `
 
-// An address is one subject by every way in, however it is written: a port behind it is no fresh limit.
+// However an address is written and whichever way it comes in, it is one subject: a different port is no fresh limit.
 func TestOneAddressByEveryWayIn(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", addressRules))
@@ -73,7 +73,7 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 	if have := s.used("year", "198.51.100.7"); have != 0 {
 		t.Errorf("usage after the reset by another writing: have %d, want 0", have)
 	}
-	// What is written about it is written about the address.
+	// Settings written for any notation apply to the address.
 	call(200, "PUT", s.admin+"/v1/subjects/ip/"+url.PathEscape("198.51.100.7:80"), `{"limits": {"year": [{"limit": 1, "per": "8760h", "algorithm": "fixed-window"}]}}`)
 	if first, second := s.check(oneCheck), s.check(`{"attributes": {"ip": "198.51.100.7:81"}}`); first != 200 || second != 429 {
 		t.Errorf("with an override of 1: have %d, then %d, want 200 and 429", first, second)
@@ -90,7 +90,7 @@ func partitionIn(t *testing.T, text string) int {
 	return owner.Partition
 }
 
-// A log that has ports is replayed as one that has none.
+// Replaying a log with ports yields the same as one without.
 func TestReplayReadsAddresses(t *testing.T) {
 	t.Parallel()
 	log := ""

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// backup is the file that backup writes: the rules in force as one text, and where they come from.
+// backup is the file that the command backup writes: the rules in force as one text, and their origin.
 type backup struct {
 	Format   string          `json:"format"` // backupFormat
 	TakenAt  time.Time       `json:"taken_at"`
@@ -24,12 +24,12 @@ type backup struct {
 	Version  int64           `json:"version"`  // of the rules
 	SHA256   string          `json:"sha256"`   // of Rules, in hex
 	Rules    string          `json:"rules"`    // the document, YAML
-	Versions json.RawMessage `json:"versions"` // the list of versions at that time, newest first
+	Versions json.RawMessage `json:"versions"` // the list of versions at the time of the backup, newest first
 }
 
 const backupFormat = "rlnode-backup-1"
 
-// maxBackup bounds a backup's file: a document of 8 MiB in which every byte is escaped stays under it.
+// maxBackup bounds a backup file, in bytes. A document of 8 MiB with every byte escaped stays below it.
 const maxBackup = 64 << 20
 
 func checksum(text string) string {
@@ -43,7 +43,7 @@ type backupCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (backupCmd) Help() string {
 	return `A backup is one JSON file: the rules in force, their version, when it was taken, and the list of versions.
 Counters are not in it.
@@ -101,13 +101,13 @@ func (c *backupCmd) Run(env *environment) error {
 	return err
 }
 
-// restoreCmd puts a backup back.
+// restoreCmd restores a backup.
 type restoreCmd struct {
 	File string `arg:"" help:"A file that backup wrote; - is standard input."`
 	answered
 }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (restoreCmd) Help() string {
 	return `The rules of the backup become a new version; those in force until now stay in the list of versions.
 
@@ -134,7 +134,7 @@ func (c *restoreCmd) Run(env *environment) error {
 	return putRules(env, n, putOptions{name: "the backup's rules", source: []byte(b.Rules), json: c.JSON})
 }
 
-// readBackup reads the file that backup wrote, or says what is wrong with it.
+// readBackup reads a file that backup wrote, or says what is wrong with it.
 func readBackup(text []byte) (*backup, error) {
 	var b backup
 	if err := json.Unmarshal(text, &b); err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// benchCmd loads a node.
+// benchCmd puts load on a node.
 type benchCmd struct {
 	Connections int           `short:"c" default:"16" help:"Connections, each with one request at a time (1 to 4096, default ${default})."`
 	Duration    time.Duration `short:"d" default:"10s" help:"How long (at most 1h, default ${default})."`
@@ -23,7 +23,7 @@ type benchCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (benchCmd) Help() string {
 	return `Checks go to the node at --addr and nowhere else, over connections that stay open. Subjects are drawn evenly.
 Client and node share the machine's processors if they run on one: then the figures are lower than they could be.
@@ -60,7 +60,7 @@ func (c *benchCmd) Run(env *environment) error {
 	if err != nil {
 		return err
 	}
-	// One check by hand first: a wrong address, token or rule is told as such, not as a thousand errors.
+	// Make one check first: a wrong address, token or rule is then reported as such, not as a thousand errors.
 	if err := c.try(env, n); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (c *benchCmd) connect(n *remote) ([]*loader, error) {
 	return loaders, nil
 }
 
-// benchResult is the figures as JSON; latencies in milliseconds.
+// benchResult is the figures as JSON, with latencies in milliseconds.
 type benchResult struct {
 	Seconds  float64            `json:"seconds"`
 	Requests int64              `json:"requests"`

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// certificate makes a certificate for 127.0.0.1 that vouches for itself.
+// certificate makes a self-signed certificate for 127.0.0.1.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

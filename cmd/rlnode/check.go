@@ -24,7 +24,7 @@ type checkCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (checkCmd) Help() string {
 	return `Examples:
 
@@ -76,7 +76,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	return d.Allowed, err
 }
 
-// body is the check as JSON.
+// body returns the check as JSON.
 func (c *checkCmd) body() ([]byte, error) {
 	check := map[string]any{}
 	if c.Rule != "" {
@@ -125,7 +125,7 @@ func (c *checkCmd) body() ([]byte, error) {
 	return json.Marshal(check)
 }
 
-// decisionText is a decision for a person.
+// decisionText describes a decision for people.
 func decisionText(a *client.Decision) string {
 	var b strings.Builder
 	b.WriteString(verdict(a.Allowed))

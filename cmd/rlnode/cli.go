@@ -35,10 +35,10 @@ type cli struct {
 	HelpCmd  helpCmd     `cmd:"" name:"help" help:"Print help about a command."`
 }
 
-// helpCmd only stands in the list of commands: run turns "help x" into "x --help".
+// helpCmd only appears in the list of commands: run turns "help x" into "x --help".
 type helpCmd struct {
 	Command string `arg:"" optional:"" help:"The command."`
 }
 
-// Run does nothing: run never gets here.
+// Run does nothing; it is never called.
 func (helpCmd) Run(*environment) error { return nil }

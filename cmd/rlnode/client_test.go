@@ -106,7 +106,7 @@ func TestClientCommands(t *testing.T) {
 	s.stop()
 }
 
-// TestBackupRoundTrip: what a backup restores is the same document, byte for byte.
+// TestBackupRoundTrip: restoring a backup yields the same document, byte for byte.
 func TestBackupRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", "# a remark <&> é\n"+clientRules))
@@ -128,7 +128,7 @@ func TestBackupRoundTrip(t *testing.T) {
 	s.stop()
 }
 
-// TestTokensAndTLS: both planes ask for their token, over HTTPS, and the tools bring it.
+// TestTokensAndTLS: over HTTPS, both planes require their token, and the tools send it.
 func TestTokensAndTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
@@ -182,7 +182,7 @@ func TestTokensAndTLS(t *testing.T) {
 	s.stop()
 }
 
-// TestTopWatch: it prints again and again until it is interrupted, and ends without an error.
+// TestTopWatch: top prints repeatedly until it is interrupted, and ends without an error.
 func TestTopWatch(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 100)
@@ -214,7 +214,7 @@ func TestTopWatch(t *testing.T) {
 	}
 }
 
-// TestOddNodes: whatever answers at the address, the tools say what is wrong in one line.
+// TestOddNodes: whatever answers at the address, the tools say in one line what is wrong.
 func TestOddNodes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -19,7 +19,7 @@ import (
 // membersCmd lists nodes.
 type membersCmd struct{ answered }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (membersCmd) Help() string {
 	return `The cluster as one node sees it, and how it has decided lately. REACHED tells whether its calls get to a node;
 "via n3" that they go by way of n3, since the direct way is broken. STATE is "alive, behind" while the leader can't
@@ -53,7 +53,7 @@ func (c *membersCmd) Run(env *environment) error {
 	})
 }
 
-// memberText is a node's line.
+// memberText returns a node's line.
 func memberText(m api.Member) string {
 	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State.String()
 	if m.Via != "" {
@@ -75,7 +75,7 @@ func memberText(m api.Member) string {
 		yesNo(m.InRing), m.Partitions, m.Address, printable(m.Region), zone, m.ID)
 }
 
-// yesNo is a column that tells one of two things.
+// yesNo returns the text of a yes-or-no column.
 func yesNo(yes bool) string {
 	if yes {
 		return "yes"
@@ -83,7 +83,7 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-// printRegions prints the regions where there are several.
+// printRegions prints the regions if there are several.
 func printRegions(w io.Writer, regions []api.Region, recorded int64) error {
 	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
 	if recorded == 0 {
@@ -95,7 +95,7 @@ func printRegions(w io.Writer, regions []api.Region, recorded int64) error {
 	})
 }
 
-// decidedText lists how checks were decided, most first.
+// decidedText lists how checks were decided, the most frequent way first.
 func decidedText(by map[string]int64) string {
 	if len(by) == 0 {
 		return "nothing"
@@ -107,14 +107,14 @@ func decidedText(by map[string]int64) string {
 	return strings.Join(ways, ", ")
 }
 
-// ownerCmd tells a subject's owner.
+// ownerCmd shows a subject's owner.
 type ownerCmd struct {
 	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
 	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (ownerCmd) Help() string {
 	return `Examples:
 
@@ -140,7 +140,7 @@ func (c *ownerCmd) Run(env *environment) error {
 	})
 }
 
-// topCmd lists the subjects refused most.
+// topCmd lists the most refused subjects.
 type topCmd struct {
 	N        int           `short:"n" default:"20" help:"How many (1 to 1000, default ${default})."`
 	Watch    bool          `short:"w" help:"Print again and again until interrupted."`
@@ -148,7 +148,7 @@ type topCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (topCmd) Help() string {
 	return `Examples:
 
@@ -156,7 +156,7 @@ func (topCmd) Help() string {
   rlnode top -n 5 --watch --interval 5s`
 }
 
-// Run prints the list, once or again and again.
+// Run prints the list, once or repeatedly.
 func (c *topCmd) Run(env *environment) error {
 	if c.N < 1 || c.N > 1000 {
 		return errUsage("-n: %d is not in 1…1000", c.N)
@@ -167,13 +167,13 @@ func (c *topCmd) Run(env *environment) error {
 	query := url.Values{"by": {"refused"}, "n": {strconv.Itoa(c.N)}}
 	clear := ""
 	if c.Watch && isTerminal(env.stdout) && !c.JSON {
-		clear = "\x1b[H\x1b[2J" // to the corner, and wipe the screen
+		clear = "\x1b[H\x1b[2J" // move to the corner and clear the screen
 	}
 	for {
 		fmt.Fprint(env.stdout, clear)
 		if err := show(env, &c.answered, request{path: "/v1/top", query: query}, printTop); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
-				return nil // interrupted while it asked
+				return nil // interrupted during the request
 			}
 			return err
 		}
@@ -183,7 +183,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 }
 
-// topAnswer is what /v1/top answers.
+// topAnswer is the answer of /v1/top.
 type topAnswer struct {
 	Subjects []struct {
 		Rule    string `json:"rule"`
@@ -206,7 +206,7 @@ func printTop(w io.Writer, top *topAnswer) error {
 	return table.Flush()
 }
 
-// anyKey is a key in an answer: a string, or an array of them. It is kept as text that is safe to print.
+// anyKey is a key in an answer: a string or an array of strings. It is kept as text that is safe to print.
 type anyKey string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -233,7 +233,7 @@ func (k *anyKey) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// printable quotes s if it is empty or would not print as it is: values come from whoever sends checks.
+// printable quotes s if it is empty or would not print as it is: any client that sends checks can choose values.
 func printable(s string) string {
 	if quoted := strconv.Quote(s); s == "" || quoted[1:len(quoted)-1] != s {
 		return quoted

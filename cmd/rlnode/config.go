@@ -9,19 +9,19 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// maxConfig bounds the configuration file.
+// maxConfig bounds the configuration file, in bytes.
 const maxConfig = 1 << 20
 
-// configFile finds values of serve's flags in the file of --config. Flags and the environment come before it.
+// configFile finds values of serve's flags in the file of --config. Flags and the environment take precedence over it.
 type configFile struct {
-	name   string // of the file read last; empty: none
+	name   string // of the file last read; empty if none
 	values map[string]string
 }
 
 // Validate implements kong.Resolver.
 func (*configFile) Validate(*kong.Application) error { return nil }
 
-// Resolve implements kong.Resolver: kong asks it for each flag that is not on the command line.
+// Resolve implements kong.Resolver: kong calls it for each flag that is not on the command line.
 func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	if parent.Command == nil || parent.Command.Name != "serve" || flag.Name == "config" {
 		return nil, nil
@@ -64,7 +64,7 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 	return nil
 }
 
-// parseConfig reads a YAML mapping of flags' names, without the dashes before them, to single values.
+// parseConfig reads a YAML mapping from names of flags, without leading dashes, to single values.
 func parseConfig(name string, src []byte, known map[string]bool) (map[string]string, error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// departTime is how long a node is given at least to leave, or to be removed: it gives up by itself before.
+// departTime is the least time allowed for a node to leave or be removed. The node gives up by itself sooner.
 const departTime = time.Minute
 
-// leaveCmd takes a node out of its cluster.
+// leaveCmd makes a node leave its cluster.
 type leaveCmd struct{ answered }
 
-// Help has an example.
+// Help implements kong.HelpProvider.
 func (leaveCmd) Help() string {
 	return `The node that is asked hands its counters, and what it has counted for bills, over and leaves the ring and Raft for good;
 nothing is forgotten. That takes a moment, up to a minute. From then on /readyz says 503; checks that still reach the node are decided by asking the
@@ -40,7 +40,7 @@ func (c *leaveCmd) Run(env *environment) error {
 	})
 }
 
-// removeCmd takes a dead node, or a dead region, out.
+// removeCmd removes a dead node or a dead region from the cluster.
 type removeCmd struct {
 	Name   string `arg:"" optional:"" help:"The node's name; its ID, which members shows, if several have that name."`
 	Region string `placeholder:"REGION" help:"A region to remove, with all its nodes, in place of a node."`
@@ -48,7 +48,7 @@ type removeCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (removeCmd) Help() string {
 	return `For a node that is gone for good: it votes no more, and is no member. Any node of the cluster takes the command.
 A node that is alive is refused, it can leave; with --force it is taken out all the same. Its process owns nothing from then

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// command runs a command of the admin plane at a node.
+// command runs a command against a node's admin plane.
 func (m *mate) command(args ...string) (code int, out string) {
 	m.fleet.t.Helper()
 	code, stdout, stderr := tool(m.fleet.t, "", append(args, "--admin", m.admin)...)
@@ -48,7 +48,7 @@ func (f *fleet) subjectsOf(m *mate, rule string) map[string]string {
 	return found
 }
 
-// are waits until every node sees a settled cluster of just these members, besides those that are gone.
+// are waits until every node sees a settled cluster of exactly these members, besides those that are gone.
 func (f *fleet) are(names ...string) {
 	f.t.Helper()
 	slices.Sort(names)
@@ -70,7 +70,7 @@ func (f *fleet) are(names ...string) {
 	}
 }
 
-// readiness is what /readyz says.
+// readiness returns the answer of /readyz.
 func (m *mate) readiness() (int, string) {
 	status, text, err := m.call("GET", m.data+"/readyz", "", "")
 	if err != nil {
@@ -79,7 +79,7 @@ func (m *mate) readiness() (int, string) {
 	return status, text
 }
 
-// A node leaves under load: nothing is forgotten, no check fails, and it goes on asking the others until it is stopped.
+// A node leaves under load. Nothing is forgotten, no check fails, and it keeps asking the others until it is stopped.
 func TestG6_LeaveUnderLoad(t *testing.T) {
 	f := newFleet(t, 3)
 	f.nodes[0].apply(exactRules(1_000_000))
@@ -118,7 +118,7 @@ func TestG6_LeaveUnderLoad(t *testing.T) {
 	if n, ok := l.by.Load("standby"); ok {
 		twice += n.(*atomic.Int64).Load()
 	}
-	// A standby decides when an owner is too slow to answer, which may have counted the check as well.
+	// A standby decides if an owner is too slow to answer, and the owner may have counted the check as well.
 	over := int64(0)
 	for i, key := range l.keys {
 		want := l.admitted[i].Load() + relayed[key]
@@ -181,7 +181,7 @@ func TestHealthCommand(t *testing.T) {
 	s.stop()
 }
 
-// A node that waits for others is not ready, and says for what.
+// A node that waits for others is not ready, and says what it waits for.
 func TestHealthBeforeThereIsACluster(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -204,7 +204,7 @@ func TestHealthBeforeThereIsACluster(t *testing.T) {
 	}
 }
 
-// Two of three nodes are gone for good. The third goes on, cut off but ready, can be made the only voter, and the
+// Two of three nodes are gone for good. The third continues, cut off but ready; it can be made the only voter, and the
 // others come back as new nodes.
 func TestG9_RecoverFromLostMajority(t *testing.T) {
 	t.Parallel()
@@ -282,7 +282,7 @@ func TestG9_RecoverFromLostMajority(t *testing.T) {
 	}
 }
 
-// removeFailed removes every member that is gone, by its ID: another may have its name again.
+// removeFailed removes every member that is gone, by its ID: a new node may have the same name.
 func (f *fleet) removeFailed(at *mate) {
 	f.t.Helper()
 	c, err := at.cluster()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// figures is what one connection counts, or all together.
+// figures is what one connection counts, or the sum over all.
 type figures struct {
 	requests         int64
 	allowed, refused int64 // checks
-	errors           int64 // requests
+	errors           int64 // failed requests
 	firstError       error
 	latency          histogram
 }
@@ -32,7 +32,7 @@ func (f *figures) merge(g *figures) {
 	f.latency.merge(&g.latency)
 }
 
-// histogram counts durations in 32 steps for each power of two nanoseconds: within 3 % of the truth.
+// histogram counts durations in 32 steps per power of two nanoseconds, which is accurate to within 3 %.
 type histogram struct {
 	counts [64 * steps]int64
 	all    int64
@@ -59,7 +59,7 @@ func bucketOf(n uint64) int {
 	return (power-stepBits+1)*steps + int(n>>(power-stepBits)&(steps-1))
 }
 
-// bucketEnd is the largest duration of a bucket.
+// bucketEnd returns the largest duration in a bucket.
 func bucketEnd(i int) time.Duration {
 	if i < steps {
 		return time.Duration(i)
@@ -76,7 +76,7 @@ func (h *histogram) merge(g *histogram) {
 	h.most = max(h.most, g.most)
 }
 
-// quantile is the duration that a part q (0…1) of all stays within.
+// quantile returns the duration that a fraction q (0…1) of all durations stays within.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int64(q * float64(h.all))
 	for i, n := range h.counts {

@@ -4,5 +4,5 @@ package main
 
 import "log/slog"
 
-// raiseFiles does nothing where files are not limited this way.
+// raiseFiles does nothing: this system has no such limit on open files.
 func raiseFiles(*slog.Logger) {}

@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantedFiles is how many files a node would like to have open: each connection is one.
+// wantedFiles is how many open files a node asks for: each connection takes one.
 const wantedFiles = 1 << 17
 
-// raiseFiles lets the process open as many files as it may, at most wantedFiles or what it may anyway. Go has raised what
-// is in force to the hard limit; that one takes a privilege, which a service manager has and a node need not.
+// raiseFiles raises the limit on open files as far as permitted, up to wantedFiles; it never lowers it. Go has already
+// raised the soft limit to the hard limit. Raising the hard limit takes a privilege, which a service manager has and a
+// node need not have.
 func raiseFiles(log *slog.Logger) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= wantedFiles {

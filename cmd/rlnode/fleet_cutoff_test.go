@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// askAlone checks so often at a node that has to decide by itself, and returns how many were admitted.
+// askAlone makes this many checks at a node that has to decide by itself. It returns how many were admitted.
 func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 	m.fleet.t.Helper()
 	for range times {
@@ -31,8 +31,8 @@ func (m *mate) askAlone(rule, key string, times int) (admitted int) {
 	return admitted
 }
 
-// G4: a node that is restarted while the others hang decides by itself, by the rules and the ring that it had. It admits
-// its share, through another restart; and when the others go on, all of it is counted.
+// G4: a node that is restarted while the others hang decides by itself, by the rules and the ring it had. It admits its
+// share, across another restart. When the others resume, all of it is counted.
 func TestG4_RestartedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -42,7 +42,7 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 	for _, key := range subjects(100) {
 		keys[f.ownerOf(lone, "year", key)] = key
 	}
-	timer := time.NewTimer(2 * time.Second) // what is applied is noted
+	timer := time.NewTimer(2 * time.Second) // until what is applied is written down
 	<-timer.C
 	lone.kill()
 	for _, m := range f.nodes[:2] {
@@ -57,14 +57,14 @@ func TestG4_RestartedWhileCutOff(t *testing.T) {
 		for _, key := range keys {
 			admitted[key] += lone.askAlone("year", key, 20)
 		}
-		if round == 1 { // in good order, which forgets nothing
+		if round == 1 { // gracefully, which forgets nothing
 			lone.signal(syscall.SIGTERM)
 			if code := lone.end(); code != 0 {
 				t.Errorf("exit code %d\n%s", code, lone.log)
 			}
 			continue
 		}
-		timer.Reset(3 * time.Second / 2) // longer than from one checkpoint to the next
+		timer.Reset(3 * time.Second / 2) // longer than the interval between checkpoints
 		<-timer.C
 		lone.kill()
 	}

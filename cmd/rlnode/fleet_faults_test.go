@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// These tests run real processes on a machine that may be slow: they log how long things took. That a check is decided
-// within a second and the whole limit is to be had within five, the same tests on virtual time assert.
+// These tests run real processes on a machine that may be slow, so they only log how long things took. The same tests
+// on virtual time assert that a check is decided within a second and that the whole limit is available within five.
 
-// exactRules is one rule that asks the owner each time, and whose window does not turn during a test.
+// exactRules is one rule whose owner is asked each time, and whose window does not turn during a test.
 func exactRules(limit int) string {
 	return fmt.Sprintf("version: 1\nrules:\n  - {name: year, key: [ip], consistency: exact, limits: [{limit: %d, per: 8760h, algorithm: fixed-window}]}\n", limit)
 }
@@ -43,7 +43,7 @@ func TestG1_ExactlyTheLimitFromAllNodes(t *testing.T) {
 	}
 }
 
-// Nodes are restarted one after another, and one joins and leaves for good, under load.
+// Under load, nodes are restarted one after another, and one joins and leaves for good.
 func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -65,8 +65,8 @@ func TestG6_RollingRestartForgetsNothing(t *testing.T) {
 	f.sameTotals(l)
 }
 
-// sameTotals compares what was admitted with what the owners have counted. On a machine that stood still for almost a
-// second a check may have been decided by the standby or in fallback, and counted at the owner beside, or not.
+// sameTotals compares what was admitted with what the owners have counted. If the machine stalled for almost a second,
+// a check may have been decided by the standby or in fallback, and the owner may have counted it as well, or not.
 func (f *fleet) sameTotals(l *traffic) {
 	f.t.Helper()
 	alone := int64(0)
@@ -109,7 +109,7 @@ func TestG5_KilledOwner(t *testing.T) {
 	}
 }
 
-// A paused owner does not decide when it goes on, before it has authority again; the same for the leader.
+// A paused owner does not decide after it resumes until it has authority again; the same holds for the leader.
 func TestG5_PausedOwnerAndLeader(t *testing.T) {
 	t.Parallel()
 	const limit = 2000
@@ -141,7 +141,7 @@ func TestG5_PausedOwnerAndLeader(t *testing.T) {
 		if l.failed.Load() > 0 {
 			t.Errorf("%d checks failed", l.failed.Load())
 		}
-		f.nodes[0].apply(exactRules(limit + 1)) // as a further write
+		f.nodes[0].apply(exactRules(limit + 1)) // as one more write
 		f.nodes[0].apply(exactRules(limit))
 	}
 	for i, key := range keys {

@@ -18,7 +18,7 @@ const (
 	tightLimit = 300
 )
 
-// mixedRules are of all consistencies and algorithms; no window turns during a test.
+// mixedRules have all consistencies and algorithms; no window turns during a test.
 const mixedRules = `version: 1
 rules:
   - {name: exact, key: [ip], consistency: exact, limits: [{limit: 1000000000, per: 8760h, algorithm: fixed-window}]}
@@ -35,23 +35,23 @@ rules:
   - {name: canary, key: [ip], limits: [{limit: 1, per: 8760h, algorithm: fixed-window}]}
 `
 
-// mixed is what a cluster is asked by clients that know some of its nodes each, and a model of what it should have counted.
+// mixed is traffic from clients that each know some of the nodes, and a model of what the cluster should have counted.
 type mixed struct {
 	fleet *fleet
 	stop  chan struct{}
 	done  sync.WaitGroup
 	keys  []string
-	// By rule and key: what was admitted or adjusted, and what may have been.
+	// By rule and key: what was certainly admitted or adjusted, and what may have been.
 	counted map[string][]atomic.Int64
 	unsure  map[string][]atomic.Int64
 	asked   atomic.Int64
 	failed  atomic.Int64
 	written atomic.Int64
-	slowest atomic.Int64 // time until a rule was in force
+	slowest atomic.Int64 // the longest time until a rule was in force
 	by      sync.Map     // DecidedBy → *atomic.Int64
 }
 
-// mixed begins to ask, until halt. Each client knows so many nodes.
+// mixed starts traffic until halt. Each client knows this many nodes.
 func (f *fleet) mixed(known int) *mixed {
 	f.t.Helper()
 	l := &mixed{fleet: f, stop: make(chan struct{}), keys: subjects(30), counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
@@ -66,7 +66,7 @@ func (f *fleet) mixed(known int) *mixed {
 	return l
 }
 
-// halt stops asking. It may be called again.
+// halt stops the traffic. It may be called again.
 func (l *mixed) halt() {
 	select {
 	case <-l.stop:
@@ -76,7 +76,7 @@ func (l *mixed) halt() {
 	l.done.Wait()
 }
 
-// clientOf asks these nodes, in this order.
+// clientOf returns a client of these nodes, in this order.
 func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 	var addresses []string
 	for _, m := range nodes {
@@ -89,7 +89,7 @@ func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 	return c
 }
 
-// work asks the first of nodes that answers, again and again.
+// work keeps asking the first of nodes that answers.
 func (l *mixed) work(nodes []*mate, seed uint64) {
 	c := clientOf(l.fleet.t, nodes...)
 	defer c.Close()
@@ -107,7 +107,7 @@ func (l *mixed) work(nodes []*mate, seed uint64) {
 		case what == 0:
 			n := 1 + random.Int64N(3)
 			if _, err := c.Adjust(context.Background(), "exact", []string{l.keys[key]}, n); err != nil {
-				l.unsure["exact"][key].Add(n) // it is made once at most, and nobody knows whether
+				l.unsure["exact"][key].Add(n) // made at most once, but it is unknown whether
 			} else {
 				l.counted["exact"][key].Add(n)
 			}
@@ -119,7 +119,7 @@ func (l *mixed) work(nodes []*mate, seed uint64) {
 	}
 }
 
-// check asks once, and says whether that was allowed.
+// check asks once and reports whether that was allowed.
 func (l *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
 	began := time.Now()
 	d, err := c.Check(context.Background(), client.Request{Rule: rule, Key: []string{l.keys[key]}, Cost: cost})
@@ -137,8 +137,8 @@ func (l *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
 	return d.Allowed
 }
 
-// write writes a rule at one node after the other, and looks how long it takes until it is in force at all that are not being
-// restarted.
+// write writes a rule at one node after the other. It measures the time until the rule is in force at all nodes except
+// those being restarted.
 func (l *mixed) write() {
 	var peeks []*client.Client
 	for _, m := range l.fleet.nodes {
@@ -170,7 +170,7 @@ func (l *mixed) write() {
 	}
 }
 
-// follows waits until a node goes by the version, unless that is being restarted.
+// follows waits until a node uses the version, unless the node is being restarted.
 func (l *mixed) follows(m *mate, c *client.Client, version int64) {
 	troubles, began := m.troubles.Load(), time.Now()
 	for {
@@ -195,7 +195,7 @@ func (l *mixed) follows(m *mate, c *client.Client, version int64) {
 	}
 }
 
-// steps says how far it is.
+// steps logs the progress, and ends the test if it has failed.
 func (l *mixed) steps(what string) {
 	l.fleet.t.Helper()
 	by := map[client.DecidedBy]int64{}
@@ -207,8 +207,8 @@ func (l *mixed) steps(what string) {
 	}
 }
 
-// odd is how many checks were decided without their owners. On a machine that is too busy nodes are silent for a moment; what an
-// owner decides then may be asked for again, and count twice.
+// odd returns how many checks were decided without their owners. On an overloaded machine nodes fall silent for a
+// moment; a check that an owner decides then may be retried and count twice.
 func (l *mixed) odd() (n int64) {
 	for _, by := range []client.DecidedBy{"standby", "fallback"} {
 		if some, ok := l.by.Load(by); ok {
@@ -218,8 +218,8 @@ func (l *mixed) odd() (n int64) {
 	return n
 }
 
-// end stops asking, and compares what was counted with the model. Slack is by how much they may differ for each subject, where
-// nodes were killed.
+// end stops the traffic and compares what was counted with the model. slack is how much they may differ for each
+// subject, if nodes were killed.
 func (l *mixed) end(slack int64) {
 	t := l.fleet.t
 	t.Helper()
@@ -231,7 +231,7 @@ func (l *mixed) end(slack int64) {
 	c := clientOf(t, l.fleet.nodes...)
 	defer c.Close()
 	for key := range l.keys {
-		for _, rule := range []string{"tight", "scarce"} { // what is leased comes back within seconds, but not from a node that was killed
+		for _, rule := range []string{"tight", "scarce"} { // leases are returned within seconds, but not from a killed node
 			process.Eventually(t, fmt.Sprintf("the whole limit of %s is admitted for %s", rule, l.keys[key]), func() bool {
 				for l.check(c, rule, key, 1) {
 				}
@@ -242,7 +242,7 @@ func (l *mixed) end(slack int64) {
 			}
 		}
 	}
-	var lost, twice int64 // at most, of exact rules
+	var lost, twice int64 // upper bounds, for exact rules
 	defer func() { t.Logf("of one subject at most %d were forgotten, %d counted twice", lost, twice) }()
 	for rule, counted := range l.counted {
 		for key := range counted {

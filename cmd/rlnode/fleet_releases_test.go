@@ -18,15 +18,15 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// releases has the tests run that take two builds: the base commit's, which .ci/base names, and this tree's. CONTRIBUTING.md
-// says what the base commit is.
+// releases enables the tests that take two builds: the base commit's, which .ci/base names, and this tree's.
+// CONTRIBUTING.md says what the base commit is.
 var releases = flag.Bool("releases", false, "roll clusters of the base commit to this tree and back; see make releases")
 
-// rolled is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log behind it, so
-// a node that was away for a moment gets a snapshot, and from the other build if that leads.
+// rolled is a cluster whose nodes run one of two builds. They take a snapshot every second or two and keep no log
+// behind it. So a node that was away for a moment gets a snapshot, which comes from the other build if that one leads.
 type rolled struct {
 	*fleet
-	base, head string // programs
+	base, head string // paths of the programs
 	next       cluster.Level
 }
 
@@ -56,7 +56,7 @@ func newRolled(t *testing.T, n int) *rolled {
 	return r
 }
 
-// node is one of the base, or of this tree.
+// node returns a node of the base or of this tree.
 func (r *rolled) node(i, expect int, build string, s secret.Secret) *mate {
 	m := r.mate(i, expect)
 	m.args = append(m.args, "--cluster-secret-file", r.writeSecrets(m.name, s), "--log-level", "debug")
@@ -64,8 +64,8 @@ func (r *rolled) node(i, expect int, build string, s secret.Secret) *mate {
 	return m
 }
 
-// runs has a node run a build from its next start on. Where this tree knows no higher feature level than the base, it says that
-// it knows the next one.
+// runs makes a node run a build from its next start on. If this tree knows no higher feature level than the base, the
+// node claims to know the next one.
 func (r *rolled) runs(m *mate, build string) {
 	m.build, m.env = build, []string{"RLNODE_SNAPSHOTS=5"}
 	if build == r.head && r.next > cluster.Newest {
@@ -73,7 +73,7 @@ func (r *rolled) runs(m *mate, build string) {
 	}
 }
 
-// baseCommit is the one that .ci/base names.
+// baseCommit returns the commit that .ci/base names.
 func baseCommit(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../.ci/base")
@@ -92,7 +92,7 @@ func baseCommit(t *testing.T) string {
 	return commit
 }
 
-// buildCommit builds the program as of a commit. What is compiled is cached by the folder, so that is always the same.
+// buildCommit builds the program at a commit. The build cache depends on the folder, so the folder is always the same.
 func buildCommit(t *testing.T, commit, to string) {
 	t.Helper()
 	dir, err := filepath.Abs("../../bin/base")
@@ -111,7 +111,7 @@ func buildCommit(t *testing.T, commit, to string) {
 	}
 }
 
-// levels is what the members know.
+// levels returns the feature levels that the members know.
 func (r *rolled) levels() (members []struct {
 	Name  string
 	Knows cluster.Level
@@ -129,7 +129,7 @@ func (r *rolled) levels() (members []struct {
 	return members
 }
 
-// leader is the node that leads.
+// leader returns the leader.
 func (r *rolled) leader() *mate {
 	r.t.Helper()
 	var leader *mate
@@ -149,7 +149,7 @@ func (r *rolled) leader() *mate {
 	return leader
 }
 
-// roll restarts a node in good order with a build.
+// roll restarts a node gracefully with a build.
 func (r *rolled) roll(m *mate, build string) {
 	r.t.Helper()
 	m.troubles.Add(1)
@@ -163,7 +163,7 @@ func (r *rolled) roll(m *mate, build string) {
 	m.troubles.Add(1)
 }
 
-// rollAll rolls all nodes that don't run a build yet, the leader last if last is set, else first.
+// rollAll rolls all nodes that don't run a build yet: the leader last if last is set, else first.
 func (r *rolled) rollAll(build string, last bool, nodes int) {
 	r.t.Helper()
 	for range nodes {
@@ -179,7 +179,7 @@ func (r *rolled) rollAll(build string, last bool, nodes int) {
 	}
 }
 
-// release is how a program calls itself.
+// release returns the release that a program reports.
 func release(t *testing.T, program string) string {
 	t.Helper()
 	out, err := exec.Command(program, "version", "--json").Output()
@@ -193,7 +193,7 @@ func release(t *testing.T, program string) string {
 	return b.Version
 }
 
-// halfTime is how long a cluster of both builds goes on.
+// halfTime is how long a cluster runs with both builds.
 func halfTime() time.Duration {
 	if testing.Short() {
 		return 10 * time.Second
@@ -201,14 +201,14 @@ func halfTime() time.Duration {
 	return time.Minute
 }
 
-// TestReleases rolls a cluster of the base commit to this tree under load, node by node, half and half for a while, back before
-// the level rises, and there again. No check fails, nothing is forgotten, and rules are in force within five seconds. When the
-// level has risen the base is not let in, and says which release it needs.
+// TestReleases rolls a cluster of the base commit to this tree under load: node by node, half and half for a while,
+// back before the level rises, and forward again. No check fails, nothing is forgotten, and rules are in force within
+// five seconds. Once the level has risen, the base is kept out and says which release it needs.
 func TestReleases(t *testing.T) {
 	r := newRolled(t, 5)
 	load := r.mixed(2)
 	defer load.halt()
-	// First the leader is one of the base, and followers are of this tree; then the other way round.
+	// First the leader runs the base and followers this tree; then the other way round.
 	r.rollAll(r.head, true, 2)
 	if leader := r.leader(); leader.build != r.base {
 		t.Errorf("%s leads, which is not of the base", leader.name)
@@ -236,7 +236,7 @@ func TestReleases(t *testing.T) {
 	r.oneState()
 }
 
-// oneState looks whether all have made the same of what was agreed on, as far as they know.
+// oneState checks that all nodes have derived the same state from the log, as far as they know.
 func (r *rolled) oneState() {
 	r.t.Helper()
 	for _, m := range r.nodes {
@@ -248,7 +248,8 @@ func (r *rolled) oneState() {
 	}
 }
 
-// TestReleasesUnderKills: half and half, led by either build, nodes are killed and come back by a snapshot of the other build.
+// TestReleasesUnderKills: half and half, led by either build, nodes are killed and come back by a snapshot of the other
+// build.
 func TestReleasesUnderKills(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the long form of make releases runs it")
@@ -277,7 +278,7 @@ func TestReleasesUnderKills(t *testing.T) {
 	r.away(r.follower(r.base), func() { r.crash(r.follower(r.head)) })
 	load.steps("two were away at once, one of either build")
 	r.rollAll(r.head, true, 5)
-	// One is away while the level rises, and meets that in a snapshot.
+	// One node is away while the level rises, and learns of it from a snapshot.
 	old := r.follower(r.head)
 	r.runs(old, r.base)
 	old.troubles.Add(1)
@@ -299,7 +300,7 @@ func TestReleasesUnderKills(t *testing.T) {
 	r.oneState()
 }
 
-// follower is a node of a build that doesn't lead.
+// follower returns a node of a build that doesn't lead.
 func (r *rolled) follower(build string) *mate {
 	r.t.Helper()
 	leader := r.leader()
@@ -312,7 +313,7 @@ func (r *rolled) follower(build string) *mate {
 	return nil
 }
 
-// leads restarts leaders of the other build until one of this build leads, rolling one to it if there are too few to vote.
+// leads restarts leaders of the other build until a node of this build leads. It gives up after 20 tries.
 func (r *rolled) leads(build string) {
 	r.t.Helper()
 	for range 20 {
@@ -334,7 +335,7 @@ func (r *rolled) crash(m *mate) {
 	m.troubles.Add(1)
 }
 
-// away is crash for a node that stays away until the leader has nothing left of the log that it lacks. meanwhile comes between.
+// away crashes a node and keeps it away until the leader's log no longer has what it lacks. meanwhile runs in between.
 func (r *rolled) away(m *mate, meanwhile func()) {
 	r.t.Helper()
 	m.kill()
@@ -359,7 +360,7 @@ func (r *rolled) pastSnapshots() {
 	process.Eventually(r.t, "the leader takes snapshots", func() bool { return taken(leader) >= before+2 })
 }
 
-// raised raises the level, and tries to come in with the base: as a member that is rolled back, and as another node.
+// raised raises the level, and tries to join with the base: as a member that is rolled back, and as another node.
 func (r *rolled) raised(load *mixed) {
 	t := r.t
 	code, out := r.nodes[1].command("level", "--raise")
@@ -387,7 +388,7 @@ func (r *rolled) raised(load *mixed) {
 	late.stop()
 }
 
-// keptOut waits until a node says why it can't take part, and looks whether it stays out.
+// keptOut waits until a node says why it can't take part, and checks that it stays out.
 func (r *rolled) keptOut(m *mate, why string) {
 	r.t.Helper()
 	process.Eventually(r.t, m.name+" says "+why, func() bool {

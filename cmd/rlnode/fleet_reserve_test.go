@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A thousand reservations over HTTP, fifty at a time, settled at other nodes: consumed is what was settled, and what was
-// reserved and not settled, to the token.
+// A thousand reservations over HTTP, fifty at a time, settled at other nodes. What is consumed equals, to the token,
+// what was settled plus what was reserved and not settled.
 func TestReservationsOverHTTP(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)

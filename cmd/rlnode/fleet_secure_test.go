@@ -26,7 +26,7 @@ import (
 
 const gossipKey = "c2l4dGVlbiBieXRlcyEhIQ==" // 16 bytes
 
-// secretFleet is a fleet whose nodes have the secret in a file each.
+// secretFleet returns a fleet whose nodes have the secret in a file each.
 func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
 	t.Helper()
 	if testing.Short() && raceDetector {
@@ -45,7 +45,7 @@ func secretFleet(t *testing.T, n int, s secret.Secret) *fleet {
 	return f
 }
 
-// writeSecrets writes a node's file and returns its name.
+// writeSecrets writes a node's file of secrets and returns its name.
 func (f *fleet) writeSecrets(node string, all ...secret.Secret) string {
 	f.t.Helper()
 	name := filepath.Join(f.dir, node+".secret")
@@ -67,8 +67,8 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// TestSecretIsChangedUnderLoad: the same with real processes. The old secret lets nobody in afterwards, and a node that is
-// restarted with the new one is back.
+// TestSecretIsChangedUnderLoad is TestSecretIsChangedInOneProcess with real processes. The old secret lets no node in
+// afterwards, and a node restarted with the new one is back.
 func TestSecretIsChangedUnderLoad(t *testing.T) {
 	t.Parallel()
 	old, next := secret.New(), secret.New()
@@ -85,7 +85,7 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 			})
 		}
 	}
-	time.Sleep(11 * time.Second) // after ten, what was not replaced is closed
+	time.Sleep(11 * time.Second) // connections that were not replaced are closed after ten
 	load.end()
 	if load.failed.Load() > 0 || load.total() == 0 {
 		t.Error("checks failed")
@@ -106,7 +106,8 @@ func TestSecretIsChangedUnderLoad(t *testing.T) {
 	f.whole()
 }
 
-// stays looks for some seconds whether a node answers that status at /readyz. It tries the whole time: there is nothing to wait for.
+// stays checks for some seconds that /readyz keeps answering this status. It polls the whole time, because there is no
+// event to wait for.
 func (f *fleet) stays(want int, nodes ...*mate) {
 	f.t.Helper()
 	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -118,8 +119,9 @@ func (f *fleet) stays(want int, nodes ...*mate) {
 	}
 }
 
-// TestStrangersStayOutside: who does not have the secret can't join, read or call, and what it sends disturbs nobody. Each
-// kind of message is tried, at each port, without a secret, with another one, and with certificates of its own.
+// TestStrangersStayOutside: without the secret, a stranger can't join, read or call, and what it sends disturbs no
+// node. Each kind of message is tried at each port: without a secret, with another one, and with the stranger's own
+// certificates.
 func TestStrangersStayOutside(t *testing.T) {
 	t.Parallel()
 	ours := secret.New()
@@ -169,7 +171,7 @@ func TestStrangersStayOutside(t *testing.T) {
 	}
 }
 
-// figure is what a metric without labels says.
+// figure returns the value of a metric without labels.
 func (m *mate) figure(name string) string {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/metrics", "", "")
@@ -196,7 +198,7 @@ func (f *fleet) nodeID(text string) ring.NodeID {
 
 var strangerID = ring.NodeID{0xee}
 
-// strangers are what somebody without the secret could come with.
+// strangers are the credentials that an attacker without the secret could use.
 func (f *fleet) strangers(cert, key string) map[string]peer.Credentials {
 	f.t.Helper()
 	other, err := secret.Open(f.writeSecrets("peer", secret.New()), strangerID, slog.New(slog.DiscardHandler))
@@ -232,7 +234,7 @@ func strangerPeers(t *testing.T, credentials peer.Credentials, region string) *p
 	return p
 }
 
-// tryCalls makes every call that there is, within the region and from another one.
+// tryCalls makes every kind of call, within the region and from another one.
 func tryCalls(t *testing.T, what string, credentials peer.Credentials, ip string, id ring.NodeID) {
 	t.Helper()
 	address := net.JoinHostPort(ip, "7947")
@@ -279,14 +281,14 @@ func tryRaft(t *testing.T, what string, credentials peer.Credentials, ip string,
 	}
 }
 
-// raftStream is what Raft's transport dials by.
+// raftStream is the layer that Raft's transport dials with.
 type raftStream struct{ peer.RaftLayer }
 
 func (s raftStream) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	return s.RaftLayer.Dial(string(address), timeout)
 }
 
-// tryBytes sends each kind of message of gossip as it is, in UDP and TCP, behind a label and without, and noise.
+// tryBytes sends each kind of gossip message in the clear, by UDP and TCP, with and without a label, and noise.
 func tryBytes(t *testing.T, address string) {
 	t.Helper()
 	for _, label := range []string{"", "\xf4\x06rlnode", "\xf4\x0arlnode-wan"} {
@@ -311,7 +313,7 @@ func tryBytes(t *testing.T, address string) {
 	}
 }
 
-// tryGossip joins the pools of the region and of all regions, without a key and with another one.
+// tryGossip joins the gossip of the region and of all regions, without a key and with a wrong one.
 func tryGossip(t *testing.T, bind, ip string) {
 	t.Helper()
 	for _, wan := range []bool{false, true} {

@@ -24,7 +24,7 @@ type fleet struct {
 	nodes []*mate
 }
 
-// mate is a node of a fleet, through its restarts.
+// mate is a node of a fleet, across its restarts.
 type mate struct {
 	*serving
 	fleet *fleet
@@ -32,11 +32,11 @@ type mate struct {
 	ip    string
 	args  []string
 	env   []string
-	build string      // the program that it runs; "": that of all tests
+	build string      // the program that it runs; empty for the one of all tests
 	ready atomic.Bool // as its load balancer sees it
 
-	dead     atomic.Bool  // it was killed; ready may say otherwise until its load balancer looks again
-	troubles atomic.Int64 // how often it was killed or paused; what was asked of it meanwhile doesn't count
+	dead     atomic.Bool  // it was killed; ready may be wrong until its load balancer polls again
+	troubles atomic.Int64 // how often it was killed or paused; requests meanwhile don't count
 }
 
 // newFleet starts n nodes at once and waits until they are one cluster.
@@ -61,13 +61,14 @@ var (
 	sites     atomic.Uint32
 )
 
-// newSite is a fleet without nodes, on addresses that no other test of this process has, and no other process by all odds.
+// newSite returns a fleet without nodes, on addresses that no other test of this process has and, most probably, no
+// other process.
 func newSite(t *testing.T) *fleet {
 	n := (firstSite + sites.Add(1)) % 60_000
 	return &fleet{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+n/250, n%250)}
 }
 
-// mate is a node that is not started yet.
+// mate returns a node that is not started yet.
 func (f *fleet) mate(i, expect int, args ...string) *mate {
 	m := &mate{fleet: f, name: fmt.Sprintf("n%d", i), ip: fmt.Sprintf("%s.%d", f.net, i)}
 	var seeds []string
@@ -97,7 +98,7 @@ func (m *mate) up() {
 	m.data, m.admin = "http://"+m.ip+":8080", "http://"+m.ip+":8081"
 }
 
-// waitReady waits until the node says that it is.
+// waitReady waits until the node reports ready.
 func (m *mate) waitReady() {
 	m.fleet.t.Helper()
 	process.Eventually(m.fleet.t, m.name+" is ready", func() bool {
@@ -111,7 +112,7 @@ func (m *mate) waitReady() {
 	})
 }
 
-// clusterState is what GET /v1/cluster answers.
+// clusterState is the answer of GET /v1/cluster.
 type clusterState struct {
 	Epoch        int64  `json:"epoch"`
 	Settled      bool   `json:"settled"`
@@ -137,13 +138,14 @@ func (m *mate) cluster() (c clusterState, err error) {
 	return c, err
 }
 
-// whole waits until every node that runs is in the ring, and all of them say the same.
+// whole waits until every running node is in the ring and all of them report the same.
 func (f *fleet) whole() {
 	f.t.Helper()
 	for _, m := range f.nodes {
 		m.waitReady()
 	}
-	// A node that stood still is refuted, ended and given its partitions again; on a busy machine that takes its time.
+	// After a stall, a node refutes the report of its death, is evicted and is given its partitions again. On a busy
+	// machine that takes long.
 	process.Within(f.t, time.Minute, "the cluster is whole", func() bool {
 		var first clusterState
 		for i, m := range f.nodes {
@@ -223,7 +225,7 @@ func (m *mate) kill() {
 	m.end()
 }
 
-// pause stops the process for a while.
+// pause stops the process for d.
 func (m *mate) pause(d time.Duration) {
 	m.ready.Store(false)
 	m.troubles.Add(1)
@@ -232,7 +234,7 @@ func (m *mate) pause(d time.Duration) {
 	m.signal(syscall.SIGCONT)
 }
 
-// traffic asks about subjects through nodes that are ready, as a load balancer would that looks at /readyz.
+// traffic makes checks at ready nodes, as a load balancer would that polls /readyz.
 type traffic struct {
 	fleet    *fleet
 	rule     string
@@ -261,7 +263,7 @@ func (f *fleet) traffic(rule string, keys []string, workers int) *traffic {
 	return l
 }
 
-// balance looks which nodes are ready.
+// balance polls which nodes are ready.
 func (l *traffic) balance() {
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
@@ -347,7 +349,7 @@ func (l *traffic) fail(format string, args ...any) {
 	}
 }
 
-// total is what was admitted so far.
+// total returns what was admitted so far.
 func (l *traffic) total() (n int64) {
 	for i := range l.admitted {
 		n += l.admitted[i].Load()
@@ -355,7 +357,7 @@ func (l *traffic) total() (n int64) {
 	return n
 }
 
-// end stops asking, and tells how it went.
+// end stops the traffic and logs the results.
 func (l *traffic) end() {
 	l.fleet.t.Helper()
 	close(l.stop)

@@ -18,13 +18,13 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// bill is what clients know of what they were admitted, by subject.
+// bill is what clients know they were admitted, by subject.
 type bill struct {
 	fleet    *fleet
 	keys     []string
 	answered []atomic.Int64 // cost of checks answered 200
-	unknown  []atomic.Int64 // cost of checks whose answer never came
-	checks   atomic.Int64   // answered 200
+	unknown  []atomic.Int64 // cost of checks whose answer was lost
+	checks   atomic.Int64   // number answered 200
 	at       []atomic.Int64 // cost of those, by node
 	stop     chan struct{}
 	done     sync.WaitGroup
@@ -63,7 +63,7 @@ func (b *bill) work(w int) {
 			b.unknown[key].Add(cost)
 			continue
 		}
-		// The status is the answer; if the rest does not come, the check was answered all the same.
+		// The status is the answer. Even if the rest does not arrive, the check was answered.
 		if resp.StatusCode == 200 {
 			b.answered[key].Add(cost)
 			b.checks.Add(1)
@@ -79,7 +79,7 @@ func (b *bill) end() {
 	b.done.Wait()
 }
 
-// month reads what a node says of this month.
+// month reads what a node reports for this month.
 func (m *mate) month() (rows map[string]int64, incomplete []string) {
 	m.fleet.t.Helper()
 	_, text, err := m.call("GET", m.admin+"/v1/usage/monthly", "", "")
@@ -105,8 +105,8 @@ func (m *mate) month() (rows map[string]int64, incomplete []string) {
 	return rows, a.Incomplete
 }
 
-// expect compares what a node says with what the clients know: nothing that was neither answered nor on its way is billed, and no
-// more than lost is missing.
+// expect compares a node's report with what the clients know. Nothing is billed that was neither answered nor in
+// flight, and at most lost is missing.
 func (b *bill) expect(at *mate, lost int64) {
 	t := b.fleet.t
 	t.Helper()
@@ -133,8 +133,8 @@ func (b *bill) expect(at *mate, lost int64) {
 	}
 }
 
-// A node of three is killed under load. While it is away, sums are incomplete and say so. When it is back it has what it had
-// written, nothing is counted twice, and what the others answered is right to the unit.
+// One of three nodes is killed under load. While it is away, sums are incomplete and say so. When it is back it has
+// what it had written, nothing is counted twice, and what the others answered is right to the unit.
 func TestMonthlyUsageThroughKills(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
@@ -173,7 +173,7 @@ func TestMonthlyUsageThroughKills(t *testing.T) {
 	if code, out := f.nodes[0].command("usage"); code != 0 || !strings.Contains(out, "year: "+b.keys[0]) {
 		t.Errorf("usage: %d %s", code, out)
 	}
-	for _, m := range f.nodes { // all that a node keeps is in its data directory, and bills are one file there
+	for _, m := range f.nodes { // everything a node keeps is in its data directory, and bills are one file there
 		if left, _ := filepath.Glob(filepath.Join(f.dir, m.name, "usage*")); len(left) != 1 {
 			t.Errorf("%s: have %v", m.name, left)
 		}

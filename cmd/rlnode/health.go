@@ -12,7 +12,7 @@ type healthCmd struct {
 	dataPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (healthCmd) Help() string {
 	return `For the health checks of containers, which have no curl. It prints one line.
 
@@ -26,7 +26,7 @@ Exit codes: 0 the node is ready, 1 it is not or can't be reached, 2 the command 
 
 // Run asks and prints the answer.
 func (c *healthCmd) Run(env *environment) error {
-	c.Token, c.TokenFile = "", "" // probes need none
+	c.Token, c.TokenFile = "", "" // probes need no token
 	n, err := c.node()
 	if err != nil {
 		return err

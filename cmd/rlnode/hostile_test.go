@@ -17,8 +17,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestHostileCalls makes calls of every method, most of them nonsense, at a node that has no secret: so at everything behind the
-// peer port. It goes on, and its memory returns to where it was. HOSTILE says how many calls.
+// TestHostileCalls makes calls of every method, most of them nonsense, to a node without a secret, so they reach
+// everything behind the peer port. The node must keep running, and its memory must return to where it was. HOSTILE sets
+// the number of calls.
 func TestHostileCalls(t *testing.T) {
 	t.Parallel()
 	calls, err := strconv.Atoi(os.Getenv("HOSTILE"))
@@ -76,7 +77,7 @@ func TestHostileCalls(t *testing.T) {
 	process.Eventually(t, "memory returns to where it was", func() bool { return memoryInUse(t, s) <= before+before/10+4<<20 })
 }
 
-// memoryInUse is the node's heap and stacks, after a collection.
+// memoryInUse returns the node's heap and stacks, after a garbage collection.
 func memoryInUse(t *testing.T, s *serving) int64 {
 	t.Helper()
 	if _, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); err != nil {
@@ -104,7 +105,7 @@ func memoryInUse(t *testing.T, s *serving) int64 {
 	return int64(sum)
 }
 
-// hostileBody is the body of a message, or nearly.
+// hostileBody returns the body of a message, or something close to one.
 func hostileBody(r *rand.Rand) []byte {
 	switch r.IntN(4) {
 	case 0:

@@ -17,7 +17,7 @@ type levelCmd struct {
 	answered
 }
 
-// Help tells what a level is for.
+// Help implements kong.HelpProvider. It explains what a level is for.
 func (levelCmd) Help() string {
 	return `What a release has that an older one can't read is used only when all members know it: from a feature level on that is
 agreed on. The level rises by itself an hour after all members run a release that knows a higher one; members are all
@@ -30,7 +30,7 @@ Examples:
   rlnode level --raise`
 }
 
-// Run prints it, or raises it.
+// Run prints the level, or raises it.
 func (c *levelCmd) Run(env *environment) error {
 	switch {
 	case c.To != 0 && !c.Raise:

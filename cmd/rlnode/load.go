@@ -20,11 +20,12 @@ import (
 // schedule says when requests are due. Without a rate they are due at once.
 type schedule struct {
 	start time.Time
-	rate  int // a second; 0: none
+	rate  int // requests per second; 0 for no limit
 	next  atomic.Int64
 }
 
-// wait takes the next place and returns when it was due, or false when ctx is over before.
+// wait takes the next slot and returns when it is due, with the time that it was due. It returns false if ctx ends
+// first.
 func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	if s.rate == 0 {
 		return time.Now(), ctx.Err() == nil
@@ -34,7 +35,7 @@ func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	return due, pause(ctx, time.Until(due))
 }
 
-// pause reports whether d has passed before ctx ended.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
@@ -47,10 +48,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// dialPause keeps a node that is away from being dialled as fast as it refuses.
+// dialPause limits how often an absent node is dialled; otherwise it would be as fast as it refuses.
 const dialPause = 10 * time.Millisecond
 
-// loader is one connection that asks again and again.
+// loader is one connection that asks repeatedly.
 type loader struct {
 	client   *fasthttp.HostClient
 	request  fasthttp.Request
@@ -92,7 +93,7 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 	return l
 }
 
-// run asks until ctx is over.
+// run asks until ctx ends.
 func (l *loader) run(ctx context.Context, due *schedule) {
 	defer l.client.CloseIdleConnections()
 	for {
@@ -102,7 +103,7 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 		}
 		if err := l.ask(ctx); err != nil {
 			if end, ok := ctx.Deadline(); ctx.Err() != nil || ok && !time.Now().Before(end) {
-				return // cut off by the end, not by the node
+				return // the end of the run cut it off, not the node
 			}
 			l.fail(err)
 			pause(ctx, dialPause)
@@ -113,7 +114,7 @@ func (l *loader) run(ctx context.Context, due *schedule) {
 	}
 }
 
-// ask makes one request and counts what it is answered.
+// ask makes one request and counts the decisions in its answer.
 func (l *loader) ask(ctx context.Context) error {
 	l.body = l.body[:0]
 	if l.batch > 1 {
@@ -131,7 +132,7 @@ func (l *loader) ask(ctx context.Context) error {
 	l.request.SetBodyRaw(l.body)
 	deadline := time.Now().Add(l.wait)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
-		deadline = end // an answer that comes after the time is up does not count
+		deadline = end // an answer that comes after the end does not count
 	}
 	if err := l.client.DoDeadline(&l.request, &l.response, deadline); err != nil {
 		return err
@@ -159,16 +160,16 @@ func (l *loader) count(status int, body []byte) error {
 	return nil
 }
 
-// quoteRule is a rule's name as JSON; no rule stays empty.
+// quoteRule returns a rule's name as JSON; empty if there is no rule.
 func quoteRule(name string) string {
 	if name == "" {
 		return ""
 	}
-	quoted, _ := json.Marshal(name) // a string can always be marshalled
+	quoted, _ := json.Marshal(name) // marshalling a string can't fail
 	return string(quoted)
 }
 
-// appendCheck writes the check of one subject, of a rule's quoted name or of all rules.
+// appendCheck appends a check of one subject, by one rule, whose name is quoted, or by all rules.
 func appendCheck(b []byte, rule string, key int) []byte {
 	if rule == "" {
 		b = append(b, `{"attributes":{"ip":"`...)

@@ -8,15 +8,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	_ "time/tzdata" // for TZ in log lines, where the system knows no zones; calendars have a database of their own
+	_ "time/tzdata" // for TZ in log lines if the system has no zones; calendars have their own database
 
 	"github.com/alecthomas/kong"
 )
 
-// Exit codes. check tells a refusal from an error by them, so its errors are exitUsage too.
+// Exit codes. Those of check tell a refusal from an error, so its errors are exitUsage too.
 const (
 	exitOK     = 0
-	exitFailed = 1 // an error; check: refused; validate: the file has mistakes
+	exitFailed = 1 // an error; for check, a refusal; for validate, mistakes in the file
 	exitUsage  = 2 // the command line is wrong
 )
 
@@ -25,16 +25,16 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// environment is what a command may touch of the world.
+// environment is what a command may use of the outside world.
 type environment struct {
-	ctx    context.Context // ends at a signal, except for serve, which has its own way with them
+	ctx    context.Context // ends at a signal, except for serve, which handles signals itself
 	args   []string
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
 }
 
-// exit is an error that decides the exit code. Without an error in it nothing more is printed.
+// exit is an error that sets the exit code. If err is nil, nothing more is printed.
 type exit struct {
 	code int
 	err  error
@@ -49,12 +49,12 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// errUsage marks an error of the command line that only a command itself can see.
+// errUsage returns an error of the command line that only the command itself can detect.
 func errUsage(format string, args ...any) error {
 	return &exit{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
 
-// run is the program: it parses args, runs the command and returns the exit code.
+// run is the whole program: it parses args, runs the command and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		args = []string{"--help"}
@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
 	}
-	helped := false // kong has printed what was asked for, and would go on
+	helped := false // kong has printed the help, and would otherwise continue
 	var flags cli
 	parser, err := kong.New(&flags,
 		kong.Name("rlnode"),
@@ -97,7 +97,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return report(stderr, command.Run(env))
 }
 
-// report prints an error and returns the exit code that it stands for.
+// report prints an error and returns its exit code.
 func report(stderr io.Writer, err error) int {
 	if err == nil {
 		return exitOK
@@ -114,7 +114,7 @@ func report(stderr io.Writer, err error) int {
 	return code
 }
 
-// hostName is the default name of a node.
+// hostName returns the default name of a node.
 func hostName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

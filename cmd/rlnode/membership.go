@@ -9,22 +9,22 @@ import (
 	"strings"
 )
 
-// placeCluster decides where the ports between nodes are. A node by itself that has no secret keeps them on loopback; what is wrong
-// with the others the node says.
+// placeCluster decides where the ports between nodes are bound. A node that is alone and has no secret keeps them on
+// loopback. The node itself reports what is wrong with other settings.
 func (c *serveCmd) placeCluster() {
 	bind, err := netip.ParseAddr(c.Bind)
-	if c.ClusterBind != "" || err != nil { // which is said elsewhere
+	if c.ClusterBind != "" || err != nil { // reported elsewhere
 		return
 	}
 	c.ClusterBind = c.Bind
-	open := c.ClusterSecretFile == "" && c.TLSCert == "" && !c.InsecureCluster // to anybody who gets there
+	open := c.ClusterSecretFile == "" && c.TLSCert == "" && !c.InsecureCluster // to anyone who can reach the ports
 	c.alone = open && len(c.Join) == 0 && len(c.WANJoin) == 0 && c.BootstrapExpect <= 1
 	if c.alone && !bind.IsLoopback() {
 		c.ClusterBind, c.Advertise = "127.0.0.1", "127.0.0.1"
 	}
 }
 
-// readGossipKey is the key of --gossip-key; nil without one.
+// readGossipKey returns the key of --gossip-key; nil if it is not set.
 func (c *serveCmd) readGossipKey() ([]byte, error) {
 	text := c.GossipKey
 	if c.GossipKeyFile != "" {
@@ -46,7 +46,7 @@ func (c *serveCmd) readGossipKey() ([]byte, error) {
 	return key, nil
 }
 
-// warnOfProtection logs who can get in at the ports between nodes, where that may not be meant.
+// warnOfProtection logs who can get in through the ports between nodes if that may not be intended.
 func (c *serveCmd) warnOfProtection(log *slog.Logger) {
 	switch {
 	case c.InsecureCluster:

@@ -39,7 +39,7 @@ func TestMillionKeys(t *testing.T) {
 			t.Fatalf("from key %d: have %d, %v", from, status, err)
 		}
 	}
-	// Saving them takes memory for a while; it must come back.
+	// Saving them takes memory for a while, which must be returned.
 	var grown int64
 	deadline := time.Now().Add(process.Patience)
 	for grown = resident(t, s) - before; grown > 100*keys && time.Now().Before(deadline); grown = resident(t, s) - before {
@@ -60,7 +60,7 @@ func TestMillionKeys(t *testing.T) {
 	s.stop()
 }
 
-// resident is the node's resident memory in bytes.
+// resident returns the node's resident memory in bytes.
 func resident(t *testing.T, s *serving) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// docs/operations.md names metrics that a node shows, but for those of other regions, which a node by itself does not have, and of
-// rules and checks.
+// A node shows the metrics that docs/operations.md names, except those of other regions, which a node alone does not
+// have, and those of rules and checks.
 func TestDocsNameMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/operations.md")
@@ -38,7 +38,7 @@ func TestDocsNameMetrics(t *testing.T) {
 			t.Logf("a node does not show %s", lacks)
 		}
 	})
-	// Some come with the first checkpoint, or the first look at the processors.
+	// Some appear with the first checkpoint, or with the first measurement of the processors.
 	process.Eventually(t, "the node shows every metric that docs/operations.md names", func() bool {
 		resp, err := s.client.Get(s.admin + "/metrics")
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-var binary string // the program, built once for all tests
+var binary string // path of the program, built once for all tests
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "rlnode-test-*")
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !isSet("test.parallel") {
-		_ = flag.Set("test.parallel", "4") // most of their time the tests wait for processes
+		_ = flag.Set("test.parallel", "4") // most of the time the tests wait for processes
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
@@ -51,7 +51,7 @@ func isSet(name string) (set bool) {
 	return set
 }
 
-// cleanEnv is the environment without any setting of rlnode.
+// cleanEnv returns the environment without any setting of rlnode.
 func cleanEnv(more ...string) []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -68,9 +68,9 @@ type serving struct {
 	cmd         *exec.Cmd
 	log         *process.Output
 	data, admin string        // URLs
-	exited      chan struct{} // closed at its end
+	exited      chan struct{} // closed when it ends
 	client      *http.Client
-	program     string // "": the one that is built for all tests
+	program     string // empty for the one built for all tests
 }
 
 // launch starts a node on free ports of 127.0.0.1 without waiting for it.
@@ -79,7 +79,7 @@ func launch(t *testing.T, dir string, env []string, args ...string) *serving {
 	return newServing(t).launch(env, append([]string{"serve", "--data-dir", dir, "--http-port", "0", "--admin-port", "0"}, args...))
 }
 
-// launchBare starts the program with these arguments and nothing else.
+// launchBare starts the program with only these arguments.
 func launchBare(t *testing.T, args ...string) *serving {
 	t.Helper()
 	return newServing(t).launch(nil, args)
@@ -105,7 +105,7 @@ func (s *serving) launch(env, args []string) *serving {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		defer close(s.exited)
-		s.cmd.Wait() // the state is looked at by whoever wants it
+		s.cmd.Wait() // callers read the state themselves
 	})
 	t.Cleanup(func() {
 		s.cmd.Process.Kill() // if it still runs
@@ -140,7 +140,7 @@ func (s *serving) ready() {
 	})
 }
 
-// end waits for the process and returns its exit code, −1 after a signal.
+// end waits for the process and returns its exit code; −1 after a signal.
 func (s *serving) end() int {
 	s.t.Helper()
 	select {
@@ -151,7 +151,7 @@ func (s *serving) end() int {
 	return s.cmd.ProcessState.ExitCode()
 }
 
-// stop ends the node in good order.
+// stop ends the node gracefully.
 func (s *serving) stop() {
 	s.t.Helper()
 	s.signal(syscall.SIGTERM)
@@ -167,7 +167,7 @@ func (s *serving) signal(sig syscall.Signal) {
 	}
 }
 
-// call makes a request and returns status and body.
+// call makes a request and returns the status and the body.
 func (s *serving) call(method, url, token, body string) (int, string, error) {
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *serving) check(body string) int {
 	return status
 }
 
-// used is how much a subject has used of the first limit of a rule.
+// used returns how much a subject has used of the first limit of a rule.
 func (s *serving) used(rule, key string) int64 {
 	s.t.Helper()
 	var usage struct {

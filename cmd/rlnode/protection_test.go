@@ -16,7 +16,8 @@ import (
 	"github.com/rlnode/rlnode/internal/secret"
 )
 
-// TestProtection: the ports between nodes are never open to a network without a secret, and who is refused reads what to do.
+// TestProtection: the ports between nodes are never open to a network without a secret, and the refusal says what to
+// do.
 func TestProtection(t *testing.T) {
 	clearEnv(t)
 	good := file(t, "cluster.secret", secret.New().String()+"\n")
@@ -26,9 +27,9 @@ func TestProtection(t *testing.T) {
 	both := []string{"--cluster-secret-file", "--insecure-cluster"} // the ways out
 	for _, test := range []struct {
 		args    string
-		cluster string   // the address of the ports between nodes
+		cluster string   // address of the ports between nodes
 		alone   bool     // no other node can join
-		wrong   []string // parts of the error; nil: none
+		wrong   []string // parts of the error; nil for no error
 	}{
 		{args: "", cluster: "127.0.0.1", alone: true},
 		{args: "--bind ::1", cluster: "::1", alone: true},
@@ -79,14 +80,14 @@ func TestProtection(t *testing.T) {
 	}
 }
 
-// TestListensOnLoopback reads from the kernel on what a node listens that has no flag, or only opens its data plane.
+// TestListensOnLoopback reads from the kernel where a node listens that has no flag, or only opens its data plane.
 func TestListensOnLoopback(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(process.FreePort(t))
 	for _, test := range []struct {
 		name string
 		args []string
-		open string // the port that others reach; empty: none
+		open string // the port that others reach; empty if none
 	}{
 		{name: "serve", args: []string{"--http-port", "0"}},
 		{name: "serve --bind 0.0.0.0", args: []string{"--bind", "0.0.0.0", "--http-port", port}, open: port},
@@ -94,10 +95,10 @@ func TestListensOnLoopback(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
 			s.ready()
-			// The last port is opened when the node has become a voter.
+			// The last port opens when the node becomes a voter.
 			process.Eventually(t, "the node gossips between regions", func() bool { return strings.Contains(s.log.String(), "wan_port=") })
 			sockets := listening(t, s.cmd.Process.Pid)
-			if len(sockets) < 7 { // two planes; gossip and that between regions, TCP and UDP; calls between nodes
+			if len(sockets) < 7 { // two planes; gossip in and between regions, TCP and UDP; calls between nodes
 				t.Errorf("have only %v", sockets)
 			}
 			opened := false
@@ -120,7 +121,7 @@ func TestListensOnLoopback(t *testing.T) {
 	}
 }
 
-// TestTwoNodesByThemselves: neither needs a port that the other has.
+// TestTwoNodesByThemselves: two nodes alone don't compete for ports.
 func TestTwoNodesByThemselves(t *testing.T) {
 	t.Parallel()
 	for range 2 {
@@ -147,7 +148,7 @@ func TestSecretCommand(t *testing.T) {
 	}
 }
 
-// listening lists on what a process listens, TCP and UDP.
+// listening lists the TCP and UDP addresses on which a process listens.
 func listening(t *testing.T, pid int) (all []netip.AddrPort) {
 	t.Helper()
 	inodes := make(map[string]bool)
@@ -179,7 +180,8 @@ func listening(t *testing.T, pid int) (all []netip.AddrPort) {
 	return all
 }
 
-// kernelAddress reads an address as the kernel's tables have it: hexadecimal words in the machine's order, little-endian here.
+// kernelAddress parses an address from the kernel's tables: hexadecimal words in the machine's order, little-endian
+// here.
 func kernelAddress(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	host, port, _ := strings.Cut(text, ":")

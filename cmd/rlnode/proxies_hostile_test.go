@@ -16,8 +16,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// hostileRequests are requests of a caller who is over its limit, by what they try. None may reach the application: whatever
-// the proxy does with them, they must not look to it as if rlnode were away.
+// hostileRequests are requests of a caller over its limit, by what they try. None may reach the application: whatever
+// the proxy does with them, it must not conclude that rlnode is away.
 func hostileRequests() map[string]string {
 	all := map[string]string{}
 	request := func(name, line string, headers ...string) {
@@ -82,7 +82,8 @@ func hostileRequests() map[string]string {
 	return all
 }
 
-// TestProxiesRefuseHostileRequests: nothing that a caller sends takes rlnode for away, and so lets it, or others, through.
+// TestProxiesRefuseHostileRequests: nothing that a caller sends makes the proxy conclude that rlnode is away, and so
+// lets requests through.
 func TestProxiesRefuseHostileRequests(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestProxiesRefuseHostileRequests(t *testing.T) {
 	}
 }
 
-// raw sends bytes and returns the status of what comes back, 0 when nothing does.
+// raw sends bytes and returns the status of the answer, or 0 without one.
 func (s *proxied) raw(last int, text string) int {
 	s.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}}
@@ -127,11 +128,11 @@ func (s *proxied) raw(last int, text string) int {
 		s.t.Fatal(err)
 	}
 	defer c.Close()
-	// Some requests have no end; for others a second is ample, and what comes later shows at the application all the same.
+	// Some requests have no end. For the others a second is ample, and anything later still shows at the application.
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		s.t.Fatal(err)
 	}
-	io.WriteString(c, text) // the proxy may hang up before its end
+	io.WriteString(c, text) // the proxy may hang up before the end
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0
@@ -141,7 +142,8 @@ func (s *proxied) raw(last int, text string) int {
 	return resp.StatusCode
 }
 
-// TestProxiesRefuseByOtherAnswers: trouble of rlnode's passes where the example says so, and every other answer but 200 refuses.
+// TestProxiesRefuseByOtherAnswers: requests pass on rlnode's errors where the example says so; any other answer but 200
+// refuses.
 func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -166,7 +168,7 @@ func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 			}
 			node.answer(hangsUp)
 			s.passes("rlnode hangs up", true, false)
-			node.answer(talksNonsense) // nginx takes it for an answer
+			node.answer(talksNonsense) // nginx treats it as an answer
 			s.passes("rlnode talks nonsense", e.program != "nginx", false)
 			proxy.stop()
 			proxy = s.proxy(false)
@@ -177,7 +179,7 @@ func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 	}
 }
 
-// passes checks whether requests reach the application, and those for /login.
+// passes checks whether requests reach the application, and whether those for /login do.
 func (s *proxied) passes(what string, others, logins bool) {
 	s.t.Helper()
 	for target, want := range map[string]bool{"/a": others, "/login": logins} {
@@ -196,7 +198,7 @@ const (
 	doesNotAnswer
 )
 
-// fakeNode answers proxies as it is told.
+// fakeNode answers proxies as configured.
 type fakeNode struct {
 	mu  sync.Mutex // guards how
 	how int
@@ -209,7 +211,7 @@ func (f *fakeNode) answer(how int) {
 	f.how = how
 }
 
-// fake serves a fake node where the real one was.
+// fake serves a fake node at the real node's address.
 func (s *proxied) fake() *fakeNode {
 	f := &fakeNode{end: make(chan struct{})}
 	ln, err := net.Listen("tcp", s.ip+":8080")

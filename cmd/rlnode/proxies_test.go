@@ -25,12 +25,12 @@ const proxyExamples = "../../examples/proxies"
 // example is a proxy with its example configuration.
 type example struct {
 	program string
-	ip      string            // of all that listens, instead of 127.0.0.1
-	files   map[string]string // where they are written: where they stand in the examples
-	extra   map[string]string // what stands before an example's text, or by itself
+	ip      string            // of all listeners, instead of 127.0.0.1
+	files   map[string]string // their paths in the examples, by where they are written
+	extra   map[string]string // text to put before an example's, or a file of its own
 	args    []string
-	away    []int // what /login is answered when rlnode is away
-	tells   bool  // what is left, with every answer
+	away    []int // possible answers to /login while rlnode is away
+	tells   bool  // reports what is left with every answer
 }
 
 func proxies() []example {
@@ -61,9 +61,9 @@ http {
 	}
 }
 
-// The proxies let ten requests pass and refuse the eleventh, and go on as their configurations say when rlnode hangs
-// or is stopped. The limits of their patience are those of the examples where rlnode hangs; for the rest they are
-// longer, so that a slow machine does not look like an absent node.
+// The proxies let ten requests pass and refuse the eleventh. If rlnode hangs or is stopped, they act as configured.
+// While rlnode hangs, their timeouts are those of the examples. Otherwise they are longer, so that a slow machine does
+// not look like an absent node.
 func TestProxies(t *testing.T) {
 	for _, e := range proxies() {
 		t.Run(e.program, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// installed skips the test where the proxy is missing.
+// installed skips the test if the proxy is missing.
 func (e *example) installed(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath(e.program); err != nil {
@@ -101,12 +101,12 @@ type proxied struct {
 	node *serving
 
 	mu   sync.Mutex // guards seen
-	seen []string   // requests that the application got: method, target, body
+	seen []string   // requests that the application received: method, target, body
 
-	received atomic.Int64 // bytes that the application got
+	received atomic.Int64 // bytes that the application received
 }
 
-// countedListener counts what its connections receive: the application, too, refuses what it can't read.
+// countedListener counts what its connections receive, because the application also refuses what it can't read.
 type countedListener struct {
 	net.Listener
 	received *atomic.Int64
@@ -151,7 +151,7 @@ func (s *proxied) start() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	// The example's rules, but their windows do not turn during a test.
+	// Use the example's rules, but with windows that don't turn during a test.
 	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
 		s.t.Fatal("the example's rule per-address is not what it was")
@@ -173,7 +173,7 @@ func (s *proxied) app(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "app")
 }
 
-// reached is what the application got since the last call.
+// reached returns what the application received since the last call.
 func (s *proxied) reached() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +249,7 @@ func (s *proxied) proxy(patient bool) *running {
 	return p
 }
 
-// stop ends the proxy; its workers end with it only if it is asked to.
+// stop ends the proxy. Its workers end with it only on SIGTERM.
 func (p *running) stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -260,7 +260,7 @@ func (p *running) stop() {
 	}
 }
 
-// from asks the proxy as a caller with an address of its own, 127.0.62.last, who forges what can be forged.
+// from makes a request as a caller with the address 127.0.62.last, who forges everything that can be forged.
 func (s *proxied) from(last int, method, target, body string) *http.Response {
 	s.t.Helper()
 	r, err := http.NewRequest(method, "http://"+s.ip+":8000", strings.NewReader(body))
@@ -293,7 +293,7 @@ func (s *proxied) from(last int, method, target, body string) *http.Response {
 	return resp
 }
 
-// expect asks and holds the answer's status to one of want.
+// expect makes a request and checks that the answer's status is one of want.
 func (s *proxied) expect(what string, last int, method, target string, want ...int) *http.Response {
 	s.t.Helper()
 	resp := s.from(last, method, target, "")
@@ -306,7 +306,7 @@ func (s *proxied) expect(what string, last int, method, target string, want ...i
 	return resp
 }
 
-// hangs: a node that does not answer holds nobody up.
+// hangs: a node that does not answer delays no request for long.
 func (s *proxied) hangs() {
 	s.node.signal(syscall.SIGSTOP)
 	process.Eventually(s.t, "the node has stopped", s.node.paused)
@@ -323,7 +323,7 @@ func (s *proxied) hangs() {
 	s.reached()
 }
 
-// paused reports whether all threads of the process have taken note of SIGSTOP, where the system tells.
+// paused reports whether all threads of the process have stopped after SIGSTOP, if the system shows that.
 func (s *serving) paused() bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.cmd.Process.Pid))
 	for _, name := range threads {
@@ -335,7 +335,7 @@ func (s *serving) paused() bool {
 	return true
 }
 
-// limits: ten pass, the eleventh is refused, whatever the caller says who it is.
+// limits: ten requests pass and the eleventh is refused, whatever identity the caller claims.
 func (s *proxied) limits() {
 	for i := range 10 {
 		resp := s.expect("within the limit", 91, "GET", fmt.Sprintf("/a?%d", i), 200)
@@ -365,7 +365,7 @@ func (s *proxied) limits() {
 	s.reached()
 }
 
-// refusal checks what a caller sees of one.
+// refusal checks what a caller sees of a refusal.
 func (s *proxied) refusal(resp *http.Response) {
 	s.t.Helper()
 	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || after < 1 {
@@ -381,7 +381,7 @@ func (s *proxied) refusal(resp *http.Response) {
 	}
 }
 
-// leavesAlone: what the application gets and answers is not changed.
+// leavesAlone: the proxy doesn't change what the application receives and answers.
 func (s *proxied) leavesAlone() {
 	for _, status := range []int{403, 404, 429, 500, 503} {
 		if resp := s.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
@@ -398,7 +398,7 @@ func (s *proxied) leavesAlone() {
 	}
 }
 
-// stops: without rlnode requests pass, but no logins; with it, what was used is used.
+// stops: without rlnode, requests pass except for logins. Once it is back, what was used is still used.
 func (s *proxied) stops() {
 	s.node.stop()
 	resp := s.expect("rlnode is stopped", 91, "GET", "/a", 200)

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// readExample reads an example's YAML strictly into v, which has all keys that there may be.
+// readExample reads an example's YAML strictly into v, which must have all keys that may occur.
 func readExample(t *testing.T, name string, v any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(proxyExamples, name))
@@ -27,7 +27,7 @@ func readExample(t *testing.T, name string, v any) {
 	}
 }
 
-// The rules that all examples are written for know the caller's key by its fingerprint only.
+// The rules that all examples share know the caller's key only by its fingerprint.
 func TestProxyExamplesRules(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	if err != nil {
@@ -69,7 +69,7 @@ type extAuthz struct {
 	} `yaml:"http_service"`
 }
 
-// envoyManager is what the example sets of its HttpConnectionManager.
+// envoyManager is what the example sets of Envoy's HttpConnectionManager.
 type envoyManager struct {
 	Type             string        `yaml:"@type"`
 	Stat             string        `yaml:"stat_prefix"`
@@ -93,8 +93,8 @@ type envoyManager struct {
 	} `yaml:"route_config"`
 }
 
-// Envoy is not run here: its configuration asks about every request, with the headers that it sets itself and the key, and lets
-// pass without an answer what is not /login.
+// Envoy is not run here. Its configuration asks about every request, with the headers that Envoy sets itself and the
+// key. Without an answer it lets all but /login pass.
 func TestEnvoyExample(t *testing.T) {
 	var all struct {
 		Resources struct {
@@ -154,8 +154,8 @@ func TestEnvoyExample(t *testing.T) {
 	}
 }
 
-// Traefik is not run here: its configuration asks about every request, with the headers that it sets itself and the key. It has
-// no way to let a request pass without an answer.
+// Traefik is not run here. Its configuration asks about every request, with the headers that Traefik sets itself and
+// the key. Traefik can't let a request pass without an answer.
 func TestTraefikExample(t *testing.T) {
 	var entries struct {
 		EntryPoints map[string]struct{ Address string } `yaml:"entryPoints"`

@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector: the program is built with it when the tests are.
+// raceDetector reports whether the tests, and so the program, are built with the race detector.
 const raceDetector = true

@@ -25,7 +25,7 @@ type recoverCmd struct {
 	Address string `placeholder:"HOST:PORT" help:"Where the node takes calls from others, its --advertise and --peer-port (default: as it was)."`
 }
 
-// Help says what is lost.
+// Help implements kong.HelpProvider. It says what recovering loses.
 func (recoverCmd) Help() string {
 	return `For a cluster that has lost the majority of its voters for good, and so can't agree on anything: one node that is
 left becomes the only voter, and the others join it. If the lost nodes can come back with their disks, start them
@@ -66,7 +66,7 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	if err != nil {
 		return errUsage("%w", err)
 	}
-	// Opening would begin a new node where there is none.
+	// Opening the store of a missing node would create a new one.
 	for _, name := range []string{"", "node.json", "raft.db"} {
 		if _, err := os.Stat(filepath.Join(c.DataDir, name)); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s is not the data directory of a node: %w", c.DataDir, err)
@@ -108,7 +108,7 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 	return err
 }
 
-// skipped is --hash, checked against --skip.
+// skipped returns --hash, checked against --skip.
 func (c *recoverCmd) skipped() (hash [sha256.Size]byte, err error) {
 	switch {
 	case c.Skip == 0 && c.Hash == "":
@@ -125,7 +125,7 @@ func (c *recoverCmd) skipped() (hash [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(b), nil
 }
 
-// checkPeerAddress checks host:port; an empty one is right.
+// checkPeerAddress checks host:port. An empty address is valid.
 func checkPeerAddress(address string) error {
 	if address == "" {
 		return nil

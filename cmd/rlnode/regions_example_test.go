@@ -13,11 +13,11 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// typed types the commands of an example's README, on addresses of this test's own.
+// typed runs the commands of an example's README, on addresses of this test's own.
 type typed struct {
 	t    *testing.T
 	text string
-	dir  string // where they are typed
+	dir  string // the working directory
 }
 
 func newTyped(t *testing.T, folder string) *typed {
@@ -42,7 +42,7 @@ func newTyped(t *testing.T, folder string) *typed {
 	return x
 }
 
-// block is the code block after <!-- KIND NAME -->. The program is built already.
+// block returns the code block after <!-- KIND NAME -->. The program is already built.
 func (x *typed) block(mark string) string {
 	x.t.Helper()
 	_, rest, ok := strings.Cut(x.text, "<!-- "+mark+" -->\n```sh\n")
@@ -54,7 +54,7 @@ func (x *typed) block(mark string) string {
 	return strings.ReplaceAll(code, "127.0.0.", "127.0.35.")
 }
 
-// background types a block that goes on until the test ends.
+// background runs a block until the test ends.
 func (x *typed) background(name string) {
 	x.t.Helper()
 	log := &process.Output{}
@@ -73,7 +73,7 @@ func (x *typed) background(name string) {
 	})
 }
 
-// run types a block and returns what it prints.
+// run runs a block and returns its output.
 func (x *typed) run(name string) string {
 	x.t.Helper()
 	c := exec.Command("bash", "-e", "-c", x.block("run "+name))
@@ -129,7 +129,8 @@ func TestRegionsExample(t *testing.T) {
 	}
 }
 
-// regionsSeen is how many regions a node can reach, its own included, that all go by the rules that it has.
+// regionsSeen returns how many committed regions a node can reach, including its own; 0 unless all regions are known to
+// use the node's rules.
 func regionsSeen(ip string) (n int) {
 	resp, err := http.Get("http://" + ip + ":8081/v1/cluster")
 	if err != nil {

@@ -19,13 +19,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// connection is how every client command reaches a node.
+// connection has the flags for reaching a node, which all client commands share.
 type connection struct {
 	CA      string        `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file, besides the system's."`
 	Timeout time.Duration `default:"10s" help:"How long to wait for an answer."`
 }
 
-// dataPlane is the flags of commands that ask for decisions.
+// dataPlane has the flags of commands that ask for decisions.
 type dataPlane struct {
 	Addr  string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
 	Token string `env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
@@ -34,7 +34,7 @@ type dataPlane struct {
 	connection
 }
 
-// adminPlane is the flags of commands that look after a node.
+// adminPlane has the flags of commands that manage a node.
 type adminPlane struct {
 	Admin string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
 	Token string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token, if the node asks for one. ps shows what stands here: the environment or a file is better."`
@@ -43,7 +43,7 @@ type adminPlane struct {
 	connection
 }
 
-// answered is the flags of commands that print what the admin plane answers.
+// answered has the flags of commands that print an answer of the admin plane.
 type answered struct {
 	JSON bool `help:"Print the node's answer as it is."`
 	adminPlane
@@ -57,7 +57,7 @@ func (f *adminPlane) node() (*remote, error) {
 	return f.reach("--admin", f.Admin, &f.Token, &f.TokenFile)
 }
 
-// show asks a node and prints its answer: as it is, or as text makes it.
+// show sends r to a node and prints the answer, either raw or formatted by text.
 func show[T any](env *environment, c *answered, r request, text func(io.Writer, *T) error) error {
 	n, err := c.node()
 	if err != nil {
@@ -70,7 +70,7 @@ func show[T any](env *environment, c *answered, r request, text func(io.Writer, 
 	return printReply(env, c.JSON, answer, text)
 }
 
-// printReply prints an answer: as it is, or as text makes it.
+// printReply prints an answer, either raw or formatted by text.
 func printReply[T any](env *environment, asJSON bool, r *reply, text func(io.Writer, *T) error) error {
 	if asJSON {
 		_, err := fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
@@ -83,7 +83,7 @@ func printReply[T any](env *environment, asJSON bool, r *reply, text func(io.Wri
 	return text(env.stdout, v)
 }
 
-// printTable prints rows in columns, which header and line divide by tabs.
+// printTable prints rows in columns, which tabs in header and line separate.
 func printTable[R any](w io.Writer, header string, rows []R, line func(R) string) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, header)
@@ -93,7 +93,7 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 	return table.Flush()
 }
 
-// remote is one plane of a node, seen by a client.
+// remote is a client of one plane of a node.
 type remote struct {
 	base    string // scheme and host
 	token   string
@@ -101,15 +101,15 @@ type remote struct {
 	client  *http.Client
 }
 
-// maxReply bounds what is read of an answer: the largest is a document of rules, 8 MiB before it is put in JSON.
+// maxReply bounds what is read of an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// reach makes a client of the plane at address, which flag names. The token may be in a file.
+// reach returns a client of the plane at address, which was given by flag. The token may be in a file.
 func (c *connection) reach(flag, address string, token, tokenFile *string) (*remote, error) {
 	if err := takeToken("--token", token, *tokenFile); err != nil {
 		return nil, errUsage("%w", err)
 	}
-	*tokenFile = "" // it is read
+	*tokenFile = "" // already read
 	base, err := parseBase(address)
 	if err != nil {
 		return nil, errUsage("%s: %w", flag, err)
@@ -128,7 +128,7 @@ func (c *connection) reach(flag, address string, token, tokenFile *string) (*rem
 	}, nil
 }
 
-// parseBase reads an address of a node: a URL without a path, or only host and port.
+// parseBase reads the address of a node: a URL without a path, or just host and port.
 func parseBase(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		address = "http://" + address
@@ -165,26 +165,26 @@ func (c *connection) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// request is one call of a node.
+// request is one call to a node.
 type request struct {
-	method      string // empty: GET
+	method      string // GET if empty
 	path        string // escaped
 	query       url.Values
 	contentType string
 	accept      string
 	ifMatch     string
 	body        []byte
-	patience    time.Duration // the least time for the answer, whatever --timeout says
+	patience    time.Duration // the least time to wait for the answer, even if --timeout is shorter
 }
 
-// reply is a node's answer, of whatever status.
+// reply is a node's answer of any status.
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// send makes a call. A status of 400 or above is an error, as the node explains it.
+// send makes a call. A status of 400 or above becomes an error with the node's explanation.
 func (n *remote) send(ctx context.Context, r request) (*reply, error) {
 	answer, err := n.exchange(ctx, r)
 	if err != nil {
@@ -196,7 +196,7 @@ func (n *remote) send(ctx context.Context, r request) (*reply, error) {
 	return answer, nil
 }
 
-// exchange makes a call and returns whatever the answer is.
+// exchange makes a call and returns the answer, whatever its status.
 func (n *remote) exchange(ctx context.Context, r request) (*reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(n.timeout, r.patience))
 	defer cancel()
@@ -248,7 +248,7 @@ func (n *remote) read(resp *http.Response) (*reply, error) {
 	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
-// unreachable says in one line why there was no answer.
+// unreachable explains in one line why there was no answer.
 func (n *remote) unreachable(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -260,7 +260,7 @@ func (n *remote) unreachable(err error) error {
 	return fmt.Errorf("can't reach a node at %s: %w", n.base, err)
 }
 
-// problem is an answer that tells an error.
+// problem is an answer that reports an error.
 type problem struct {
 	Status int
 	Title  string `json:"title"`
@@ -278,7 +278,7 @@ func newProblem(r *reply) *problem {
 	return p
 }
 
-// Error is the node's explanation.
+// Error returns the node's explanation.
 func (p *problem) Error() string {
 	text := p.Detail
 	if text == "" {
@@ -298,11 +298,11 @@ func (r *reply) decode(v any) error {
 	return nil
 }
 
-// keyText is the key of a subject as a query has it: the one value, or a JSON array of several.
+// keyText returns a subject's key as a query has it: the single value, or a JSON array of several.
 func keyText(key []string) string {
 	if len(key) == 1 {
 		return key[0]
 	}
-	text, _ := json.Marshal(append([]string{}, key...)) // strings can always be marshalled
+	text, _ := json.Marshal(append([]string{}, key...)) // marshalling strings can't fail
 	return string(text)
 }

@@ -25,7 +25,7 @@ type replayCmd struct {
 	MaxCounters int64    `default:"10000000" help:"Bound on counters in memory (default ${default})."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (replayCmd) Help() string {
 	return `The limiter on virtual time: each record is a check at its own time. No node is needed.
 
@@ -43,7 +43,7 @@ Examples:
 In the JSON a rule's "refused" counts what it refused, and for a shadow rule what it would have.`
 }
 
-// check finds what is wrong on the command line.
+// check finds mistakes on the command line.
 func (c *replayCmd) check() error {
 	if c.JSON && c.Decisions == "-" {
 		return errUsage("--json and --decisions - both write to standard output")
@@ -123,7 +123,7 @@ func (c *replayCmd) print(env *environment, report *replay.Report) error {
 	return json.NewEncoder(env.stdout).Encode(report)
 }
 
-// compile reads the rules; mistakes and warnings go to standard error.
+// compile reads the rules. Mistakes and warnings go to standard error.
 func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
 	doc, err := loadRules(env, c.Rules, env.stderr)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
 	return set, nil
 }
 
-// openDecisions returns where decisions go, nil for nowhere.
+// openDecisions returns where decisions go; nil if they are not wanted.
 func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	switch c.Decisions {
 	case "":
@@ -145,7 +145,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	case "-":
 		return env.stdout, nil
 	}
-	// A slip of the hand must not empty the log.
+	// A typing error must not overwrite a log or the rules.
 	if info, err := os.Stat(c.Decisions); err == nil {
 		for _, name := range append([]string{c.Rules}, c.Logs...) {
 			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
@@ -156,12 +156,12 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 	return os.Create(c.Decisions)
 }
 
-// openLogs opens all logs before the first is read, so that a wrong name is known at once.
+// openLogs opens all logs before the first is read, so that a wrong name is reported at once.
 func openLogs(env *environment, names []string, p *progress) (inputs []replay.Input, closeAll func(), err error) {
 	var files []*os.File
 	closeAll = func() {
 		for _, f := range files {
-			f.Close() // only read from
+			f.Close() // read-only
 		}
 	}
 	for _, name := range names {
@@ -194,9 +194,9 @@ func (c *countingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// progress is a bar on a terminal, nothing elsewhere. It is used by one goroutine.
+// progress is a progress bar on a terminal; elsewhere it shows nothing. Only one goroutine may use it.
 type progress struct {
-	w           io.Writer // nil: not a terminal
+	w           io.Writer // nil if not a terminal
 	total, read int64     // bytes of the logs
 	last        time.Time
 	shown       bool
@@ -210,7 +210,7 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// update draws the bar, at most ten times a second. Reading is its first half, deciding the second.
+// update draws the bar, at most ten times a second. Reading is the first half, deciding the second.
 func (p *progress) update(lines, decided int64) {
 	now := time.Now()
 	if p.w == nil || now.Sub(p.last) < 100*time.Millisecond {
@@ -229,7 +229,7 @@ func (p *progress) update(lines, decided int64) {
 	fmt.Fprintf(p.w, "\r[%s%s] %d lines read, %d decided", strings.Repeat("=", full), strings.Repeat(" ", width-full), lines, decided)
 }
 
-// clear takes the bar away.
+// clear removes the bar.
 func (p *progress) clear() {
 	if p.shown {
 		fmt.Fprint(p.w, "\r\x1b[K")

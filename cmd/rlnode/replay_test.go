@@ -17,7 +17,7 @@ import (
 
 const minuteRule = "version: 1\nrules:\n  - {name: r, key: [ip], limits: [{limit: 3, per: 1m, algorithm: fixed-window}]}\n"
 
-// TestReplayCommand counts a generated log by hand and by the command, in every form the log may have.
+// TestReplayCommand counts a generated log by hand and with the command, in every form a log may have.
 func TestReplayCommand(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder

@@ -36,7 +36,7 @@ func readFile(env *environment, name string, limit int64) ([]byte, error) {
 	return src, nil
 }
 
-// shownName is what a file is called in messages.
+// shownName returns a file's name for messages.
 func shownName(name string) string {
 	if name == "-" {
 		return "<stdin>"
@@ -44,7 +44,7 @@ func shownName(name string) string {
 	return name
 }
 
-// place is file:line:column, as far as it is known.
+// place returns file:line:column, as far as known.
 func place(name string, line, column int) string {
 	if line <= 0 {
 		return shownName(name)
@@ -57,7 +57,7 @@ type validateCmd struct {
 	File string `arg:"" help:"The rules file; - is standard input."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (validateCmd) Help() string {
 	return `Every mistake is named, as file:line:column: message. What the file asks for and this version does not do yet is
 told on standard error.
@@ -81,7 +81,7 @@ func (c *validateCmd) Run(env *environment) error {
 	return nil
 }
 
-// loadRules reads and checks a rules file; the mistakes in it go to out, a line each.
+// loadRules reads and checks a rules file. It writes the mistakes to out, one per line.
 func loadRules(env *environment, name string, out io.Writer) (*rules.Document, error) {
 	src, err := readFile(env, name, rules.MaxDocument)
 	if err != nil {
@@ -99,7 +99,7 @@ func loadRules(env *environment, name string, out io.Writer) (*rules.Document, e
 	return nil, &exit{code: exitFailed}
 }
 
-// withPath puts the path in the document before a message that does not name it already.
+// withPath prefixes a message with the path in the document unless the message begins with it.
 func withPath(path, message string) string {
 	if path == "" || strings.HasPrefix(message, path) {
 		return message
@@ -107,7 +107,7 @@ func withPath(path, message string) string {
 	return path + ": " + message
 }
 
-// printMistakes prints what is wrong in a file, or worth a warning, a line each.
+// printMistakes prints mistakes or warnings about a file, one per line.
 func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
 	for _, m := range list {
 		fmt.Fprintf(w, "%s: %s%s\n", place(name, m.Line, m.Column), kind, withPath(m.Path, m.Message))
@@ -125,7 +125,7 @@ type applyCmd struct {
 	answered
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (applyCmd) Help() string {
 	return `The rules in force are replaced as a whole, at once, and survive restarts.
 
@@ -152,7 +152,7 @@ func (c *applyCmd) Run(env *environment) error {
 type putOptions struct {
 	name    string // of the file, for messages
 	source  []byte
-	ifMatch int64 // 0: any version
+	ifMatch int64 // 0 for any version
 	json    bool
 }
 
@@ -177,7 +177,7 @@ func putRules(env *environment, n *remote, o putOptions) error {
 	})
 }
 
-// explainRules prints the mistakes that a node found in a document, a line each.
+// explainRules prints the mistakes that a node found in a document, one per line.
 func explainRules(env *environment, name string, err error) error {
 	var p *problem
 	if !errors.As(err, &p) || len(p.Errors) == 0 {
@@ -195,7 +195,7 @@ type rulesCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (rulesCmd) Help() string {
 	return `Examples:
 
@@ -234,7 +234,7 @@ func (c *rulesCmd) Run(env *environment) error {
 	return err
 }
 
-// versions is what /v1/rules/versions answers.
+// versions is the answer of /v1/rules/versions.
 type versions struct {
 	Versions []rules.Version `json:"versions"`
 }

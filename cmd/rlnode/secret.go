@@ -9,7 +9,7 @@ import (
 // secretCmd prints a new secret.
 type secretCmd struct{}
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (secretCmd) Help() string {
 	return `The secret is what the nodes of a cluster, in all its regions, prove to each other who they are with: 32 random bytes in
 base64, in a file that is the same on every node. Whoever has it can be a node, so keep the file as you keep a private key.
@@ -24,7 +24,7 @@ Examples:
   rlnode secret >> cluster.secret        # the first step of a change`
 }
 
-// Run prints it.
+// Run prints the secret.
 func (secretCmd) Run(env *environment) error {
 	_, err := fmt.Fprintln(env.stdout, secret.New())
 	return err

@@ -15,7 +15,7 @@ func (c *serveCmd) Run(env *environment) error {
 	if err := c.complete(); err != nil {
 		return &exit{code: exitUsage, err: err}
 	}
-	// Two: the one that asks to stop and the one that insists.
+	// Room for two: the signal that asks to stop and the one that insists.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -28,7 +28,7 @@ func (c *serveCmd) Run(env *environment) error {
 	if c.OTLPEndpoint != "" {
 		tracing.LogFailures(config.Logger)
 	}
-	if c.Rules != "" { // a file with mistakes is refused even if it were not used: it was given to be
+	if c.Rules != "" { // a file with mistakes is refused even if it won't be used: the user meant it to be
 		doc, err := loadRules(env, c.Rules, env.stderr)
 		if err != nil {
 			return err
@@ -41,9 +41,10 @@ func (c *serveCmd) Run(env *environment) error {
 	return serve(env.ctx, config, signals)
 }
 
-// serve starts the node, waits for a signal and stops it. Starting and stopping happen in a goroutine of their own, so that a
-// signal is heard meanwhile: the first while the node starts, and the second while it stops, end it at once. Nobody waits
-// for the work under way then: the process ends, as in a crash, and every file is written to survive that.
+// serve starts the node, waits for a signal and stops it. Starting and stopping run in a goroutine of their own, so
+// that signals are noticed meanwhile. The first signal during the start, or the second during the stop, ends the
+// program at once, without waiting for the work in progress. That is like a crash, which every file is written to
+// survive.
 func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) error {
 	log := config.Logger
 	var n *node.Node

@@ -45,7 +45,7 @@ func TestG7_CleanStopForgetsNothing(t *testing.T) {
 	s.stop()
 }
 
-// TestG7_StopUnderTraffic: what was admitted until the connections closed is all there after a restart.
+// TestG7_StopUnderTraffic: everything admitted until the connections closed is there after a restart.
 func TestG7_StopUnderTraffic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -75,14 +75,14 @@ func TestG7_StopUnderTraffic(t *testing.T) {
 	group.Wait()
 
 	s = start(t, dir)
-	// An answer may be lost with its connection, though not the hit: at most one a connection.
+	// An answer may be lost with its connection, though not the hit: at most one per connection.
 	if used := s.used("year", "198.51.100.7"); used < admitted || used > admitted+4 {
 		t.Errorf("used after the restart: have %d, want %d to %d", used, admitted, admitted+4)
 	}
 	s.stop()
 }
 
-// TestG7_KillForgetsOnlySinceCheckpoint kills a node in the middle of traffic, again and again.
+// TestG7_KillForgetsOnlySinceCheckpoint kills a node in the middle of traffic, repeatedly.
 func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -102,8 +102,8 @@ func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
 	}
 }
 
-// killUnderTraffic sends checks for a while, kills the node and returns between what bounds its counter may be
-// found again: what was admitted before the last checkpoint began, and what was sent.
+// killUnderTraffic sends checks for a while and kills the node. It returns the bounds for the counter after a restart:
+// what was admitted before the last checkpoint began, and what was sent.
 func killUnderTraffic(s *serving, used int64, after time.Duration) (floor, ceiling int64) {
 	type mark struct {
 		at       time.Time
@@ -238,7 +238,7 @@ func TestCannotStart(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: a second signal ends a node that is stopping at once, and what it has saved is good.
+// TestSecondSignal: a second signal ends a stopping node at once, and what it has saved is intact.
 func TestSecondSignal(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir, "--rules", file(t, "rules.yaml", yearRules(5)))
@@ -256,7 +256,7 @@ func TestSecondSignal(t *testing.T) {
 	start(t, dir).stop() // and nothing is broken
 }
 
-// TestSignalWhileStarting: however far a start has come, a signal ends the node, and the next start succeeds.
+// TestSignalWhileStarting: a signal ends the node at any point of its start, and the next start succeeds.
 func TestSignalWhileStarting(t *testing.T) {
 	t.Parallel()
 	for _, stage := range []string{"", "node.json", "raft.db", "counters.db"} {
@@ -272,7 +272,7 @@ func TestSignalWhileStarting(t *testing.T) {
 	}
 }
 
-// TestDrain: after SIGTERM the node is not ready, while connections that are open are served on.
+// TestDrain: after SIGTERM the node is not ready, but still serves open connections.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", yearRules(1000)))
@@ -338,7 +338,7 @@ func TestStopDespiteSlowClient(t *testing.T) {
 	}
 }
 
-// TestRulesSurvive: rules written through the API are there after a kill, and --rules is then not used.
+// TestRulesSurvive: rules written through the API are there after a kill, and --rules is then ignored.
 func TestRulesSurvive(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

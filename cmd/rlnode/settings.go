@@ -15,8 +15,8 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// serveCmd runs a node. Each flag has an environment variable and a key in the file of --config; a test holds
-// them together.
+// serveCmd runs a node. Each flag has an environment variable and a key in the file of --config; a test checks that
+// they agree.
 type serveCmd struct {
 	Config string `type:"path" env:"RLNODE_CONFIG" placeholder:"FILE" help:"YAML file with any of these settings, as name: value. Flags beat the environment, and that beats the file."`
 
@@ -70,14 +70,14 @@ type serveCmd struct {
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
 
-	// UsageSHMDir is a flag that is gone.
+	// UsageSHMDir is a removed flag.
 	UsageSHMDir string `name:"usage-shm-dir" env:"RLNODE_USAGE_SHM_DIR" hidden:""`
 
-	alone     bool   // complete found that no other node can join this one
-	gossipKey []byte // complete has read it
+	alone     bool   // set by complete: no other node can join this one
+	gossipKey []byte // read by complete
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (serveCmd) Help() string {
 	return `The node logs one line msg=ready, with its addresses, when it answers. On SIGTERM or SIGINT it leaves in good
 order: /readyz says 503 at once, checks on open connections are decided a little longer, its counters are handed to
@@ -98,12 +98,12 @@ Examples:
 
 const maxToken = 4096 // bytes of a token
 
-// complete checks the settings, and fills in those that follow from others. It names every mistake.
+// complete checks the settings and fills in those that follow from others. It reports every mistake.
 func (c *serveCmd) complete() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	// A Config takes a default where these are empty.
+	// A node.Config would use a default if these were empty.
 	for flag, text := range map[string]string{"--name": c.Name, "--data-dir": c.DataDir, "--region": c.Region} {
 		if text == "" {
 			wrong("%s: it is empty", flag)
@@ -142,7 +142,7 @@ func (c *serveCmd) complete() error {
 	return errors.Join(append(errs, c.config().Validate())...)
 }
 
-// flagNames are what the command line calls the fields of a node.Config.
+// flagNames maps the fields of a node.Config to their flags.
 var flagNames = map[string]string{
 	"Name": "--name", "DataDir": "--data-dir", "Rules": "--rules", "MaxCounters": "--max-counters",
 	"DataAddr": "--http-port", "AdminAddr": "--admin-port", "CertFile": "--http-cert", "KeyFile": "--http-key",
@@ -156,7 +156,7 @@ var flagNames = map[string]string{
 	"OTLPEndpoint": "--otlp-endpoint", "TraceRatio": "--trace-ratio",
 }
 
-// config is what the node is told.
+// config returns the node's Config.
 func (c *serveCmd) config() node.Config {
 	return node.Config{
 		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters,
@@ -165,7 +165,7 @@ func (c *serveCmd) config() node.Config {
 		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,
 		ClusterBind: c.ClusterBind, Advertise: c.Advertise, GossipPort: c.GossipPort, PeerPort: c.PeerPort, WANPort: c.WANPort,
-		AnyPort: c.alone, // nobody looks for it at those ports
+		AnyPort: c.alone, // no other node looks for it at those ports
 		Join:    c.Join, BootstrapExpect: c.BootstrapExpect, LeaveOnClose: c.LeaveOnTerm,
 		Region: c.Region, Zone: c.Zone, PrimaryRegion: c.PrimaryRegion, WANJoin: c.WANJoin,
 		ClusterSecretFile: c.ClusterSecretFile, GossipKey: c.gossipKey, TLSCert: c.TLSCert, TLSKey: c.TLSKey, TLSCA: c.TLSCA,
@@ -177,8 +177,8 @@ func (c *serveCmd) config() node.Config {
 	}
 }
 
-// warn logs what is allowed but seldom meant: settings of the environment that there are not, and planes that
-// others can use.
+// warn logs what is allowed but seldom intended: unknown RLNODE_ variables in the environment, and planes that others
+// can use.
 func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	known := map[string]bool{"RLNODE_ADDR": true, "RLNODE_ADMIN": true, "RLNODE_CA": true}
 	for _, field := range reflect.VisibleFields(reflect.TypeOf(*c)) {
@@ -186,7 +186,7 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	}
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
-		// Orchestrators name services and their ports so.
+		// Orchestrators set variables of this form for services and their ports.
 		linked := strings.Contains(name, "_SERVICE_") || strings.Contains(name, "_PORT_") && strings.Contains(name, "_TCP")
 		if strings.HasPrefix(name, "RLNODE_") && !known[name] && !linked {
 			log.Warn("there is no such setting in this version", "environment", name)
@@ -196,11 +196,11 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 
-// logger writes log lines to w as the settings say.
+// logger returns a logger that writes to w as the settings say.
 func (c *serveCmd) logger(w io.Writer) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		level = slog.LevelInfo // kong has checked the words
+		level = slog.LevelInfo // kong has checked the value
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if c.LogFormat == "json" {

@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/node"
 )
 
-// parseServe parses a command line of serve, without running it.
+// parseServe parses a command line of serve without running it.
 func parseServe(args ...string) (*serveCmd, error) {
 	var flags cli
 	parser, err := kong.New(&flags, kong.Resolvers(&configFile{}), kong.Vars{"host": "host"}, kong.Exit(func(int) {}))
@@ -28,8 +28,8 @@ func parseServe(args ...string) (*serveCmd, error) {
 	return &flags.Serve, err
 }
 
-// TestServeSettings holds flags, environment and file together: each flag of serve has all three, and a flag
-// beats the environment, which beats the file.
+// TestServeSettings checks that each flag of serve has an environment variable and a key in the file. A flag takes
+// precedence over the environment, which takes precedence over the file.
 func TestServeSettings(t *testing.T) {
 	clearEnv(t)
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
@@ -122,7 +122,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// TestFlagNames: a mistake in any field of a node's Config is told with the name of a flag.
+// TestFlagNames: a mistake in any field of a node's Config is reported with the name of a flag.
 func TestFlagNames(t *testing.T) {
 	flags := reflect.TypeFor[node.Config]()
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
@@ -163,7 +163,7 @@ func TestAdminBind(t *testing.T) {
 	}
 }
 
-// TestHelp: every command has help, and help of an unknown one is an error.
+// TestHelp: every command has help, and asking for help on an unknown one is an error.
 func TestHelp(t *testing.T) {
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})
 	if err != nil {
@@ -275,7 +275,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// A flag that is gone is refused with what replaced it.
+// A removed flag is refused with what replaced it.
 func TestSettingsThatAreGone(t *testing.T) {
 	clearEnv(t)
 	c, err := parseServe("--usage-shm-dir", "/dev/shm")

@@ -4,7 +4,7 @@ import (
 	"os"
 )
 
-// isTerminal reports whether a person watches w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -14,6 +14,6 @@ func isTerminal(w any) bool {
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
 		return false
 	}
-	null, err := os.Stat(os.DevNull) // a character device that nobody watches
+	null, err := os.Stat(os.DevNull) // also a character device, but not a terminal
 	return err != nil || !os.SameFile(info, null)
 }

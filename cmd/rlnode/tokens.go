@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// tokenSettings are the settings of serve about who may ask it for what.
+// tokenSettings are serve's settings for access by token.
 type tokenSettings struct {
 	TokensFile     string `type:"path" env:"RLNODE_TOKENS_FILE" placeholder:"FILE" help:"YAML file of tokens with names and scopes; rlnode token makes its lines. Read again when it changes."`
 	AdminToken     string `env:"RLNODE_ADMIN_TOKEN" placeholder:"TOKEN" help:"Bearer token for everything. As soon as there is any token, both planes ask for one, but for probes and metrics."`
@@ -32,7 +32,7 @@ func (c *tokenSettings) complete() (errs []error) {
 	return errs
 }
 
-// warn logs which plane others can use without a token.
+// warn logs which planes others can use without a token.
 func (c *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
 	if c.TokensFile != "" || c.APIToken != "" || c.AdminToken != "" {
 		return
@@ -49,7 +49,7 @@ func (c *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
 	}
 }
 
-// warnSecrets logs which secrets stand on the command line.
+// warnSecrets logs which secrets are on the command line.
 func warnSecrets(log *slog.Logger, args []string) {
 	var found []string
 	for _, arg := range args {
@@ -63,8 +63,8 @@ func warnSecrets(log *slog.Logger, args []string) {
 	}
 }
 
-// takeToken reads the token from its file if there is one, and checks it: one line of visible ASCII, which is
-// what fits into a header.
+// takeToken reads the token from file, if one is given, and checks it. A token is one line of visible ASCII, because it
+// has to fit in a header.
 func takeToken(flag string, token *string, file string) error {
 	if file != "" {
 		if *token != "" {
@@ -85,13 +85,13 @@ func takeToken(flag string, token *string, file string) error {
 	return nil
 }
 
-// tokenCmd makes a token.
+// tokenCmd creates a token.
 type tokenCmd struct {
 	Name  string   `arg:"" help:"Who is to use it: it stands in logs, traces and the list of versions."`
 	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What it may be used for: check, adjust, read, admin; again or comma-separated for more."`
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (tokenCmd) Help() string {
 	return `Prints two lines: the token, which is kept nowhere else, and the line for the file of --tokens-file, which has only the
 token's hash. A running node reads the file again within a second or two; no node needs to be restarted.
@@ -115,7 +115,7 @@ A file of tokens, and the way to change one: add a second line, give its token o
 A token that exists already gets its line by printf %s "$TOKEN" | sha256sum.`
 }
 
-// Run prints the token and its line.
+// Run prints the token and its line for the tokens file.
 func (c *tokenCmd) Run(env *environment) error {
 	scopes, err := api.ParseScopes(c.Scope)
 	if err != nil {

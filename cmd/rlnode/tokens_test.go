@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// newToken runs rlnode token, and returns what it prints.
+// newToken runs rlnode token and returns its output.
 func newToken(t *testing.T, args ...string) (text, line string) {
 	t.Helper()
 	code, stdout, stderr := tool(t, "", append([]string{"token"}, args...)...)
@@ -21,7 +21,8 @@ func newToken(t *testing.T, args ...string) (text, line string) {
 	return text, line + "\n"
 }
 
-// TestTokensFile: a person makes tokens, a node takes them, each for its scopes, and takes others when the file changes.
+// TestTokensFile: an operator creates tokens, a node accepts each for its scopes, and accepts others when the file
+// changes.
 func TestTokensFile(t *testing.T) {
 	t.Parallel()
 	gateway, gatewayLine := newToken(t, "gateway", "--scope", "check")
@@ -72,7 +73,7 @@ func TestTokensFile(t *testing.T) {
 		}
 	}
 
-	// What is no good is not taken; then gateway's token is.
+	// A bad file is ignored; then gateway's token is accepted.
 	if err := os.WriteFile(tokens, []byte("tokens:\n- {name: x}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestTokenCommandMistakes(t *testing.T) {
 	}
 }
 
-// A node does not begin with tokens or names that are no good, and says where.
+// A node does not start with invalid tokens or names, and says where they are.
 func TestTokenSettingsMistakes(t *testing.T) {
 	clearEnv(t)
 	for _, test := range []struct {

@@ -15,12 +15,12 @@ import (
 
 const billed = "version: 1\nrules:\n  - {name: bills, key: [ip], usage: monthly, limits: [{limit: 100, per: 1m}]}\n"
 
-// No file that a node makes, or a command for it, is for others to read, whatever the shell's umask and the directories' modes;
-// Raft's snapshots have a mode of the library's.
+// No file made by a node or by its commands is readable for others, whatever the shell's umask and the directories'
+// modes. Raft's snapshots have a mode that the library sets.
 func TestFilesAreTheNodesOwn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	made := map[string]string{} // directories that anyone may look into, as a careless operator makes them
+	made := map[string]string{} // directories that anyone may read, as a careless operator makes them
 	for _, name := range []string{"data", "out"} {
 		made[name] = filepath.Join(dir, name)
 		if err := os.Mkdir(made[name], 0o755); err != nil {
@@ -30,7 +30,7 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// shell runs the node's program as a shell does that is not careful.
+	// shell runs the node's program as a shell with a careless umask does.
 	shell := func(env []string, args ...string) *exec.Cmd {
 		cmd := exec.Command("/bin/sh", append([]string{"-c", `umask 0022; exec "$0" "$@"`, binary}, args...)...)
 		cmd.Env = cleanEnv(env...)
@@ -76,14 +76,14 @@ func TestFilesAreTheNodesOwn(t *testing.T) {
 	private(t, made)
 }
 
-// private fails for what others may read in directories, which they may.
+// private fails if others may read anything in directories that they may enter.
 func private(t *testing.T, dirs map[string]string) {
 	t.Helper()
 	files := 0
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || path == dir {
-				return nil // the node, which runs, has just removed it
+				return nil // the running node has just removed it
 			}
 			if err != nil {
 				return err

@@ -4,8 +4,9 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// privateFiles has all files that the process makes from now on be its user's alone: rules, counters and bills name
-// subjects. Some are made by libraries, with modes of their own: Raft's snapshots. A stricter umask stays.
+// privateFiles makes all files that the process creates from now on private to its user, because rules, counters and
+// bills name subjects. Some, such as Raft's snapshots, are created by libraries with modes of their own. A stricter
+// umask stays.
 func privateFiles() {
 	const others = 0o077
 	if before := unix.Umask(others); before&^others != 0 {

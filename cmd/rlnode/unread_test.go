@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// unreadRules make an answer in detail long: 24 limits of 200 bytes and more.
+// unreadRules make a detailed answer long: 24 limits of 200 bytes and more.
 func unreadRules() string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
@@ -23,8 +23,8 @@ func unreadRules() string {
 	return b.String()
 }
 
-// Callers that send batches with detail and never read take at most 100 MB of the node's memory, and 64 KiB for each
-// connection where there are many; other callers are served meanwhile, probes too.
+// Callers that send batches with detail and never read take at most 100 MB of the node's memory, and 64 KiB per
+// connection if there are many. Other callers and probes are served meanwhile.
 func TestCallersThatDoNotRead(t *testing.T) {
 	t.Parallel()
 	if raceDetector {

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// usageCmd prints what subjects were admitted in a month.
+// usageCmd prints how much subjects were admitted in a month.
 type usageCmd struct {
 	Month      string `placeholder:"YYYY-MM" help:"Which month, in UTC (default: the current one)."`
 	Rule       string `help:"Only this rule."`
@@ -24,7 +24,7 @@ type usageCmd struct {
 	adminPlane
 }
 
-// Help has examples.
+// Help implements kong.HelpProvider.
 func (usageCmd) Help() string {
 	return `What rules with "usage: monthly" admitted, by rule, subject and unit, summed over all nodes. If a node can't be asked
 the exit code is 1, and standard error says which: its part is missing.
@@ -35,7 +35,7 @@ Examples:
   rlnode usage --month 2026-11 --rule tenant --csv > bill.csv`
 }
 
-// Run prints the rows as they come: there may be millions.
+// Run prints the rows as they arrive: there may be millions.
 func (c *usageCmd) Run(env *environment) error {
 	if c.Month != "" {
 		if _, err := usage.ParseMonth(c.Month); err != nil {
@@ -86,7 +86,7 @@ func (c *usageCmd) Run(env *environment) error {
 	return err
 }
 
-// monthRow is a row in an answer.
+// monthRow is a row of an answer.
 type monthRow struct {
 	Rule   string `json:"rule"`
 	Key    anyKey `json:"key"`
@@ -96,7 +96,7 @@ type monthRow struct {
 	Checks int64  `json:"checks"`
 }
 
-// printMonth prints a month as it is read, and returns the nodes that are missing in it.
+// printMonth prints a month while reading it. It returns the nodes whose counts are missing.
 func printMonth(w io.Writer, r io.Reader) (missing []string, err error) {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "COST\tCHECKS\tUNIT\t  RULE AND SUBJECT")
@@ -134,7 +134,7 @@ func printMonth(w io.Writer, r io.Reader) (missing []string, err error) {
 	return missing, table.Flush()
 }
 
-// printRows prints the array that d is at.
+// printRows prints the array that d is positioned at.
 func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 	if _, err := d.Token(); err != nil {
 		return 0, err
@@ -159,8 +159,8 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 	return n, err
 }
 
-// stream makes a call whose answer may be long and slow: only its beginning has to come in time. missing is what the
-// answer says is not in it.
+// stream makes a call whose answer may be long and slow: only its beginning has to arrive in time. missing is what the
+// answer lacks, by its own account.
 func (n *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
 	resp, err := n.open(ctx, r)
 	if err != nil {

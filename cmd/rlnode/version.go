@@ -16,7 +16,7 @@ type versionCmd struct {
 	JSON bool `help:"As JSON."`
 }
 
-// revision and date are those of the commit: what the linker was told (-X), or else what the toolchain noted.
+// revision and date are the commit's, set by the linker (-X) or else taken from the toolchain's build information.
 var revision, date string
 
 // build describes the program.
@@ -43,7 +43,7 @@ func readBuild() build {
 	return b
 }
 
-// Run prints it.
+// Run prints the version.
 func (c *versionCmd) Run(env *environment) error {
 	b := readBuild()
 	if c.JSON {

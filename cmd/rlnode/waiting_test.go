@@ -19,10 +19,10 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// waiters is how many connections TestManyWaiters holds; 20000 is what docs/operations.md tells the figures of.
+// waiters is how many connections TestManyWaiters holds. The figures in docs/operations.md are for 20000.
 var waiters = flag.Int("waiters", 0, "connections that wait at once in TestManyWaiters; 0: 2,000")
 
-// waitRate is how many checks a second are admitted.
+// waitRate is how many checks are admitted per second.
 const waitRate = 2000
 
 // waitingCheck is one connection with a check that waits.
@@ -69,8 +69,9 @@ func (w *waitingCheck) receive() {
 	w.err, w.status, w.delay, w.waited = err, resp.StatusCode, time.Duration(a.DelayMS)*time.Millisecond, a.Waited
 }
 
-// ask opens n connections to s with a check each, at most at twice the rate at which they are admitted, after the queue has
-// been filled for so many seconds. It returns when the last one is sent, and whether the first one still waits then.
+// ask opens n connections to s with a check each, at no more than twice the rate at which they are admitted. Before
+// that, it fills the queue for fill seconds. It returns when the last check is sent, and reports whether the first one
+// still waits then.
 func ask(t *testing.T, s *serving, n, fill int) (all []*waitingCheck, done *sync.WaitGroup, atOnce bool) {
 	t.Helper()
 	began := time.Now()
@@ -86,7 +87,7 @@ func ask(t *testing.T, s *serving, n, fill int) (all []*waitingCheck, done *sync
 		t.Cleanup(func() { conn.Close() })
 		w := &waitingCheck{conn: conn, reader: bufio.NewReaderSize(conn, 1024)}
 		if due := began.Add(time.Duration(i) * time.Second / (2 * waitRate)); time.Until(due) > time.Millisecond {
-			time.Sleep(time.Until(due)) // the pace of the load, no wait for anything
+			time.Sleep(time.Until(due)) // sets the pace of the load; not a wait for an event
 		}
 		w.send()
 		done.Go(w.receive)
@@ -100,7 +101,7 @@ func waitRules(n, fill int) string {
 		waitRate, 2*n+fill*waitRate)
 }
 
-// figure is one metric of s.
+// figure returns one metric of s.
 func figure(t *testing.T, s *serving, name string) (v float64) {
 	t.Helper()
 	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
@@ -116,7 +117,7 @@ func figure(t *testing.T, s *serving, name string) (v float64) {
 	return 0
 }
 
-// live is what s uses of its heap and for stacks, garbage left out.
+// live returns what s uses of its heap and for stacks, without garbage.
 func live(t *testing.T, s *serving) float64 {
 	t.Helper()
 	if status, _, err := s.call("GET", s.admin+"/debug/pprof/heap?gc=1", "", ""); status != 200 || err != nil {
@@ -125,7 +126,7 @@ func live(t *testing.T, s *serving) float64 {
 	return figure(t, s, "go_memstats_heap_alloc_bytes") + figure(t, s, "go_memstats_stack_inuse_bytes")
 }
 
-// Each of many checks that wait is answered when its own delay is over, and while they wait they take memory only.
+// If many checks wait, each is answered when its own delay is over. While they wait they take only memory.
 func TestManyWaiters(t *testing.T) {
 	t.Parallel()
 	n, fill := *waiters, 20
@@ -150,7 +151,7 @@ func TestManyWaiters(t *testing.T) {
 	})
 	still, heap := figure(t, s, "rlnode_waiting"), live(t, s)-empty
 	done.Wait()
-	if atOnce && most < 0.9*float64(n) { // on a busy machine the first are answered before the last have asked
+	if atOnce && most < 0.9*float64(n) { // on a busy machine the first are answered before the last are sent
 		t.Errorf("have %g waiting at once, want %d", most, n)
 	}
 	var late []time.Duration
@@ -169,7 +170,7 @@ func TestManyWaiters(t *testing.T) {
 	t.Logf("%.0f bytes of heap and stacks each, while %g were left", heap/max(1, still), still)
 	t.Logf("%d waiters: late p50 %v, p99 %v, most %v; resident %d kB, waiting %d kB: %d bytes each of %g waiters; %g goroutines",
 		n, at(0.5), at(0.99), at(1), before>>10, waiting>>10, (waiting-before)/max(1, int64(most)), most, goroutines)
-	if bound := 2 * time.Second; at(0.99) > bound { // what a very busy machine keeps; an idle one 20 ms
+	if bound := 2 * time.Second; at(0.99) > bound { // a very busy machine stays within it; an idle one takes 20 ms
 		t.Errorf("p99 late by %v, want at most %v", at(0.99), bound)
 	}
 	// An answer is read before its place is free.
@@ -177,7 +178,7 @@ func TestManyWaiters(t *testing.T) {
 	s.stop()
 }
 
-// SIGTERM answers all that wait at once, with what is left of their delays.
+// SIGTERM answers all waiting checks at once, with what is left of their delays.
 func TestStopAnswersWaiters(t *testing.T) {
 	t.Parallel()
 	n := max(*waiters, 300)

@@ -1,4 +1,5 @@
-// Command embedded is a web server that limits its visitors: three processes, one limit, and no other process.
+// Command embedded is a web server that limits its visitors. Three processes share one limit, without any other
+// process.
 //
 //	go run ./examples/embedded 1 &
 //	go run ./examples/embedded 2 &

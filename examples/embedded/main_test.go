@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestAsTyped types what the comment of the package says.
+// TestAsTyped runs the commands of the package's comment.
 func TestAsTyped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes, and go run builds each")
@@ -24,7 +24,7 @@ func TestAsTyped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As in a shell that somebody types into, each job is a group of processes, and kill reaches all of it.
+	// As in an interactive shell, each job is a group of processes, and kill reaches all of it.
 	script := "set -m\ntrap 'for job in $(jobs -p); do kill -- -$job; done' EXIT TERM\n"
 	for line := range strings.Lines(string(source)) {
 		if command, ok := strings.CutPrefix(line, "//\t"); ok {

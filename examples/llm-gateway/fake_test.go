@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// fakeNode follows the contract of /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which do not
-// come back.
+// fakeNode follows the contract of /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which are
+// never replenished.
 type fakeNode struct {
 	*httptest.Server
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	left    map[string]int64
 	open    map[string]int64 // tokens by reservation
 	settled []int64          // tokens, in the order of settlements
@@ -97,7 +97,7 @@ func (n *fakeNode) settle(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(map[string]any{"reservation": q.Reservation, "settled": true, "costs": q.Costs, "remaining": n.left[tokens]})
 }
 
-// state returns what was settled so far, and how many reservations are open.
+// state returns what was settled so far, how many reservations are open, and the tokens left.
 func (n *fakeNode) state() (settled []int64, open int, left int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

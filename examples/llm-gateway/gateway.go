@@ -21,14 +21,14 @@ const (
 	requests = "requests"
 
 	maxRequest = 4 << 20  // bytes
-	maxAnswer  = 16 << 20 // bytes of an answer that does not stream
+	maxAnswer  = 16 << 20 // bytes of an answer that is not streamed
 	maxEvent   = 1 << 20  // bytes of a line of a stream
-	maxCalls   = 512      // under way at once
+	maxCalls   = 512      // in progress at once
 
-	// A call is cut off well before its reservation ends: after that nothing could be settled.
+	// callBound cuts a call off well before its reservation ends: after that it couldn't be settled.
 	callBound = 9 * time.Minute
 	ttl       = 10 * time.Minute
-	readBound = 30 * time.Second // for a request's body
+	readBound = 30 * time.Second // for reading a request's body
 )
 
 // gateway is the proxy.
@@ -37,8 +37,8 @@ type gateway struct {
 	upstream *url.URL
 	http     *http.Client
 	log      *slog.Logger
-	address  func(*http.Request) string // of the caller; a proxy in front needs client.Address(1)
-	places   chan struct{}              // one for each call under way
+	address  func(*http.Request) string // of the caller; behind a proxy, use client.Address(1)
+	places   chan struct{}              // one for each call in progress
 }
 
 func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
@@ -48,9 +48,10 @@ func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *ga
 	}}
 }
 
-// ServeHTTP passes a call on if the limits allow it.
+// ServeHTTP forwards a call if the limits allow it.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Nobody keeps a place by sending or reading slowly. An error shows that the connection is none of this server's.
+	// A slow sender or reader must not hold a place forever. An error only means that the connection is not this
+	// server's.
 	connection := http.NewResponseController(w)
 	_ = connection.SetWriteDeadline(time.Now().Add(callBound))
 	if r.URL.Path != endpoint || r.Method != http.MethodPost {
@@ -81,7 +82,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
 		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": endpoint},
 		Costs:      map[string]int64{tokens: call.estimate()},
-		Detail:     true, // both limits go into the headers
+		Detail:     true, // puts both limits into the headers
 	}, ttl)
 	if err != nil {
 		g.log.Warn("no node has decided", "allowed", reserved.Allowed, "error", err)
@@ -92,7 +93,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	used := g.pass(w, r, call, key)
-	// Also when the caller has gone: then most of all.
+	// Settle even if the caller has gone: then it matters most.
 	ctx := context.WithoutCancel(r.Context())
 	settled, err := g.limiter.Settle(ctx, reserved.ID, map[string]int64{tokens: used})
 	if err != nil {
@@ -101,8 +102,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.log.Info("settled", "reserved", call.estimate(), "used", used, "settled", settled.Settled)
 }
 
-// apiKey is the key in an Authorization header. What goes upstream is exactly what is counted: with blanks around it, or other
-// bytes that a server may overlook, one key would be many.
+// apiKey returns the key in an Authorization header. The key that goes upstream is exactly the one counted. Blanks
+// around it, or other bytes that a server may ignore, would turn one key into many.
 func apiKey(authorization string) (key string, ok bool) {
 	key, ok = strings.CutPrefix(authorization, "Bearer ")
 	key = strings.Trim(key, " \t")
@@ -110,10 +111,10 @@ func apiKey(authorization string) (key string, ok bool) {
 	return key, ok && key != "" && !strings.ContainsFunc(key, other)
 }
 
-// pass makes the call upstream, and returns the tokens it has used as far as that is known.
+// pass makes the call upstream. It returns the tokens used, as far as known.
 func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
 	ctx, cancel := context.WithTimeout(r.Context(), callBound)
-	defer cancel() // also ends what upstream is still doing when the caller hangs up
+	defer cancel() // also stops upstream when the caller hangs up
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
 		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is not set up well.", Type: "server_error"})
@@ -126,7 +127,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 		g.log.Warn("the model does not answer", "error", err)
 		writeError(w, http.StatusBadGateway, apiError{Message: "The model does not answer.", Type: "server_error"})
 		if ctx.Err() != nil {
-			return call.prompt // it may be reading: hanging up early is no way to use it for nothing
+			return call.prompt // upstream may be reading it: hanging up early must not make it free
 		}
 		return 0
 	}
@@ -136,7 +137,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 	}
 	switch {
 	case answer.StatusCode != http.StatusOK:
-		// A failed call has used nothing, as far as we are told.
+		// A failed call has used nothing, as far as we know.
 		w.WriteHeader(answer.StatusCode)
 		io.Copy(w, io.LimitReader(answer.Body, maxAnswer))
 		return 0
@@ -146,7 +147,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 	return g.whole(w, answer.Body, call)
 }
 
-// whole passes on an answer that does not stream.
+// whole forwards an answer that is not streamed.
 func (g *gateway) whole(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
 	var a completion
@@ -158,17 +159,17 @@ func (g *gateway) whole(w http.ResponseWriter, body io.Reader, call *call) int64
 	case json.Unmarshal(text, &a) != nil || a.Usage == nil:
 		g.log.Warn("the model does not say what was used")
 	}
-	w.Write(text) // an error shows that the caller has gone, and changes nothing
+	w.Write(text) // an error means that the caller has gone, which changes nothing
 	if a.Usage == nil {
 		return call.estimate()
 	}
 	return a.Usage.total()
 }
 
-// total is what u counts; never less than nothing.
+// total returns the tokens that u counts; never negative.
 func (u *usage) total() int64 { return max(u.TotalTokens, 0) }
 
-// refuse answers a call that d refuses as OpenAI does.
+// refuse answers a call that d refuses, in OpenAI's form.
 func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
 	if d.DecidedBy == client.ByError {
 		w.Header().Set("Retry-After", "1")

@@ -62,7 +62,7 @@ const (
 	prompt    = 7 // tokens of "Hello there", quoted, by count
 )
 
-// TestCalls: what streams and what doesn't is passed on whole, with headers, and settled as the model counts it.
+// TestCalls: answers, streamed or not, are forwarded whole, with headers, and settled as the model counts them.
 func TestCalls(t *testing.T) {
 	n := newFakeNode(t)
 	g := serve(t, n.URL, stub{})
@@ -142,7 +142,7 @@ func TestHangUp(t *testing.T) {
 	n := newFakeNode(t)
 	told := make(chan struct{})
 	g := serve(t, n.URL, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.Copy(io.Discard, r.Body) // so that the server sees the hang-up
+		io.Copy(io.Discard, r.Body) // so that the server notices the hang-up
 		fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":%q}}]}\n\n", strings.Repeat("word", 10))
 		http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -166,7 +166,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestModelFails: the caller is told, and nothing that is not known to be used stays charged.
+// TestModelFails: the caller is told, and nothing stays charged that is not known to be used.
 func TestModelFails(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -207,7 +207,7 @@ func TestModelFails(t *testing.T) {
 	}
 }
 
-// TestRefusals: they look as OpenAI's do, and the model is not asked.
+// TestRefusals: refusals look like OpenAI's, and the model is not asked.
 func TestRefusals(t *testing.T) {
 	n := newFakeNode(t)
 	g := serve(t, n.URL, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the model was asked") }))
@@ -249,18 +249,18 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOneReading: the model gets what was counted, and nothing that it could read in another way.
+// TestOneReading: the model gets what was counted, and nothing that it could read differently.
 func TestOneReading(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"Hi"}]`
 	for _, test := range []struct {
 		body  string
-		want  int64  // reserved; 0: refused
-		model string // what the model gets; empty: not looked at
+		want  int64  // reserved; 0 if refused
+		model string // what the model gets; empty if not checked
 	}{
 		{`{"max_tokens":100,` + messages + `}`, 4 + 100, ""},
 		{`{"max_tokens":1000,"max_tokens":1,` + messages + `}`, 4 + 1, `{"max_tokens":1,` + messages + `}`},
 		{`{"max_tokens":1000,"Max_Tokens":1,` + messages + `}`, 0, ""},
-		{`{"max_to\u212aens":1,` + messages + `}`, 0, ""}, // the Kelvin sign is a k, to some
+		{`{"max_to\u212aens":1,` + messages + `}`, 0, ""}, // some treat the Kelvin sign as a k
 		{`{"stream":true,"Stream":false,` + messages + `}`, 0, ""},
 		{`{"max_tokens":1000,"max_completion_tokens":1,` + messages + `}`, 4 + 1000, ""},
 		{`{"max_completion_tokens":1000,"max_tokens":-1,` + messages + `}`, 0, ""},
@@ -281,7 +281,7 @@ func TestOneReading(t *testing.T) {
 	}
 }
 
-// TestOneKey: blanks do not make another key of one, and nothing that the model may overlook does.
+// TestOneKey: neither blanks nor anything else that the model may ignore turns one key into another.
 func TestOneKey(t *testing.T) {
 	for header, want := range map[string]string{
 		"Bearer k1": "k1", "Bearer  k1": "k1", "Bearer k1 ": "k1", "Bearer \tk1": "k1",
@@ -306,7 +306,7 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestPlacesAreBounded: calls beyond them are refused, and read nothing.
+// TestPlacesAreBounded: calls beyond the bound are refused without being read.
 func TestPlacesAreBounded(t *testing.T) {
 	n := newFakeNode(t)
 	target, err := url.Parse(n.URL)

@@ -1,11 +1,11 @@
-// Command llm-gateway is a small proxy in front of a language model: it limits requests and tokens per minute for each API
-// key. A stub of a model comes with it, so that it can be tried at once.
+// Command llm-gateway is a small proxy in front of a language model. It limits requests and tokens per minute for each
+// API key. It comes with a stub of a model for trying it at once.
 //
 //	go run ./cmd/rlnode serve --rules examples/llm-gateway/rules.yaml --data-dir rlnode-data/llm     in one terminal
 //	go run ./examples/llm-gateway                                                                   in another
 //
-// How many tokens a call takes is known when it is over. So the gateway reserves an estimate first, lets the answer
-// stream, and settles what was really used; README.md has the commands to type.
+// The number of tokens that a call takes is known only at its end. So the gateway reserves an estimate first, streams
+// the answer, and then settles the actual use. README.md has the commands to type.
 package main
 
 import (
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer limiter.Close()
-	// Requests end before the limiter is closed: they have something to settle.
+	// Requests end before the limiter closes, because they have to settle.
 	defer running.stop()
 	address, err := running.start(*listen, newGateway(limiter, target, log))
 	if err != nil {
@@ -95,20 +95,20 @@ Once more, and the headers tell what is left; a dozen times at once, and the tok
 
 `
 
-// servers are those that run.
+// servers are the running servers.
 type servers struct {
 	all    []*http.Server
 	failed chan error
 }
 
-// start serves h at address and returns where that is.
+// start serves h at address. It returns the address it listens on.
 func (s *servers) start(address string, h http.Handler) (string, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return "", err
 	}
 	if s.failed == nil {
-		s.failed = make(chan error, 2) // one for each that there is
+		s.failed = make(chan error, 2) // one for each server
 	}
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	s.all = append(s.all, server)
@@ -120,13 +120,13 @@ func (s *servers) start(address string, h http.Handler) (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// stop ends them, the last one first: streams have five seconds to come to their end, then they are cut.
+// stop stops the servers, the last one first. Streams get five seconds to end, then they are cut.
 func (s *servers) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for i := len(s.all) - 1; i >= 0; i-- {
 		if err := s.all[i].Shutdown(ctx); err != nil {
-			s.all[i].Close() // it returns before handlers do; what they have not settled stays as reserved
+			s.all[i].Close() // returns before the handlers do; whatever they have not settled stays reserved
 		}
 	}
 	s.all = nil

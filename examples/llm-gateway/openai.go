@@ -14,27 +14,28 @@ import (
 )
 
 const (
-	// usualAnswer is reserved for an answer when a call does not bound it; what is more becomes a debt.
+	// usualAnswer is how many tokens to reserve for the answer if the call sets no bound. Anything above becomes a
+	// debt.
 	usualAnswer = 256
 	maxChoices  = 128
-	maxRole     = 64 // bytes of a message's role that count for nothing
-	// maxTokens bounds what may be asked for, so that sums stay far from overflowing.
+	maxRole     = 64 // bytes of a message's role; they are not counted
+	// maxTokens bounds the tokens a call may ask for, so that sums can't overflow.
 	maxTokens = 10_000_000
 )
 
-// call is the part of a request that the gateway looks at.
+// call is the part of a request that the gateway uses.
 type call struct {
 	Model        string
 	Stream       bool
-	IncludeUsage bool // the caller wants to see what was used at the end of its stream
+	IncludeUsage bool // the caller wants the usage at the end of its stream
 
-	body   []byte // what goes upstream
-	prompt int64  // tokens, roughly
-	answer int64  // tokens at most, or as usual
+	body   []byte // sent upstream
+	prompt int64  // estimated tokens
+	answer int64  // tokens: the bound, or usualAnswer
 }
 
-// readCall reads a request, and makes it ask for the usage at the end of its stream. What goes upstream is written anew from
-// what was read: of a field that stands there twice, or in another case, the model might take the other one.
+// readCall reads a request and makes it ask for the usage at the end of its stream. It writes the request for upstream
+// anew from what it has read: if a field appears twice, or in another case, the model might use the other one.
 func readCall(body io.Reader) (*call, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -65,14 +66,14 @@ func readCall(body io.Reader) (*call, error) {
 			}
 		}
 		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
-			c.prompt += count(string(value)) // tools and the like are read by the model, too
+			c.prompt += count(string(value)) // the model reads tools and the like, too
 		}
 	}
 	if len(messages) == 0 {
 		return nil, errors.New("messages are missing")
 	}
 	for _, m := range messages {
-		c.prompt += 3 // for who speaks
+		c.prompt += 3 // for the role
 		for name, value := range m {
 			if name != "role" || len(value) > maxRole {
 				c.prompt += count(string(value))
@@ -90,7 +91,8 @@ func readCall(body io.Reader) (*call, error) {
 	return c, err
 }
 
-// larger is the larger one of two numbers, of those that are given: which of them the model goes by is its own choice.
+// larger returns the larger of two numbers that may be missing, because which of them the model uses is up to the
+// model.
 func larger(a, b *int64, usual int64) int64 {
 	switch {
 	case a == nil && b == nil:
@@ -101,12 +103,12 @@ func larger(a, b *int64, usual int64) int64 {
 		return *a
 	}
 	if *a < 1 || *b < 1 {
-		return min(*a, *b) // and so refused
+		return min(*a, *b) // which is then refused
 	}
 	return max(*a, *b)
 }
 
-// bound notes how many tokens n answers of at most answer tokens may have.
+// bound sets c's answer to n answers of at most answer tokens each.
 func (c *call) bound(answer, n int64) error {
 	if answer < 1 || answer > maxTokens || n < 1 || n > maxChoices {
 		return fmt.Errorf("max_tokens must be 1 to %d, and n 1 to %d", maxTokens, maxChoices)
@@ -115,10 +117,10 @@ func (c *call) bound(answer, n int64) error {
 	return nil
 }
 
-// estimate is what a call may use.
+// estimate returns the tokens that a call may use.
 func (c *call) estimate() int64 { return c.prompt + c.answer }
 
-// count is roughly how many tokens text has. A tokenizer would be exact; settling makes good what this is not.
+// count estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
 func count(text string) int64 { return int64(len(text)+3) / 4 }
 
 // completion is an answer, or one event of a stream.
@@ -149,7 +151,7 @@ type usage struct {
 	TotalTokens      int64 `json:"total_tokens"`
 }
 
-// apiError is an error as OpenAI's clients know it.
+// apiError is an error in the form that OpenAI's clients know.
 type apiError struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -163,8 +165,8 @@ func writeError(w http.ResponseWriter, status int, e apiError) {
 	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error is the connection's
 }
 
-// setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}: of several limits in a unit, those of the one
-// that has the least left.
+// setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}. If a unit has several limits, it uses the one
+// with the least left.
 func setHeaders(h http.Header, limits []client.LimitDecision) {
 	least := map[string]*client.LimitDecision{}
 	for i := range limits {
@@ -183,7 +185,7 @@ func setHeaders(h http.Header, limits []client.LimitDecision) {
 	}
 }
 
-// duration is d as OpenAI writes it: 120ms, 1s, 6m0s.
+// duration formats d as OpenAI does: 120ms, 1s, 6m0s.
 func duration(d time.Duration) string {
 	if d > time.Second {
 		d = (d + 10*time.Millisecond - 1).Truncate(10 * time.Millisecond)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// program is the real node, built once.
+// program returns the path of the real node, built once.
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(folder, "rlnode")
 	return path, process.Build(path)
@@ -49,7 +49,7 @@ func realNode(t *testing.T, rules string) (data, admin string) {
 	return n.Data, n.Admin
 }
 
-// post returns status and body of a request to a node.
+// post returns the status and the body of a request to a node.
 func post(t *testing.T, address, body string) (int, string) {
 	t.Helper()
 	r, err := http.Post(address, "application/json", strings.NewReader(body))
@@ -64,7 +64,7 @@ func post(t *testing.T, address, body string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
-// used asks a node what an API key has used, by unit.
+// used returns what an API key has used, by unit, as a node reports it.
 func used(t *testing.T, admin, key string) map[string]int64 {
 	t.Helper()
 	r, err := http.Get(admin + "/v1/usage?" + url.Values{"rule": {"llm"}, "key": {client.Fingerprint(key)}}.Encode())
@@ -98,8 +98,8 @@ rules:
       - {limit: 5000, per: 8760h, algorithm: fixed-window, unit: tokens}
 `
 
-// TestWithRealNode: many calls at once, some streaming, some hanging up; when all is over the node has counted what the
-// model says, to the token.
+// TestWithRealNode makes many calls at once: some stream, some hang up. In the end the node has counted what the model
+// reports, to the token.
 func TestWithRealNode(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(rules, []byte(longRules), 0o600); err != nil {
@@ -135,7 +135,7 @@ func TestWithRealNode(t *testing.T) {
 		return u[tokens] == total.Load() && u[requests] == admitted.Load()
 	})
 
-	// Who hangs up pays for what has come.
+	// A caller that hangs up pays for what has arrived.
 	ctx, cancel := context.WithCancel(context.Background())
 	slow := serve(t, data, stub{pause: process.Patience})
 	r := ask(t, ctx, slow, "k2", streaming)
@@ -151,7 +151,7 @@ func TestWithRealNode(t *testing.T) {
 
 var totalTokens = regexp.MustCompile(`"total_tokens":(\d+)`)
 
-// totalOf is the usage that an answer or a stream tells.
+// totalOf returns the usage that an answer or a stream reports.
 func totalOf(answer string) (n int64) {
 	if m := totalTokens.FindStringSubmatch(answer); m != nil {
 		json.Unmarshal([]byte(m[1]), &n)
@@ -159,7 +159,7 @@ func totalOf(answer string) (n int64) {
 	return n
 }
 
-// TestRulesFile: a real node takes the example's rules.
+// TestRulesFile: a real node accepts the example's rules.
 func TestRulesFile(t *testing.T) {
 	data, _ := realNode(t, "rules.yaml")
 	check := `{"attributes":{"api_key":"x","endpoint":"/v1/chat/completions"},"costs":{"tokens":1999},"detail":true}`

@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// said is how many bytes of text there are in v: content, but also reasoning and the arguments of tools, which a caller could
-// have for nothing by hanging up before the end.
+// said returns how many bytes of text are in v: content, but also reasoning and the arguments of tools, which callers
+// could otherwise get for free by hanging up before the end.
 func said(v any) (n int) {
 	switch v := v.(type) {
 	case string:
@@ -26,15 +26,15 @@ func said(v any) (n int) {
 	return n
 }
 
-// stream passes server-sent events on as they come, and returns the tokens used: what the model says at the end, or, when
-// there is no end, the prompt and what has come until then.
+// stream forwards server-sent events as they come. It returns the tokens used: those that the model reports at the end
+// or, if there is no end, the prompt and what has come until then.
 func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	flusher := http.NewResponseController(w)
 	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 4096), maxEvent)
 	var reported *usage
 	var characters int
-	hidden := false // an event that the caller did not ask for
+	hidden := false // in an event that the caller did not ask for
 	for lines.Scan() {
 		line := lines.Bytes()
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
@@ -56,7 +56,7 @@ func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int6
 			}
 		}
 		if hidden {
-			hidden = len(line) > 0 // to its empty line
+			hidden = len(line) > 0 // up to its empty line
 			continue
 		}
 		if _, err := w.Write(append(line, '\n')); err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stub is a model server that says the same to everybody, a token at a time.
+// stub is a model server that gives everyone the same answer, one token at a time.
 type stub struct{ pause time.Duration }
 
 var verse = strings.Fields(`Every one who asks is told at once whether there is something left for them today and
@@ -57,7 +57,7 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// rest pauses, and reports whether the caller is still there.
+// rest pauses. It reports whether the caller is still there.
 func (s stub) rest(r *http.Request) bool {
 	t := time.NewTimer(s.pause)
 	defer t.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// example runs the server before nodes and returns its address, and a function that ends it.
+// example runs the server in front of nodes. It returns the server's address and a function that stops it.
 func example(t *testing.T, nodes string, more ...string) (address string, stop func() error) {
 	t.Helper()
 	out := &process.Output{}
@@ -110,7 +110,7 @@ func TestWithStarterRules(t *testing.T) {
 	}
 }
 
-// TestClosed lets nothing pass without a node, and ends when it is told to.
+// TestClosed lets nothing pass without a node, and stops when told to.
 func TestClosed(t *testing.T) {
 	address, stop := example(t, "http://127.0.0.1:1", "-closed")
 	if r, _ := get(t, address, ""); r.StatusCode != http.StatusServiceUnavailable {

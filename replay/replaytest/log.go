@@ -1,4 +1,4 @@
-// Package replaytest writes access logs for tests: always the same ones for the same seed.
+// Package replaytest writes access logs for tests. The same seed always yields the same log.
 package replaytest
 
 import (
@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Log describes a log in Combined Log Format. Addresses and paths are spread by Zipf's law, as they are on real
-// servers: a few make most of the requests.
+// Log describes a log in Combined Log Format. Addresses and paths follow Zipf's law, as on real servers: a few make
+// most of the requests.
 type Log struct {
 	Seed      uint64
 	Lines     int
-	Addresses int           // how many different ones there may be
+	Addresses int           // how many distinct ones there may be
 	Start     time.Time     // of the first line
 	Span      time.Duration // from the first to the last line
-	Disorder  time.Duration // how far a line's time may be before its place
+	Disorder  time.Duration // how far a line's time may be before its position
 }
 
-// Small is a log of so many lines over an hour, of up to 500 addresses and a little out of order.
+// Small returns a log of this many lines over an hour, from up to 500 addresses, slightly out of order.
 func Small(lines int) Log {
 	return Log{
 		Seed: 1, Lines: lines, Addresses: 500, Start: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), Span: time.Hour,
@@ -57,7 +57,7 @@ func (l Log) WriteTo(w io.Writer) (int64, error) {
 	return counted.n, err
 }
 
-// Address is the address that comes n-th in frequency.
+// Address returns the n-th most frequent address.
 func Address(n uint64) string {
 	if n%10 == 9 {
 		return fmt.Sprintf("2001:db8:%x:%x::1", n>>16&0xffff, n&0xffff)
