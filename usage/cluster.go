@@ -109,7 +109,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 		found, err := copies(tx)
 		for _, c := range found {
 			h, whole := readHead(tx, c)
-			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // in memory while it is being closed
+			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // in memory, being closed
 			if c.closed && whole && !known && (month == allMonths || c.Month == month) {
 				list = append(list, source{Ledger: c.ledgerID, Node: h.Node, Damaged: h.Damaged})
 			}
