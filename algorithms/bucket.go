@@ -48,8 +48,8 @@ func (s State) drainPart(back, window, t int64) State {
 	return s
 }
 
-// refilledSince reports whether even the fullest bucket has drained completely between a Take and a steady time, at the
-// limit of either.
+// refilledSince reports whether even the fullest bucket has drained completely between a Take and a steady time, at the rate
+// of then or of now.
 func (l *Limit) refilledSince(from Taken, to int64) bool {
 	return l.refills(l.Amount, l.Burst, from.Steady, to) ||
 		from.Amount > 0 && l.refills(from.Amount, from.Burst, from.Steady, to)

@@ -6,8 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// changedBatch is how many records Changed collects before it yields them. A batch may exceed it by what one table of
-// records holds.
+// changedBatch is how many records Changed collects before it yields them. A batch may exceed it by what one shard holds.
 const changedBatch = 16 << 10
 
 // Changed yields every counter that changed since the last call, in batches of some ten thousand; the slice is reused. A

@@ -31,9 +31,9 @@ func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 }
 
 // makeRoom ensures that s has room for one more counter, k, besides the reserved ones. While the table has budget left, the
-// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample near k. Counters of
-// ops and refusing ones are exempt; if there are no others, another shard must give room. makeRoom returns false if none
-// can. s must be held.
+// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's table of
+// records. It spares counters of ops and refusing ones; if there are no others, another shard must give room. It returns
+// false if none can. s must be held.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	if s.room > reserved || t.draw(s) {
 		return true

@@ -12,7 +12,7 @@ const (
 )
 
 // Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls
-// yield once for each shard's part of a partition with changes; the slice is reused. Changes in unwanted partitions are
+// yield once for each partition with changes, with all of them; the slice is reused. Changes in unwanted partitions are
 // forgotten: a new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails,
 // Replicate returns its error, and those records and the rest still count as changed.
 //

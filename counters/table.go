@@ -47,9 +47,8 @@ type Table struct {
 	fullUntil atomic.Int64  // steady nanoseconds: no such search before then, as the last one tried all shards without success
 }
 
-// New returns an empty table of at most bound counters (at least 1), with all gates open. The entries of all logs together
-// are bounded by the same number, or 262,144 if that is more. At that bound, growing logs with more than their fair share
-// become coarser.
+// New returns an empty table of at most bound counters (at least 1), with all gates open. Once all logs together have that
+// many entries, or 262,144 if that is more, a growing log with more than its fair share becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)

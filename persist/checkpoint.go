@@ -248,7 +248,8 @@ func (c *Counters) rest(ctx context.Context) {
 	c.resumed = time.Now()
 }
 
-// stepped reports whether, since the last call, the wall clock has moved against the steady one by more than tolerance.
+// stepped reports whether the wall clock has moved against the steady one by more than tolerance since Load or the last step
+// noticed.
 func (c *Counters) stepped(now algorithms.Now) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - c.lead; -tolerance <= moved && moved <= tolerance {

@@ -115,7 +115,7 @@ type Counters struct {
 	closed  bool
 	last    uint64    // number of the newest frame
 	base    base      // describes the frames
-	lead    int64     // of the wall clock over the steady one, in nanoseconds, at the last step noticed
+	lead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last step noticed
 	buffer  []byte    // for frames; reused
 	paced   bool      // the current checkpoint leaves nine tenths of a core to other work
 	resumed time.Time // when the current checkpoint last resumed after a rest

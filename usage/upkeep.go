@@ -20,7 +20,7 @@ const (
 	closeAfter = 2 * time.Hour
 	// orderTime is how long the order of a ledger's rows is kept for readers of pages.
 	orderTime = time.Minute
-	// maxBlocks bounds the blocks in one transaction, unless a ledger is rewritten; a block has some kilobytes.
+	// maxBlocks is the number of blocks, of a few kilobytes each, at which a transaction is written. A rewrite ignores it.
 	maxBlocks = 4096
 )
 
