@@ -158,7 +158,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreat moves the end of a queue whose last window is empty back to the window before, which is full as far as is known.
+// retreat moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreat(s State, now Now) State {
@@ -167,7 +167,7 @@ func (l *Limit) retreat(s State, now Now) State {
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // the window before full's would be empty too
+		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0, so the window before the last one is empty too
 	}
 	return l.Advance(full, now)
 }

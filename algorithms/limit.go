@@ -9,8 +9,8 @@ import (
 // Bounds of a legal limit. Within them no operation of this package overflows.
 const (
 	MaxAmount = 1<<53 - 1             // bounds Limit.Amount, Limit.Burst and every cost: JSON's largest exact integer
-	MinWindow = 10 * time.Millisecond // bounds Limit.Window
-	MaxWindow = 366 * 24 * time.Hour  // bounds Limit.Window
+	MinWindow = 10 * time.Millisecond // the shortest Limit.Window
+	MaxWindow = 366 * 24 * time.Hour  // the longest Limit.Window
 	maxOwed   = 1 << 60               // debts stop growing here
 	// Forever is longer than any window, and longer than any useful bucket takes to fill.
 	Forever = time.Duration(1 << 61)

@@ -18,8 +18,8 @@ type victim struct {
 }
 
 // offer considers one more counter. Its rank is its level, as of its last change, times the magnitude of the time it has
-// left. So a bucket that is full again in a second goes before a month's quota that is half used. That quota goes after one
-// that is hardly used.
+// left. So of two month's quotas, one that is hardly used goes before one that is half used; and a bucket that is full again
+// in a second goes before the latter.
 func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {

@@ -66,7 +66,7 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	return out
 }
 
-// Lend takes up to want units from the counter for another region, if the counter is in that window (buckets match any). It
+// Lend takes up to want units from the counter for another region, if the counter is in that window (0 for buckets). It
 // lends at most half of what is unused, rounded up. It lends only while the counter's own region has used less than half of
 // its share plus what it borrowed. It returns the amount lent and how the counter stands afterwards. If it fails, with
 // ErrShut, ErrWindow or ErrFull, nothing changes.

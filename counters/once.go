@@ -117,8 +117,8 @@ func (t *Table) Noted(now algorithms.Now, n *Note) bool {
 	return found
 }
 
-// SetNote replaces the note under n's key, and keeps it at least until until: Unix seconds on the steady clock. It does not
-// check the gate. If it fails, with ErrFull, nothing changes.
+// SetNote replaces the note under n's key, and keeps it at least until the given time, in Unix seconds on the steady clock.
+// It does not check the gate. If it fails, with ErrFull, nothing changes.
 func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
