@@ -167,7 +167,7 @@ func (l *Limit) retreat(s State, now Now) State {
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0, so the window before the last one is empty too
+		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0: the one before is empty too
 	}
 	return l.Advance(full, now)
 }

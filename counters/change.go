@@ -47,8 +47,8 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 	}
 }
 
-// Oblige debits cost as of from, but never lets usage at that time exceed the capacity; see [algorithms.Limit.Oblige]. A log
-// takes all of the cost. If it fails, with ErrShut or ErrFull, nothing changes.
+// Oblige debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.Oblige]. A log takes all of
+// the cost. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l, oblige(l, from, now, cost))
 }

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	groupSlots = 8
+	groupSlots = 8 // slots in a group
 	groupBytes = int(unsafe.Sizeof(group{}))
 	pageBytes  = 4096
 )

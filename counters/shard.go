@@ -19,7 +19,7 @@ type shard struct {
 	room    int    // counters that may be added before drawing on the table's budget
 	unsaved int    // changed slots and logs, for checkpoints
 	unsent  int    // changed slots and logs, for replicas
-	turn    uint64 // where the next search for room for another shard begins among the parts
+	turn    uint64 // selects the part where the next search for room for another shard begins
 
 	evicted, expired, refused int64
 

@@ -15,7 +15,7 @@ import (
 // hold them.
 
 const (
-	// leastLog is the log size, in bytes, below which no new base is begun.
+	// leastLog is the log size, in bytes, from which a new base is worth writing.
 	leastLog = 8 << 20
 	// baseStep is the least number of counters a checkpoint adds to the new base. It adds as many as changed, if that is
 	// more.

@@ -85,6 +85,7 @@ func (c *CountersConfig) Validate() error {
 	return nil
 }
 
+// countersFile is the default name of the file.
 const countersFile = "counters.db"
 
 // FallbackFile is the file for the counters of what a node decides by itself.

@@ -22,14 +22,15 @@ var (
 )
 
 const (
-	lockPatience = 2 * time.Second
-	lockRetry    = 50 * time.Millisecond
+	lockPatience = 2 * time.Second       // how long to wait for another process to release a file
+	lockRetry    = 50 * time.Millisecond // between tries meanwhile
 
 	identityFile    = "node.json"
 	identityVersion = 1
 	maxIdentity     = 4096 // bytes of node.json
 )
 
+// identity is the content of node.json.
 type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`

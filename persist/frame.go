@@ -23,6 +23,7 @@ const (
 	frameBytes = 63 << 10
 )
 
+// framesBucket is the name of the bucket of frames.
 var framesBucket = []byte("frames")
 
 // appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. Expired records are left

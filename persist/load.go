@@ -28,7 +28,7 @@ type LoadStats struct {
 
 const (
 	forgetEach = 16 << 20 // bytes Load reads between two calls of forgetPages
-	maxReaders = 8
+	maxReaders = 8        // bounds the goroutines of Load
 )
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,

@@ -87,6 +87,7 @@ func (m meta) verifyBoth(f io.ReaderAt) error {
 	return nil
 }
 
+// meta is the part of a meta page that the walk needs.
 type meta struct {
 	page           uint64 // its own page number, as stored
 	pageSize       int
@@ -139,6 +140,7 @@ func (m meta) checkPageSize(want int) error {
 	return nil
 }
 
+// walker walks the pages of a file, and remembers which it has reached.
 type walker struct {
 	file io.ReaderAt
 	meta meta

@@ -25,7 +25,7 @@ const (
 	// should be no larger, so that Raft can apply it without reading the disk.
 	CachedEntries = 32
 
-	keptSnapshots = 2
+	keptSnapshots = 2 // how many snapshots the library keeps
 )
 
 // RaftConfig says where and how Raft's state is stored.

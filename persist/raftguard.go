@@ -16,7 +16,7 @@ const (
 	maxReads   = 64 // bounds concurrent reads of the log; further ones wait
 
 	firstPause = 50 * time.Millisecond // between tries; doubles up to lastPause
-	lastPause  = 5 * time.Second
+	lastPause  = 5 * time.Second       // the longest pause between tries
 )
 
 // errHung: the disk does not respond.
@@ -87,7 +87,7 @@ type logWrite struct {
 	undo func() error
 	// from returns the first entry that is in doubt if the write fails.
 	from func() uint64
-	// made is called when the write succeeds in time, undone once it was undone; guardedLogs.mu is held.
+	// made is called when the write succeeds in time, undone when undo succeeds; guardedLogs.mu is held.
 	made, undone func()
 
 	// abandoned: Raft was told that the write failed. done: the write has returned, with err. Whichever comes first counts.

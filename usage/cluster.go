@@ -27,8 +27,8 @@ const CodeFailed peer.Code = 128
 
 // Bounds on calls between nodes.
 const (
-	callTime = 5 * time.Second
-	pageSize = 256 << 10 // approximate bytes of rows per page
+	callTime = 5 * time.Second // bounds one call to another node
+	pageSize = 256 << 10       // approximate bytes of rows per page
 	// maxServing bounds the calls that this node answers at once; further ones are refused.
 	maxServing = 8
 )
