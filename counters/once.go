@@ -44,7 +44,7 @@ type SettledCost struct {
 	Told bool // counts for Tightest
 }
 
-// Settle makes the changes of s, or reads the notes of the time they were made. repeated says that they were made before.
+// Settle makes the changes of s, or, if they were made before, reads the notes stored then. repeated says that they were.
 // done is false if they were not made before and it is too late now. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, err error) {
 	sh := t.shardOf(s.Notes[0].Key)

@@ -117,8 +117,8 @@ func (r *Raft) corrupt(cause error) error {
 		ErrCorrupt, r.path, cause)
 }
 
-// checkBuckets checks that the file holds what raft-boltdb needs and nothing else, and that all values in the conf bucket
-// match their checksums.
+// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in the
+// conf bucket, and the length of the log's keys.
 func checkBuckets(tx *bolt.Tx) error {
 	buckets := 0
 	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
@@ -165,8 +165,8 @@ func (r *Raft) checkContent() error {
 	return err
 }
 
-// checkEntries reads the whole log. Every entry after the snapshot, which ends at at, must be there, and terms must never
-// decrease. Up to the snapshot's end there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
+// checkEntries reads the whole log. Every entry after the position at, the newest snapshot's, must be there, and terms must never
+// decrease. Up to that position there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
 func (r *Raft) checkEntries(at snapshotPlace) error {
 	logs := sealedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -203,7 +203,7 @@ func (r *Raft) checkEntries(at snapshotPlace) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the saved term is at least the log's: Raft saves the term first.
+// checkTerm checks that the saved term is not below term, the log's: Raft saves the term first.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := sealedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -260,7 +260,7 @@ func parseSnapshotName(name string) (snapshotPlace, bool) {
 	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
 }
 
-// newestSnapshot returns the position of the newest snapshot, which must be sound. The library would skip a damaged one and
+// newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
 // use an older one, but the log entries between the two have been removed since.
 func (r *Raft) newestSnapshot() (snapshotPlace, error) {
 	var newest snapshotPlace
@@ -327,7 +327,7 @@ func checkSnapshot(dir, name string, at snapshotPlace) error {
 	return nil
 }
 
-// readSmall reads a file of at most most bytes.
+// readSmall reads a file no larger than most bytes.
 func readSmall(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
