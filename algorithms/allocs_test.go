@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hotLimits are limits of all kinds, by name.
+// hotLimits returns limits of all kinds, by name.
 func hotLimits(tb testing.TB) map[string]*Limit {
 	limits := map[string]*Limit{
 		"calendar": {Kind: FixedWindow, Amount: 1000, Window: 24 * time.Hour, Calendar: NewCalendar(Day, zone(tb, "Europe/Berlin"))},
@@ -17,7 +17,7 @@ func hotLimits(tb testing.TB) map[string]*Limit {
 	return limits
 }
 
-// allocatesNothing fails where f does. f is run once before, and what it does seldom (less than once a run) is let pass.
+// allocatesNothing fails if f allocates. f is run once before. Rare allocations (less than one per run) are tolerated.
 func allocatesNothing(t *testing.T, what string, f func()) {
 	t.Helper()
 	if n := testing.AllocsPerRun(200, f); n != 0 {
@@ -52,7 +52,7 @@ func TestStatesAllocateNothing(t *testing.T) {
 	}
 }
 
-// A log keeps its hits; what it needs for that it allocates once in many, and a refusal nothing.
+// A log keeps its hits, so it allocates once in many hits; a refusal allocates nothing.
 func TestLogsAllocateNothing(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1000, Window: time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
@@ -79,7 +79,7 @@ func TestLogsAllocateNothing(t *testing.T) {
 	})
 }
 
-// BenchmarkTake is a check: a Take and its Describe. Its time passes as it would for 50 checks a second.
+// BenchmarkTake measures a check: a Take and its Describe. Time passes as for 50 checks a second.
 func BenchmarkTake(b *testing.B) {
 	for name, l := range hotLimits(b) {
 		b.Run(name, func(b *testing.B) {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Token bucket and leaky bucket are one meter (ITU-T I.371's generic cell rate algorithm in its leaky-bucket
-// form): what is owed rises by the cost of a check and drains at Amount per Window; a check is allowed while
-// it fits under Burst. A token bucket holds Burst minus what is owed; a leaky bucket's queue is as long as what
-// is owed. What is owed is kept in units, not as an arrival time, so that a new Amount or Burst applies to it
-// as it is; the time since the last change drains at the new rate.
+// Token bucket and leaky bucket share one meter: the generic cell rate algorithm of ITU-T I.371, in its leaky-bucket form. A
+// check adds its cost to what is owed, which drains at Amount per Window. A check is allowed while it fits under Burst. A
+// token bucket holds Burst minus what is owed; a leaky bucket's queue is as long as what is owed. What is owed is stored in
+// units, not as an arrival time, so it keeps its value under a new Amount or Burst. The time since the last change drains at
+// the new rate.
 
 // drain brings a bucket up to steady time t.
 func (l *Limit) drain(s State, t int64) State {
@@ -34,8 +34,8 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// drainPart is drain where less than a unit drains, back of window parts of one: what a bucket in use mostly meets, and no
-// division.
+// drainPart is drain for back window parts that are less than one unit. This is the common case for a bucket in use, and
+// needs no division.
 func (s State) drainPart(back, window, t int64) State {
 	s.Part, s.At = s.Part-back, t
 	if s.Part < 0 {
@@ -48,8 +48,8 @@ func (s State) drainPart(back, window, t int64) State {
 	return s
 }
 
-// refilledSince reports whether a bucket as full as can be has drained whole between a Take and a steady time, at
-// the limit of either.
+// refilledSince reports whether even the fullest bucket has drained completely between a Take and a steady time, at the rate
+// of then or of now.
 func (l *Limit) refilledSince(from Taken, to int64) bool {
 	return l.refills(l.Amount, l.Burst, from.Steady, to) ||
 		from.Amount > 0 && l.refills(from.Amount, from.Burst, from.Steady, to)
@@ -83,8 +83,8 @@ func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// drainTime is how long units + part/Window take to drain, rounded up, after a head start of ahead. Where nothing drains it
-// is a window: by then there may be something to.
+// drainTime returns how long units + part/Window take to drain, rounded up, plus ahead. If nothing drains it returns a
+// window: by then the region may have a share.
 func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	if l.Amount == 0 {
 		return time.Duration(addSat(int64(l.Window), ahead))

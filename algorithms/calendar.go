@@ -9,7 +9,7 @@ import (
 // CalendarUnit is the length of a calendar window.
 type CalendarUnit uint8
 
-// The calendar's units, in the words of the rules file.
+// The calendar's units, named as in the rules file.
 const (
 	Minute CalendarUnit = iota
 	Hour
@@ -34,10 +34,10 @@ var calendarUnits = [...]struct {
 // String returns the unit's name in the rules file.
 func (u CalendarUnit) String() string { return calendarUnits[u].name }
 
-// Nominal is the unit's usual length.
+// Nominal returns the unit's usual length.
 func (u CalendarUnit) Nominal() time.Duration { return calendarUnits[u].nominal }
 
-// Longest is more than any window of the unit lasts: days may have 25 hours, months 31 days.
+// Longest returns an upper bound on the unit's windows: a day may have 25 hours, a month 31 days.
 func (u CalendarUnit) Longest() time.Duration {
 	if u < Day {
 		return calendarUnits[u].nominal
@@ -45,7 +45,7 @@ func (u CalendarUnit) Longest() time.Duration {
 	return calendarUnits[u].nominal*32/30 + 26*time.Hour
 }
 
-// ParseCalendarUnit returns the unit that the rules file calls name.
+// ParseCalendarUnit returns the unit with that name in the rules file.
 func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 	for u, c := range calendarUnits {
 		if c.name == name {
@@ -55,12 +55,12 @@ func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 	return 0, false
 }
 
-// Calendar divides time into the windows of a calendar unit in a time zone: a day lasts from local midnight to
-// local midnight, be that 23, 24 or 25 hours.
+// Calendar divides time into windows of a calendar unit in a time zone. A day lasts from local midnight to local midnight,
+// whether that is 23, 24 or 25 hours.
 type Calendar struct {
 	unit CalendarUnit
 	zone *time.Location
-	// last is the window found last; most calls ask for the same one again. A memo: results never depend on it.
+	// last caches the window last found, as most calls ask for the same one. Results never depend on it.
 	last atomic.Pointer[span]
 }
 
@@ -71,17 +71,17 @@ func NewCalendar(unit CalendarUnit, zone *time.Location) *Calendar {
 	return &Calendar{unit: unit, zone: zone}
 }
 
-// String is the unit and the zone, such as "day@Europe/Berlin".
+// String returns the unit and the zone, such as "day@Europe/Berlin".
 func (c *Calendar) String() string { return fmt.Sprintf("%s@%s", c.unit, c.zone) }
 
-// Unit is the length of the calendar's windows.
+// Unit returns the unit of the calendar's windows.
 func (c *Calendar) Unit() CalendarUnit { return c.unit }
 
-// Zone is the name of the calendar's time zone.
+// Zone returns the name of the calendar's time zone.
 func (c *Calendar) Zone() string { return c.zone.String() }
 
-// Bounds returns the first second of the window that wall time (Unix nanoseconds) belongs to, and the first
-// second after it, both as Unix seconds.
+// Bounds returns the first second of the window that contains wall time (Unix nanoseconds), and the first second after it,
+// both as Unix seconds.
 func (c *Calendar) Bounds(wall int64) (start, end int64) {
 	sec := floorDiv(wall, int64(time.Second))
 	if s := c.last.Load(); s != nil && s.start <= sec && sec < s.end {
@@ -115,14 +115,15 @@ func (c *Calendar) find(t time.Time) span {
 	}
 	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
 	if t.Unix() >= s.end {
-		// The clocks went back across midnight and this is the old date's second coming; the new one has begun.
+		// The clocks went back across midnight, and t is in the second pass of the old date; the new date's window has
+		// begun.
 		return c.find(time.Unix(s.end, 0).In(c.zone))
 	}
 	return s
 }
 
-// hour is the local hour of t, cut where the zone's offset changes inside it. (Time.ZoneBounds would tell that
-// change, but is wrong on the last day of some leap years.)
+// hour returns the local hour of t, cut where the zone's offset changes within it. (Time.ZoneBounds could give that change,
+// but is wrong on the last day of some leap years.)
 func (c *Calendar) hour(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
 	s := span{start, start + 3600}
@@ -141,8 +142,8 @@ func (c *Calendar) offset(sec int64) int {
 	return offset
 }
 
-// midnight is the first second of a local date. Where the clocks are set forward at midnight that is 1:00;
-// where they are set back across it, the date is reached twice and the first time counts.
+// midnight returns the first second of a local date. If the clocks are set forward at midnight, that is 1:00. If they are
+// set back across it, the date begins twice and the first time counts.
 func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone).Unix()
@@ -150,7 +151,7 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 		y, m, d := time.Unix(sec, 0).In(c.zone).Date()
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
-	// Local midnight is UTC midnight less the offset, the one from before or from after a change.
+	// Local midnight is UTC midnight minus the offset, either that before a change or that after it.
 	first := noon
 	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
 		if at := date.Unix() - int64(offset); at < first && begun(at) {
@@ -163,8 +164,8 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	return first
 }
 
-// firstSecond is the first second in (from, to] for which ok holds, where it does not hold at from, holds at
-// to, and changes once in between.
+// firstSecond returns the first second in (from, to] for which ok holds. ok must be false at from and true at to, and change
+// once in between.
 func firstSecond(from, to int64, ok func(int64) bool) int64 {
 	for from+1 < to {
 		if mid := from + (to-from)/2; ok(mid) {

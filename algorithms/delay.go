@@ -5,28 +5,27 @@ import (
 	"time"
 )
 
-// A limit with MaxDelay makes of its checks a queue: what does not fit now is taken at the first later time at which it
-// fits behind all that was taken before, and the check is told to wait until then. At the times at which they go on, the
-// checks are such as the algorithm alone would admit.
+// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at
+// which it fits behind everything taken before, and the check is told to wait until then. At the times when they proceed,
+// the checks are what the algorithm alone would admit.
 //
-//   - A bucket owes more than its burst holds; a check goes on when what is owed is no more than the burst again. So its
-//     state needs nothing else. (A leaky bucket's checks go on when their turn comes, as without MaxDelay; its queue is then
-//     as long as MaxDelay says.)
-//   - A windowed state stands in the window of the last check in the queue, ahead of the clock, and has queueMark. The windows
-//     before are full, as far as anyone may still ask about them.
-//   - A log has entries at times to come.
+//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs nothing
+//     else. (The checks of a leaky bucket proceed when their turn comes, as without MaxDelay; but MaxDelay bounds the queue.)
+//   - A windowed state is in the window of the last check in the queue, ahead of the clock, and has queueMark. The windows
+//     before it are full, at least those that can still be asked about.
+//   - A log has entries in the future.
 //
-// Whether a state is ahead of the clock does not depend on MaxDelay, so that a queue ends as it was told to when MaxDelay is
-// lowered or taken away.
+// Whether a state is ahead of the clock does not depend on MaxDelay. So a queue ends as promised even if MaxDelay is lowered
+// or removed.
 
-// queueMark is added to State.At of a windowed state that stands ahead of the clock because of a queue. One that does so
-// without it was written under a clock that was ahead: see skewed. Numbers of windows are far smaller.
+// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. A state ahead of the clock
+// without the mark was written while the clock was ahead: see skewed. Window numbers are far smaller.
 const queueMark = 1 << 61
 
-// maxAhead is how far ahead of the clock a queue can be.
+// maxAhead is how far, in nanoseconds, a queue can be ahead of the clock.
 const maxAhead = int64(MaxMaxDelay) + maxSkew
 
-// Window is the number of the window that the state of a windowed algorithm stands in.
+// Window returns the number of the window that a windowed state is in.
 func (s State) Window() int64 {
 	if s.queued() {
 		return s.At - queueMark
@@ -34,10 +33,10 @@ func (s State) Window() int64 {
 	return s.At
 }
 
-// queued reports whether a windowed state stands ahead of the clock because of a queue.
+// queued reports whether a queue has put a windowed state ahead of the clock.
 func (s State) queued() bool { return s.At > queueMark/2 }
 
-// near reports whether window n, which is ahead of wall, begins soon enough for a queue to be in it.
+// near reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
 func (l *Limit) near(n, wall int64) bool {
 	if l.Calendar != nil {
 		return n <= floorDiv(wall+maxAhead, int64(time.Second))
@@ -45,7 +44,7 @@ func (l *Limit) near(n, wall int64) bool {
 	return n <= floorDiv(wall+maxAhead, int64(l.Window))
 }
 
-// takeLater is Take with MaxDelay, for a cost above 0. s is up to date.
+// takeLater is Take with MaxDelay, for a cost above 0. s must be up to date.
 func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	if cost > l.Capacity() {
 		return s, false
@@ -77,8 +76,8 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	return next, true
 }
 
-// startEmpty is s, which owes cost for a check that goes on after wait, such that it owes no less than cost then: waits are
-// rounded up, and a bucket that has nothing else to drain is idle for that fraction of a nanosecond.
+// startEmpty returns s, which owes cost for a check that proceeds after wait, raised so that it owes at least cost then.
+// Waits are rounded up, and a bucket with nothing else to drain would idle for that fraction of a nanosecond.
 func (l *Limit) startEmpty(s State, now Now, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
@@ -88,13 +87,13 @@ func (l *Limit) startEmpty(s State, now Now, cost int64, wait time.Duration) Sta
 	if !less(owedHi, owedLo, hi, lo) {
 		return s
 	}
-	// The quotient fits: it is what was owed, and less than a nanosecond's drain more.
+	// The quotient fits: it is what was owed plus less than a nanosecond's drain.
 	count, part := bits.Div64(hi, lo, uint64(l.Window))
 	return State{Count: int64(count), Part: int64(part), At: s.At}
 }
 
-// bucketDelay is how long a check of cost, which s has in it, waits: until no more is owed than the burst; in a leaky
-// bucket until its turn.
+// bucketDelay returns how long a check waits whose cost is already in s: until no more than the burst is owed, or, in a
+// leaky bucket, until its turn.
 func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	over := s.Count - l.Burst
 	if l.Kind == LeakyBucket {
@@ -106,8 +105,8 @@ func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	return l.drainTime(over, s.Part, max(0, s.At-now.Steady))
 }
 
-// bucketRetry is how long a check of cost (1…Burst) that a bucket refuses has to wait until it is allowed, with a delay if
-// the limit has that.
+// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed, with a delay if the limit has
+// MaxDelay.
 func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	ahead := max(0, s.At-now.Steady)
 	if l.MaxDelay == 0 {
@@ -122,7 +121,8 @@ func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	return max(1, retry)
 }
 
-// windowWait is how long after wall cost (at most Amount) fits into a window, behind all that s has in it. s is up to date.
+// windowWait returns how long after wall cost (at most Amount) fits into a window, behind everything in s. s must be up to
+// date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
 	first := max(wall, l.start(n))
@@ -140,17 +140,17 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 		// Later in this window, when less of the previous one is in view; at its very end at the latest.
 		return l.end(n) - l.viewFor(s.Part, l.Amount-s.Count-cost) - wall
 	}
-	// In the next window, where the present count is the previous one.
+	// In the next window, where the current count becomes the previous one.
 	return l.end(n) + int64(l.Window) - l.viewFor(s.Count, l.Amount-cost) - wall
 }
 
-// windowRetry is how long a check of cost (at most Amount) that a window refuses has to wait until it is allowed, with a
-// delay if the limit has that.
+// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed, with a delay if the limit
+// has MaxDelay.
 func (l *Limit) windowRetry(s State, wall, cost int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, wall, cost)-int64(l.MaxDelay)))
 }
 
-// windowDelay is how long the check of cost that s has in it waits.
+// windowDelay returns how long a check waits whose cost is already in s.
 func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	if l.MaxDelay == 0 || cost == 0 {
 		return 0
@@ -158,20 +158,21 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreat moves the end of a queue with nothing left in its last window to the windows before, which are full as far as is
-// known: or whoever comes next would go on later than who has left, and a state with nothing in it looks fresh.
+// retreat moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
+// Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
+// look fresh.
 func (l *Limit) retreat(s State, now Now) State {
 	if l.Kind.Bucket() || !s.queued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // nor is there anything in the one before
+		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0: the one before is empty too
 	}
 	return l.Advance(full, now)
 }
 
-// before is the number of the window before n.
+// before returns the number of the window before n.
 func (l *Limit) before(n int64) int64 {
 	if l.Calendar != nil {
 		return l.number((n - 1) * int64(time.Second))
@@ -179,7 +180,8 @@ func (l *Limit) before(n int64) int64 {
 	return n - 1
 }
 
-// shorten takes n units off the end of a fixed window's queue; all of it where windows differ in length.
+// shorten takes n units off the end of a fixed window's queue. Calendar windows differ in length; there, unless n fits into
+// the last window, it drops the whole queue.
 func (l *Limit) shorten(s State, now Now, n int64) State {
 	if n < s.Count {
 		s.Count -= n

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// line is a queue in front of one counter, and all that it let go on.
+// line is a queue in front of one counter, and every check that it let proceed.
 type line struct {
 	rng   *rand.Rand
 	limit Limit
@@ -20,7 +20,7 @@ type line struct {
 	most  time.Duration // the longest MaxDelay so far
 }
 
-// passed is a check that was allowed, at the time at which it goes on.
+// passed is a check that was allowed, with the time at which it proceeds.
 type passed struct {
 	at, cost int64
 	from     Taken
@@ -84,7 +84,7 @@ func (q *line) cost() int64 {
 	return 1 + q.rng.Int64N(max(1, c/2))
 }
 
-// ask takes cost and looks whether the answer is a legal one.
+// ask takes cost and checks that the answer is legal.
 func (q *line) ask(cost int64) (Decision, string) {
 	before := counter{l: q.real.l, state: q.real.state, log: *q.real.log.Clone()}
 	ask := func(d time.Duration) Decision {
@@ -129,7 +129,7 @@ func (q *line) ask(cost int64) (Decision, string) {
 	return d, ""
 }
 
-// refill is how long a bucket takes to fill.
+// refill returns how long a bucket takes to fill.
 func (q *line) refill() time.Duration {
 	if !q.limit.Kind.Bucket() {
 		return 0
@@ -137,7 +137,7 @@ func (q *line) refill() time.Duration {
 	return q.limit.drainTime(q.limit.Burst, 0, 0)
 }
 
-// naive is the algorithm without a queue, done naively.
+// naive returns the algorithm without a queue, implemented naively.
 func (q *line) naive() model {
 	switch q.limit.Kind {
 	case FixedWindow:
@@ -150,7 +150,7 @@ func (q *line) naive() model {
 	return &bucketModel{}
 }
 
-// At the times at which they go on, the checks of a queue are what the algorithm admits; none could go on earlier, nor
+// At the times when they proceed, the checks of a queue are what the algorithm admits. None could proceed earlier, and none
 // overtakes another.
 func TestQueues(t *testing.T) {
 	for _, kind := range allKinds {
@@ -199,7 +199,7 @@ func (q *line) judge(m model, d Decision, cost, last int64) string {
 	on := q.now.Wall + int64(d.Delay)
 	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
 	if q.limit.Kind == LeakyBucket {
-		// Its turn comes when all before it has drained.
+		// Its turn comes when everything before it has drained.
 		b := m.(*bucketModel)
 		b.advance(&q.limit, q.now)
 		wait := new(big.Int).Add(&b.owed, big.NewInt(q.limit.Amount-1))
@@ -224,8 +224,8 @@ func (q *line) judge(m model, d Decision, cost, last int64) string {
 	return ""
 }
 
-// A queue ends as it was told to when MaxDelay changes or goes, and when others on it are given back: nothing goes on that
-// the algorithm would not admit, and nobody is blocked for longer than the queue.
+// A queue ends as promised when MaxDelay changes or is removed, and when other costs in it are given back. Nothing proceeds
+// that the algorithm would not admit, and nobody is blocked for longer than the queue.
 func TestQueuesThatChange(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestQueuesThatChange(t *testing.T) {
 	}
 }
 
-// giveOne gives one of those who wait back, not from a bucket: what that forgets drains anyway.
+// giveOne gives back one waiting cost. It leaves buckets out: what they forget drains anyway.
 func (q *line) giveOne() {
 	if len(q.on) == 0 || q.limit.Kind.Bucket() {
 		return
@@ -331,7 +331,7 @@ func TestQueueVectors(t *testing.T) {
 	}
 }
 
-// Calendar windows queue too: over midnight, and over a day of 25 hours.
+// Calendar windows queue too: across midnight, and across a day of 25 hours.
 func TestQueueOverADay(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour, Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
@@ -342,7 +342,7 @@ func TestQueueOverADay(t *testing.T) {
 			t.Errorf("check %d: have %+v", i, d)
 		}
 	}
-	// One of the 25th is given back, the last of it: then the 24th is the end of the queue again.
+	// Give back one of the 25th, the last one there: then the queue ends on the 24th again.
 	for range 2 {
 		c.state = l.Give(c.state, l.Taken(c.state, at(24, 23)), at(24, 23), 1)
 	}
@@ -360,7 +360,7 @@ func TestQueueOverADay(t *testing.T) {
 	}
 }
 
-// A clock that is set back by more than a queue can be long frees nobody, and blocks for a window at most.
+// A clock that is set back by more than the longest queue frees nobody, and blocks for a window at most.
 func TestQueueWhenTheClockIsSetBack(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 2, Window: time.Hour, MaxDelay: 5 * time.Hour}
@@ -377,7 +377,7 @@ func TestQueueWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A gift shortens a queue by as much as it is.
+// A reward shortens a queue by its amount.
 func TestRewardShortensAQueue(t *testing.T) {
 	l := &Limit{Kind: FixedWindow, Amount: 3, Window: time.Hour, MaxDelay: 20 * time.Hour}
 	c := counter{l: l}
@@ -387,7 +387,7 @@ func TestRewardShortensAQueue(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		gift int64
-		want time.Duration // that the next waits
+		want time.Duration // the delay of the next check
 	}{{0, 3 * time.Hour}, {1, 3 * time.Hour}, {4, time.Hour}, {3, 0}, {100, 0}} {
 		c.state = l.Reward(c.state, now, tt.gift)
 		if d := l.Peek(c.state, now, 1); !d.Allowed || d.Delay != tt.want {
@@ -396,7 +396,7 @@ func TestRewardShortensAQueue(t *testing.T) {
 	}
 }
 
-// When the last window of a queue is given back whole, what was taken in the windows before is not forgotten with it.
+// Giving back the whole last window of a queue does not forget what was taken in the windows before.
 func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	l := Limit{Kind: SlidingWindow, Amount: 20, Window: time.Minute, MaxDelay: 5 * time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
@@ -414,7 +414,7 @@ func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	s = l.Give(s, twenty, now, 20)
 	s = l.Give(s, ten, now, 10)
 	s, _ = take(s, 7)
-	// Of the 17 at most 13 may be in view.
+	// At most 13 of the 17 may be in view.
 	at := now.Wall + int64(l.Describe(s, now, 7, true).Delay)
 	next := l.end(l.number(now.Wall))
 	if least := next + int64(time.Minute)*4/17; at < least {

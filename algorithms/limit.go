@@ -8,29 +8,29 @@ import (
 
 // Bounds of a legal limit. Within them no operation of this package overflows.
 const (
-	MaxAmount = 1<<53 - 1             // of Limit.Amount, Limit.Burst and every cost: JSON's largest exact integer
-	MinWindow = 10 * time.Millisecond // of Limit.Window
-	MaxWindow = 366 * 24 * time.Hour  // of Limit.Window
+	MaxAmount = 1<<53 - 1             // bounds Limit.Amount, Limit.Burst and every cost: JSON's largest exact integer
+	MinWindow = 10 * time.Millisecond // the shortest Limit.Window
+	MaxWindow = 366 * 24 * time.Hour  // the longest Limit.Window
 	maxOwed   = 1 << 60               // debts stop growing here
-	// Forever is longer than any window lasts, or any bucket that is of use takes to fill.
+	// Forever is longer than any window, and longer than any useful bucket takes to fill.
 	Forever = time.Duration(1 << 61)
-	// MaxMaxDelay is the bound of Limit.MaxDelay.
+	// MaxMaxDelay bounds Limit.MaxDelay.
 	MaxMaxDelay = 24 * time.Hour
 )
 
 // Kind is one of the five algorithms.
 type Kind uint8
 
-// The algorithms, in the words of the rules file.
+// The algorithms, named as in the rules file.
 const (
-	SlidingWindow Kind = iota // sliding-window: two counts, the previous one weighted by its part still in view
-	FixedWindow               // fixed-window: a count for each window of the clock or the calendar
+	SlidingWindow Kind = iota // sliding-window: two counts; the previous one is weighted by its part still in view
+	FixedWindow               // fixed-window: one count per window of the clock or the calendar
 	TokenBucket               // token-bucket: refilled at Amount per Window, up to Burst
 	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
 	SlidingLog                // sliding-window-log: every hit with its time
 )
 
-// traits are what an algorithm is, for all that does not compute with its states.
+// traits describes an algorithm to code that does not compute with its states.
 type traits struct {
 	name     string
 	windowed bool // it counts in numbered windows
@@ -52,32 +52,33 @@ func (k Kind) Valid() bool { return int(k) < len(kinds) }
 // String returns the algorithm's name in the rules file.
 func (k Kind) String() string { return kinds[k].name }
 
-// ParseKind returns the algorithm that the rules file calls name.
+// ParseKind returns the algorithm with that name in the rules file.
 func ParseKind(name string) (Kind, bool) {
 	k := slices.IndexFunc(kinds[:], func(t traits) bool { return t.name == name })
 	return Kind(max(k, 0)), k >= 0
 }
 
-// Bucket reports whether k is the token or the leaky bucket, the algorithms that have a burst.
+// Bucket reports whether k is the token bucket or the leaky bucket, the algorithms with a burst.
 func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
 
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
 
-// Shared reports whether regions can divide a limit of k, and lend each other of it.
+// Shared reports whether regions can divide a limit of k, and lend each other parts of it.
 func (k Kind) Shared() bool { return k.Valid() && kinds[k].shared }
 
-// Leased reports whether cost of a limit of k can be debited in advance, and spent elsewhere.
+// Leased reports whether cost under a limit of k can be debited in advance and spent elsewhere.
 func (k Kind) Leased() bool { return k.Valid() && kinds[k].leased }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
 	Kind     Kind
-	Amount   int64         // 0…MaxAmount, units per Window. 0 is a region without a share: all is refused for now
+	Amount   int64         // 0…MaxAmount, units per Window. 0 means a region without a share: everything is refused for now
 	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
-	Calendar *Calendar     // fixed-window only: windows of the calendar in place of floor(time / Window)
-	// MaxDelay, 0…MaxMaxDelay: what the limit would refuse is allowed after a delay of no more than that; 0: refused.
+	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
+	// MaxDelay, 0…MaxMaxDelay, is the longest delay after which the limit allows a check instead of refusing it. Zero means
+	// no queue.
 	MaxDelay time.Duration
 }
 
@@ -89,8 +90,8 @@ func (l *Limit) Capacity() int64 {
 	return l.Amount
 }
 
-// WindowAt is the length of the window at now: Window, or for calendar windows the current one's true length
-// (a day of 23 hours, a month of 29 days).
+// WindowAt returns the length of the window at now: Window, or for calendar windows the current one's true length (a day of
+// 23 hours, a month of 29 days).
 func (l *Limit) WindowAt(now Now) time.Duration {
 	if l.Calendar == nil {
 		return l.Window
@@ -101,30 +102,30 @@ func (l *Limit) WindowAt(now Now) time.Duration {
 
 // Now is one reading of a node's two clocks, both in nanoseconds since the Unix epoch.
 type Now struct {
-	Steady int64 // advances with real time and is never stepped: durations
-	Wall   int64 // follows the wall clock, but never goes back: alignment of windows
+	Steady int64 // advances with real time and is never stepped; used for durations
+	Wall   int64 // follows the wall clock, but never goes back; used to align windows
 }
 
-// At returns the Now at which both clocks read t; for tests and virtual time.
+// At returns the Now at which both clocks read t. It is for tests and virtual time.
 func At(t time.Time) Now { return Now{Steady: t.UnixNano(), Wall: t.UnixNano()} }
 
-// Taken says when, in which window and at which limit a cost was taken, so that a Give or a late Force touches only
-// what it came from.
+// Taken says when, in which window and under which limit a cost was taken, so that a Give or a late Force only touches what
+// the cost came from.
 type Taken struct {
 	Steady int64 // steady time of the Take
 	Window int64 // number of the window it was counted in; unused by buckets and logs
-	Amount int64 // of the limit then; 0 when it is not known. Used by buckets
-	Burst  int64 // of the limit then
+	Amount int64 // of the limit at the time; 0 if unknown. Only used by buckets
+	Burst  int64 // of the limit at the time
 }
 
-// Never is the RetryAfter of a check that can't ever be allowed: its cost is above the capacity, and that is not 0.
+// Never is the RetryAfter of a check that can never be allowed: its cost exceeds the capacity, which is not 0.
 const Never time.Duration = -1
 
-// Decision is what a counter says about one check.
+// Decision is a counter's answer to one check.
 type Decision struct {
 	Allowed    bool
-	Remaining  int64         // units left, floored, never below 0
-	RetryAfter time.Duration // until the same check could be allowed; 0 when Allowed, or Never
+	Remaining  int64         // units left, rounded down, never negative
+	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; or Never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
 	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
 }
@@ -157,9 +158,9 @@ func (l *Limit) Advance(s State, now Now) State {
 	return s // a Log has no State
 }
 
-// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The state returned is
-// up to date either way. A cost of 0 is always allowed, also in debt. With MaxDelay the cost may be taken at a time to
-// come, the present and the check's Delay.
+// Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
+// either case. A cost of 0 is always allowed, even in debt. With MaxDelay the cost may be taken in the future: at now plus
+// the check's Delay.
 func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
@@ -193,8 +194,8 @@ func (l *Limit) Taken(s State, now Now) Taken {
 	return Taken{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
 }
 
-// Force debits cost whether or not the limit allows it: a debt. from says when the cost arose; what belongs to
-// a window no longer held is dropped, and what belongs to one that has yet to begin here counts in the present one.
+// Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. A cost from a window no
+// longer held is dropped; one from a window that has yet to begin here counts in the current one.
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -206,8 +207,8 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	return s
 }
 
-// Oblige is Force as far as no more is used then than the capacity, so that a late debt locks nobody out for longer
-// than the capacity takes to come back. A fixed window takes all of it: it is over with the window.
+// Oblige is Force, but it never raises usage above the capacity. So a late debt never locks anybody out for longer than the
+// capacity takes to come back. A fixed window takes all of the cost, as it ends with the window.
 func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow {
@@ -215,19 +216,19 @@ func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
 	}
 	room := max(0, l.Capacity()-l.Used(s, now))
 	if l.Kind == SlidingWindow && from.Window == s.Window()-1 {
-		// Of the previous window as much as weighs no more than the rest.
+		// Take only as much of the previous window as weighs no more than the remaining room.
 		room = l.partFor(s, now.Wall) - s.Part
 	}
 	return l.Force(s, from, now, max(0, min(cost, room)))
 }
 
-// Give puts back cost taken at from. Nothing happens if the state no longer holds it: its window is over (a
-// sliding-window counter still holds the previous one), or a bucket has had time to refill whole since, at the rate
-// of then or of now.
+// Give puts back cost taken at from. Nothing happens if the state no longer holds it. Either its window is over (a
+// sliding-window counter still holds the previous one), or a bucket has had time to refill completely since, at the rate of
+// then or of now.
 //
-// A bucket cannot tell what else was taken meanwhile, and gives back all of the cost, though part of it may have
-// drained. So what is admitted over a span can exceed Burst + Amount × span / Window by what drains in the age of the
-// costs given back: callers bound that age.
+// A bucket can't tell what else was taken meanwhile. It gives back all of the cost, though part of it may have drained. So
+// the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains in the age of the costs given
+// back. Callers bound that age.
 func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -243,7 +244,7 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	return l.retreat(s, now)
 }
 
-// Reward lowers what is used by n units, wherever they came from: a person's gift, outside of all guarantees.
+// Reward lowers usage by n units, wherever they came from. It is for administrators and outside all guarantees.
 func (l *Limit) Reward(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -261,15 +262,15 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	return l.retreat(s, now)
 }
 
-// Describe says what a counter in state s answers to a check of cost that was allowed or not. s is the state
-// that Take returned.
+// Describe returns the answer of a counter in state s to a check of cost that was allowed or not. s is the state that Take
+// returned.
 func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) (d Decision) {
 	l.DescribeInto(&d, s, now, cost, allowed)
 	return d
 }
 
-// DescribeInto is Describe for a Decision that has its place already: a struct of that many fields is returned in memory,
-// and copying it at once makes the processor wait.
+// DescribeInto is Describe into an existing Decision. A struct with that many fields is returned in memory, and copying it
+// right away stalls the processor.
 func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed bool) {
 	d.Allowed, d.RetryAfter, d.ResetAfter, d.Delay = allowed, 0, 0, 0
 	switch l.Kind {
@@ -282,13 +283,13 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 	}
 }
 
-// Used is what is used at now, rounded up; above the capacity in debt. s is up to date.
+// Used returns how much is used at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Now) int64 {
 	switch {
 	case l.Kind.Bucket() && s.Part > 0:
 		return s.Count + 1
 	case !l.Kind.Bucket() && s.queued():
-		return max(l.Amount, s.Count) // of the present window all is used
+		return max(l.Amount, s.Count) // all of the current window is used
 	case l.Kind == SlidingWindow:
 		hi, lo := mul(s.Part, l.inView(s, now.Wall))
 		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
@@ -296,13 +297,13 @@ func (l *Limit) Used(s State, now Now) int64 {
 	return s.Count
 }
 
-// Peek is the Decision that a Take would have had; nothing is taken.
+// Peek returns the Decision that a Take would have had, but takes nothing.
 func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)
 	return l.Describe(s, now, cost, ok)
 }
 
-// beyond is the RetryAfter of a cost above the capacity. Where that is 0 there may be a share with the next window.
+// beyond returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a share.
 func (l *Limit) beyond(now Now) time.Duration {
 	if l.Capacity() > 0 {
 		return Never
@@ -310,7 +311,7 @@ func (l *Limit) beyond(now Now) time.Duration {
 	return max(1, l.WindowLeft(now))
 }
 
-// Level is how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
+// Level returns how much of the capacity is used, from 0 (fresh) to 255 (full, or in debt).
 func Level(remaining, capacity int64) uint8 {
 	used := capacity - remaining
 	switch {
@@ -319,7 +320,7 @@ func Level(remaining, capacity int64) uint8 {
 	case used <= 0:
 		return 0
 	}
-	// A capacity is at most MaxAmount, so 64 bits do.
+	// A capacity is at most MaxAmount, so 64 bits suffice.
 	if used *= math.MaxUint8; used < 2*capacity {
 		return 1
 	}

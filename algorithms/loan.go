@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Drained is how much of a bucket drains in a time, in whole units, rounded up; at most MaxAmount. Tokens that are moved
-// to another bucket lose so much on their way: the bucket that they came from may have refilled by it meanwhile.
+// Drained returns how much of a bucket drains in d, in whole units, rounded up; at most MaxAmount. Tokens moved to another
+// bucket lose that much on the way, since the bucket they came from may have refilled by it meanwhile.
 func (l *Limit) Drained(d time.Duration) int64 {
 	if d <= 0 || l.Amount <= 0 {
 		return 0
@@ -15,7 +15,7 @@ func (l *Limit) Drained(d time.Duration) int64 {
 	return min(ceilDiv128(hi, lo, uint64(l.Window)), MaxAmount)
 }
 
-// Widen lets n units more be used in the present window, by what another region has lent: of a fixed window only.
+// Widen allows n more units in the current window, because another region has lent them. It is for fixed windows only.
 func (l *Limit) Widen(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
 	s.Part = addClamped(s.Part, n)

@@ -17,17 +17,17 @@ type Entry struct {
 
 // Log is the state of a sliding-window log: every hit still in the window. The zero Log is fresh.
 //
-// Invariant: entries[head:] are in order of At, strictly; total is the sum of their N.
+// Invariant: entries[head:] are in strictly increasing order of At; total is the sum of their N.
 type Log struct {
 	entries []Entry
 	head    int
 	total   int64
-	grain   int64 // where not 0, times are multiples of it; since the log was last empty
+	grain   int64 // if not 0, all times since the log was last empty are multiples of it
 	seen    int64 // the latest time it was advanced to; earlier readings count as this
-	taken   int64 // when what was taken last goes on: seen, or later with MaxDelay
+	taken   int64 // when the cost last taken proceeds: seen, or later with MaxDelay
 }
 
-// NewLog returns a log of entries, which may stand in any order; those without a positive amount are left out.
+// NewLog returns a log of entries, which may be in any order. Entries without a positive N are left out.
 func NewLog(entries []Entry) *Log {
 	g := &Log{}
 	sorted := slices.Clone(entries)
@@ -40,13 +40,13 @@ func NewLog(entries []Entry) *Log {
 	return g
 }
 
-// Entries is a copy of what the log holds, oldest first.
+// Entries returns a copy of what the log holds, oldest first.
 func (g *Log) Entries() []Entry { return slices.Clone(g.entries[g.head:]) }
 
-// Len is the number of entries held.
+// Len returns the number of entries held.
 func (g *Log) Len() int { return len(g.entries) - g.head }
 
-// Used is the sum of what the log holds.
+// Used returns the sum of what the log holds.
 func (g *Log) Used() int64 { return g.total }
 
 // Fresh reports whether the log, brought up to date by [Log.Advance], equals one never used.
@@ -85,7 +85,7 @@ func (g *Log) Take(l *Limit, now Now, cost int64) bool {
 	return true
 }
 
-// fits reports whether cost, above 0, is allowed, and when it goes on.
+// fits reports whether cost, above 0, is allowed, and when it proceeds.
 func (g *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
 	switch {
 	case g.total <= l.Amount-cost:
@@ -97,8 +97,8 @@ func (g *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
 	return at, at-now.Steady <= int64(l.MaxDelay)
 }
 
-// turn is when enough has left the window for a cost (1…Amount) that does not fit now. It looks from the end that is
-// nearer: what has to go is little where costs are small, and what may stay where they are large.
+// turn returns when enough has left the window for a cost (1…Amount) that does not fit now. It searches from the nearer end:
+// small costs need little to leave, and large costs let little stay.
 func (g *Log) turn(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := g.total - room; need <= room {
@@ -117,7 +117,7 @@ func (g *Log) turn(l *Limit, cost int64) int64 {
 	return g.seen
 }
 
-// Force debits cost as of from, whether or not the limit allows it. What has left the window is dropped.
+// Force debits cost as of from, whether or not the limit allows it. A cost that has left the window is dropped.
 func (g *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 	g.Advance(l, now)
 	if cost > 0 && from.Steady > g.seen-int64(l.Window) {
@@ -138,7 +138,7 @@ func (g *Log) Give(l *Limit, from Taken, now Now, cost int64) {
 	}
 }
 
-// Reward lowers what is used by n units, the latest first.
+// Reward lowers usage by n units, latest entries first.
 func (g *Log) Reward(l *Limit, now Now, n int64) {
 	g.Advance(l, now)
 	for n > 0 && g.Len() > 0 {
@@ -146,7 +146,7 @@ func (g *Log) Reward(l *Limit, now Now, n int64) {
 	}
 }
 
-// Describe says what the log answers to a check of cost that was allowed or not.
+// Describe returns the log's answer to a check of cost that was allowed or not.
 func (g *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed, Remaining: max(0, l.Amount-g.total)}
 	live := g.entries[g.head:]
@@ -166,7 +166,7 @@ func (g *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	return d
 }
 
-// Peek is the Decision that a Take would have had; nothing is taken.
+// Peek returns the Decision that a Take would have had, but takes nothing.
 func (g *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	g.Advance(l, now)
 	if cost == 0 {
@@ -197,13 +197,13 @@ func leaves(e Entry, l *Limit, now Now) time.Duration {
 	return time.Duration(e.At + int64(l.Window) - now.Steady)
 }
 
-// search is the index of the first entry at or after t.
+// search returns the index of the first entry at or after t.
 func (g *Log) search(t int64) int {
 	live := g.entries[g.head:]
 	return g.head + sort.Search(len(live), func(i int) bool { return live[i].At >= t })
 }
 
-// add counts n at time t. A t before the last entry is put where it belongs.
+// add counts n at time t, in its place if t is before the last entry.
 func (g *Log) add(t, n int64) {
 	if n <= 0 {
 		return
@@ -227,15 +227,15 @@ func (g *Log) bound(l *Limit) {
 	}
 }
 
-// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty: times are
-// rounded up to multiples of 1/parts of the window, and those that become equal are one entry. Hits then leave the
-// window late by no more than that, and never early.
+// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. Times are rounded up
+// to multiples of 1/parts of the window, and entries with equal times are merged. Hits then leave the window late, by no
+// more than that, and never early.
 func (g *Log) Coarsen(l *Limit, parts int64) {
 	grain := (int64(l.Window) + parts - 1) / parts
 	if grain <= g.grain {
 		return
 	}
-	// A multiple of the old grain, so that what was rounded once is not moved by more than the new one.
+	// Use a multiple of the old grain, so that a time that was already rounded moves by less than the new grain.
 	if g.grain > 0 {
 		grain = (grain + g.grain - 1) / g.grain * g.grain
 	}
@@ -256,7 +256,7 @@ func (g *Log) setGrain(grain int64) {
 	g.entries, g.head = joined, 0
 }
 
-// rounded is t rounded up to the log's grain.
+// rounded returns t rounded up to the log's grain.
 func (g *Log) rounded(t int64) int64 {
 	if g.grain == 0 {
 		return t
@@ -264,7 +264,7 @@ func (g *Log) rounded(t int64) int64 {
 	return -floorDiv(-t, g.grain) * g.grain
 }
 
-// lower takes up to n units off entry i, and reports how many.
+// lower takes up to n units off entry i, and returns how many it took.
 func (g *Log) lower(i int, n int64) int64 {
 	n = min(n, g.entries[i].N)
 	g.entries[i].N -= n

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// Mkzones makes zones.zip of the time zones that come with Go: go generate ./algorithms. Then set ZonesVersion to DATA of
-// Go's lib/time/update.bash. Nodes that know other zones than their neighbours end windows at other times, so a new file is a
-// change that a release notes.
+// Mkzones makes zones.zip from the time zones that come with Go: go generate ./algorithms. Afterwards set ZonesVersion to
+// DATA in Go's lib/time/update.bash. Nodes whose zones differ end windows at different times, so the release notes must
+// mention a new file.
 package main
 
 import (

@@ -14,7 +14,7 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random histories; 0: from the clock")
 )
 
-// model is an algorithm done naively: it remembers everything, and is asked the same as the real one.
+// model is an algorithm implemented naively: it remembers everything, and is asked the same as the real one.
 type model interface {
 	advance(l *Limit, now Now)
 	allows(cost int64) bool
@@ -25,8 +25,8 @@ type model interface {
 	taken() Taken
 }
 
-// Each algorithm agrees with its model over random histories of Take, Peek, Give, Force, Reward, time jumps,
-// readings of the clock that come late, and changes of the limit.
+// Each algorithm agrees with its model over random histories of Take, Peek, Give, Force, Reward, time jumps, late clock
+// readings and changes of the limit.
 func TestModels(t *testing.T) {
 	models := map[Kind]func() model{
 		TokenBucket:   func() model { return &bucketModel{} },
@@ -110,7 +110,7 @@ func (h *history) amounts() {
 	h.limit.Amount, h.limit.Burst = amount(), amount()
 }
 
-// pass moves time: a little, around a window, far; sometimes a reading comes a little late.
+// pass moves time: a little, around a window, or far. Sometimes a reading arrives a little late.
 func (h *history) pass() {
 	w := int64(h.limit.Window)
 	var by int64
@@ -260,7 +260,7 @@ func (h *history) rewardReal(n int64) {
 	}
 }
 
-// bucketModel keeps what is owed as a big number of 1/Window units.
+// bucketModel keeps what is owed as a big integer of 1/Window units.
 type bucketModel struct {
 	l    *Limit
 	owed big.Int
@@ -311,11 +311,11 @@ func (m *bucketModel) used() int64 {
 }
 func (m *bucketModel) taken() Taken { return Taken{Steady: m.at} }
 
-// windowModel remembers what was used in every window there ever was.
+// windowModel remembers what was used in every window ever.
 type windowModel struct {
 	l     *Limit
 	used_ map[int64]int64
-	n     int64 // the present window
+	n     int64 // the current window
 	wall  int64
 }
 
@@ -336,7 +336,7 @@ func (m *windowModel) taken() Taken   { return Taken{Window: m.n} }
 
 type slidingModel struct{ windowModel }
 
-// weighted is what the previous window still counts, times Window.
+// weighted returns what the previous window still counts, times Window.
 func (m *slidingModel) weighted() *big.Int {
 	view := min(int64(m.l.Window), (m.n+1)*int64(m.l.Window)-m.wall)
 	return new(big.Int).Mul(big.NewInt(m.used_[m.n-1]), big.NewInt(view))
@@ -356,7 +356,7 @@ func (m *slidingModel) used() int64 {
 	return m.used_[m.n] + up.Div(up, big.NewInt(int64(m.l.Window))).Int64()
 }
 
-// logModel remembers each hit by itself.
+// logModel remembers every single hit.
 type logModel struct {
 	l    *Limit
 	hits []Entry

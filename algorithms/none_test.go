@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A limit of 0, which a region without a share has, refuses everything, and says to come back when its window is over.
+// A limit of 0, as of a region without a share, refuses everything, and says to come back when its window is over.
 func TestAmountOfZero(t *testing.T) {
 	now := At(time.Unix(1_000_050, 0))
 	month := NewCalendar(Month, time.UTC)
@@ -51,8 +51,8 @@ func TestAmountOfZero(t *testing.T) {
 	}
 }
 
-// Whatever was done to a counter while its limit had an amount, and whatever is done to it when that is 0: nothing is
-// admitted, and no answer makes no sense.
+// Whatever was done to a counter while its limit had an amount, and whatever is done once that is 0: nothing is admitted,
+// and every answer makes sense.
 func TestAmountBecomesZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A debt brings a counter to its capacity at most, as close to that as it can, and never lowers what is used.
+// A debt brings a counter at most to its capacity, as close to it as possible, and never lowers usage.
 func TestOblige(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, SlidingWindow, FixedWindow} {
@@ -24,7 +24,7 @@ func TestOblige(t *testing.T) {
 			if kind != FixedWindow {
 				want = min(forced, max(before, l.Capacity()))
 			}
-			// A whole unit of the previous window weighs less than one: the last one that fits may leave room.
+			// A unit of the previous window weighs less than one, so the last one that fits may leave room.
 			if have > want || have < before || have < want-1 {
 				t.Fatalf("%v, %v of %d at %d: have %d used after %d, want %d", l, from, cost, now.Wall, have, before, want)
 			}

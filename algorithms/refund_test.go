@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// A bucket from which one cost at a time is refunded holds at each moment at least what it would hold had only that been
-// taken which was used.
+// A bucket from which one cost at a time is refunded always holds at least as much as if only the real cost had been taken.
 func TestRefundOfBuckets(t *testing.T) {
 	for seed := range uint64(300) {
 		chance := rand.New(rand.NewPCG(seed, 1))
@@ -63,7 +62,7 @@ func TestRefundOfBucketsIsWhole(t *testing.T) {
 	}
 }
 
-// What is refunded to a log goes off its oldest hits, so that it is never forgotten early.
+// A refund to a log removes its oldest hits, so the log never forgets early.
 func TestRefundOfLogs(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 100, Window: time.Minute}
 	var g Log

@@ -2,12 +2,12 @@ package algorithms
 
 import "time"
 
-// The sliding-window counter weights the previous window's count by the part of it still in view. With x the
-// time into the current window of length W, a check is allowed when
+// The sliding-window counter weights the previous window's count by the part of that window still in view. With x the time
+// into the current window of length W, a check is allowed if
 //
 //	prev × (W − x) + (cur + cost) × W <= limit × W
 //
-// which is compared in 128 bits, without a division.
+// The comparison uses 128 bits and no division.
 
 // turnSliding brings a sliding-window counter up to wall time.
 func (l *Limit) turnSliding(s State, wall int64) State {
@@ -21,7 +21,7 @@ func (l *Limit) turnSliding(s State, wall int64) State {
 	return l.stand(s, n, wall)
 }
 
-// inView is W − x: how much of the previous window is still in view, in nanoseconds.
+// inView returns W − x: how much of the previous window is still in view, in nanoseconds.
 func (l *Limit) inView(s State, wall int64) int64 {
 	return min(int64(l.Window), l.end(s.Window())-wall)
 }
@@ -60,7 +60,7 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// viewFor is the longest view at which a previous count weighs no more than room, at most a window.
+// viewFor returns the longest view, at most a window, at which a previous count weighs no more than room.
 func (l *Limit) viewFor(prev, room int64) int64 {
 	if prev <= room {
 		return int64(l.Window)
@@ -69,7 +69,7 @@ func (l *Limit) viewFor(prev, room int64) int64 {
 	return floorDiv128(hi, lo, uint64(prev))
 }
 
-// partFor is the greatest previous count that a sliding window has room for.
+// partFor returns the greatest previous count that a sliding window has room for.
 func (l *Limit) partFor(s State, wall int64) int64 {
 	view := l.inView(s, wall)
 	if view <= 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// leastTurn is the first time at which a cost fits, found by trying them all.
+// leastTurn returns the first time at which a cost fits, found by trying every one.
 func leastTurn(g *Log, l *Limit, cost int64) int64 {
 	for at := g.seen; ; at++ {
 		used := int64(0)
@@ -21,7 +21,7 @@ func leastTurn(g *Log, l *Limit, cost int64) int64 {
 	}
 }
 
-// A log finds when a cost fits from either end, also in debt and with a queue of what is to come.
+// A log finds from either end when a cost fits, also in debt and with a queue of future hits.
 func TestTurn(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 8))
 	for range 3000 {
@@ -40,7 +40,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// A refusal looks at few entries of a log, however many it has: those that have to go, or those that may stay.
+// A refusal looks at few entries of a log, however many it has: those that must leave, or those that may stay.
 func BenchmarkLogRefuses(b *testing.B) {
 	const n = MaxLogEntries
 	for name, bb := range map[string]struct{ entries, cost int64 }{

@@ -12,8 +12,8 @@ type step struct {
 	cost      int64
 	allowed   bool
 	remaining int64
-	retry     time.Duration // compared when refused
-	delay     time.Duration // compared when allowed
+	retry     time.Duration // compared if refused
+	delay     time.Duration // compared if allowed
 }
 
 func yes(t float64, cost, remaining int64) step {
@@ -192,11 +192,11 @@ func TestSettleIntoDebt(t *testing.T) {
 	}
 }
 
-// A log beyond its bound lets every hit leave late by at most its grain, however long the traffic lasts.
+// In a log beyond its bound every hit leaves late by at most the grain, however long the traffic lasts.
 func TestCoarseLogForgets(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1_000_000, Window: time.Minute}
 	g := &Log{}
-	const step = 66_667 // ns: 900,000 a minute, a tenth under the limit
+	const step = 66_667 // ns: 900,000 a minute, a tenth below the limit
 	for i := int64(0); i < 2_000_000; i++ {
 		now := Now{Steady: 1e18 + i*step}
 		if !g.Take(l, now, 1) {
@@ -212,7 +212,7 @@ func TestCoarseLogForgets(t *testing.T) {
 	}
 }
 
-// Counts written under a clock that was ahead stand in the present window, and block for a window at most.
+// Counts written while the clock was ahead move to the current window, and block for a window at most.
 func TestStateAheadOfTheClock(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
@@ -234,7 +234,7 @@ func TestStateAheadOfTheClock(t *testing.T) {
 	}
 }
 
-// A kind of another release is none of these.
+// A kind of another release is not valid here.
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {

@@ -5,10 +5,10 @@ import (
 	"math/bits"
 )
 
-// mul is a × b in 128 bits, for a, b >= 0.
+// mul returns a × b in 128 bits, for a, b >= 0.
 func mul(a, b int64) (hi, lo uint64) { return bits.Mul64(uint64(a), uint64(b)) }
 
-// mulAdd is a × b + c in 128 bits, for a, b, c >= 0.
+// mulAdd returns a × b + c in 128 bits, for a, b, c >= 0.
 func mulAdd(a, b, c int64) (hi, lo uint64) {
 	hi, lo = bits.Mul64(uint64(a), uint64(b))
 	lo, carry := bits.Add64(lo, uint64(c), 0)
@@ -18,7 +18,7 @@ func mulAdd(a, b, c int64) (hi, lo uint64) {
 // less reports whether a < b in 128 bits.
 func less(aHi, aLo, bHi, bLo uint64) bool { return aHi < bHi || aHi == bHi && aLo < bLo }
 
-// floorDiv128 is floor(hi:lo / d), at most MaxInt64.
+// floorDiv128 returns floor(hi:lo / d), at most MaxInt64.
 func floorDiv128(hi, lo, d uint64) int64 {
 	if hi >= d {
 		return math.MaxInt64
@@ -30,7 +30,7 @@ func floorDiv128(hi, lo, d uint64) int64 {
 	return int64(min(q, math.MaxInt64))
 }
 
-// ceilDiv128 is ceil(hi:lo / d), at most MaxInt64.
+// ceilDiv128 returns ceil(hi:lo / d), at most MaxInt64.
 func ceilDiv128(hi, lo, d uint64) int64 {
 	if hi >= d {
 		return math.MaxInt64
@@ -45,7 +45,7 @@ func ceilDiv128(hi, lo, d uint64) int64 {
 	return int64(min(q, math.MaxInt64))
 }
 
-// addSat is a + b for a, b >= 0, at most MaxInt64.
+// addSat returns a + b for a, b >= 0, at most MaxInt64.
 func addSat(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -53,7 +53,7 @@ func addSat(a, b int64) int64 {
 	return a + b
 }
 
-// floorDiv is floor(a / b) for b > 0.
+// floorDiv returns floor(a / b) for b > 0.
 func floorDiv(a, b int64) int64 {
 	q := a / b
 	if a%b < 0 {

@@ -2,8 +2,8 @@ package algorithms
 
 import "time"
 
-// number is the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second
-// at which the window begins. Later windows have greater numbers.
+// number returns the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second at
+// which the window begins. Later windows have greater numbers.
 func (l *Limit) number(wall int64) int64 {
 	if l.Calendar != nil {
 		start, _ := l.Calendar.Bounds(wall)
@@ -12,7 +12,7 @@ func (l *Limit) number(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
-// start is the wall time at which window number n begins.
+// start returns the wall time at which window number n begins.
 func (l *Limit) start(n int64) int64 {
 	if l.Calendar != nil {
 		return n * int64(time.Second)
@@ -20,8 +20,8 @@ func (l *Limit) start(n int64) int64 {
 	return n * int64(l.Window)
 }
 
-// WindowStart is the wall time, Unix nanoseconds, at which the window begins that wall belongs to. Limits without numbered
-// windows have none: then it is wall.
+// WindowStart returns the wall time, in Unix nanoseconds, at which the window that contains wall begins. For limits without
+// numbered windows it returns wall.
 func (l *Limit) WindowStart(wall int64) int64 {
 	if !l.Kind.Windowed() {
 		return wall
@@ -29,7 +29,7 @@ func (l *Limit) WindowStart(wall int64) int64 {
 	return l.start(l.number(wall))
 }
 
-// end is the wall time at which window number n is over.
+// end returns the wall time at which window number n ends.
 func (l *Limit) end(n int64) int64 {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(n * int64(time.Second))
@@ -38,14 +38,13 @@ func (l *Limit) end(n int64) int64 {
 	return (n + 1) * int64(l.Window)
 }
 
-// maxSkew is how far ahead of the clock a window may begin for a state in it to be waited for: readings that come
-// late, neighbours' clocks.
+// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for clock
+// readings that arrive late, and for neighbours' clocks.
 const maxSkew = int64(time.Second)
 
-// skewed reports whether window n > number(wall) begins so soon after wall that its state waits for it. A window's
-// number never goes back; but a state further ahead was written under a clock that has been set right since. Its
-// count then stands in the present window, so that the step neither frees the subject nor blocks it for longer than
-// a window.
+// skewed reports whether window n > number(wall) begins so soon after wall that its state is kept until then. A window's
+// number never goes back. But a state further ahead was written under a clock that has been corrected since. Its count then
+// moves to the current window, so the step neither frees the subject nor blocks it for longer than a window.
 func (l *Limit) skewed(n, wall int64) bool {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(wall)
@@ -63,18 +62,18 @@ func (l *Limit) turnFixed(s State, wall int64) State {
 	return l.stand(s, n, wall)
 }
 
-// stand is s, whose window is not before n, the present one, where it stands: in its own window if it may be ahead of the
-// clock, else in the present one.
+// stand puts s, whose window is not before the current one, n, into the right window: its own if it may be ahead of the
+// clock, otherwise n.
 func (l *Limit) stand(s State, n, wall int64) State {
 	at := s.Window()
 	switch {
 	case n == at:
-		s.At = n // a queue has been caught up with
+		s.At = n // the clock has caught up with a queue
 	case s.queued() && l.near(at, wall):
 	case s.queued() || !l.skewed(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
-			s.Part = 0 // room is of one window
+			s.Part = 0 // the extra room belongs to one window only
 		}
 	}
 	return s
@@ -101,8 +100,8 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// WindowLeft is how long the window at now still lasts by the wall clock. Limits without numbered windows have none:
-// then it is Window.
+// WindowLeft returns how long the window at now lasts from now on, by the wall clock. For limits without numbered windows it
+// returns Window.
 func (l *Limit) WindowLeft(now Now) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
@@ -110,7 +109,7 @@ func (l *Limit) WindowLeft(now Now) time.Duration {
 	return time.Duration(max(0, l.end(l.number(now.Wall))-now.Wall))
 }
 
-// Equal reports whether l and o are one limit: what is counted under one may be counted on under the other.
+// Equal reports whether l and o are the same limit, so that a count under one may continue under the other.
 func (l *Limit) Equal(o *Limit) bool {
 	if l == o {
 		return true

@@ -7,26 +7,26 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A limit on its way to another node, or on disk:
+// The encoding of a limit, for another node or for disk:
 //
 //	byte 0      algorithm (3 bits) and flags
 //	uvarint     Amount
-//	uvarint     of a bucket: Burst
-//	uvarint     with MaxDelay: it
+//	uvarint     for a bucket: Burst
+//	uvarint     with MaxDelay: MaxDelay
 //	uvarint     Window
-//	or          of a calendar: a byte for its unit, and the name of its zone
+//	or          for a calendar: a byte for its unit, and the name of its zone
 const (
 	limitKind     = 1<<3 - 1
 	limitCalendar = 1 << 4
 	limitDelay    = 1 << 6
 
-	// LimitFlags are the bits of the first byte that are free for the one who writes a limit.
+	// LimitFlags are the bits of the first byte that the writer of a limit may use.
 	LimitFlags = 1<<3 | 1<<5
 
 	maxZoneName = 128 // bytes
 )
 
-// Append writes l, and flags of LimitFlags.
+// Append appends l, together with flags, which must be in LimitFlags.
 func (l *Limit) Append(b []byte, flags byte) []byte {
 	flags |= byte(l.Kind)
 	if l.Calendar != nil {
@@ -48,8 +48,8 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
-// Decode reads what Append wrote, into a zero l, and returns the flags. Unless d fails l is legal, and has no other flags than
-// allowed.
+// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal and has no
+// flags but those in allowed.
 func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
 	l.Kind = Kind(first & limitKind)
@@ -73,7 +73,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		}
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
-	// A region's share of a limit may be nothing.
+	// A region's share of a limit may be zero.
 	nothing := l.Amount == 0 && l.Burst == 0 && l.Kind.Shared()
 	if !l.Kind.Valid() || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
 		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {

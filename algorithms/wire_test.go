@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Limits travel whole; those that mean something else on each node, or are not legal, don't.
+// Limits survive encoding. Those that mean something different on each node, or are not legal, are refused.
 func TestLimitsTravel(t *testing.T) {
 	day, err := CalendarOf(Day, "Europe/Berlin")
 	if err != nil {
@@ -56,7 +56,7 @@ func failsWith(l *Limit, flags, allowed byte) bool {
 	return d.Failed()
 }
 
-// A calendar is looked up once, and costs nothing from then on: a message may have thousands.
+// A calendar is looked up once and costs nothing from then on: a message may contain thousands.
 func TestCalendarsTravelForNothing(t *testing.T) {
 	day, err := CalendarOf(Day, "Pacific/Chatham")
 	if err != nil {
@@ -73,7 +73,7 @@ func TestCalendarsTravelForNothing(t *testing.T) {
 	}
 }
 
-// FuzzLimit: what is read is legal, and is written as it came.
+// FuzzLimit: whatever can be read is legal, and is written back unchanged.
 func FuzzLimit(f *testing.F) {
 	day, _ := CalendarOf(Day, "Europe/Berlin")
 	f.Add((&Limit{Kind: FixedWindow, Amount: 7, Calendar: day, MaxDelay: 5}).Append(nil, 0))

@@ -13,7 +13,7 @@ import (
 
 //go:generate go run mkzones.go
 
-// ZonesVersion is the version of the time zone database that is part of this package.
+// ZonesVersion is the version of the time zone database embedded in this package.
 const ZonesVersion = "2025c"
 
 // ErrZone: no time zone has that name.
@@ -22,7 +22,8 @@ var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berl
 //go:embed zones.zip
 var zonesFile []byte
 
-// knownZone is a time zone of the database with its calendars: one of each unit, since a calendar remembers the window found last.
+// knownZone is a time zone of the database with one calendar per unit. Sharing calendars pays, as each caches the window
+// last found.
 type knownZone struct {
 	read      func() error // sets what follows, once
 	location  *time.Location
@@ -44,8 +45,8 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	return index, nil
 })
 
-// Zone returns a time zone of the database that is part of this package: every node of a build has the same one, whatever
-// its host knows. [time.LoadLocation] would ask the host first. The error wraps [ErrZone].
+// Zone returns a time zone of the database embedded in this package. Every node of a build thus has the same one, whatever
+// its host knows; [time.LoadLocation] would ask the host first. The error wraps [ErrZone] if there is no such zone.
 func Zone(name string) (*time.Location, error) {
 	z, err := zoneOf([]byte(name))
 	if err != nil {
@@ -54,7 +55,8 @@ func Zone(name string) (*time.Location, error) {
 	return z.location, nil
 }
 
-// CalendarOf returns the one calendar of a unit in the time zone of that name. The error wraps [ErrZone].
+// CalendarOf returns the shared calendar of a unit in the named time zone. The error wraps [ErrZone] if there is no such
+// zone.
 func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
 	z, err := zoneOf([]byte(name))
 	if err != nil {
@@ -63,7 +65,7 @@ func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
 	return &z.calendars[unit], nil
 }
 
-// zoneOf allocates nothing for a zone that was asked for before.
+// zoneOf returns the zone of that name. It allocates nothing for a zone that was asked for before.
 func zoneOf(name []byte) (*knownZone, error) {
 	index, err := zoneIndex()
 	if err != nil {

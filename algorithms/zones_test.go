@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The database is pinned: nodes with other zones end windows at other times.
+// The database is pinned: nodes whose zones differ end windows at different times.
 func TestZonesArePinned(t *testing.T) {
 	const version, sum = "2025c", "c6c737c777a4e2ed232fbb5ece42ba5baa62e02cadf2dd1fabce9d1a9f21983f"
 	if have := fmt.Sprintf("%x", sha256.Sum256(zonesFile)); ZonesVersion != version || have != sum {

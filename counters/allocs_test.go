@@ -12,7 +12,7 @@ var allKinds = []algorithms.Kind{
 	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.SlidingLog,
 }
 
-// hotChecks are checks of counters that exist: of each kind, of several limits at once, with a block.
+// hotChecks returns checks of existing counters: of each kind, of several limits at once, with a block.
 func hotChecks() map[string][]Op {
 	checks := map[string][]Op{}
 	var all []Op
@@ -39,7 +39,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		table := newTable(t, 100_000)
 		now := epoch
 		run := func() {
-			// So that logs have as much to forget as to note, and 3,000 hits come in a minute.
+			// Time passes so that logs forget as much as they add, with 3,000 hits a minute.
 			now.Steady, now.Wall = now.Steady+int64(time.Second)/50, now.Wall+int64(time.Second)/50
 			table.Take(now, ops)
 		}
@@ -76,7 +76,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkTakeOf is a check of each kind, and of several limits.
+// BenchmarkTakeOf measures a check of each kind, and of several limits.
 func BenchmarkTakeOf(b *testing.B) {
 	for name, ops := range hotChecks() {
 		b.Run(name, func(b *testing.B) {
@@ -91,7 +91,7 @@ func BenchmarkTakeOf(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeTogether is one counter, and one for each goroutine, by several goroutines.
+// BenchmarkTakeTogether measures several goroutines on one counter, and on one each.
 func BenchmarkTakeTogether(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		b.Run(fmt.Sprint("same key=", alike), func(b *testing.B) {

@@ -2,8 +2,8 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// decideBlock reports whether a block, found with allowed as for a cost of 1, is not on. Then the op's state is as if it
-// began now.
+// decideBlock decides a block; allowed says that its limit allows a cost of 1, that is, that the block is not on. If so,
+// op.state is as if the block began now.
 func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -12,8 +12,8 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 	op.Decision = op.Limit.Describe(op.state, now, 1, false)
 }
 
-// beginBlocks begins the blocks of ops beside which an op of the same subject refuses; the check hears of it. Those
-// that are on already are not prolonged. Shards are held.
+// beginBlocks begins each block of ops whose subject another op refuses, and reports it in the check's decision. A block
+// that is already on is not prolonged. The shards must be held.
 func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
@@ -27,7 +27,7 @@ func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	}
 }
 
-// refusedBeside reports whether a limit of one subject refuses. A table without room is no limit.
+// refusedBeside reports whether a limit of the subject hi refuses. A table without room does not count as a limit.
 func refusedBeside(ops []Op, hi uint64) bool {
 	for i := range ops {
 		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
@@ -37,7 +37,7 @@ func refusedBeside(ops []Op, hi uint64) bool {
 	return false
 }
 
-// storeBlock stores a block that begins. It reports false where there is no room for it: then the limits alone refuse.
+// storeBlock stores a block that begins. It returns false if there is no room for it; then the limits alone refuse.
 func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
 	p := s.find(op.Key)

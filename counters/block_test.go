@@ -9,14 +9,14 @@ import (
 
 var blockLimit = &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: time.Hour}
 
-// withBlock is a check of one limit and the block beside it.
+// withBlock returns a check of one limit with a block beside it.
 func withBlock(n uint64, cost int64) []Op {
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Minute}
 	k := key(n)
 	return []Op{{Key: k, Limit: limit, Cost: cost}, {Key: Key{Hi: k.Hi, Lo: k.Lo ^ 1}, Limit: blockLimit, Block: true}}
 }
 
-// A block goes to checkpoints and replicas as any counter, and is put back by them.
+// A block goes to checkpoints and replicas like any counter, and can be restored from them.
 func TestBlockIsACounter(t *testing.T) {
 	table, other := New(100), New(100)
 	defer table.Close()
@@ -55,7 +55,7 @@ func TestBlockIsACounter(t *testing.T) {
 	}
 }
 
-// A flood of new subjects drops no block; where there is no room for one, or for the subject, none begins.
+// A flood of new subjects never drops a block. Without room for the block or its subject, none begins.
 func TestBlockInAFullTable(t *testing.T) {
 	table := New(8)
 	defer table.Close()
@@ -87,7 +87,7 @@ func TestBlockInAFullTable(t *testing.T) {
 	}
 }
 
-// A queue's counter is as one that refuses: no flood evicts it.
+// The counter of a queue counts as refusing: no flood evicts it.
 func TestQueueIsNotEvicted(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := New(8)

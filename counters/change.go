@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// edit is a change of one counter, which is a state or a log.
+// edit is a change to one counter, which is either a state or a log.
 type edit struct {
 	state func(algorithms.State) algorithms.State
 	log   func(*algorithms.Log)
@@ -31,7 +31,7 @@ func penalty(l *algorithms.Limit, now algorithms.Now, cost int64) edit {
 	}
 }
 
-// reward lowers what is used by n units.
+// reward lowers usage by n units.
 func reward(l *algorithms.Limit, now algorithms.Now, n int64) edit {
 	return edit{
 		func(s algorithms.State) algorithms.State { return l.Reward(s, now, n) },
@@ -47,13 +47,13 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 	}
 }
 
-// Oblige debits cost as of from, as far as no more is used then than the capacity; see [algorithms.Limit.Oblige]. A log
-// takes all of it. It fails, and does nothing, with ErrShut or ErrFull.
+// Oblige debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.Oblige]. A log takes all of
+// the cost. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l, oblige(l, from, now, cost))
 }
 
-// ObligeCopy is Oblige without a look at the gate: for a copy, which its keeper changes.
+// ObligeCopy is Oblige without checking the gate, for a standby that changes its copy.
 func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -61,12 +61,12 @@ func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from 
 	return t.changeHeld(s, now, k, l, oblige(l, from, now, cost))
 }
 
-// Penalize debits cost now, whether or not the limit allows it. It fails, and does nothing, with ErrShut or ErrFull.
+// Penalize debits cost now, whether or not the limit allows it. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l, penalty(l, now, cost))
 }
 
-// Give puts back cost taken at from. It fails, and does nothing, with ErrShut.
+// Give puts back cost taken at from. If it fails, with ErrShut, nothing changes.
 func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
@@ -74,15 +74,15 @@ func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algori
 	})
 }
 
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. It fails, and does nothing,
-// with ErrShut.
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails, with ErrShut,
+// nothing changes.
 func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
 	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
-// reset makes a counter of the shard, which is held, fresh. It is in the table, as changed, until Changed has handed that out,
-// and Replicate where it is in use, so that no older copy comes back. It fails with ErrFull if there was no room to note that
-// for a counter not in the table.
+// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and
+// Replicate too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table
+// and there is no room to record the reset. The shard must be held.
 func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -113,7 +113,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) e
 	return t.changeHeld(s, now, k, l, e)
 }
 
-// changeHeld is change for a shard that is held.
+// changeHeld is change without checking the gate. The shard must be held.
 func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
@@ -144,7 +144,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 	return nil
 }
 
-// logSlot returns k's log, a new one if it has none.
+// logSlot returns k's log, creating it if needed.
 func (t *Table) logSlot(s *shard, k Key) *logSlot {
 	e := s.log(k)
 	if e == nil {
@@ -156,7 +156,7 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 	return e
 }
 
-// putLog puts a log in under k, which has none.
+// putLog inserts a log under k, which must not have one.
 func (r *records) putLog(k Key, e *logSlot) {
 	if r.logs == nil {
 		r.logs = make(map[Key]*logSlot)
@@ -164,7 +164,8 @@ func (r *records) putLog(k Key, e *logSlot) {
 	r.logs[k] = e
 }
 
-// levelLeft is a counter's level after a change that was no check: without anything left it refuses.
+// levelLeft returns a counter's level after a change that was not a check. If nothing is left, the counter counts as
+// refusing.
 func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
 		return refusedLevel
@@ -172,9 +173,9 @@ func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return level(l, d)
 }
 
-// changeLog changes k's log, a new one if it has none, and keeps the books. When the logs together are at their bound, one that grows beyond its
-// fair part of it becomes coarser: it then forgets late, never early. Those that stand still may have more than
-// theirs, so the logs together stay under twice the bound.
+// changeLog changes k's log, creating it if needed, and updates the entry counts. While all logs together are at their
+// bound, a log that grows beyond its fair share becomes coarser: it then forgets late, never early. Logs that don't grow may
+// keep more than their share, so the total stays under twice the bound.
 func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
 	e := t.logSlot(s, k)
 	before := e.log.Len()
@@ -186,7 +187,8 @@ func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Lim
 	s.soilLog(k, e, everyone)
 }
 
-// keepBooks counts the entries of a log that had before of them, and makes it coarser if it has to be; see changeLog.
+// keepBooks updates the count of entries after a change to a log that had before entries. If need be, it makes the log
+// coarser; see changeLog.
 func (t *Table) keepBooks(e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
 		if fair := max(t.maxLogEntries/max(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
@@ -205,12 +207,12 @@ func (t *Table) dropLog(s *shard, k Key) {
 	s.room++
 	t.logs.Add(-1)
 	if len(r.logs) == 0 {
-		r.logs = nil // a map does not shrink by itself
+		r.logs = nil // a map never shrinks by itself
 	}
 }
 
-// Usage is what is used of one limit, rounded up and above the capacity in debt, and the answer that a check
-// of cost 0 would have.
+// Usage returns how much of one limit is used, rounded up, and the decision for a check of cost 0. In debt, usage exceeds
+// the capacity.
 func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s := t.shardOf(k)
 	s.mu.Lock()

@@ -10,7 +10,7 @@ func (t *Table) force(now algorithms.Now, k Key, l *algorithms.Limit, from algor
 	})
 }
 
-// reward lowers what is used by n units.
+// reward lowers usage by n units.
 func (t *Table) reward(now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
 	return t.Amend(now, &Amendment{Ops: []Op{{Key: k, Limit: l, Cost: -n}}})
 }

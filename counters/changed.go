@@ -6,13 +6,12 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// changedBatch is how many records Changed collects before it hands them out; a batch may be longer by what
-// one shard holds.
+// changedBatch is how many records Changed collects before it yields them. A batch may exceed it by what one shard holds.
 const changedBatch = 16 << 10
 
-// Changed hands every counter that changed since the last call to yield, in batches of some ten thousand; the
-// slice is reused. A record with Level 0 and a zero State, or no Log, was reset. When yield fails, its batch
-// and the rest count as changed still, and the error is returned. Calls must not overlap.
+// Changed yields every counter that changed since the last call, in batches of some ten thousand; the slice is reused. A
+// record with Level 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
+// the rest still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
@@ -53,7 +52,7 @@ func (s *shard) collect(batch []Record) []Record {
 	return batch
 }
 
-// mark marks the counters of batch as changed again, as far as they are still there.
+// mark marks the counters of batch as changed again, if they still exist.
 func (t *Table) mark(batch []Record, by readers) {
 	for i := range batch {
 		k := batch[i].Key
@@ -69,8 +68,8 @@ func (t *Table) mark(batch []Record, by readers) {
 	}
 }
 
-// Mark marks counters as changed for Changed: those of as many parts of the table, from part on, as it takes for n of them.
-// It returns the part to go on with, 0 after the last, and how many it marked.
+// Mark marks counters as changed for Changed. It marks whole parts of the table, starting at part, until it has marked at
+// least n counters. It returns the part to continue with, zero after the last, and how many counters it marked.
 func (t *Table) Mark(part, n int) (next, marked int) {
 	for ; part < len(t.shards) && marked < n; part++ {
 		s := &t.shards[part]
@@ -94,8 +93,8 @@ func (t *Table) Mark(part, n int) (next, marked int) {
 	return part, marked
 }
 
-// Restore puts back a record read from disk, as unchanged, unless the table already has that counter or the
-// record has expired. It reports whether it did. It fails with ErrFull.
+// Restore puts back a record read from disk, marked as unchanged, unless the table already has that counter or the record
+// has expired. It reports whether it did. The error is ErrFull if there is no room.
 func (t *Table) Restore(now algorithms.Now, r Record) (bool, error) {
 	if r.FreshAt <= now.Steady/1e9 {
 		return false, nil

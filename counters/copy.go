@@ -7,12 +7,12 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// copyBatch is the most records that Copy hands out at once.
+// copyBatch bounds the records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy hands every counter of p to yield, in batches of at most 4096; the slice is reused. No lock is held
-// meanwhile, so a batch may be older than what has changed since: Replicate hands that out, and must do so after the
-// batch has been sent. Resets that a reader has yet to be told are among the records. An error of yield is returned.
+// Copy yields every counter of p, in batches of at most 4096; the slice is reused. It holds no lock meanwhile, so a batch
+// may lack later changes. Replicate yields those, and must do so after the batch was sent. The records include resets not
+// yet reported to every reader. Copy returns any error of yield.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
 	t.replicated.Store(true)
 	var batch []Record
@@ -50,15 +50,15 @@ func (s *shard) copyOf(p int, batch []Record) []Record {
 	return batch
 }
 
-// Put makes the counter what r says: an owner's word on its counter, for the standby's copy. It is changed for
-// Changed, but not for Replicate. A record that has expired, or was reset, makes the counter fresh. It reports false
-// if there was no room for the counter.
+// Put sets the counter to r: the owner's state of its counter, for the standby's copy. The counter then counts as changed
+// for Changed, but not for Replicate. A record that has expired, or was reset, makes the counter fresh. Put returns false if
+// there was no room for the counter.
 func (t *Table) Put(now algorithms.Now, r Record) bool {
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
 		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
 	}
-	log := r.asLog() // outside of the lock: it takes its time
+	log := r.asLog() // before taking the lock, as it is slow
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 	return t.put(s, p, now, &r, log, checkpoints)
 }
 
-// asLog is the log of r, nil if that is not under sliding-window-log.
+// asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
 func (r *Record) asLog() *algorithms.Log {
 	if r.Kind != algorithms.SlidingLog {
 		return nil
@@ -77,8 +77,7 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// place finds the counter of k. If it is there under another kind of algorithm in such a way that it can't become
-// kind in its place, it is dropped.
+// place finds the counter of k. A counter stored under another algorithm is dropped if it can't become kind in its slot.
 func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
 	p := s.find(k)
 	e := s.log(k)
@@ -94,7 +93,7 @@ func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
 	return place{index: -1, log: e}
 }
 
-// put stores r, with log for its entries, at p, or where there is room if p was not found.
+// put stores r, with log for its entries. It stores at p, or makes room if p was not found.
 func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
 	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
@@ -118,8 +117,9 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	return true
 }
 
-// fitLog keeps a log that came as a record, with nothing known of its limit, within the bounds. The time from its last
-// entry to when it is fresh is at least its window; a log made too coarse by that forgets late, never early.
+// fitLog keeps a log that came as a record, whose limit is unknown, within the bounds. It takes the window to be the time
+// from the log's last entry to its expiry, which is at least the true window. A log made too coarse by that forgets late,
+// never early.
 func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
@@ -136,7 +136,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	t.keepBooks(e, before, l)
 }
 
-// Drop removes every counter of p, and tells no reader. Memory that is hardly used afterwards is given back.
+// Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.
 func (t *Table) Drop(p int) {
 	shards := t.shardsOf(p)
 	for i := range shards {

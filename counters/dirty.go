@@ -6,32 +6,31 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// readers is a set of those who want to know what changed. Each has a byte of group.dirty, in which bit i stands
-// for slot i.
+// readers is a set of readers of changes. Each has a byte of group.dirty, in which bit i stands for slot i.
 type readers uint64
 
 const (
-	checkpoints readers = 1      // Changed
-	replicas    readers = 1 << 8 // Replicate
+	checkpoints readers = 1      // read by Changed
+	replicas    readers = 1 << 8 // read by Replicate
 	everyone            = checkpoints | replicas
 	nobody      readers = 0
 
-	replicasByte = 0xff << 8 // of group.dirty
+	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
-// maxTrail bounds each list of a trail. A list of groups is also bounded to about an eighth of them: going to more
-// than that, here and there, costs as much as passing over all.
+// maxTrail bounds each list of a trail. A list of groups is also bounded to about an eighth of all groups: visiting more
+// than that at random costs as much as scanning them all.
 const maxTrail = 256
 
-// trail lists where a table of records changed since replicas were last told, so that telling them does not have to look
-// everywhere. An entry may come twice, or be clean again.
+// trail lists where a table of records changed since replicas were last told, to save a full scan. An entry may appear
+// twice, or be clean again.
 type trail struct {
 	groups []uint32
 	logs   []Key
-	lost   bool // the lists are not complete
+	lost   bool // the lists are incomplete
 }
 
-// addGroup notes group i of n.
+// addGroup adds group i of n.
 func (t *trail) addGroup(i, n int) {
 	if t.lost = t.lost || len(t.groups) >= min(maxTrail, n/8+8); !t.lost {
 		t.groups = append(t.groups, uint32(i))
@@ -58,7 +57,7 @@ func (s *shard) soil(p place, by readers) {
 	s.count(readers(added>>p.slot()), 1)
 }
 
-// clean marks a record as not changed.
+// clean marks a record as unchanged.
 func (s *shard) clean(p place, by readers) {
 	g := p.home()
 	gone := uint64(by) << p.slot() & g.dirty
@@ -76,13 +75,13 @@ func (s *shard) soilLog(k Key, e *logSlot, by readers) {
 	s.count(added, 1)
 }
 
-// cleanLog marks a log as not changed.
+// cleanLog marks a log as unchanged.
 func (s *shard) cleanLog(e *logSlot, by readers) {
 	s.count(by&e.dirty, -1)
 	e.dirty &^= by
 }
 
-// count keeps the books of what is marked for whom.
+// count adds n to the number of changed slots and logs for each reader in by.
 func (s *shard) count(by readers, n int) {
 	if by&checkpoints != 0 {
 		s.unsaved += n
@@ -92,7 +91,7 @@ func (s *shard) count(by readers, n int) {
 	}
 }
 
-// unread are the readers that a reset waits for before its record may go.
+// unread returns the readers that must be told of a reset before its record may be dropped.
 func (t *Table) unread() readers {
 	if t.replicated.Load() {
 		return everyone
@@ -108,7 +107,7 @@ func (g *group) record(slot int) Record {
 	}
 }
 
-// record returns k's log as a Record. Its entries are a copy.
+// record returns k's log as a Record, with a copy of its entries.
 func (e *logSlot) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: e.log.Entries(),
@@ -116,7 +115,7 @@ func (e *logSlot) record(k Key) Record {
 	}
 }
 
-// dirtySlots are the slots marked for one reader, as a bit each.
+// dirtySlots returns the slots marked for one reader, one bit each.
 func (g *group) dirtySlots(by readers) uint64 {
 	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
 }

@@ -2,23 +2,24 @@ package counters
 
 import "math/bits"
 
-// evictionSample is how many groups an eviction compares before it takes the best victim among them.
+// evictionSample is how many groups an eviction looks at before it takes the best victim among them.
 const evictionSample = 6
 
-// rescan is how long a table of records, or all of them, that holds only refused counters is not searched again: nanoseconds.
+// rescan is how long, in nanoseconds, a search is not repeated after it found only refusing counters, in one table of
+// records or in the whole table.
 const rescan = 100_000_000
 
-// victim is a candidate for eviction; lower ranks go first.
+// victim is a candidate for eviction. Candidates with lower ranks go first.
 type victim struct {
 	place
 	key  Key
-	rank uint64 // how far from fresh: 0 is expired
+	rank uint64 // how far from fresh; 0 means expired
 	some bool
 }
 
-// offer compares one more counter. How far it is from fresh is its level, as of its last change, times the magnitude
-// of the time it has left: a bucket that is full again in a second comes before a month's quota half used, and that
-// after one hardly used.
+// offer considers one more counter. Its rank is its level, as of its last change, times the magnitude of the time it has
+// left. So of two month's quotas, one that is hardly used goes before one that is half used; and a bucket that is full again
+// in a second goes before the latter.
 func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
@@ -29,10 +30,10 @@ func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 	}
 }
 
-// makeRoom sees to it that s has room for one more counter, k, beside those reserved for others of ops. While the table
-// has any, the shard takes of it. At the table's bound one counter is evicted, the closest to fresh of a sample of those
-// beside k; where only such are left that are being decided as ops, or refused, another shard has to give room. It reports
-// false if that has none either. The shard is held.
+// makeRoom ensures that s has room for one more counter, k, besides the reserved ones. While the table has budget left, the
+// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's table of
+// records. It spares counters of ops and refusing ones; if there are no others, another shard must give room. It returns
+// false if none can. s must be held.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	if s.room > reserved || t.draw(s) {
 		return true
@@ -55,7 +56,7 @@ func (t *Table) draw(s *shard) bool {
 	}
 }
 
-// evict drops one counter of r, of the shard s, which is held.
+// evict drops one counter of r, a table of shard s. s must be held.
 func (t *Table) evict(s *shard, r *records, steady int64, ops []Op) bool {
 	if steady < r.fullUntil {
 		return false
@@ -81,12 +82,13 @@ func (t *Table) evict(s *shard, r *records, steady int64, ops []Op) bool {
 	return true
 }
 
-// maxSearches is how many tables of other shards without a victim one check goes through; the next one goes on from there.
+// maxSearches bounds how many tables of other shards one check searches without finding a victim. The next search continues
+// from there.
 const maxSearches = 2
 
-// seek takes room for s, which is held, from another shard: what that has to spare, or that of a counter evicted there.
-// Nobody waits for a shard here: that could be for ever. Where all of the table has none, that is not asked again for a
-// moment.
+// seek takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for another
+// shard's lock, as that could deadlock. If the whole table has no room, it does not search again for a moment. s must be
+// held.
 func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
 	if steady < t.fullUntil.Load() {
 		return false
@@ -119,7 +121,7 @@ func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
 	return false
 }
 
-// yield is how much room o, which is held, gives to another shard, and whether it looked for it in vain.
+// yield returns how much room o gives to another shard, and whether it searched o without success. o must be held.
 func (t *Table) yield(o *shard, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.step)
@@ -141,7 +143,7 @@ func (t *Table) yield(o *shard, steady int64, ops []Op) (given int, searched boo
 	return 1, false
 }
 
-// pick searches a sample of the records, and all of them if the sample has no victim.
+// pick searches a sample of the records, and goes on through all of them until it finds a victim.
 func (r *records) pick(steady int64, ops []Op, unread readers) victim {
 	second := steady / 1e9
 	var v victim
@@ -164,7 +166,7 @@ func (r *records) pick(steady int64, ops []Op, unread readers) victim {
 		}
 	}
 	looked := 0
-	for k, e := range r.logs { // in random order: a sample
+	for k, e := range r.logs { // in random order, so a sample
 		if looked++; v.some && looked > evictionSample*groupSlots {
 			break
 		}
@@ -177,8 +179,8 @@ func (r *records) pick(steady int64, ops []Op, unread readers) victim {
 	return v
 }
 
-// reset reports whether a slot notes a reset that one of the readers has yet to be told. Only people reset counters,
-// so there are few of them.
+// reset reports whether a slot records a reset that some reader has yet to be told. Only people reset counters, so there are
+// few.
 func (g *group) reset(slot int, unread readers) bool {
 	return g.dirty>>slot&uint64(unread) != 0 && g.records[slot].state.Fresh()
 }

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Partitions is the number of partitions. A partition is a slice of the key space that has one owner: all keys that
-// begin with the same 12 bits.
+// Partitions is the number of partitions. A partition is a slice of the key space with one owner: all keys that begin with
+// the same 12 bits.
 const Partitions = 1 << partitionBits
 
 const partitionBits = 12
@@ -15,21 +15,21 @@ const partitionBits = 12
 var (
 	// ErrShut: the gate of the counter's partition is shut; nothing was changed.
 	ErrShut = errors.New("partition is shut")
-	// ErrFull: the table has no room for one more counter.
+	// ErrFull: the table has no room for another counter.
 	ErrFull = errors.New("no room for another counter")
 )
 
-// Verdict is how a check ended.
+// Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. After Shut nothing was decided, and the Decisions of the ops mean nothing.
+// The verdicts. After Shut nothing was decided, and the Decisions of the ops are meaningless.
 const (
 	Refused  Verdict = iota // a limit that is not Shadow refused; nothing was taken
-	Admitted                // all was taken, or would be
+	Admitted                // everything was taken, or would be
 	Shut                    // the gate of one of the partitions is shut
 )
 
-// String returns the verdict in small letters.
+// String returns the verdict in lower case.
 func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
 
 func verdictOf(admitted bool) Verdict {
@@ -39,16 +39,16 @@ func verdictOf(admitted bool) Verdict {
 	return Refused
 }
 
-// Partition is the partition that k belongs to, 0…Partitions−1.
+// Partition returns the partition of k, 0…Partitions−1.
 func (k Key) Partition() int { return int(k.Hi >> (64 - partitionBits)) }
 
-// gates has a bit for each partition: set when it is shut. Decisions look at it while they hold the shards of their
-// keys, so whoever sets a bit and then holds each shard of the partition once knows that none is under way any more.
+// gates has one bit per partition, set while it is shut. Decisions check it while they hold the shards of their keys. So
+// once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still running.
 type gates [Partitions / 64]atomic.Uint64
 
 func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
 
-// anyShut reports whether the partition of one of ops is shut.
+// anyShut reports whether the partition of any of ops is shut.
 func (g *gates) anyShut(ops []Op) bool {
 	for i := range ops {
 		if g.isShut(ops[i].Key.Partition()) {
@@ -71,8 +71,9 @@ func (t *Table) ShutAll() {
 // Open opens the gate of p: from now on this table decides its counters.
 func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
 
-// Shut shuts the gate of p. When it returns, no decision of p is under way any more, and there will be none until
-// Open; only Act, Put, Merge and Drop still change its counters.
+// Shut shuts the gate of p. When it returns, no decision for p is running, and none starts until Open. Until then only calls
+// that ignore the gate change its counters: Act, ObligeCopy, SetNote, Restore, Put, Merge and Drop, as well as evictions and
+// Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)
@@ -87,14 +88,14 @@ func (t *Table) IsOpen(p int) bool { return !t.gates.isShut(p) }
 // AllOpen reports whether the gates of all partitions of ops are open.
 func (t *Table) AllOpen(ops []Op) bool { return !t.gates.anyShut(ops) }
 
-// wait returns when those that held the shard have let it go.
+// wait returns once all earlier holders have unlocked the shard.
 func (s *shard) wait() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 }
 
-// shardsOf are the shards that counters of p are in: one, which it may share with its neighbours, or several of its
-// own.
+// shardsOf returns the shards that hold the counters of p: either one, which p may share with its neighbours, or several of
+// its own.
 func (t *Table) shardsOf(p int) []shard {
 	begin := uint64(p) << (64 - partitionBits)
 	end := begin + (1<<(64-partitionBits) - 1)

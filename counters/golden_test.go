@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
-// TestGolden: counters travel as ever.
+// TestGolden: the encoding of counters has not changed.
 func TestGolden(t *testing.T) {
 	now := algorithms.Now{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}

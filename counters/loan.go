@@ -6,42 +6,42 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// A loan moves what one region has not used of its share of a limit to another region: a Take at the lender, and a Give
-// at the borrower, later. Both are kept beside the counter too, in companions: counters under the same limit that are
-// debited with what was lent, or borrowed, so that they end, or drain, as what they tell of does, and go wherever the
-// counter goes. Nobody asks them about a cost.
+// A loan moves the unused part of one region's share of a limit to another region: a Take at the lender, and later a Give at
+// the borrower. Both are also recorded beside the counter, in companions. A companion is a counter under the same limit,
+// debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
+// Checks never ask companions.
 
-// ErrWindow: the counter is not in the window that a loan is for; nothing was changed.
+// ErrWindow: the counter is not in the window that the loan is for; nothing was changed.
 var ErrWindow = errors.New("counter is in another window")
 
-// Companions of a counter have its Key, but for these bits of Lo.
+// A companion has its counter's Key, except for these bits of Lo.
 const (
 	lentMark     = 0x9e6c63d0876a9a47
 	borrowedMark = 0x3f84d5b5b5470917
 )
 
-// LentKey is the counter of what was lent of k.
+// LentKey is the key of the companion that records what k lent.
 func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentMark} }
 
-// BorrowedKey is the counter of what was borrowed for k.
+// BorrowedKey is the key of the companion that records what k borrowed.
 func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedMark} }
 
-// Loans is how a counter stands with loans.
+// Loans describes a counter and its loans, in units of the limit.
 type Loans struct {
-	Window    int64 // number of the window that it stands in; 0 for buckets
-	Used      int64 // rounded up, above the capacity in debt: what its own region used, and lent, less what it borrowed; may be below 0
+	Window    int64 // number of the counter's window; 0 for buckets
+	Used      int64 // rounded up: own use plus lent minus borrowed; above the capacity in debt, may be negative
 	Remaining int64 // rounded down
-	Lent      int64 // in this window; of a bucket: what has not drained since
+	Lent      int64 // in this window; for a bucket: the part that has not drained yet
 	Borrowed  int64 // likewise
 
-	whole int64 // Used without the part of a unit
-	room  int64 // of a fixed window: what was borrowed beyond what it had used then
+	whole int64 // Used without a part of a unit
+	room  int64 // of a fixed window: what was borrowed beyond what it had used at the time
 }
 
 // Own is what the counter's own region has used.
 func (l *Loans) Own() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
 
-// Loans tells how the counter of k stands with loans. Limits other than fixed windows and token buckets have none.
+// Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
 func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -66,9 +66,10 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	return out
 }
 
-// Lend takes up to want units of the counter for another region, if it is in that window (any, of a bucket): while its
-// own region has used less than half of its share and what it borrowed, half of what is unused, rounded up. It returns how much, and how
-// the counter stands afterwards. It fails, and does nothing, with ErrShut, ErrWindow or ErrFull.
+// Lend takes up to want units from the counter for another region, if the counter is in that window (0 for buckets). It
+// lends at most half of what is unused, rounded up. It lends only while the counter's own region has used less than half of
+// its share plus what it borrowed. It returns the amount lent and how the counter stands afterwards. If it fails, with
+// ErrShut, ErrWindow or ErrFull, nothing changes.
 func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -89,18 +90,18 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 		next, took = l.Take(state, now, n)
 		return next
 	}}); err != nil || !took {
-		return 0, stand, err // nothing changed: a Take that refuses takes nothing
+		return 0, stand, err // nothing changed: a refused Take takes nothing
 	}
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
-		return 0, stand, err // quota lost: room was just made
+		return 0, stand, err // can't happen, since room was just made; the quota would be lost
 	}
 	s.keep(k)
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that nobody was told of. Where the counter has gone on to another window, or is not decided
-// here any more, nothing happens: it is lost. same reports, while no partition comes or goes, whether the counters here
-// are still those that the loan came from.
+// Unlend puts back a loan that was never reported to its borrower. If the counter has moved on to another window, or is no
+// longer decided here, nothing happens and the loan is lost. same reports whether the counters here are still those that the
+// loan came from. No partition comes or goes during that call.
 func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, same func() bool) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -112,11 +113,11 @@ func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 		state = l.Advance(state, now)
 		return l.Give(state, l.Taken(state, now), now, n)
 	}}
-	_ = t.changeHeld(s, now, k, l, give) // it only lowers what is there
+	_ = t.changeHeld(s, now, k, l, give) // only lowers existing counters
 	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
-// lendable reports how the counter stands if it may take part in a loan for a window.
+// lendable returns how the counter stands, if it may take part in a loan for window.
 func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
 	if t.gates.isShut(k.Partition()) {
 		return Loans{}, ErrShut
@@ -128,10 +129,10 @@ func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 	return stand, nil
 }
 
-// Borrow puts into the counter what was borrowed for a window, up to n units, but no more than it has used without out,
-// which may still come back to it otherwise. What is more than that widens a fixed window, and is lost of a bucket. It returns
-// how much came in. same reports, while no partition comes or goes, whether the counters here are still those that it was
-// borrowed for. It fails, and does nothing, with ErrShut, ErrWindow or ErrFull.
+// Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used minus
+// out, since out may still come back to it in another way. The excess widens a fixed window; for a bucket it is lost. Borrow
+// returns how much it credited. same reports whether the counters here are still those that borrowed. No partition comes or
+// goes during that call. If it fails, with ErrShut, ErrWindow or ErrFull, nothing changes.
 func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n, out int64, same func() bool) (int64, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -167,16 +168,16 @@ func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	return back + more, err
 }
 
-// Room is how much the counter could take back beside out, which may still come back to it otherwise.
+// Room is how much the counter could take back besides out, which may still come back to it in another way.
 func (l *Loans) Room(out int64) int64 { return max(0, l.whole-max(0, out)) }
 
-// roomForLoan makes room for two counters, and not by what the loan is about. The shard is held.
+// roomForLoan makes room for two counters without evicting those that the loan is about. The shard must be held.
 func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
 	return t.roomFor(s, k, now, 2, spared[:])
 }
 
-// noteLoan debits a companion, and keeps it from being evicted. The shard is held and has room.
+// noteLoan debits a companion, and keeps it from being evicted. The shard must be held and have room.
 func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
 	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
 		return err
@@ -185,7 +186,7 @@ func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 	return nil
 }
 
-// keep has a counter, which is no log, not evicted until it is fresh, or is asked about a cost. The shard is held.
+// keep protects a counter that is not a log from eviction, until it is fresh or a check asks it. The shard must be held.
 func (s *shard) keep(k Key) {
 	if p := s.find(k); p.found() {
 		m := &p.home().marks[p.slot()]

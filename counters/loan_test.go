@@ -13,8 +13,8 @@ import (
 
 func always() bool { return true }
 
-// G8: whatever is taken, lent, lost, borrowed, put back and given back, in whatever order, what all regions together have
-// admitted and may still admit never grows but by what drains from buckets.
+// G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. What all regions together have
+// admitted and may still admit only grows by what drains from buckets.
 func TestG8_LoansMakeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket}).Draw(t, "kind")
@@ -37,7 +37,7 @@ func TestG8_LoansMakeNothing(t *testing.T) {
 	})
 }
 
-// loanModel is some regions' counters of one limit, and the loans on their way between them.
+// loanModel is several regions' counters of one limit, and the loans in transit between them.
 type loanModel struct {
 	key    Key
 	tables []*Table
@@ -46,7 +46,7 @@ type loanModel struct {
 	flying []flyingLoan
 	taken  []takenCost
 	turned int // windows that turned in the last step
-	// What went through each table since the window began.
+	// The amounts that went through each table since the window began.
 	admitted, lent, borrowed []int64
 }
 
@@ -89,7 +89,7 @@ func (m *loanModel) close() {
 
 func (m *loanModel) stand(i int) Loans { return m.tables[i].Loans(m.now, m.key, m.limits[i]) }
 
-// possible is what was admitted, and may still be without time passing, loans on their way included.
+// possible returns what was admitted plus what may still be without time passing, including loans in transit.
 func (m *loanModel) possible() (n int64) {
 	for i := range m.tables {
 		n += m.admitted[i] + m.stand(i).Remaining
@@ -114,14 +114,14 @@ func (m *loanModel) step(t *rapid.T) {
 		m.borrow(t)
 	case 5:
 		m.giveBack(t)
-	case 6: // a region's process is lost, and its standby goes on
+	case 6: // a region's process is lost, and its standby takes over
 		m.tables[i] = copied(m.tables[i], m.key.Partition(), m.now)
 	case 7:
 		m.pass(time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "time")))
 	}
 }
 
-// copied is a table with the counters of another one, as they go over the wire.
+// copied returns a table with the counters of another one, sent as over the wire.
 func copied(from *Table, p int, now algorithms.Now) *Table {
 	to := New(1000)
 	_ = from.Copy(p, func(records []Record) error {
@@ -185,7 +185,7 @@ func (m *loanModel) borrow(t *rapid.T) {
 	if wrong := f.window != before.Window; wrong != errors.Is(err, ErrWindow) {
 		t.Fatalf("have %v for window %d in %d", err, f.window, before.Window)
 	}
-	most := f.n // what a fixed window has not used yet widens it
+	most := f.n // the part that a fixed window has not used yet widens it
 	if m.limits[0].Kind.Bucket() {
 		most = min(f.n, max(0, before.Used-out))
 	}
@@ -218,7 +218,7 @@ func (m *loanModel) pass(d time.Duration) {
 	}
 }
 
-// check holds what all admitted against what all may.
+// check compares what all regions admitted with what they may.
 func (m *loanModel) check(t *rapid.T) {
 	if m.limits[0].Kind.Bucket() {
 		return
@@ -238,8 +238,8 @@ func (m *loanModel) check(t *rapid.T) {
 	}
 }
 
-// A region without a share can use what it borrows, lend on half of what it does not use, and loses what is left with the
-// window; also after its counters were handed to another node, and merged with an older copy.
+// A region without a share can use what it borrows, lend half of what it does not use, and loses the rest with the window.
+// That holds even after its counters were handed to another node and merged with an older copy.
 func TestLoanToNoShare(t *testing.T) {
 	table := New(1000)
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 0, Window: time.Minute}
@@ -271,7 +271,8 @@ func TestLoanToNoShare(t *testing.T) {
 	}
 }
 
-// A region whose own traffic has used half of its share keeps the rest; one that used nothing lends all of it, in halves.
+// A region whose own traffic has used half of its share keeps the rest. One that used nothing lends everything, half by
+// half.
 func TestLendHalf(t *testing.T) {
 	for own, want := range map[int64]int64{0: 300, 1: 299, 149: 151, 150: 0, 300: 0} {
 		table := New(1000)
@@ -295,7 +296,7 @@ func TestLendHalf(t *testing.T) {
 	}
 }
 
-// Loans of what is not here, or is another window's, or no limit that loans are made of, change nothing.
+// A loan changes nothing if the counter is not decided here, is in another window, or its limit has no loans.
 func TestLoanRefused(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -332,7 +333,7 @@ func TestLoanRefused(t *testing.T) {
 	}
 }
 
-// A table that is full of counters that refuse makes no loans, and forgets nothing of what it has.
+// A table full of refusing counters makes no loans, and forgets nothing it has.
 func TestLoanWithoutRoom(t *testing.T) {
 	table := New(64)
 	defer table.Close()

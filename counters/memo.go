@@ -11,32 +11,32 @@ import (
 const (
 	// MaxMemo bounds the answer in a memo, in bytes.
 	MaxMemo = 32 << 10
-	// BodyBits is how much of a request's hash a memo keeps.
+	// BodyBits is how many bits of a request's hash a memo keeps.
 	BodyBits = 48
 
-	noteBytes = 6 + 6 + 4 // of an answer, in the Count, Detail and At of a note
+	noteBytes = 6 + 6 + 4 // bytes of an answer that fit in the Count, Detail and At of a note
 )
 
-// ErrBody: the request that a memo tells of had another body.
+// ErrBody: the memo belongs to a request with the same id and another body.
 var ErrBody = errors.New("a request with this id had another body")
 
-// Memo is the answer to a request with an id, kept beside the counters of its subject: in notes, the first of which has the
-// hash of the request's body and the answer's length and checksum.
+// Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes; the first
+// holds the hash of the request's body and the answer's length and checksum.
 type Memo struct {
-	Key    Key    // Lo is made of the request's id
-	Body   uint64 // hash of the request, of BodyBits
-	Until  int64  // Unix seconds on the steady clock: how long it is kept
-	Answer []byte // nil, from Recall: it can't be read, since two copies of it differed
+	Key    Key    // Lo is derived from the request's id
+	Body   uint64 // hash of the request, BodyBits long
+	Until  int64  // when it expires: Unix seconds on the steady clock
+	Answer []byte // nil from Recall if it can't be read because two copies of it differed
 }
 
-// memoKey is the key of the i-th note of a memo.
+// memoKey returns the key of the i-th note of a memo.
 func memoKey(k Key, i int) Key { return Key{Hi: k.Hi, Lo: k.Lo + uint64(i)*0x9e3779b97f4a7c15} }
 
-// memoNotes is how many notes an answer of n bytes takes.
+// memoNotes returns how many notes an answer of n bytes takes.
 func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
 
-// Recall reads m by its key, and reports whether it is there. It fails with ErrShut, and with ErrBody if it is there for a request
-// with another body.
+// Recall reads m by its key, and reports whether it exists. It fails with ErrShut, or with ErrBody if it exists for a
+// request with another body.
 func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
@@ -74,7 +74,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	return true, nil
 }
 
-// Remember puts m into the table. It fails, and does nothing, with ErrShut or ErrFull.
+// Remember puts m into the table. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
@@ -89,7 +89,7 @@ func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 	return nil
 }
 
-// roomFor makes room for n more counters in s, which is held, but not of those of ops.
+// roomFor makes room for n more counters in s, without evicting those of ops. s must be held.
 func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
 	for i := range n {
 		if !t.makeRoom(s, k, now.Steady, i, ops) {
@@ -99,7 +99,7 @@ func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bo
 	return true
 }
 
-// remember puts m into the shard, which is held and has room.
+// remember puts m into the shard, which must be held and have room.
 func (s *shard) remember(m *Memo) {
 	size := len(m.Answer)
 	s.note(&Note{
@@ -114,7 +114,7 @@ func (s *shard) remember(m *Memo) {
 	}
 }
 
-// Forget ends a memo before its time. What is not there, or not decided here any more, stays as it is.
+// Forget removes a memo before it expires. It does nothing if the memo does not exist or its partition is not decided here.
 func (t *Table) Forget(now algorithms.Now, k Key) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -125,7 +125,7 @@ func (t *Table) Forget(now algorithms.Now, k Key) {
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
 		if p := s.find(memoKey(k, i)); p.found() {
-			// As after a reset: it stays until it has replaced its copies.
+			// As after a reset, the note stays until it has replaced its copies.
 			g := p.home()
 			g.records[p.slot()].state, g.marks[p.slot()] = algorithms.State{}, newMark(noteKind, 0)
 			s.soil(p, everyone)
@@ -141,18 +141,19 @@ func get48(b []byte) int64 {
 	return int64(binary.LittleEndian.Uint32(b)) | int64(binary.LittleEndian.Uint16(b[4:]))<<32
 }
 
-// Amendment is what a person changes about counters of one subject.
+// Amendment is an administrative change to counters of one subject.
 type Amendment struct {
-	Ops   []Op // costs may be below zero: a reward. They get their Decision: that of a check without a cost, after the change
-	Reset bool // the counters become fresh
-	// Memo, unless it is nil, makes it happen once: where it is there already nothing changes. Answer makes what it is to keep.
+	Ops   []Op // a negative cost is a reward; each Decision is set to that of a check of cost 0 after the change
+	Reset bool // makes the counters fresh
+	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer makes the answer that
+	// it will hold.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
-	Used     []int64 // set by Amend: what is used of each op's limit, after the change
-	Repeated bool    // set by Amend: it had happened before, and neither Ops nor Used are set
+	Used     []int64 // set by Amend: how much of each op's limit is used after the change
+	Repeated bool    // set by Amend: the change had been made before; neither Ops nor Used are set
 }
 
-// Amend changes counters of one subject. It fails, and does nothing, with ErrShut, ErrFull or ErrBody.
+// Amend changes counters of one subject. If it fails, with ErrShut, ErrFull or ErrBody, nothing changes.
 func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	k := a.Ops[0].Key
 	s := t.shardOf(k)
@@ -176,7 +177,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	for i := range a.Ops {
 		op := &a.Ops[i]
 		if err := t.amend(s, now, op, a.Reset); err != nil {
-			return err // nothing is left of room that was just made
+			return err // can't happen, since room was just made
 		}
 		used, d := t.usageHeld(s, now, op.Key, op.Limit)
 		a.Used, op.Decision = append(a.Used, used), d
@@ -188,10 +189,10 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	return nil
 }
 
-// mostAnswer is how many bytes of a memo's answer may be about one op.
+// mostAnswer bounds the bytes of a memo's answer for each op.
 const mostAnswer = 64
 
-// amend changes one counter of the shard, which is held.
+// amend changes one counter of the shard, which must be held.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {
 	switch {
 	case reset:

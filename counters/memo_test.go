@@ -41,7 +41,7 @@ func TestAmendOnce(t *testing.T) {
 	soon := algorithms.At(time.Unix(1_800_000_059, 0))
 	expect("59 s later", table, soon, amendment(soon, 5, 77, size), true, nil, 5)
 
-	// It goes where the counters go.
+	// The memo goes where the counters go.
 	other := New(1000)
 	defer other.Close()
 	if err := table.Copy(k.Partition(), func(records []Record) error {
@@ -70,7 +70,7 @@ func TestAmendOnce(t *testing.T) {
 	expect("reset", table, late, reset, false, nil, 0)
 }
 
-// A memo that was forgotten stays, as a fresh counter, until it has replaced its copies.
+// A forgotten memo stays, as a fresh counter, until it has replaced its copies.
 func TestForgottenMemoIsHandedOut(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -104,7 +104,7 @@ func TestForgottenMemoIsHandedOut(t *testing.T) {
 	}
 }
 
-// What can't be read any more is there all the same: nothing happens twice.
+// A memo that can't be read any more still counts: nothing happens twice.
 func TestDamagedMemo(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -121,7 +121,7 @@ func TestDamagedMemo(t *testing.T) {
 	}
 }
 
-// Where there is no room for the answer nothing is changed.
+// Without room for the answer, nothing changes.
 func TestAmendWithoutRoom(t *testing.T) {
 	table := New(1)
 	defer table.Close()

@@ -5,5 +5,5 @@ package counters
 // allocate returns n zeroed groups.
 func allocate(n int) []group { return make([]group, n) }
 
-// release gives groups back to the collector.
+// release leaves the groups to the collector.
 func release([]group) {}

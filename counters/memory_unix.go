@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// allocate returns n zeroed groups outside of the collected heap: the collector neither scans them nor counts
-// them when it decides how much garbage may pile up before the next cycle. What is less than a page stays on the heap:
-// where few counters are spread over all shards, a page for each would cost the processor more than the counters.
+// allocate returns n zeroed groups outside the collected heap. The collector neither scans them nor counts them when it
+// decides how much garbage may pile up before the next cycle. Allocations of less than a page stay on the heap: with few
+// counters spread over all shards, a page for each shard would cost the processor more than the counters do.
 func allocate(n int) []group {
 	size := n * groupBytes
 	if size < pageBytes {
@@ -17,12 +17,12 @@ func allocate(n int) []group {
 	}
 	b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
-		return make([]group, n) // out of mappings: the heap will do
+		return make([]group, n) // out of mappings: fall back to the heap
 	}
 	return unsafe.Slice((*group)(unsafe.Pointer(&b[0])), n)
 }
 
-// release gives groups back. Munmap refuses what it did not map, which then is the collector's.
+// release unmaps groups. Munmap refuses memory that it did not map; the collector frees that.
 func release(g []group) {
 	if len(g) == 0 {
 		return

@@ -6,12 +6,12 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Merge joins r with the table's own copy of the counter where the two have no common order, as after a full stop,
-// and keeps the more used. What changes by that, changes for Changed and for Replicate. It reports false if there was
-// no room for the counter.
+// Merge combines r with the table's own copy of the counter, where neither is known to be newer, as after a full stop. It
+// keeps whichever is more used. A change that results counts as changed for both Changed and Replicate. It returns false if
+// there was no room for the counter.
 //
-// The limit isn't known here. Windows are joined count by count; of two buckets or logs the one that is fresh later
-// counts as the more used.
+// The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that is fresh later counts
+// as the more used.
 func (t *Table) Merge(now algorithms.Now, r Record) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
 		return true
@@ -32,7 +32,7 @@ type own struct {
 	log *algorithms.Log
 }
 
-// read returns k's counter; the zero own, which has expired, if there is none.
+// read returns k's counter, or the zero own, which has expired, if there is none.
 func (s *shard) read(k Key) own {
 	if e := s.log(k); e != nil {
 		return own{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
@@ -57,7 +57,7 @@ func (r *Record) fresh() bool {
 	return r.State.Fresh()
 }
 
-// raise makes r, whose log is log, what it and have are together, and reports whether that is more than have.
+// raise merges have into r, whose log is log, and reports whether the result is more than have.
 func (r *Record) raise(have *own, log *algorithms.Log) bool {
 	if have.fresh() {
 		return true
@@ -84,14 +84,14 @@ func (r *Record) raise(have *own, log *algorithms.Log) bool {
 	return r.State != have.State || r.FreshAt > have.FreshAt
 }
 
-// mergeWindows keeps the more used of each window that the later of two states still holds.
+// mergeWindows keeps the higher count of each window that the later of the two states still covers.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State {
 	if a.Window() < b.Window() {
 		a, b = b, a
 	}
 	switch {
 	case a.Window() == b.Window():
-		a.At = max(a.At, b.At) // ahead of the clock because of a queue, if one is
+		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, stay ahead
 		a.Count, a.Part = max(a.Count, b.Count), max(a.Part, b.Part)
 	case kind == algorithms.SlidingWindow && a.Window()-1 == b.Window():
 		a.Part = max(a.Part, b.Count)

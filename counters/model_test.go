@@ -18,14 +18,14 @@ var modelBounds = []int64{100, 1000, 100_000, 60_000_000, 200_000_000}
 
 var errFailed = errors.New("broken pipe")
 
-// counter is what the model knows of one counter.
+// counter is what the model knows about one counter.
 type counter struct {
 	Record
 	log             *algorithms.Log
 	unsaved, unsent bool
 }
 
-// model is a table made of a map, without bounds.
+// model is an unbounded table backed by a map.
 type model struct {
 	all        map[Key]*counter
 	shut       map[int]bool
@@ -36,7 +36,7 @@ type model struct {
 
 func (m *model) limit(k Key) *algorithms.Limit { return m.limits[algorithms.Kind(k.Lo%5)] }
 
-// peek returns what the counter of k would be, up to date, after a check.
+// peek returns what the counter of k would be after a check, brought up to date.
 func (m *model) peek(k Key, cost int64) (next counter, d algorithms.Decision) {
 	l := m.limit(k)
 	if c := m.all[k]; c != nil {
@@ -156,7 +156,7 @@ func (m *model) sweep() {
 	})
 }
 
-// records are the model's counters that pick chooses.
+// records returns the model's counters that pick selects.
 func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	out := map[Key]Record{}
 	for k, c := range m.all {
@@ -171,7 +171,7 @@ func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	return out
 }
 
-// collected turns records into a map, and checks that each comes once and belongs to partition p, if that is not -1.
+// collected adds records to a map. It checks that each comes once and, unless p is -1, belongs to partition p.
 func collected(t *rapid.T, out map[Key]Record, p int, records []Record) {
 	for _, r := range records {
 		if _, twice := out[r.Key]; twice || p >= 0 && r.Key.Partition() != p {
@@ -196,7 +196,7 @@ func same(t *rapid.T, what string, have, want map[Key]Record) {
 	}
 }
 
-// modelKeys are some keys in each of some partitions, at both ends of shards.
+// modelKeys returns some keys in each of some partitions, at both ends of shards.
 func modelKeys() (keys []Key) {
 	for _, p := range []uint64{0, 1, 63, 64, 2048, 4094, 4095} {
 		for i := range uint64(10) {
@@ -290,7 +290,7 @@ func (r *run) copyAndDrop() {
 	}
 }
 
-// replicate tells replicas, now and then with a failure on the way.
+// replicate reports changes to replicas, sometimes with a failure on the way.
 func (r *run) replicate() {
 	wanted, calls := r.subset(), rapid.IntRange(0, 6).Draw(r.t, "fails at")
 	have, failedFrom := map[Key]Record{}, Partitions
@@ -318,7 +318,7 @@ func (r *run) replicate() {
 	}
 }
 
-// sharesUnit reports whether changes of both partitions are read at once.
+// sharesUnit reports whether changes of both partitions are read together.
 func (r *run) sharesUnit(p, q int) bool {
 	per := max(1, Partitions/len(r.table.shards))
 	return p/per == q/per
@@ -376,7 +376,7 @@ func (r *run) wait() {
 	}
 }
 
-// The table agrees with a map in all that a cluster asks of it.
+// The table agrees with a map in everything that a cluster asks of it.
 func TestAgainstModel(t *testing.T) {
 	keys := modelKeys()
 	rapid.Check(t, func(rt *rapid.T) {

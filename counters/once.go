@@ -8,43 +8,44 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Note is a fact that is kept beside the counters of its partition until a time: it is replicated, handed over and
-// saved as they are, and never evicted before.
+// Note is a fact kept beside the counters of its partition until it expires. It is replicated, handed over and saved like
+// them, and never evicted before.
 type Note struct {
-	Key    Key   // in the same subject as the counters it is about
+	Key    Key   // of the same subject as the counters that it concerns
 	Count  int64 // 0…MaxAmount
 	Detail int64 // 0…MaxAmount
 	At     int64 // 0…2^39
 }
 
-// Settling is a change of several counters of one subject that happens at most once: together with its notes.
+// Settling changes several counters of one subject at most once. Its notes are stored together with the change, and prevent
+// a second one.
 type Settling struct {
-	// Notes are what is to be remembered. If the first is there already, all of them are read instead, and nothing
-	// changes. At least one.
+	// Notes are stored with the change. If the first exists already, all of them are read instead, and nothing changes.
+	// There must be at least one.
 	Notes []Note
-	Until int64 // Unix seconds on the steady clock: how long the notes are kept
-	// Late: what was not settled before may not be settled any more.
+	Until int64 // when the notes expire: Unix seconds on the steady clock
+	// Late: if this was not settled before, it is too late to settle it now.
 	Late    bool
 	Changes []SettledCost
-	// Tightest, set by Settle, is what is then left of the limit with the least left for its capacity; −1 without any.
-	// It is the Detail of the first note.
+	// Tightest is set by Settle. It is the remaining amount of the limit with the least left in proportion to its capacity,
+	// after the change; −1 if no limit is Told. The first note's Detail holds Tightest+1.
 	Tightest int64
 }
 
-// SettledCost is what is put back into, or taken from, one counter in addition.
+// SettledCost is an extra amount taken from one counter, or put back into it.
 type SettledCost struct {
 	Key   Key
 	Limit *algorithms.Limit
-	// Cost is what is taken in addition, whether or not the limit allows it; below zero, what is put back.
+	// Cost is taken whether or not the limit allows it. A negative cost is put back.
 	Cost int64
-	// From and Rest say where a cost put back was taken; see [algorithms.Limit.Refund].
+	// From and Rest say when the cost to put back was taken; see [algorithms.Limit.Refund].
 	From algorithms.Taken
 	Rest time.Duration
-	Told bool // looked at for Tightest
+	Told bool // counts for Tightest
 }
 
-// Settle does s, or reads what was noted when it was done before. done is false where it was not done before and is
-// late. It fails, and does nothing, with ErrShut or ErrFull.
+// Settle makes the changes of s, or, if they were made before, reads the notes stored then. repeated says that they were.
+// done is false if they were not made before and it is too late now. If it fails, with ErrShut or ErrFull, nothing changes.
 func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, err error) {
 	sh := t.shardOf(s.Notes[0].Key)
 	sh.mu.Lock()
@@ -59,7 +60,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	if s.Late {
 		return false, false, nil
 	}
-	room := len(s.Notes) // and a counter for each debt, if need be
+	room := len(s.Notes) // plus, if need be, one counter for each debt
 	for i := range s.Changes {
 		if s.Changes[i].Cost > 0 {
 			room++
@@ -75,7 +76,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 				e = refund(c.Limit, c.From, c.Rest, now, -c.Cost)
 			}
 			if err := t.changeHeld(sh, now, c.Key, c.Limit, e); err != nil {
-				return false, false, err // nothing is left of room that was just made
+				return false, false, err // can't happen, since room was just made
 			}
 		}
 	}
@@ -87,7 +88,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	return false, true, nil
 }
 
-// tightest is what is left of the told limit with the least left for its capacity, −1 without any.
+// tightest returns what remains of the Told limit with the least left in proportion to its capacity, −1 if there is none.
 func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
 	least, of := int64(-1), int64(1)
 	for i := range changes {
@@ -105,7 +106,7 @@ func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) i
 	return least
 }
 
-// Noted reads n by its key, and reports whether it is there.
+// Noted reads n by its key, and reports whether it exists.
 func (t *Table) Noted(now algorithms.Now, n *Note) bool {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
@@ -116,8 +117,8 @@ func (t *Table) Noted(now algorithms.Now, n *Note) bool {
 	return found
 }
 
-// SetNote puts n in the place of what was noted under its key, and keeps it until then at least: Unix seconds on the steady
-// clock. It does not look at the gate. It fails, and does nothing, with ErrFull.
+// SetNote replaces the note under n's key, and keeps it at least until the given time, in Unix seconds on the steady clock.
+// It does not check the gate. If it fails, with ErrFull, nothing changes.
 func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
@@ -131,11 +132,11 @@ func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	return nil
 }
 
-// Notes are counters of their own kind in all but this: nobody asks them about a cost. Count is one more than the
-// note's, since a counter of nothing is fresh.
+// Notes are stored as counters of this kind, but checks never ask them. Count is one more than the note's, since a counter
+// with Count 0 could be fresh.
 const noteKind = algorithms.SlidingWindow
 
-// notes reads notes from the shard, which is held. It reports whether the first is there, and not to be forgotten yet.
+// notes reads notes from the shard, which must be held. It reports whether the first one exists and has not expired.
 func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	for i := range notes {
 		n := &notes[i]
@@ -152,7 +153,7 @@ func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	return true
 }
 
-// note puts n into the shard, which is held and has room.
+// note puts n into the shard, which must be held and have room.
 func (s *shard) note(n *Note, until int64) {
 	p := s.find(n.Key)
 	if !p.found() {
@@ -160,7 +161,7 @@ func (s *shard) note(n *Note, until int64) {
 	}
 	g := p.home()
 	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // not to be evicted
+	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // never evicted
 	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
 	s.soil(p, everyone)
 }

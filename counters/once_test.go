@@ -65,7 +65,7 @@ func TestSettleOnce(t *testing.T) {
 	}
 	expect("a copy", other, now, settled(now, from, note), true, true, 60)
 
-	// When its time is over it is nothing any more, swept or not.
+	// Once expired it has no effect, whether swept or not.
 	then := algorithms.At(time.Unix(0, now.Wall).Add(2 * time.Minute))
 	gone := settled(now, from, note)
 	gone.Late = true
@@ -76,7 +76,7 @@ func TestSettleOnce(t *testing.T) {
 	}
 }
 
-// A flood of new subjects does not make a settling forgotten: it could be repeated then.
+// A flood of new subjects does not make the table forget a settling, which could then be repeated.
 func TestNotesOutliveFloods(t *testing.T) {
 	table := New(64)
 	defer table.Close()
@@ -91,7 +91,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
 		t.Errorf("the note was evicted: %v", err)
 	}
-	// Where nothing but such notes is left, there is no room for one more, and nothing changes.
+	// If only such notes are left, there is no room for another one, and nothing changes.
 	full := New(4)
 	defer full.Close()
 	for i := range uint64(4) {
@@ -105,7 +105,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 	}
 }
 
-// A note that is replaced is kept for as long as the longer of both needs, goes with copies, and of two the later counts.
+// A replaced note is kept for the longer of both times and goes with copies; the later of the two counts.
 func TestNotesThatAreReplaced(t *testing.T) {
 	table, other := New(100), New(100)
 	defer table.Close()

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// randomCheck is a check of one to three subjects, each with some limits of all kinds, and a block now and then.
+// randomCheck returns a check of one to three subjects, each with several limits of all kinds, and sometimes a block.
 func randomCheck(rng *rand.Rand) []Op {
 	var ops []Op
 	first := rng.Uint64N(6)
@@ -30,8 +30,8 @@ func randomCheck(rng *rand.Rand) []Op {
 	return ops
 }
 
-// Whether a check's counters are all in one shard, which is held without more ado, or in several makes no difference: a table
-// of one shard answers as one of many does, and as one of which each check is taken by way of the list of its shards.
+// It makes no difference whether a check's counters are all in one shard, which is locked directly, or in several. A table
+// of one shard answers the same as a table of many, and the same as a one-shard table that locks by its list of shards.
 func TestOneShardAnswersAsMany(t *testing.T) {
 	one, many, listed := newTable(t, 128), newTable(t, 1_000_000), newTable(t, 128)
 	if len(one.shards) != 1 || len(many.shards) < minShards {

@@ -4,7 +4,7 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // Key identifies one counter.
 type Key struct {
-	Hi uint64 // hash of rule and subject: partition and shard
+	Hi uint64 // hash of rule and subject; selects partition and shard
 	Lo uint64 // the same, mixed with the identity of the limit
 }
 
@@ -14,21 +14,22 @@ type Op struct {
 	Limit  *algorithms.Limit
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
-	// Block: a pause that begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
-	// token bucket of one. Its Cost is 0: checks take nothing of it, and it refuses while it lasts, whatever they cost.
+	// Block marks a pause. It begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
+	// token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts it refuses every check, whatever
+	// the cost.
 	Block bool
 
 	// Set by Take and Peek.
 	Decision algorithms.Decision
-	// Full: refused because the table has no room for one more counter, not by the limit.
+	// Full: the limit did not refuse; the table has no room for another counter.
 	Full bool
 
 	state algorithms.State // after the check, while it is being decided
 	at    place
 }
 
-// Taken describes what the op took in a check at now that was admitted, for a later Give: in the window, or at the time,
-// at which the check goes on. Where the counter's window was already the next one, that gives nothing back, or less.
+// Taken describes what op took in a check that was admitted at now, for a later Give. It refers to the window or time in
+// which the check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
 func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	l := op.Limit
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
@@ -40,13 +41,13 @@ func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
-// Record is a counter on its way to or from disk or another node. Times are of the steady clock of the process
-// that holds it.
+// Record is a counter on its way to or from disk or another node. Its times are on the steady clock of the process that
+// holds it.
 type Record struct {
 	Key     Key
 	Kind    algorithms.Kind
-	State   algorithms.State   // all kinds but the log
-	Log     []algorithms.Entry // the log
-	Level   uint8              // used part of the capacity, 0…255; 255 is being refused
-	FreshAt int64              // Unix seconds on the steady clock: from then on the counter equals a fresh one
+	State   algorithms.State   // for all kinds but the log
+	Log     []algorithms.Entry // for the log
+	Level   uint8              // used part of the capacity, 0…255; 255 means refusing
+	FreshAt int64              // Unix seconds on the steady clock: when the counter equals a fresh one
 }

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	groupSlots = 8
+	groupSlots = 8 // slots in a group
 	groupBytes = int(unsafe.Sizeof(group{}))
 	pageBytes  = 4096
 )
 
-// Tags of slots. A used slot's tag has the high bit and seven bits of the key.
+// Tags of slots. A used slot's tag is the high bit and seven bits of the key.
 const (
 	tagEmpty   = 0
 	tagDeleted = 1
@@ -25,13 +25,13 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// group is eight slots and what a search needs to know of them, side by side. It holds no pointers.
+// group is eight slots, with what a search needs to know about them side by side. It holds no pointers.
 type group struct {
 	tags    [groupSlots]uint8
 	marks   [groupSlots]mark
-	freshAt [groupSlots]uint32 // Unix seconds, steady
-	dirty   uint64             // slots changed since each of the readers was told; see readers
-	_       uint64             // so that all of the above is one cache line, and records begin with the next
+	freshAt [groupSlots]uint32 // Unix seconds on the steady clock
+	dirty   uint64             // slots changed since each reader was last told; see readers
+	_       uint64             // fills the first cache line, so that records begin with the next
 	records [groupSlots]record
 }
 
@@ -55,7 +55,7 @@ func newMark(kind algorithms.Kind, level uint8) mark {
 func (m mark) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
 func (m mark) level() uint8          { return uint8(m >> 3) }
 
-// publicLevel is the level as Records give it, 0…255: the least that becomes the same mark.
+// publicLevel is the level as in a Record, 0…255: the lowest one that maps to the same mark.
 func (m mark) publicLevel() uint8 {
 	if m.level() == levelRefused {
 		return refusedLevel
@@ -63,25 +63,25 @@ func (m mark) publicLevel() uint8 {
 	return uint8((uint16(m.level())*(refusedLevel-1) + levelRefused - 2) / (levelRefused - 1))
 }
 
-// records is an open-addressing table: a key's search begins at the group that its Key.Lo falls into and goes on from
-// group to group until one has an empty slot. It grows by a seventh, so that it is never much emptier than its bound of
-// seven eighths. The lock of its shard guards it.
+// records is an open-addressing table. The search for a key begins at the group selected by Key.Lo, and continues group by
+// group until one has an empty slot. The table grows by a seventh at a time, so it never falls far below its maximum load of
+// seven eighths. Its shard's lock guards it.
 type records struct {
 	groups []group
-	moves  int // times the records were laid out anew; places from before are void
-	bits   int // first bits of Key.Lo that all keys here have in common; see shard
-	// Invariant: live + dead + spare == 7/8 of the slots; so a search always meets an empty one.
+	moves  int // how often the records were moved; earlier places are void
+	bits   int // how many leading bits of Key.Lo all keys here share; see shard
+	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
 	live  int    // slots in use
 	dead  int    // slots marked deleted
-	spare int    // empty slots that may still be filled before the table is laid out anew
-	first uint64 // the least Key.Lo that may be here
+	spare int    // empty slots that may be filled before the table must be laid out anew
+	first uint64 // the lowest possible Key.Lo here
 
 	logs  map[Key]*logSlot
-	trail trail // where what is unsent is
-	hand  int   // where the next eviction looks first
+	trail trail // locates unsent changes
+	hand  int   // where the next eviction starts looking
 
-	fullUntil int64 // steady: no search for a victim before then; the last one found none
-	freeAt    int64 // Unix seconds, steady: when the first refused counter will be fresh, as of that search
+	fullUntil int64 // steady nanoseconds: no search for a victim before then, as the last one found none
+	freeAt    int64 // Unix seconds on the steady clock: when the first refusing counter will be fresh, as of that search
 }
 
 // logSlot is a counter under sliding-window-log.
@@ -92,23 +92,23 @@ type logSlot struct {
 	dirty   readers
 }
 
-// place is where a counter is.
+// place locates a counter.
 type place struct {
-	// Four fields and no more, or the compiler keeps places in memory rather than in registers.
+	// With more than four fields, the compiler would keep places in memory rather than in registers.
 	in    *records
-	index int // of the slot, in all groups; −1: not among the records
+	index int // of the slot, across all groups; −1 if it is not among the records
 	moves int
 	log   *logSlot
 }
 
 func (p place) found() bool { return p.index >= 0 || p.log != nil }
 
-// group, slot and home, the group itself, are of a counter that is no log.
+// group, slot and home (the group itself) are only valid for a counter that is not a log.
 func (p place) group() int   { return int(uint(p.index) / groupSlots) }
 func (p place) slot() int    { return p.index & (groupSlots - 1) }
 func (p place) home() *group { return &p.in.groups[uint(p.index)/groupSlots] }
 
-// at is the place of a slot.
+// at returns the place of a slot.
 func (r *records) at(group, slot int) place {
 	return place{in: r, index: group*groupSlots + slot, moves: r.moves}
 }
@@ -122,24 +122,24 @@ func (p place) state() algorithms.State {
 
 func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
 
-// home is the slot of its first group that k gets if it is free. A search looks there before it knows the tags: where it is
-// right, as mostly, the processor fetches both at once.
+// home returns the slot that k prefers in its first group. A search reads it before it knows the tags. That guess is usually
+// right, and then the processor fetches both at once.
 func home(k Key) int { return int(k.Lo >> 8 % groupSlots) }
 
-// start is the group at which the search for k begins.
+// start returns the group at which the search for k begins.
 func (r *records) start(k Key) int {
 	hi, _ := bits.Mul64(k.Lo<<(r.bits&63), uint64(len(r.groups)))
 	return int(hi)
 }
 
-// word is the group's tags as one number, slot 0 lowest.
+// word returns the group's tags as one number, slot 0 lowest.
 func (g *group) word() uint64 {
 	t := &g.tags
 	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
 }
 
-// zeroBytes has the high bit of each zero byte of w set; bytes above a zero byte may be set too.
+// zeroBytes sets the high bit of each zero byte of w. Bytes above a zero byte may be set too.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up among the records.
@@ -154,7 +154,7 @@ func (r *records) find(k Key) place {
 	return r.search(k, i)
 }
 
-// search looks k up from group i on.
+// search looks k up, starting at group i.
 func (r *records) search(k Key, i int) place {
 	want := uint64(tagOf(k)) * lowBits
 	for {
@@ -175,7 +175,7 @@ func (r *records) search(k Key, i int) place {
 	}
 }
 
-// insert puts k, which is not there, into a slot. There is a spare one.
+// insert puts k into a slot. k must not be there, and there must be a spare slot.
 func (r *records) insert(k Key) place {
 	p := r.vacancy(k)
 	g := p.home()
@@ -191,7 +191,7 @@ func (r *records) insert(k Key) place {
 	return p
 }
 
-// vacancy is the first slot on k's way that is not in use: its home, or else the first of a group.
+// vacancy returns the first unused slot for k: its home, or else the first one in search order.
 func (r *records) vacancy(k Key) place {
 	i := r.start(k)
 	if slot := home(k); r.groups[i].tags[slot] < tagUsed {
@@ -207,7 +207,7 @@ func (r *records) vacancy(k Key) place {
 	}
 }
 
-// free gives a slot back. In a group with an empty slot no search goes past it, so it may become empty too.
+// free gives up a slot. No search continues past a group with an empty slot, so there the slot may become empty as well.
 func (r *records) free(p place) {
 	g := p.home()
 	if zeroBytes(g.word()) != 0 {
@@ -220,7 +220,7 @@ func (r *records) free(p place) {
 	r.live--
 }
 
-// layOut moves all records to n groups, or as many as fill the last page.
+// layOut moves all records to n groups, rounded up to fill the last page.
 func (r *records) layOut(n int) {
 	old := r.groups
 	r.trail.lost = r.trail.lost || len(r.trail.groups) > 0
@@ -236,7 +236,7 @@ func (r *records) layOut(n int) {
 	release(old)
 }
 
-// begin gives r n empty groups, or as many as fill the last page. What was in the old ones is the caller's to bring over.
+// begin gives r n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
 func (r *records) begin(n int) {
 	if n*groupBytes >= pageBytes {
 		pages := (n*groupBytes + pageBytes - 1) / pageBytes
@@ -247,7 +247,7 @@ func (r *records) begin(n int) {
 	r.live, r.dead, r.spare = 0, 0, len(r.groups)*groupSlots*7/8
 }
 
-// take copies a slot of g. There is a spare one.
+// take copies a slot of g into r, which must have a spare slot.
 func (r *records) take(g *group, slot int) {
 	p := r.insert(g.records[slot].key)
 	to := p.home()
@@ -257,14 +257,14 @@ func (r *records) take(g *group, slot int) {
 	to.records[p.slot()] = g.records[slot]
 }
 
-// end releases the memory; places are void.
+// end releases the memory. All places become void.
 func (r *records) end() {
 	release(r.groups)
 	r.groups, r.live, r.spare, r.dead, r.logs, r.trail = nil, 0, 0, 0, nil, trail{}
 	r.moves++
 }
 
-// shrink gives memory back when less than a third is used.
+// shrink releases memory when less than a third is used.
 func (r *records) shrink() {
 	if r.live == 0 {
 		release(r.groups)
@@ -277,5 +277,5 @@ func (r *records) shrink() {
 	}
 }
 
-// count is how many counters there are, logs included.
+// count returns the number of counters, including logs.
 func (r *records) count() int { return r.live + len(r.logs) }

@@ -15,13 +15,13 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// keyIn is a key of partition p.
+// keyIn returns a key of partition p.
 func keyIn(p int, n uint64) Key {
 	k := key(n)
 	return Key{Hi: uint64(p)<<52 | k.Hi>>12, Lo: k.Lo}
 }
 
-// contents are all counters of p, by key.
+// contents returns all counters of p, by key.
 func contents(tb testing.TB, t *Table, p int) map[Key]Record {
 	tb.Helper()
 	out := map[Key]Record{}
@@ -125,7 +125,7 @@ func TestG6_HandOffForgetsNothing(t *testing.T) {
 		handOff(t, 100_000)
 	}
 	for range 5 {
-		handOff(t, 200_000_000) // several shards a partition
+		handOff(t, 200_000_000) // several shards per partition
 	}
 }
 
@@ -165,7 +165,7 @@ func TestShutChangesNothing(t *testing.T) {
 	}
 }
 
-// More changes than a trail holds, and shards that were laid out anew meanwhile, are handed out all the same.
+// Even more changes than a trail holds are yielded, also after a shard was laid out anew.
 func TestReplicateBeyondTheTrail(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	fixed, log := perMinute(algorithms.FixedWindow, 100), perMinute(algorithms.SlidingLog, 100)
@@ -215,7 +215,7 @@ func TestReplicateBeyondTheTrail(t *testing.T) {
 	}
 }
 
-// Shut does not return while a decision that began before is under way.
+// Shut does not return while a decision that began earlier is running.
 func TestShutWaits(t *testing.T) {
 	table := newTable(t, 100_000)
 	shards := table.shardsOf(7)
@@ -261,7 +261,7 @@ func TestDropGivesMemoryBack(t *testing.T) {
 	}
 }
 
-// What a standby is told is not told on, and is written by its next checkpoint.
+// What a standby receives is not replicated further, and its next checkpoint writes it.
 func TestPutIsForCheckpointsOnly(t *testing.T) {
 	table := newTable(t, 1000)
 	second := epoch.Steady / 1e9
@@ -280,7 +280,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	if n != len(records) {
 		t.Errorf("for checkpoints: have %d records", n)
 	}
-	// The owner reset them, or they have expired: the copies on disk have to go, too.
+	// The owner reset them, or they have expired: the copies on disk must go too.
 	records[0].State, records[0].Level = algorithms.State{}, 0
 	records[1].FreshAt = second
 	for _, r := range records {
@@ -300,7 +300,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	}
 }
 
-// Copies keep to the table's bounds, and never displace what is being refused.
+// Copies respect the table's bound, and never displace a refusing counter.
 func TestPutKeepsToTheBounds(t *testing.T) {
 	table, l := newTable(t, 100), perMinute(algorithms.FixedWindow, 1)
 	for i := range uint64(100) {
@@ -374,7 +374,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Levels survive any number of moves from node to node.
+// Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
 	for m := range mark(32) {
 		if have := newMark(0, (m << 3).publicLevel()); have != m<<3 {
@@ -441,7 +441,7 @@ func TestConcurrentMoves(t *testing.T) {
 	}
 }
 
-// BenchmarkReplicate tells replicas of some changes among a million counters.
+// BenchmarkReplicate reports some changes among a million counters to replicas.
 func BenchmarkReplicate(b *testing.B) {
 	for _, bound := range []int64{1_000_000, 10_000_000} {
 		for _, changed := range []int{0, 1000, 10_000, 100_000} {

@@ -2,22 +2,22 @@ package counters
 
 import "math/bits"
 
-// fate is what becomes of a change when replicas are told.
+// fate says what happens to a change when replicas are told.
 type fate uint8
 
 const (
-	forget fate = iota // nobody wants it: clean
-	hand               // handed out, and clean
-	leave              // for another call
+	forget fate = iota // no reader wants it: mark it clean
+	hand               // yield it and mark it clean
+	leave              // keep it for another call
 )
 
-// Replicate hands every counter of the wanted partitions that changed since it was last handed out for replicas to
-// yield: once for each partition that has any, all of them; the slice is reused. Changes in partitions not wanted
-// are forgotten: whoever is to have a copy from now on gets it by Copy. A record with a zero State, or no Log, was
-// reset. When yield fails, its records and the rest count as changed still, and the error is returned.
+// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls
+// yield once for each partition with changes, with all of them; the slice is reused. Changes in unwanted partitions are
+// forgotten: a new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails,
+// Replicate returns its error, and those records and the rest still count as changed.
 //
-// wanted is asked before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: what changed
-// during a Copy would otherwise be forgotten, or overtake it.
+// wanted is called before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made during a
+// Copy could be forgotten, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	var fates [Partitions]fate
@@ -28,7 +28,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	}
 	var sorted sorter
 	var batch []Record
-	step := max(1, len(t.shards)/Partitions) // shards a partition, or one with several
+	step := max(1, len(t.shards)/Partitions) // shards per partition, or one shard that holds several partitions
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
@@ -53,8 +53,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	return nil
 }
 
-// ReplicateOne appends what Replicate would hand out for p to buf[:0] and returns it: the last changes, if the
-// caller has shut p. They count as handed out.
+// ReplicateOne appends what Replicate would yield for p to buf[:0] and returns it. If the caller has shut p, these are the
+// last changes. They count as yielded.
 func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	t.replicated.Store(true)
 	buf = buf[:0]
@@ -70,16 +70,16 @@ func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	return buf
 }
 
-// replicate appends the shard's changed counters, as far as they are to be handed out.
+// replicate appends the shard's changed counters whose fate is hand.
 func (s *shard) replicate(batch []Record, fateOf func(p int) fate) []Record {
 	s.visit(func(r *records) { batch = s.replicatePart(batch, r, fateOf) })
 	return batch
 }
 
-// replicatePart is replicate for one table of records; the shard is held.
+// replicatePart is replicate for one table of records. The shard must be held.
 func (s *shard) replicatePart(batch []Record, r *records, fateOf func(p int) fate) []Record {
 	was := r.trail
-	r.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // what is left is put back behind where we read
+	r.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // entries to keep are written behind the position we read from
 	if s.unsent == 0 {
 		return batch
 	}
@@ -137,13 +137,13 @@ func (s *shard) replicateLog(batch []Record, r *records, k Key, e *logSlot, fate
 	return batch
 }
 
-// sorter puts the records of a shard in order of their partitions.
+// sorter orders the records of a shard by partition.
 type sorter struct {
 	ends   []int
 	sorted []Record
 }
 
-// sort returns records in order of their partitions, which are the n from first on.
+// sort returns records ordered by partition. There are n partitions, starting with first.
 func (o *sorter) sort(records []Record, first, n int) []Record {
 	if len(records) == 0 {
 		return nil

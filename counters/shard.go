@@ -2,42 +2,42 @@ package counters
 
 import "sync"
 
-// shard is the counters of a range of Key.Hi, under one lock.
+// shard holds the counters of a range of Key.Hi, under one lock.
 //
-// Mostly they are in one table of records. Whoever knows where subjects lie can put millions into one shard; to lay out so
-// many anew would keep the others there waiting. So a table that is much larger than those of other shards is split in two
-// by the next bit of Key.Lo, and each half grows by itself: under the lock no more than Table.maxPart records are ever
-// moved, or gone through, at once.
+// Usually they are all in one table of records. But anyone who can predict where subjects land can put millions into one
+// shard, and moving that many at once would stall the shard's other subjects. So a table that is much larger than those of
+// other shards is split in two by the next bit of Key.Lo, and each half grows separately. At most Table.maxPart records are
+// ever moved or scanned at once under the lock.
 type shard struct {
-	// A Take of a counter that is there looks at the first of these cache lines only.
+	// A Take of an existing counter only touches the first of these cache lines.
 
 	mu   sync.Mutex // guards everything below
-	many *parts     // nil: all are in one
+	many *parts     // nil if all counters are in one
 	one  records
 
 	table   *Table
-	room    int    // counters that may be added before the table's budget is asked
-	unsaved int    // slots and logs changed, for checkpoints
-	unsent  int    // and for replicas
-	turn    uint64 // the part at which the next search for room for another shard begins
+	room    int    // counters that may be added before drawing on the table's budget
+	unsaved int    // changed slots and logs, for checkpoints
+	unsent  int    // changed slots and logs, for replicas
+	turn    uint64 // selects the part where the next search for room for another shard begins
 
 	evicted, expired, refused int64
 
-	_ [16]byte // cache lines of its own for each lock
+	_ [16]byte // gives each lock its own cache lines
 }
 
-// parts are the tables of records of a large shard.
+// parts holds the tables of records of a large shard.
 type parts struct {
-	bits int        // how many bits of Key.Lo pick one
-	list []*records // by these bits, each table as often as it has to stand there
+	bits int        // how many leading bits of Key.Lo select a table
+	list []*records // indexed by these bits; a table that was split less often appears several times
 }
 
 func (p *parts) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
 
-// maxBits bounds the splitting: keys that were chosen by many of their bits are left with large tables.
+// maxBits bounds splitting: keys chosen to share more bits than this stay in large tables.
 const maxBits = 12
 
-// of is the table that k belongs to.
+// of returns the table that k belongs to.
 func (s *shard) of(k Key) *records {
 	if s.many == nil {
 		return &s.one
@@ -48,10 +48,10 @@ func (s *shard) of(k Key) *records {
 // find looks k up among the records.
 func (s *shard) find(k Key) place { return s.of(k).find(k) }
 
-// log is k's log, nil if it has none.
+// log returns k's log, nil if it has none.
 func (s *shard) log(k Key) *logSlot { return s.of(k).logs[k] }
 
-// part is the table that has the keys from lo on, and where those of the next one begin; 0: there is none.
+// part returns the table that holds the keys from lo on, and where the next table's keys begin; zero if there is none.
 func (s *shard) part(lo uint64) (r *records, next uint64) {
 	if s.many == nil {
 		return &s.one, 0
@@ -60,8 +60,8 @@ func (s *shard) part(lo uint64) (r *records, next uint64) {
 	return r, r.first + 1<<(64-r.bits)
 }
 
-// visit calls f for each table of records, one after another; the shard is held during each call, and not between them.
-// What is split meanwhile is visited in its halves, or was visited as a whole.
+// visit calls f for each table of records in turn. It holds the shard during each call, but not between calls. A table that
+// is split meanwhile is visited in halves, or was visited as a whole.
 func (s *shard) visit(f func(r *records)) {
 	for lo, more := uint64(0), true; more; more = lo != 0 {
 		s.mu.Lock()
@@ -72,7 +72,7 @@ func (s *shard) visit(f func(r *records)) {
 	}
 }
 
-// all calls f for each table of records. The shard is held.
+// all calls f for each table of records. The shard must be held.
 func (s *shard) all(f func(r *records)) {
 	for lo, more := uint64(0), true; more; more = lo != 0 {
 		var r *records
@@ -99,8 +99,9 @@ func (s *shard) remove(p place) {
 	s.room++
 }
 
-// grow lays r out anew with room for at least one more record: by a seventh, or, when enough slots are merely deleted, at
-// its size, or in two halves. At the bound of counters fewer deleted ones are enough, to keep it small.
+// grow lays r out anew with room for at least one more record. It grows r by a seventh. If enough slots are only marked
+// deleted, it keeps the size instead, and if the table would become too large, it splits it in two. At the bound on
+// counters, fewer deleted slots are enough, to keep the table small.
 func (s *shard) grow(r *records) {
 	n := len(r.groups)
 	enough := r.live / 8
@@ -117,7 +118,7 @@ func (s *shard) grow(r *records) {
 	r.layOut(n)
 }
 
-// split puts the halves of r into tables of their own.
+// split moves the halves of r into tables of their own.
 func (s *shard) split(r *records) {
 	lower := &records{bits: r.bits + 1, first: r.first}
 	upper := &records{bits: r.bits + 1, first: r.first + 1<<(63-r.bits)}
@@ -136,7 +137,7 @@ func (s *shard) split(r *records) {
 		}
 	}
 	for i, h := range []*records{lower, upper} {
-		h.begin(counts[i]*8/49 + 1) // a seventh more than would be full
+		h.begin(counts[i]*8/49 + 1) // room for a seventh more before it must grow
 		h.trail.lost = r.trail.lost || len(r.trail.groups)+len(r.trail.logs) > 0
 	}
 	for i := range r.groups {
@@ -154,7 +155,7 @@ func (s *shard) split(r *records) {
 	s.enlist(lower, upper)
 }
 
-// enlist puts two tables into the place of the one that they were.
+// enlist replaces a table by the two it was split into.
 func (s *shard) enlist(lower, upper *records) {
 	var old parts
 	if s.many != nil {
@@ -174,7 +175,7 @@ func (s *shard) enlist(lower, upper *records) {
 	}
 }
 
-// join puts all records into one table again when that would be a small one. The shard is held.
+// join moves all records back into one table, if that would be a small one. The shard must be held.
 func (s *shard) join() {
 	if s.many == nil {
 		return

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// What a Take of a counter that is there reads of a shard is one cache line, and no two shards share one.
+// A Take of an existing counter reads one cache line of its shard, and no two shards share one.
 func TestShardsHaveTheirCacheLines(t *testing.T) {
 	var s shard
 	if end := unsafe.Offsetof(s.one) + unsafe.Offsetof(s.one.bits) + unsafe.Sizeof(s.one.bits); end > 64 {

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// addsUp checks that the budget, the room of the shards and their counters are the table's bound, that tables of records
-// divide their shards, and that each has what it counts.
+// addsUp checks that the budget, the shards' room and their counters add up to the table's bound, that tables of records
+// divide their shards, and that the counts of each are right.
 func addsUp(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -57,7 +57,7 @@ func addsUp(t interface {
 	}
 }
 
-// inShard is key number n of those in one shard, of a table with up to 4,096.
+// inShard returns key n of those in one shard, of a table with up to 4,096 shards.
 func inShard(shard uint64, n uint64) Key {
 	k := key(n)
 	k.Hi = k.Hi>>12 | shard<<52
@@ -74,9 +74,9 @@ func refuseAll(table *Table, l *algorithms.Limit, n uint64) {
 	}
 }
 
-// Whoever knows where subjects lie fills one shard with counters that refuse. Others in that shard are let in, be the table
-// a large or a small one, as long as it has room, or anything that does not refuse. No table of records gets large
-// meanwhile, and all memory comes back.
+// An attacker who can predict where subjects land fills one shard with refusing counters. Other subjects in that shard are
+// still admitted, in large and small tables, as long as the table has room, or anything that does not refuse. No table of
+// records gets large meanwhile, and all memory is released.
 func TestOneShardIsFilled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bound int64
@@ -127,8 +127,8 @@ func TestOneShardIsFilled(t *testing.T) {
 	}
 }
 
-// The table is at its bound, one shard has only counters that refuse, and others have none that do: a newcomer in that
-// shard gets the room of another's counter that is close to fresh.
+// The table is at its bound; one shard has only refusing counters, and the others have none. A newcomer in that shard gets
+// the room of another shard's counter that is close to fresh.
 func TestFullShardOfAFullTable(t *testing.T) {
 	for _, bound := range []int64{20_000, 300_000} {
 		table := newTable(t, bound)
@@ -159,7 +159,7 @@ func TestFullShardOfAFullTable(t *testing.T) {
 	}
 }
 
-// Only when all of the table refuses, a newcomer is refused, wherever he lies; and only until something is free.
+// Only when the whole table refuses is a newcomer refused, in whatever shard; and only until something is free.
 func TestNothingButRefusals(t *testing.T) {
 	const bound = 20_000
 	table := newTable(t, bound)
@@ -183,8 +183,8 @@ func TestNothingButRefusals(t *testing.T) {
 	}
 }
 
-// Many fill several shards at once, others empty them, copy them and save them: nothing is lost that is refused, and the
-// books add up.
+// Some goroutines fill several shards at once, others empty, copy and save them. No refusing counter is lost, and the books
+// add up.
 func TestShardsGrowTogether(t *testing.T) {
 	table := newTable(t, 40_000)
 	table.maxPart = 256

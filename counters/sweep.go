@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Sweep drops expired counters from the next part (0…1) of the table; calling it ten times with 0.1 visits all.
-// It holds one shard at a time.
+// Sweep drops expired counters from the next part (0…1) of the table; ten calls with 0.1 visit all of it. It locks one shard
+// at a time.
 func (t *Table) Sweep(now algorithms.Now, part float64) {
 	n := len(t.shards)
 	visit := min(n, int(math.Ceil(part*float64(n))))
@@ -43,7 +43,7 @@ func (t *Table) sweepShard(s *shard, second int64, unread readers) {
 	t.tidy(s)
 }
 
-// tidy gives back what a shard has no use for any more.
+// tidy joins a shard's tables if they are small, and returns spare room to the budget.
 func (t *Table) tidy(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	shardTarget = 16384   // counters a shard at the table's bound, about
-	minShards   = 64      // fewer only where a shard would hold less than shardTarget/128 counters
-	maxShards   = 1 << 14 // beyond, shards grow instead
-	// minLogEntries is the least bound on the entries of all logs together: a few logs at their own bound.
+	shardTarget = 16384   // approximate counters per shard when the table is at its bound
+	minShards   = 64      // fewer only if a shard would hold less than shardTarget/128 counters
+	maxShards   = 1 << 14 // beyond this, shards grow instead
+	// minLogEntries is the lowest bound on the entries of all logs together: a few logs of maximum size.
 	minLogEntries = 4 * algorithms.MaxLogEntries
-	// minLogShare is the least number of entries that a log may have before it has to become coarser.
+	// minLogShare is the number of entries a log may always have before it must become coarser.
 	minLogShare = 16
-	// refusedLevel is Record.Level of a counter whose last check was refused.
+	// refusedLevel is the Record.Level of a counter whose last check was refused.
 	refusedLevel = math.MaxUint8
 )
 
@@ -28,27 +28,27 @@ type Table struct {
 	shards []shard
 	shift  uint // Key.Hi >> shift is the shard
 	max    int64
-	step   int // how much room a shard takes from the budget at once
-	// maxPart is how many slots a table of records has at most before it is split.
+	step   int // how much room a shard draws from the budget at once
+	// maxPart bounds the slots of a table of records; a larger one is split.
 	maxPart int
 
 	maxLogEntries int64
-	replicated    atomic.Bool // copies of partitions were handed out, so that replicas have to hear of resets
+	replicated    atomic.Bool // partitions were copied or replicated, so replicas must be told of resets
 	gates         gates
 
-	_          [64]byte // what follows changes all the time; a Take reads what stands above
+	_          [64]byte // what follows changes constantly; a Take reads what is above
 	logs       atomic.Int64
 	logEntries atomic.Int64
-	cursor     atomic.Int64 // where Sweep goes on
-	// budget is how many counters may be added that no shard has room for yet. Invariant: with the room of all shards and
-	// the counters in them it is max.
+	cursor     atomic.Int64 // where Sweep continues
+	// budget is how many counters may still be added beyond the room that shards have drawn. Invariant: budget, the room of
+	// all shards and the counters in them add up to max.
 	budget    atomic.Int64
 	seeker    atomic.Uint64 // the shard at which the next search of other shards for room begins
-	fullUntil atomic.Int64  // steady: no such search before then; the last one went round and found none
+	fullUntil atomic.Int64  // steady nanoseconds: no such search before then, as the last one tried all shards without success
 }
 
-// New returns an empty table of at most bound counters (at least 1), with all gates open. From as many log entries on, or 262,144 if that
-// is more, logs with more than their fair part become coarser.
+// New returns an empty table of at most bound counters (at least 1), with all gates open. Once all logs together have that
+// many entries, or 262,144 if that is more, a growing log with more than its fair share becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -61,7 +61,7 @@ func New(bound int64) *Table {
 		max:           bound,
 		maxLogEntries: max(bound, minLogEntries),
 	}
-	// So little that a 32nd of the table at most lies in shards that have no use for it.
+	// So small that at most a 32nd of the bound is idle in shards that don't need it.
 	t.step = int(min(max(bound/n/64, 1), 64))
 	t.maxPart = 2 * shardTarget
 	t.budget.Store(bound)
@@ -71,7 +71,7 @@ func New(bound int64) *Table {
 	return t
 }
 
-// Close frees the table's memory; it is empty afterwards.
+// Close frees the table's memory and leaves it empty.
 func (t *Table) Close() {
 	for i := range t.shards {
 		s := &t.shards[i]
@@ -92,12 +92,12 @@ func (t *Table) Close() {
 
 func (t *Table) shardOf(k Key) *shard { return &t.shards[t.index(k)] }
 
-// index works for a single shard too: a shift by 64 gives 0.
+// index works for a single shard too: shifting by 64 gives 0.
 func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 
-// Take debits all of ops, or none if one that is not Shadow refuses, and reports which. Each op gets its
-// Decision; in a check that is refused, Remaining of the limits that would have allowed it is without its cost.
-// Where a gate is shut it decides nothing. No two ops may have the same Key. Blocks begin with a refusal.
+// Take debits all of ops, or none if any op that is not Shadow refuses, and reports which. It sets each op's Decision. In a
+// refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut, Take
+// decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	if s := t.only(ops); s != nil {
 		s.mu.Lock()
@@ -112,7 +112,7 @@ func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// Act is Take without a look at the gates: for a standby that acts from its copy.
+// Act is Take without checking the gates, for a standby that acts on its copy.
 func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -121,7 +121,8 @@ func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// take decides ops and stores what they take; gated: only where no gate is shut. Their shards are held.
+// take decides ops and stores what they take. If gated, it decides nothing while a gate is shut. The shards of ops must be
+// held.
 func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
@@ -151,7 +152,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	return Admitted
 }
 
-// Peek is what Take would have answered, with Remaining as if taken; nothing is taken.
+// Peek returns what Take would have, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -163,7 +164,7 @@ func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// Look is Peek without a look at the gates: for a node that can ask nobody, and goes by whatever it has.
+// Look is Peek without checking the gates, for a node that can't reach an owner and uses whatever it has.
 func (t *Table) Look(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -172,7 +173,7 @@ func (t *Table) Look(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// peek decides ops without taking. Their shards are held.
+// peek decides ops without taking anything. Their shards must be held.
 func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
 		t.decide(t.shardOf(ops[i].Key), now, &ops[i])
@@ -181,7 +182,8 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	return verdictOf(t.conclude(now, ops))
 }
 
-// only is the shard of all of ops, which is what a check of one subject asks; nil: they have several, or there are none.
+// only returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
+// no ops.
 func (t *Table) only(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
@@ -195,7 +197,7 @@ func (t *Table) only(ops []Op) *shard {
 	return &t.shards[n]
 }
 
-// lock holds the shards of ops, in ascending order so that no two checks wait for each other.
+// lock locks the shards of ops, in ascending order so that checks never deadlock.
 func (t *Table) lock(ops []Op, held []int) []int {
 	for i := range ops {
 		n := t.index(ops[i].Key)
@@ -215,7 +217,7 @@ func (t *Table) unlock(held []int) {
 	}
 }
 
-// decide finds op's counter and what it answers. Its shard s is held.
+// decide finds op's counter and decides op. The shard s must be held.
 func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 	op.Full = false
 	if op.Limit.Kind == algorithms.SlidingLog {
@@ -233,7 +235,7 @@ func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
-// refuse answers a new subject for which there is no room.
+// refuse refuses an op of a new subject because there is no room.
 func (s *shard) refuse(op *Op, steady int64) {
 	s.refused++
 	wait := time.Second // until another search
@@ -243,10 +245,10 @@ func (s *shard) refuse(op *Op, steady int64) {
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// adds reports whether op, decided and allowed, puts a new counter into the table.
+// adds reports whether op, decided and allowed, adds a new counter to the table.
 func (op *Op) adds() bool { return op.Decision.Allowed && op.Cost > 0 && !op.at.found() }
 
-// added is how many counters ops add to s.
+// added returns how many counters ops add to s.
 func (t *Table) added(s *shard, ops []Op) (n int) {
 	for i := range ops {
 		if ops[i].adds() && t.shardOf(ops[i].Key) == s {
@@ -256,8 +258,7 @@ func (t *Table) added(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// conclude reports whether ops are allowed together. If not, those that would have been are told as they are
-// without the check.
+// conclude reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
 func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
 	for i := range ops {
 		if !ops[i].Decision.Allowed && !ops[i].Shadow {
@@ -268,7 +269,7 @@ func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
 	return true
 }
 
-// decideLog is decide for a log: the log is changed only in commit.
+// decideLog is decide for a log. The log is only changed in commit.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	op.at = place{index: -1, log: s.log(op.Key)}
 	if op.at.log != nil {
@@ -281,7 +282,7 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	}
 }
 
-// commit stores what decide found. Shadow limits that refuse take nothing; neither does a cost of 0.
+// commit stores what decide found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
 func (t *Table) commit(now algorithms.Now, op *Op) {
 	if op.Cost == 0 || !op.Decision.Allowed {
 		return
@@ -300,7 +301,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 	s.store(p, op.Limit, op.state, level(op.Limit, &op.Decision), freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
-// withdraw turns the allowed parts of a refused check into what they are without it.
+// withdraw resets the allowed ops of a refused check to a decision without their cost.
 func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
@@ -321,9 +322,8 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	}
 }
 
-// store puts a counter's new state into its slot. Its expiry never moves to an earlier time, though what was
-// given back could make it: a copy on disk may live as long as the record did, and the record has to stay until it
-// has replaced that.
+// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a give-back would allow
+// it. A copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
 	g := p.home()
 	g.records[p.slot()].state = state
@@ -332,9 +332,9 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 	s.soil(p, everyone)
 }
 
-// touchRefused keeps a counter from being evicted while it refuses, unless it never could allow that cost. The
-// limit may have changed since the counter was stored, and with it when it is fresh; and a count from a window ahead
-// of the clock is moved into the present one for good.
+// touchRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
+// have changed since the counter was stored, and its expiry with it. A count from a window ahead of the clock moves into the
+// current window for good.
 func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
 	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
@@ -359,8 +359,8 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 }
 
-// level is a counter's level after a check that was allowed. One that makes checks wait is as one that refuses. What other
-// regions have lent would be lost with a counter: it counts as nearly used.
+// level returns a counter's level after a check that was allowed. A counter that delays checks counts as refusing. Evicting
+// a counter would lose what other regions lent to it, so a widened one counts as almost full.
 func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
@@ -371,9 +371,9 @@ func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return min(algorithms.Level(d.Remaining, l.Capacity()), refusedLevel-1)
 }
 
-// freshAt is when a counter that resets after so long equals a fresh one, in whole steady seconds, rounded up. A second
-// more lets readings of the clock that come late find it still there; and windows may turn later than they seem to, while
-// the wall clock is being brought into line by losing up to a 64th of its pace.
+// freshAt returns when a counter that resets after resetAfter equals a fresh one, in whole steady-clock seconds, rounded up.
+// One extra second keeps the counter for clock readings that arrive late. Windows also get a 63rd more: they may end later
+// than expected while the wall clock is being slewed, losing up to a 64th of its pace.
 func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	left := int64(resetAfter)
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
@@ -388,17 +388,17 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 
 // Stats describes the table.
 type Stats struct {
-	Counters   int64 // held now, logs included
-	Logs       int64 // of those, sliding-window logs
+	Counters   int64 // held now, including logs
+	Logs       int64 // held now, sliding-window logs only
 	LogEntries int64
-	Bytes      int64 // of records, used and free; logs not included
+	Bytes      int64 // of records, used and free; without logs
 	Max        int64
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
-	Expired    int64 // since the start: dropped as fresh
-	Refused    int64 // since the start: checks of new subjects refused because only refused counters were left
+	Expired    int64 // since the start: dropped because they were fresh
+	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
 }
 
-// Figures shows the present figures.
+// Figures reports the current figures.
 func (t *Table) Figures(s figures.Sink) {
 	st := t.Stats()
 	s.Gauge("counters", "Counters held.", float64(st.Counters))
@@ -411,7 +411,7 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
 }
 
-// Stats returns the present figures.
+// Stats returns the current figures.
 func (t *Table) Stats() Stats {
 	st := Stats{Max: t.max, LogEntries: t.logEntries.Load()}
 	for i := range t.shards {

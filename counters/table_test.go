@@ -70,8 +70,7 @@ func TestG1_ExactUnderContention(t *testing.T) {
 	}
 }
 
-// Checks over the same two subjects in either order must neither wait for each other for ever nor admit more
-// than the smaller limit.
+// Checks over the same two subjects in either order neither deadlock nor admit more than the smaller limit.
 func TestG1_AllOrNothingUnderContention(t *testing.T) {
 	table := newTable(t, 100_000)
 	a, b := perMinute(algorithms.FixedWindow, 500), perMinute(algorithms.TokenBucket, 300)
@@ -138,7 +137,7 @@ func TestPeekTakesNothing(t *testing.T) {
 	}
 }
 
-// The table agrees with a plain map over random histories, growth, expiry and sweeping included.
+// The table agrees with a plain map over random histories, including growth, expiry and sweeping.
 func TestAgainstMap(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -207,7 +206,7 @@ func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
 	}
 }
 
-// A flood of new keys evicts those closest to fresh, never one that is being refused.
+// A flood of new keys evicts the counters closest to fresh, never a refusing one.
 func TestFloodLeavesTheRefusedRefused(t *testing.T) {
 	max, flood := int64(1_000_000), uint64(10_000_000)
 	if testing.Short() {
@@ -251,7 +250,7 @@ func TestFloodLeavesTheRefusedRefused(t *testing.T) {
 	}
 }
 
-// Where only refused counters are left, a new subject is refused until one is free.
+// If only refusing counters are left, a new subject is refused until one is free.
 func TestFullOfRefused(t *testing.T) {
 	table := newTable(t, 100)
 	l := perMinute(algorithms.FixedWindow, 1)
@@ -278,7 +277,7 @@ func TestFullOfRefused(t *testing.T) {
 			t.Errorf("counter %d was evicted", i)
 		}
 	}
-	// A search that fails just before must not make the promise untrue.
+	// A search that fails just before must not break the promise.
 	table.Take(after(time.Second+retry-50*time.Millisecond), []Op{{Key: key(1001), Limit: l, Cost: 1}})
 	if table.Take(after(time.Second+retry), ops) != Admitted {
 		t.Error("still refused when the others are fresh")
@@ -297,7 +296,7 @@ func TestTableTooSmallForOneCheck(t *testing.T) {
 	}
 }
 
-// A bucket whose rate was lowered is fresh later than it was to be when it was stored.
+// A bucket whose rate was lowered is fresh later than expected when it was stored.
 func TestLoweredRateKeepsTheCounter(t *testing.T) {
 	table := newTable(t, 1000)
 	fast := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Hour}
@@ -328,7 +327,7 @@ func TestSlewedClockKeepsTheCounter(t *testing.T) {
 	}
 }
 
-// A reading of the clock that comes late finds the counter that it belongs to.
+// A clock reading that arrives late finds its counter.
 func TestLateReadingFindsTheCounter(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := newTable(t, 1000)
@@ -341,7 +340,7 @@ func TestLateReadingFindsTheCounter(t *testing.T) {
 	}
 }
 
-// A penalty does not make a refused subject a victim of eviction.
+// A penalty does not expose a refused subject to eviction.
 func TestPenaltyKeepsTheCounter(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
@@ -371,8 +370,8 @@ func TestImpossibleCostPinsNothing(t *testing.T) {
 	}
 }
 
-// A month's quota mostly used outlives buckets that are full again in a second, and a flood of single hits on the
-// month's limit does not drive out busy minutes.
+// A month's quota mostly used outlives buckets that are full again in a second, and a flood of single hits on the month's
+// limit does not evict busy minutes.
 func TestEvictionOrder(t *testing.T) {
 	month := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10_000, Window: 30 * 24 * time.Hour}
 	second := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Second}
@@ -394,7 +393,7 @@ func TestEvictionOrder(t *testing.T) {
 	}
 }
 
-// A reset is handed out even if its counter was not in the table, or would be evicted before.
+// A reset is yielded even if its counter was not in the table, or would be evicted first.
 func TestResetIsHandedOut(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingLog} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
@@ -423,7 +422,7 @@ func TestResetIsHandedOut(t *testing.T) {
 	}
 }
 
-// A count from a window far ahead (the clock was set right since) blocks for one window, and no more.
+// A count from a window far ahead (the clock was corrected since) blocks for one window, and no more.
 func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
@@ -553,7 +552,7 @@ func TestFailedBatchStaysChanged(t *testing.T) {
 	}
 }
 
-// Logs that are far beyond their fair part don't make small ones forget late.
+// Logs far beyond their fair share don't make small ones forget late.
 func TestSmallLogsStayExact(t *testing.T) {
 	table := newTable(t, 100_000)
 	big := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1 << 40, Window: 366 * 24 * time.Hour}
@@ -576,7 +575,7 @@ func TestSmallLogsStayExact(t *testing.T) {
 	}
 }
 
-// All logs together keep to their bound by becoming coarser, and never admit more for it.
+// All logs together stay within their bound by becoming coarser, and never admit more because of it.
 func TestLogsAreBounded(t *testing.T) {
 	table := newTable(t, 1000)
 	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1_000_000, Window: time.Hour}
@@ -639,7 +638,7 @@ func TestConcurrentEverything(t *testing.T) {
 	}
 }
 
-// resident is the process's resident memory in bytes; 0 where that can't be told.
+// resident returns the process's resident memory in bytes; zero if it is unknown.
 func resident() int64 {
 	runtime.GC()
 	b, err := os.ReadFile("/proc/self/statm")

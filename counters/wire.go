@@ -9,32 +9,34 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A record, on its way to another node or on disk:
+// The encoding of a record, for another node or for disk:
 //
-//	byte 0      algorithm (3 bits; 7: a fixed window with a Part) and level (5 bits)
+//	byte 0      algorithm (3 bits; 7 is a fixed window with a Part) and level (5 bits)
 //	8 + 8       Key.Hi, Key.Lo, big endian
-//	uvarint     seconds until it is fresh, rounded up; 0: it has expired
-//	state       Count and Part as uvarints; then, unless both are 0, of a bucket how long ago the last change was, as a
-//	            uvarint, of windows the number of the window as a varint. Part is left out for fixed windows, unless there is one
-//	or log      number of entries as a uvarint, then of each the time since the one before, as a uvarint, of the first how
-//	            long ago it was, as a varint, and N, as a uvarint
+//	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
+//	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
+//	            then follows, for buckets, the time since the last change as a uvarint, or, for windows, the window's number
+//	            as a varint
+//	or log      number of entries as a uvarint; then for each entry the time since the previous one as a uvarint (for the
+//	            first: how long ago it was, as a varint), and N as a uvarint
 //
-// Windows ahead of the clock because of a queue have their mark in the number. Times are in nanoseconds before the moment at which
-// it was written. The receiver of a message counts them from when it came, so what was used drains later by the time that the
-// message took, never earlier.
+// A window that a queue put ahead of the clock is marked in its number. Times are in nanoseconds before the moment of
+// writing. The receiver of a message counts them from its arrival, so usage drains later by the time in transit, never
+// earlier.
 
 const (
-	// widened stands for a fixed window in which more may be used than its limit, because other regions have lent it.
+	// widened stands for a fixed window that may be used beyond its limit, because other regions have lent to it.
 	widened = algorithms.Kind(7)
-	maxUsed = 1 << 60           // of counts, and of the sum of a log
+	maxUsed = 1 << 60           // bounds counts, and the sum of a log
 	maxAge  = math.MaxInt64 / 2 // nanoseconds
-	// maxQueue is how far ahead of the clock an entry of a log can be, in nanoseconds: some seconds more than a queue.
+	// maxQueue is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
+	// be.
 	maxQueue = int64(algorithms.MaxMaxDelay + 10*time.Second)
-	// maxWindowNumber is that of the last window of a clock in nanoseconds.
+	// maxWindowNumber bounds window numbers on a clock that counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
 
-// AppendKey writes a key.
+// AppendKey appends a key.
 func AppendKey(b []byte, k Key) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, k.Hi), k.Lo)
 }
@@ -47,7 +49,7 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 	return k
 }
 
-// AppendRecord writes a record as of now. Levels are rounded to those that a table keeps.
+// AppendRecord appends a record as of now. Levels are rounded to those that a table keeps.
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
@@ -91,7 +93,7 @@ func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
 	return b
 }
 
-// age is how long before now at was; what was after it, was now.
+// age returns how long before now at was; zero if at is later.
 func age(at int64, now algorithms.Now) uint64 {
 	if at >= now.Steady {
 		return 0
@@ -99,8 +101,8 @@ func age(at int64, now algorithms.Now) uint64 {
 	return min(uint64(now.Steady)-uint64(at), maxAge)
 }
 
-// DecodeRecord reads what AppendRecord wrote, as of now. A log's entries are put into r.Log, as far as it has room. After a
-// failure r is not to be used; else, whatever the bytes were, it may be put into a table.
+// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the room in r.Log for a log's entries. After a failure r
+// must not be used. Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 	m := mark(d.Byte())
 	log := r.Log[:0]
@@ -145,13 +147,13 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 	return s
 }
 
-// decodeLog reads a log's entries, in order of time, into entries. None is later than a queue can be.
+// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead than a queue can be.
 func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) []algorithms.Entry {
 	n := d.Count(algorithms.MaxLogEntries, 2)
 	if cap(entries) < n {
 		entries = make([]algorithms.Entry, 0, n)
 	}
-	before, total := int64(0), int64(0) // how long before now; the sum so far
+	before, total := int64(0), int64(0) // time before now; the sum so far
 	for i := range n {
 		var step int64
 		if i == 0 {

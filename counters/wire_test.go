@@ -74,8 +74,8 @@ func TestRecordsTravel(t *testing.T) {
 	}
 }
 
-// The sender's clock was read before what it tells of happened, and fractions of seconds are nobody's gain. What is ahead
-// of its clock in a log stays ahead.
+// The sender may have read its clock before the change it reports, and rounding to seconds never favours a subject. Log
+// entries ahead of the sender's clock stay ahead.
 func TestTimesTravelLate(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
@@ -107,7 +107,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	if _, err := parseRecord(AppendRecord(nil, &r, now), &have, now); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("one too many: have %v", err)
 	}
-	// A promise of many entries must not cost memory.
+	// A claim of many entries must not cost memory.
 	few := AppendRecord(nil, &Record{Kind: algorithms.SlidingLog}, now)
 	few = append(few[:len(few)-1], 0xff, 0xff, 3)
 	if n := testing.AllocsPerRun(10, func() { _, _ = parseRecord(few, &Record{}, now) }); n != 0 {
@@ -115,7 +115,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	}
 }
 
-// FuzzRecord: whatever comes is refused, or can be put, decided upon and sent on.
+// FuzzRecord: any input is either refused, or can be put, decided upon and sent on.
 func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{

@@ -8,35 +8,37 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// The frames of a file are a base, in which all counters are, and a log of what changed since. When the log is longer than the
-// base, a new base is written: each checkpoint marks some more of the table as changed. When all of it was marked, and written,
-// every counter is in a frame that is newer than the first of the new base, and all older frames go. So a crash finds the old
-// base or the new one whole, with all that came later, and counters that have expired go with the frames that they are in.
+// A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, a new
+// base is written: each checkpoint marks another part of the table as changed. Once all of the table is marked and written,
+// every counter is in the new base's first frame or a later one, and all older frames are deleted. So a crash leaves either
+// the old base or the new one whole, with everything written later. Expired counters disappear along with the frames that
+// hold them.
 
 const (
-	// leastLog is the length of the log from which on a new base is worth it.
+	// leastLog is the log size, in bytes, from which a new base is worth writing.
 	leastLog = 8 << 20
-	// baseStep is how many counters a checkpoint adds to the new base at least. It adds as many as changed, if those are more.
+	// baseStep is the least number of counters a checkpoint adds to the new base. It adds as many as changed, if that is
+	// more.
 	baseStep = 1 << 16
 )
 
-// base is what the frames of a file are.
+// base describes the frames of a file.
 type base struct {
 	size int64 // bytes of the base
 	log  int64 // bytes of all other frames
 
-	// Of the new base that is being written:
-	first  uint64 // number of its first frame; 0: there is none
-	part   int    // of the table, that comes next
+	// The new base, while it is being written:
+	first  uint64 // number of its first frame; zero if there is no new base
+	part   int    // the part of the table to mark next
 	whole  bool   // all parts are marked
-	marked int64  // counters
-	copied int64  // counters written since it began, among them those that merely changed
-	bytes  int64  // and of how many bytes
+	marked int64  // counters marked so far
+	copied int64  // counters written since the new base began, including those that merely changed
+	bytes  int64  // bytes written since the new base began
 
-	changed int64 // counters written by the last checkpoint, without those it marked
+	changed int64 // counters written by the last checkpoint, not counting those it marked
 }
 
-// add notes that n counters were written.
+// add records that n counters were written, as the given number of bytes.
 func (b *base) add(bytes, n int64) {
 	b.log += bytes
 	b.copied += n
@@ -49,14 +51,14 @@ func (c *Counters) renew() {
 	b.first, b.part, b.whole, b.marked, b.copied, b.bytes = c.last+1, 0, false, 0, 0, 0
 }
 
-// renewAtOnce begins a new base that the next checkpoint writes whole.
+// renewAtOnce begins a new base that the next checkpoint writes in full.
 func (c *Counters) renewAtOnce() {
 	c.renew()
 	_, marked := c.cfg.Source.Mark(0, math.MaxInt)
 	c.base.marked, c.base.whole = int64(marked), true
 }
 
-// renewMore goes on with the new base, or begins one when it is time. It returns how many counters it marked.
+// renewMore continues the new base, or begins one when it is due. It returns how many counters it marked.
 func (c *Counters) renewMore() int64 {
 	b := &c.base
 	if b.first == 0 && b.log > max(b.size, c.leastLog) {
@@ -71,8 +73,8 @@ func (c *Counters) renewMore() int64 {
 	return int64(marked)
 }
 
-// renewed ends the new base, if all of it is written: what is older goes. It comes after a checkpoint that wrote all that was
-// marked.
+// renewed completes the new base once all of it is written, and deletes the older frames. Call it after a checkpoint that
+// wrote everything marked.
 func (c *Counters) renewed() error {
 	b := &c.base
 	if b.first == 0 || !b.whole {
@@ -89,7 +91,7 @@ func (c *Counters) renewed() error {
 	return nil
 }
 
-// dropBefore deletes the frames before number first.
+// dropBefore deletes all frames numbered below first.
 func (c *Counters) dropBefore(first uint64) error {
 	return c.file.update(func(tx *bolt.Tx) error {
 		frames := tx.Bucket(framesBucket)

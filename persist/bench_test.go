@@ -14,7 +14,7 @@ import (
 
 const million = 1_000_000
 
-// everyday is counter i of four limits: windows of a minute and an hour, and two token buckets.
+// everyday returns counter i of four limits: windows of a minute and an hour, and two token buckets.
 func everyday(now algorithms.Now, i int) counters.Record {
 	second := now.Steady / 1e9
 	r := counters.Record{
@@ -36,7 +36,7 @@ func everyday(now algorithms.Now, i int) counters.Record {
 	return r
 }
 
-// spent is the processor time of this process, and the bytes that it handed to the system to write.
+// spent returns the processor time of this process, and the bytes it passed to the system for writing.
 func spent(b *testing.B) (time.Duration, int64) {
 	b.Helper()
 	var u syscall.Rusage
@@ -56,8 +56,8 @@ func spent(b *testing.B) (time.Duration, int64) {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()), written
 }
 
-// BenchmarkCheckpoint writes counters of a table of two million that changed since the checkpoint before: half a million
-// anywhere, or always the same ten thousand.
+// BenchmarkCheckpoint writes the counters that changed since the last checkpoint, in a table of two million: half a million
+// at random, or always the same ten thousand.
 func BenchmarkCheckpoint(b *testing.B) {
 	const all = 2 * million
 	for _, bb := range []struct {
@@ -76,7 +76,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 			}
 			c, _ := openLoaded(b, testConfig(b.TempDir(), table, clk.Now))
 			for mustCheckpoint(b, c); c.base.first > 0 || c.base.log > max(c.base.size, c.leastLog); {
-				mustCheckpoint(b, c) // ends the first base
+				mustCheckpoint(b, c) // completes the first base
 			}
 			next := 0
 			var processor time.Duration
@@ -104,7 +104,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkLoad reads ten million counters into a table, from opening on.
+// BenchmarkLoad opens a file of ten million counters and reads it into a table.
 func BenchmarkLoad(b *testing.B) {
 	const all = 10 * million
 	dir, clk, table := b.TempDir(), newClock(), counters.New(all)

@@ -20,29 +20,29 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Buckets is a file of named buckets of keys and values, each value with a checksum. It is made by the first Update. A damaged
-// file is set aside and a new one begins; a file that can't be opened is tried again by each Update and each View. All methods
-// may be called concurrently.
+// Buckets is a file of named buckets of keys and values, each value with a checksum. The first Update creates the file. A
+// damaged file is set aside and replaced by a new one. If the file can't be opened, every Update and View retries. All
+// methods may be called concurrently.
 type Buckets struct {
 	path string
 	log  *slog.Logger
-	now  atomic.Pointer[file] // nil: there is none yet, or it can't be opened
+	now  atomic.Pointer[file] // nil if there is no file yet, or it can't be opened
 	lost atomic.Int64
 
-	writing sync.Mutex // serialises Update and Close; held while the disk is waited for
-	opening sync.Mutex // guards opening and giving up, and closed; taken after writing
+	writing sync.Mutex // serialises Update and Close; held during disk I/O
+	opening sync.Mutex // guards closed, and opening and giving up the file; acquired after writing
 	closed  bool
 }
 
-// OpenBuckets opens the file of that name in a data directory, if there is one. The error says why it can't be opened now; the
-// Buckets can be used all the same.
+// OpenBuckets opens the named file in a data directory, if it exists. An error says why it can't be opened now; the Buckets
+// is usable nevertheless.
 func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 	b := &Buckets{path: filepath.Join(dir, name), log: log}
 	_, err := b.open(false)
 	return b, err
 }
 
-// open is the file; nil if there is none and it is not to be made.
+// open returns the file; nil if there is none and create is false.
 func (b *Buckets) open(create bool) (*file, error) {
 	if f := b.now.Load(); f != nil {
 		return f, nil
@@ -71,7 +71,7 @@ func (b *Buckets) open(create bool) (*file, error) {
 	return f, nil
 }
 
-// setAside renames the file, which is damaged. b.opening is held.
+// setAside renames the damaged file. b.opening must be held.
 func (b *Buckets) setAside(cause error) error {
 	aside, err := setAside(b.path, "corrupt", time.Now(), b.log)
 	if err != nil {
@@ -89,14 +89,14 @@ func (b *Buckets) checked(file *file, err error) error {
 	}
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if b.now.CompareAndSwap(file, nil) { // else another call has given it up
+	if b.now.CompareAndSwap(file, nil) { // otherwise another call has given it up
 		file.abandon()
 		err = errors.Join(err, b.setAside(err))
 	}
 	return err
 }
 
-// Update runs change in one transaction, which is on the disk when it returns nil.
+// Update runs change in one transaction. When Update returns nil, the transaction is on disk.
 func (b *Buckets) Update(change func(tx Tx) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -106,13 +106,13 @@ func (b *Buckets) Update(change func(tx Tx) error) error {
 	}
 	err = file.update(func(tx *bolt.Tx) error { return change(Tx{tx}) })
 	if err == nil {
-		// Only a transaction that writes moves the map, and none can begin before this returns.
+		// Only a write transaction moves the map, and none can begin before this returns.
 		file.forgetPages()
 	}
 	return b.checked(file, err)
 }
 
-// View runs read in one transaction, unless there is no file. Values hold until it returns.
+// View runs read in one transaction, unless there is no file. Values are valid until read returns.
 func (b *Buckets) View(read func(tx Tx) error) error {
 	file, err := b.open(false)
 	if err != nil || file == nil {
@@ -121,13 +121,13 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 	return b.checked(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
 }
 
-// Lost is how many damaged files were set aside since the process began. When it has grown, what was written is gone.
+// Lost is how many damaged files were set aside since the process began. When it grows, everything written before is gone.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
-// Missing reports whether there is no file that could be written to.
+// Missing reports whether there is no open file to write to.
 func (b *Buckets) Missing() bool { return b.now.Load() == nil }
 
-// SetAside reports whether damaged files were set aside, by whatever process, and are there still.
+// SetAside reports whether damaged files that any process has set aside still exist.
 func (b *Buckets) SetAside() bool {
 	list, err := filepath.Glob(globEscape(b.path) + ".corrupt-*")
 	return err == nil && len(list) > 0
@@ -149,7 +149,7 @@ func (b *Buckets) Close() error {
 // Tx is a transaction of Buckets.
 type Tx struct{ tx *bolt.Tx }
 
-// Names are the names of all buckets, in order.
+// Names returns the names of all buckets, in order.
 func (t Tx) Names() (names []string, err error) {
 	err = t.tx.ForEach(func(name []byte, _ *bolt.Bucket) error {
 		names = append(names, string(name))
@@ -158,7 +158,7 @@ func (t Tx) Names() (names []string, err error) {
 	return names, err
 }
 
-// Put writes a value into a bucket, which is made if missing.
+// Put writes a value into a bucket, which it creates if missing.
 func (t Tx) Put(bucket string, key, value []byte) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -170,7 +170,7 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 
-// Get is a value; nil: there is none. The error is ErrCorrupt.
+// Get returns a value, or nil if there is none. A damaged value is ErrCorrupt.
 func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -179,7 +179,7 @@ func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	return unsealed(bucket, key, b.Get(key))
 }
 
-// Scan visits the values of a bucket whose keys begin with prefix, in order. value is nil for a damaged one.
+// Scan visits, in order, the values of a bucket whose keys begin with prefix. value is nil if it is damaged.
 func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) error) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -198,7 +198,7 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 	return nil
 }
 
-// Drop removes a bucket, if it is there.
+// Drop removes a bucket, if it exists.
 func (t Tx) Drop(bucket string) error {
 	if t.tx.Bucket([]byte(bucket)) == nil {
 		return nil
@@ -206,7 +206,8 @@ func (t Tx) Drop(bucket string) error {
 	return t.tx.DeleteBucket([]byte(bucket))
 }
 
-// unsealed is a value without its checksum, which is of bucket and key, too: a value under another key is damage.
+// unsealed returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
+// counts as damaged.
 func unsealed(bucket string, key, sealed []byte) ([]byte, error) {
 	if sealed == nil {
 		return nil, nil

@@ -32,7 +32,7 @@ func (b *Buckets) mustUpdate(t *testing.T, change func(tx Tx) error) {
 	}
 }
 
-// content is all that can be read, and how many values can't.
+// content returns everything that can be read, and how many values can't.
 func (b *Buckets) content(t *testing.T) (all map[string]string, bad int) {
 	t.Helper()
 	all = map[string]string{}
@@ -98,7 +98,7 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// A value that stands under another key, or in another bucket, than it was written to is damaged: a bit of a key has changed.
+// A value under another key or bucket than it was written to is damaged: a bit of the key has changed.
 func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	dir := t.TempDir()
 	b := openBuckets(t, dir)
@@ -115,7 +115,7 @@ func TestBucketsValuesOfOtherKeys(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the file, it is read as far as it is whole, or set aside; and what is written next is there.
+// Whatever is wrong with the file, its undamaged part is read, or the file is set aside. Later writes are kept.
 func TestBucketsDamaged(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -170,7 +170,7 @@ func TestBucketsDamaged(t *testing.T) {
 	}
 }
 
-// A file that is cut, or makes bbolt panic, while it is in use is set aside, and the next call begins a new one.
+// A file that is truncated or makes bbolt panic while in use is set aside, and the next call begins a new one.
 func TestBucketsLostInUse(t *testing.T) {
 	for name, harm := range map[string]func(b *Buckets) error{
 		"cut": func(b *Buckets) error { return os.Truncate(b.path, 4096) },
@@ -201,7 +201,7 @@ func TestBucketsLostInUse(t *testing.T) {
 	}
 }
 
-// A file that another process has is waited for, and left alone.
+// Opening waits for a file that another process has, and leaves it alone.
 func TestBucketsInUse(t *testing.T) {
 	dir := t.TempDir()
 	other, err := bolt.Open(filepath.Join(dir, "b.db"), 0o600, nil)

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// tolerance is how far, in nanoseconds, the wall clock may move against the steady one unnoticed: less than what
-	// expiries are rounded up by.
+	// tolerance is how far, in nanoseconds, the wall clock may drift from the steady one before it counts as a step. It is
+	// less than what expiries are rounded up by.
 	tolerance  = int64(time.Second)
-	maxBackoff = 2 // intervals between two tries while checkpoints fail
+	maxBackoff = 2 // how many intervals to wait between tries while checkpoints fail
 
-	commitBytes = 8 << 20 // of frames in one transaction, and one frame more
-	keptBuffer  = 2 << 20 // bytes; enough for frames without large logs
+	commitBytes = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
+	keptBuffer  = 2 << 20 // bytes of buffer kept for reuse; enough for frames without large logs
 
-	// The loop's checkpoints rest nine times as long as they worked, each time that they worked so long.
+	// After each stretch of work longer than workBefore, the loop's checkpoints rest for restFactor times as long.
 	restFactor = 9
 	workBefore = 200 * time.Microsecond
 )
 
-// Start begins the checkpoints. Load comes before it.
+// Start begins periodic checkpoints. Call Load first.
 func (c *Counters) Start() error {
 	if err := c.acquire(c.ctx); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c *Counters) Start() error {
 
 func (c *Counters) acquire(ctx context.Context) error {
 	select {
-	case c.lock <- struct{}{}: // also when ctx has ended, if nobody is in the way
+	case c.lock <- struct{}{}: // even if ctx has ended, as long as the lock is free
 		return nil
 	default:
 	}
@@ -77,14 +77,14 @@ func (c *Counters) loop() {
 		begin := time.Now()
 		// checkpointNow logs and records its error.
 		_ = c.checkpointNow(c.ctx, true)
-		// On a full disk each try makes bbolt walk the whole file.
+		// On a full disk each try makes bbolt walk the whole file, so wait longer.
 		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoff))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }
 
-// Checkpoint writes what changed since the last one, as fast as it can. What could not be written counts as changed
-// still. When ctx ends, it stops between two frames.
+// Checkpoint writes what changed since the last one, as fast as it can. Whatever could not be written still counts as
+// changed. When ctx ends, it stops between two frames.
 func (c *Counters) Checkpoint(ctx context.Context) error { return c.checkpointNow(ctx, false) }
 
 func (c *Counters) checkpointNow(ctx context.Context, paced bool) error {
@@ -115,7 +115,7 @@ func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
 	return err
 }
 
-// report records the outcome of a checkpoint, and logs the first of several failures and the recovery.
+// report records the outcome of a checkpoint. It logs the recovery, and only the first of several failures.
 func (c *Counters) report(begin time.Time, n int64, err error) {
 	c.statusMu.Lock()
 	s := &c.status
@@ -143,14 +143,14 @@ func (c *Counters) report(begin time.Time, n int64, err error) {
 
 // write makes one checkpoint and returns how many counters it wrote.
 func (c *Counters) write(ctx context.Context) (int64, error) {
-	fresh := c.file == nil // the one before was lost, or there was no room for one
+	fresh := c.file == nil // the previous file was lost, or there was no room to create one
 	if fresh {
 		if err := c.open(); err != nil {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
 	if c.stepped(c.cfg.Now()) || fresh {
-		c.renewAtOnce() // after a step, what the frames say of times is off by it
+		c.renewAtOnce() // after a step, the times in existing frames are off by it
 	}
 	marked := c.renewMore()
 	var n int64
@@ -168,7 +168,7 @@ func (c *Counters) write(ctx context.Context) (int64, error) {
 	return n, err
 }
 
-// keep appends frames of the records, in one transaction unless they are large logs.
+// keep appends frames of records, in one transaction unless they are large logs.
 func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
 		frames, ends, n := c.buffer[:0], []int(nil), 0
@@ -179,7 +179,7 @@ func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
 			begin, taken := len(frames), 0
 			frames, taken = appendFrame(frames, records[n:], c.cfg.Now())
 			if n += taken; len(frames) == begin+frameHeader {
-				frames = frames[:begin] // all have expired
+				frames = frames[:begin] // every record has expired
 			} else {
 				ends = append(ends, len(frames))
 			}
@@ -197,7 +197,7 @@ func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
 	return nil
 }
 
-// commit writes frames, which end at ends, under the next numbers.
+// commit writes frames under the next numbers. ends holds the offset at which each frame ends.
 func (c *Counters) commit(frames []byte, ends []int) error {
 	if len(ends) == 0 {
 		return nil
@@ -208,7 +208,7 @@ func (c *Counters) commit(frames []byte, ends []int) error {
 		if err != nil {
 			return err
 		}
-		b.FillPercent = 1 // nothing is put in between
+		b.FillPercent = 1 // nothing is ever inserted in between
 		begin := 0
 		for _, end := range ends {
 			last++
@@ -226,12 +226,12 @@ func (c *Counters) commit(frames []byte, ends []int) error {
 	}
 	c.last = last
 	c.file.forgetPages()
-	// While the disk works, the processor does not.
+	// Waiting for the disk is not work: it uses no processor time.
 	c.resumed = c.resumed.Add(c.file.onDisk() - before)
 	return nil
 }
 
-// rest leaves nine tenths of a core to others, unless somebody waits for the store.
+// rest leaves nine tenths of a core to other work, unless a caller is waiting for the store.
 func (c *Counters) rest(ctx context.Context) {
 	worked := time.Since(c.resumed)
 	if !c.paced || worked < workBefore {
@@ -248,8 +248,8 @@ func (c *Counters) rest(ctx context.Context) {
 	c.resumed = time.Now()
 }
 
-// stepped reports whether the wall clock has moved against the steady one since this was last asked, by more than
-// rounding.
+// stepped reports whether the wall clock has moved against the steady one by more than tolerance since Load or the last step
+// noticed.
 func (c *Counters) stepped(now algorithms.Now) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - c.lead; -tolerance <= moved && moved <= tolerance {
@@ -259,8 +259,8 @@ func (c *Counters) stepped(now algorithms.Now) bool {
 	return true
 }
 
-// Close stops the checkpoints, writes a last one and closes the file. When ctx ends first, what was not written
-// is lost. Further calls return what the first did.
+// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, whatever is unwritten is lost.
+// Later calls return the first call's result.
 func (c *Counters) Close(ctx context.Context) error {
 	c.once.Do(func() {
 		c.result = c.close(ctx)
@@ -272,7 +272,7 @@ func (c *Counters) Close(ctx context.Context) error {
 }
 
 func (c *Counters) close(ctx context.Context) error {
-	// A checkpoint under way stops at its next frame; the last one writes the rest.
+	// A checkpoint in progress stops at its next frame; the last one writes the rest.
 	c.cancel()
 	if err := c.acquire(ctx); err != nil {
 		return err
@@ -281,7 +281,7 @@ func (c *Counters) close(ctx context.Context) error {
 	if c.loaded {
 		err = c.checkpoint(ctx, false)
 		if damaged(err) && ctx.Err() == nil {
-			// The file was set aside; there is still time for all counters to go into a new one.
+			// The file was set aside; there is still time to write all counters to a new one.
 			err = c.checkpoint(ctx, false)
 		}
 	}

@@ -22,47 +22,47 @@ import (
 	"github.com/rlnode/rlnode/internal/figures"
 )
 
-// Source is the table whose counters are kept.
+// Source is the table whose counters are saved.
 type Source interface {
-	// Changed hands over what changed since the last call; what yield fails on counts as changed still. As long as the
-	// table has a counter, its FreshAt does not move to an earlier time.
+	// Changed yields the records that changed since the last call. Records on which yield fails still count as changed. As
+	// long as a counter stays in the table, its FreshAt never moves to an earlier time.
 	Changed(yield func([]counters.Record) error) error
-	// Mark makes n counters or more count as changed, from a part of the table on. It returns the part to go on with,
-	// 0 after the last, and how many it marked.
+	// Mark makes at least n counters count as changed, starting at part of the table. It returns the part to continue with,
+	// zero after the last, and how many counters it marked.
 	Mark(part, n int) (next, marked int)
-	// Restore puts back a record, unless the table already has that counter, and reports whether it did. It fails
-	// where there is no room.
+	// Restore puts a record back, unless the table already has that counter, and reports whether it did. It fails if the
+	// table has no room.
 	Restore(now algorithms.Now, r counters.Record) (bool, error)
 }
 
-// CountersConfig says where and how often counters are kept.
+// CountersConfig says where and how often counters are saved.
 type CountersConfig struct {
-	// Dir is the data directory. It has to exist.
+	// Dir is the data directory. It must exist.
 	Dir string
-	// File is the file's name in it; counters.db by default.
+	// File is the file's name in Dir; counters.db by default.
 	File string
 	// Source is the table.
 	Source Source
 	// Now reads the node's clocks.
 	Now func() algorithms.Now
-	// Interval is from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. While
-	// checkpoints fail, it is twice as long.
+	// Interval is the time from the start of one checkpoint to the start of the next, 10 ms to 1 h; 1 s by default. It
+	// doubles while checkpoints fail.
 	Interval time.Duration
-	// Logger gets what an operator should know. Default slog.Default().
+	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
-	// MaxSize bounds the file, in bytes; checkpoints fail beyond it. 0 is no bound.
+	// MaxSize bounds the file, in bytes; beyond it checkpoints fail. Zero means no bound.
 	MaxSize int
-	// CompactAbove is the size in bytes from which a file that is more than three quarters free is rewritten when it is
-	// opened; 64 MiB by default.
+	// CompactAbove is a file size in bytes: on opening, a larger file that is more than three quarters free is rewritten. 64
+	// MiB by default.
 	CompactAbove int64
 }
 
-// DefaultCountersConfig is a CountersConfig with all but Dir, Source and Now set.
+// DefaultCountersConfig returns a CountersConfig with all fields set but Dir, Source and Now.
 func DefaultCountersConfig() CountersConfig {
 	return CountersConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
 }
 
-// Validate names the first field that is wrong.
+// Validate reports the first invalid field.
 func (c *CountersConfig) Validate() error {
 	switch {
 	case c.Dir == "":
@@ -85,55 +85,56 @@ func (c *CountersConfig) Validate() error {
 	return nil
 }
 
+// countersFile is the default name of the file.
 const countersFile = "counters.db"
 
-// FallbackFile is for the counters of what a node decides by itself.
+// FallbackFile is the file for the counters of what a node decides by itself.
 const FallbackFile = "fallback.db"
 
 // Errors of Counters.
 var (
-	// ErrNotLoaded: Start or Checkpoint before Load; what the file has would be lost.
+	// ErrNotLoaded: Start or Checkpoint was called before Load, which would lose what the file holds.
 	ErrNotLoaded = errors.New("counters are not loaded yet")
-	// ErrClosed: used after Close.
+	// ErrClosed: the store was used after Close.
 	ErrClosed = errors.New("store is closed")
 )
 
-// Counters keeps the counters of a table in a file. All methods may be called concurrently.
+// Counters saves the counters of a table in a file. All methods may be called concurrently.
 type Counters struct {
 	cfg  CountersConfig
 	path string
 
-	leastLog int64 // the constants, but in tests
+	leastLog int64 // leastLog and baseStep are the constants of those names, except in tests
 	baseStep int
 
-	// lock holds one token for what follows, and with it the file: one checkpoint, Load or Close at a time. It is
-	// a channel so that waiting for a disk that hangs can end.
+	// lock holds one token. It guards the file and the fields up to resumed: only one checkpoint, Load or Close runs at a
+	// time. It is a channel so that waiting behind a hung disk can be cut short.
 	lock    chan struct{}
-	file    *file // nil after the file was lost and no new one could be made; each checkpoint tries again
+	file    *file // nil if the file was lost and no new one could be created; each checkpoint retries
 	loaded  bool
 	started bool
 	closed  bool
 	last    uint64    // number of the newest frame
-	base    base      // what the frames are
-	lead    int64     // of the wall clock on the steady one, as of the last step noticed
-	buffer  []byte    // of frames; reused
-	paced   bool      // the checkpoint under way leaves nine tenths of a core to others
-	resumed time.Time // when it last went on after it had
+	base    base      // describes the frames
+	lead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last step noticed
+	buffer  []byte    // for frames; reused
+	paced   bool      // the current checkpoint leaves nine tenths of a core to other work
+	resumed time.Time // when the current checkpoint last resumed after a rest
 
-	waiting atomic.Int32 // how many wait for lock
+	waiting atomic.Int32 // number of callers waiting for lock
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the loop that Start began has ended
-	once   sync.Once     // guards closing
-	result error         // of Close, written under once
+	done   chan struct{} // closed when the loop begun by Start has ended
+	once   sync.Once     // lets Close run once
+	result error         // of Close; written under once
 
-	// statusMu guards status. It is held for moments only, so that Status never waits for the disk.
+	// statusMu guards status. It is only held briefly, so Status never waits for the disk.
 	statusMu sync.Mutex
 	status   Status
 }
 
-// Status tells how checkpoints are doing.
+// Status describes how checkpoints are going.
 type Status struct {
 	Completed time.Time     // when the last completed checkpoint began; zero before the first
 	Duration  time.Duration // how long it took
@@ -141,11 +142,11 @@ type Status struct {
 	Err       error         // of the last checkpoint; nil if it completed
 	Failures  int           // checkpoints that failed since the last completed one
 	FileSize  int64         // bytes
-	SetAside  int64         // how often the file was damaged and begun anew, since the process began
-	Damaged   int64         // frames that Load passed over because they were damaged
+	SetAside  int64         // damaged files set aside and replaced since the process began
+	Damaged   int64         // frames that Load skipped because they were damaged
 }
 
-// Figures shows how saving the counters goes.
+// Figures reports how saving the counters is going.
 func (c *Counters) Figures(s figures.Sink) {
 	st := c.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
@@ -160,9 +161,9 @@ func (c *Counters) Figures(s figures.Sink) {
 	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
-// OpenCounters opens the file in the data directory. A damaged file is set aside. If no new one can be made,
-// for want of room, the store opens nevertheless and each checkpoint tries again. The error is ErrInUse if another
-// process has the file.
+// OpenCounters opens the file in the data directory. A damaged file is set aside, as is one of an older version. If no new
+// file can be created, for example for want of room, the store opens nevertheless and each checkpoint retries. The error is
+// ErrInUse if another process has the file.
 func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -173,7 +174,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	// What a crash in the middle of compact left behind.
+	// Remove what a crash in the middle of compact left behind.
 	_ = os.Remove(c.path + ".compact")
 	_, err := os.Stat(c.path)
 	existed := err == nil
@@ -203,13 +204,13 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	return c, nil
 }
 
-// open opens the file and looks at what it is. It is used before Load or on a new file.
+// open opens the file and inspects it. Call it before Load, or on a new file.
 func (c *Counters) open() error {
 	_, missing := os.Stat(c.path)
 	f, err := openFile(c.path, bolt.Options{MaxSize: c.cfg.MaxSize}, anyMeta)
 	if err != nil {
 		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
-			// Half a new file is not a damaged one.
+			// A half-made new file is not a damaged one.
 			_ = os.Remove(c.path)
 		}
 		return err
@@ -218,10 +219,10 @@ func (c *Counters) open() error {
 	return c.inspect()
 }
 
-// errOlder: the file has counters in the form of an earlier version.
+// errOlder: the file holds counters in an earlier version's format.
 var errOlder = errors.New("counters in the form of an earlier version of rlnode")
 
-// inspect checks that the file is one of frames, and finds the number of the newest.
+// inspect checks that the file is one of frames, and finds the newest frame's number.
 func (c *Counters) inspect() error {
 	c.last, c.base = 0, base{}
 	return c.file.view(func(tx *bolt.Tx) error {
@@ -236,7 +237,7 @@ func (c *Counters) inspect() error {
 					return pageError("frame %d", c.last)
 				}
 				return nil
-			case b != nil && len(name) == 8: // a time of expiry
+			case b != nil && len(name) == 8: // an expiry time, which named buckets in the older format
 				return errOlder
 			}
 			return pageError("unknown bucket %x", name)
@@ -252,7 +253,7 @@ func (c *Counters) tidy() error {
 	}
 	stats := c.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
-	// Beyond what is in use the file has room that bbolt keeps to grow into.
+	// Past the pages in use, the file has spare room for bbolt to grow into.
 	free += info.Size() - c.file.used.Load()
 	if free <= info.Size()/4*3 {
 		return nil
@@ -265,7 +266,7 @@ func (c *Counters) tidy() error {
 	return errors.Join(err, c.open())
 }
 
-// untidy passes on that the file is damaged; other errors only leave it as large as it was.
+// untidy returns err if it says that the file is damaged. Any other error only means that the file stays large.
 func (c *Counters) untidy(err error) error {
 	if damaged(err) {
 		return err
@@ -274,7 +275,7 @@ func (c *Counters) untidy(err error) error {
 	return nil
 }
 
-// discard sets a file aside that is damaged, or an older version's. A new one is made by the next open.
+// discard sets aside a file that is damaged or an older version's. The next open creates a new one.
 func (c *Counters) discard(cause error) error {
 	older, why := errors.Is(cause, errOlder), "corrupt"
 	if older {
@@ -304,7 +305,7 @@ func (c *Counters) discard(cause error) error {
 	return nil
 }
 
-// Status returns how checkpoints are doing.
+// Status returns how checkpoints are going.
 func (c *Counters) Status() Status {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()

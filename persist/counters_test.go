@@ -45,7 +45,7 @@ func TestCountersComeBack(t *testing.T) {
 		for i := range want.Log {
 			want.Log[i].At += shift
 		}
-		// The expiry is rounded up on both ways.
+		// The expiry is rounded up on writing and on reading.
 		if d := have.FreshAt - want.FreshAt - shift/int64(time.Second); d < -1 || d > 2 {
 			t.Fatalf("expiry moved by %d s", d)
 		}
@@ -56,8 +56,8 @@ func TestCountersComeBack(t *testing.T) {
 	}
 }
 
-// What a random history of changes, resets, time and restarts leaves is the last state of each counter that has
-// not expired: no older record comes back.
+// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is found: no older
+// record comes back.
 func TestNewestWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, clk := t.TempDir(), newClock()
@@ -158,7 +158,7 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
-// A queue ahead of the clock is kept as far ahead as it was, whatever the clock says after a restart.
+// A queue ahead of the clock stays as far ahead as it was, whatever the clock says after a restart.
 func TestQueueIsKept(t *testing.T) {
 	for _, set := range []time.Duration{0, -time.Hour, -10 * 365 * 24 * time.Hour} {
 		dir, clk := t.TempDir(), newClock()
@@ -193,7 +193,7 @@ func TestQueueIsKept(t *testing.T) {
 	}
 }
 
-// A step of the wall clock, for good or for a moment, must not have the file drop counters that live on.
+// A step of the wall clock, lasting or momentary, must not make the file drop live counters.
 func TestClockStepsForward(t *testing.T) {
 	for _, forGood := range []bool{true, false} {
 		dir, src := t.TempDir(), newTable()
@@ -221,7 +221,7 @@ func TestClockStepsForward(t *testing.T) {
 	}
 }
 
-// What has expired is not loaded, and not in the next base.
+// Expired counters are not loaded, and not in the next base.
 func TestExpiredCountersGo(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
@@ -296,7 +296,7 @@ func TestLoopAndClose(t *testing.T) {
 	}
 }
 
-// stuck is a Source whose disk, so to speak, hangs.
+// stuck is a Source that blocks, as if the disk hung.
 type stuck struct {
 	*table
 	entered, leave chan struct{}
@@ -388,7 +388,7 @@ func TestCompact(t *testing.T) {
 	}
 	mustClose(t, c)
 	before := size(t, dir)
-	// All but the last have expired, and go with the base that they are in.
+	// All but the last have expired, and disappear with their base.
 	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
 	cfg.Source = newTable()
 	c, _ = openLoaded(t, cfg)
@@ -441,7 +441,7 @@ func TestCountersConfig(t *testing.T) {
 	}
 }
 
-// The real table, its counters and its steady clock.
+// The real table with its counters and its steady clock.
 func TestWithTable(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	real := counters.New(10_000)
@@ -490,7 +490,7 @@ func TestWithTable(t *testing.T) {
 	}
 }
 
-// The loop's checkpoints leave most of a core to others, but not when somebody waits for them.
+// The loop's checkpoints leave most of a core to other work, but not while a caller waits for them.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
@@ -522,7 +522,7 @@ func TestCheckpointsRest(t *testing.T) {
 	mustClose(t, c)
 }
 
-// Close ends a checkpoint that rests, and writes what it has not.
+// Close interrupts a checkpoint that is resting, and writes the remainder.
 func TestCloseWhileResting(t *testing.T) {
 	dir, clk, src := t.TempDir(), newClock(), counters.New(300_000)
 	defer src.Close()
@@ -547,7 +547,8 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 }
 
-// However long a node runs, what its file needs is a small multiple of what the table holds. bbolt rounds that up to a power of two.
+// However long a node runs, its file needs only a small multiple of the table's size. bbolt rounds that up to a power of
+// two.
 func TestFileIsBounded(t *testing.T) {
 	const all, each = 30_000, 3000
 	clk, src := newClock(), counters.New(2*all)

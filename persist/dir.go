@@ -13,31 +13,32 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Errors of a data directory. They are wrapped with the path they concern.
+// Errors of a data directory. Each is wrapped together with the path it concerns.
 var (
-	// ErrInUse: another process has the data directory.
+	// ErrInUse: another process is using the data directory.
 	ErrInUse = errors.New("data directory is used by another process")
-	// ErrCorrupt: a file that can't be done without is damaged.
+	// ErrCorrupt: an indispensable file is damaged.
 	ErrCorrupt = errors.New("file is damaged")
 )
 
 const (
-	lockPatience = 2 * time.Second
-	lockRetry    = 50 * time.Millisecond
+	lockPatience = 2 * time.Second       // how long to wait for another process to release a file
+	lockRetry    = 50 * time.Millisecond // between tries meanwhile
 
 	identityFile    = "node.json"
 	identityVersion = 1
 	maxIdentity     = 4096 // bytes of node.json
 )
 
+// identity is the content of node.json.
 type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
 	Created time.Time `json:"created"`
 }
 
-// OpenDir makes the data directory if it is missing, readable by its owner only, and returns the identity in it,
-// which is made once. A damaged identity is ErrCorrupt.
+// OpenDir creates the data directory if it is missing, readable by its owner only. It returns the node identity stored
+// there, which it creates once. A damaged identity is ErrCorrupt.
 func OpenDir(path string) (ring.NodeID, error) {
 	var none ring.NodeID
 	if path == "" {
@@ -57,7 +58,7 @@ func OpenDir(path string) (ring.NodeID, error) {
 	return readIdentity(file)
 }
 
-// makeDir makes path and those above it, and makes sure that path outlives a power cut.
+// makeDir creates path and its parents, and syncs so that path survives a power failure.
 func makeDir(path string) error {
 	info, err := os.Stat(path)
 	switch {
@@ -118,8 +119,8 @@ func createIdentity(file string) error {
 	return createOnce(file, func(temp string) error { return os.WriteFile(temp, append(text, '\n'), 0o600) })
 }
 
-// createOnce makes file with what write puts into a temporary one beside it: whole or not at all. If the file
-// exists already, made by another process meanwhile, that one stays and there is no error.
+// createOnce creates file atomically, with what write puts into a temporary file beside it. If another process creates file
+// meanwhile, that one stays and there is no error.
 func createOnce(file string, write func(temp string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*")
 	if err != nil {
@@ -136,7 +137,7 @@ func createOnce(file string, write func(temp string) error) (err error) {
 	if err := syncFile(temp); err != nil {
 		return err
 	}
-	// A link, unlike a rename, never replaces what is there.
+	// Unlike a rename, a link never replaces an existing file.
 	if err := os.Link(temp, file); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// lines collects what is logged.
+// lines collects log output.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
@@ -38,7 +38,7 @@ func (l *lines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// A full disk fails checkpoints, says so once, and loses nothing once there is room again.
+// On a full disk checkpoints fail, which is logged once. Nothing is lost once there is room again.
 func TestDiskFull(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src, log := newTable(), &lines{}
@@ -82,7 +82,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// The same on a real file system, with recovery while it runs.
+// The same on a real file system, recovering while it runs.
 func TestTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")
@@ -153,7 +153,7 @@ func TestTinyFileSystem(t *testing.T) {
 	}
 }
 
-// A file that breaks while the node runs is set aside, and all counters go into a new one.
+// A file that breaks while the node runs is set aside, and all counters are written to a new one.
 func TestBreaksWhileRunning(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *Counters){
 		"cut to nothing": func(t *testing.T, c *Counters) {
@@ -214,7 +214,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 	}
 }
 
-// As above, but at the very last checkpoint: Close begins a new file and writes all.
+// As above, but at the very last checkpoint: Close begins a new file and writes everything.
 func TestBreaksAtClose(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
@@ -248,7 +248,7 @@ func frames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Buck
 	}
 }
 
-// A damaged frame loses the counters in it and nothing else, and the next base is without it.
+// A damaged frame loses only its own counters, and the next base does not contain it.
 func TestDamagedFrames(t *testing.T) {
 	const each, many = 40, 5
 	for name, harm := range map[string]func(frames *bolt.Bucket, number, frame []byte) error{
@@ -277,7 +277,7 @@ func TestDamagedFrames(t *testing.T) {
 					mustCheckpoint(t, c)
 				}
 			}
-			// The last one repeats counters of the one before, so that those are as they were then if it is damaged.
+			// The last frame repeats counters of the one before. If it is damaged, they are as they were in that one.
 			for _, r := range all[each*(many-1):] {
 				r.State.Count += 1000
 				src.set(r)

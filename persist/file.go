@@ -15,23 +15,23 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// file is an open bbolt database whose pages were verified.
+// file is an open bbolt database whose pages have been verified.
 type file struct {
 	db   *bolt.DB
 	path string
-	// handle is bbolt's own; closing it lets go of the lock when bbolt can't.
+	// handle is bbolt's own. Closing it releases the lock when bbolt can't.
 	handle *os.File
-	used   atomic.Int64 // bytes that were in use when the last transaction began: a lower bound
+	used   atomic.Int64 // bytes in use when the last transaction began: a lower bound
 }
 
-// openFile verifies and opens the database at path, which is made if missing. The error is errBroken or errPages
-// for a damaged one, and ErrInUse when another process has it.
+// openFile verifies and opens the database at path, creating it if missing. The error is errBroken or errPages if the file
+// is damaged, and ErrInUse if another process has it.
 func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
 	f := &file{path: path}
-	// The list of free pages is found again by the walk at the start; writing it each time would cost more.
+	// The walk on opening rebuilds the free list; writing it in every transaction would cost more.
 	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockPatience, bolt.FreelistMapType, true
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		handle, err := os.OpenFile(name, flag, mode)
@@ -51,7 +51,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 		return f, nil
 	}
 	if f.handle != nil {
-		// After a panic it is open still; a second close is harmless.
+		// After a panic it is still open; closing it twice is harmless.
 		_ = f.handle.Close()
 	}
 	switch {
@@ -63,8 +63,8 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 	return nil, err
 }
 
-// verifyFile checks the pages of the file at path, if there is one, under the lock: another process may be
-// writing. A file of no bytes is damaged; a new one is made by renaming or by bbolt in one write.
+// verifyFile checks the pages of the file at path, if it exists. It holds the lock meanwhile, as another process may be
+// writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
 func verifyFile(path string, need metas) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,14 +84,14 @@ func verifyFile(path string, need metas) error {
 	if err := lockFile(f, lockPatience); err != nil {
 		return err
 	}
-	// It may have grown while we waited.
+	// The file may have grown while we waited.
 	if info, err = f.Stat(); err != nil {
 		return err
 	}
 	return verifyPages(f, info.Size(), need)
 }
 
-// wentBack reports whether a meta page is damaged, so that the database may be the one before the last transaction.
+// wentBack reports whether a meta page is damaged. If so, the database may be as it was before the last transaction.
 func (f *file) wentBack() bool {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -104,9 +104,9 @@ func (f *file) wentBack() bool {
 // damaged reports whether err says that the file's content can't be trusted.
 func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
-// update makes a change in one guarded transaction. bbolt's own Update is not used: after a panic it rolls back, which
-// walks the damaged file once more in a goroutine where a panic ends the process. Here the transaction stays as it
-// is, and the file is abandoned.
+// update makes a change in one guarded transaction. It avoids bbolt's own Update, which rolls back after a panic. The
+// rollback walks the damaged file again, in a goroutine where another panic would end the process. Here the transaction
+// stays as it is, and the caller abandons the file.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
 		if err := f.intact(); err != nil {
@@ -138,13 +138,12 @@ func (f *file) view(read func(tx *bolt.Tx) error) error {
 	})
 }
 
-// onDisk is how long transactions have waited for the disk, all together.
+// onDisk is the total time transactions have waited for the disk.
 func (f *file) onDisk() time.Duration {
 	stats := f.db.Stats()
 	return stats.TxStats.GetWriteTime()
 }
 
-// close closes the database.
 func (f *file) close() error {
 	err := guard(f.db.Close)
 	if errors.Is(err, errBroken) {
@@ -153,12 +152,12 @@ func (f *file) close() error {
 	return err
 }
 
-// abandon gives up a database after a panic inside it: bbolt's locks may be held for ever, so only the file is
-// closed. The map stays until the process ends; it is address space, not memory.
+// abandon gives up a database after a panic inside it. bbolt's locks may be held forever, so only the file handle is closed.
+// The map stays until the process ends; it takes up address space, not memory.
 func (f *file) abandon() { _ = f.handle.Close() }
 
-// intact reports an error if the file has shrunk below what the database uses: reading there would be a fault,
-// and bbolt reads in goroutines of its own, where a fault can't be caught.
+// intact returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
+// reads in goroutines of its own, where a fault can't be caught.
 func (f *file) intact() error {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -170,9 +169,9 @@ func (f *file) intact() error {
 	return nil
 }
 
-const maxSetAside = 3 // files kept that were set aside for one reason
+const maxSetAside = 3 // bounds how many files set aside for the same reason are kept
 
-// setAside renames a file that can't be used out of the way, by a name that says why, and removes the oldest of those beyond
+// setAside renames an unusable file, adding why and the time to its name, and removes the oldest such files beyond
 // maxSetAside. It returns the new name.
 func setAside(path, why string, now time.Time, log *slog.Logger) (string, error) {
 	aside := path + "." + why + "-" + now.UTC().Format("20060102T150405.000000000Z")
@@ -197,7 +196,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 	return aside, nil
 }
 
-// globEscape makes path match itself as a pattern.
+// globEscape escapes path so that, as a pattern, it matches only itself.
 func globEscape(path string) string {
 	var b []byte
 	for i := range len(path) {
@@ -210,8 +209,8 @@ func globEscape(path string) string {
 	return string(b)
 }
 
-// compact rewrites the database into a new file in place of the old, without its free pages. The database is
-// closed in any case; on an error the old file is as it was.
+// compact rewrites the database without its free pages and replaces the old file. It closes the database in any case. On an
+// error before the final rename, the old file is unchanged.
 func (f *file) compact(opts bolt.Options) (err error) {
 	temp := f.path + ".compact"
 	defer func() { err = errors.Join(err, f.close()) }()

@@ -8,24 +8,26 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A counter file has one bucket of frames, by number, big endian. A frame is some 64 kB of counters that changed:
+// A counter file has one bucket of frames, keyed by number, big endian. A frame is about 64 kB of changed counters:
 //
 //	4 bytes     CRC32C of the number and of all that follows, little endian
-//	8 bytes     when it was written, by the wall clock: Unix nanoseconds, big endian
-//	records     as counters.AppendRecord writes them at that time, one after the other
+//	8 bytes     wall-clock time of writing: Unix nanoseconds, big endian
+//	records     as counters.AppendRecord writes them at that time, back to back
 //
-// Of several records of one counter the one in the frame with the highest number counts. A fresh record stands for a counter
-// that was reset.
+// If a counter has several records, the one in the highest-numbered frame counts. A fresh record means that the counter was
+// reset.
 const (
 	frameHeader = 4 + 8
-	// frameBytes is when a frame is full. With its last record it fills 16 pages of bbolt, unless that is a log.
+	// frameBytes is the size at which a frame is full. With its last record it fills 16 bbolt pages, unless that record is a
+	// log.
 	frameBytes = 63 << 10
 )
 
+// framesBucket is the name of the bucket of frames.
 var framesBucket = []byte("frames")
 
-// appendFrame appends a frame with as many of the records as it takes to fill one, without its checksum. What has expired is
-// left out: so have its older copies, since no counter's expiry moves to an earlier time.
+// appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. Expired records are left
+// out. Their older copies have expired as well, since a counter's expiry never moves to an earlier time.
 func appendFrame(b []byte, records []counters.Record, now algorithms.Now) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
@@ -48,9 +50,9 @@ func frameSum(number, frame []byte) uint32 {
 	return wire.Sum(0, number, frame[4:])
 }
 
-// readFrame calls each for the records of a frame, with times of this process's steady clock. The frame counts as written at
-// the latest now: if the clock was ahead, or is behind, its counters expire as much earlier. It reports false for a damaged
-// frame. The record is reused.
+// readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the
+// record's length in bytes. The frame's writing time is capped at now: if the clock was ahead then, or is behind now, its
+// counters expire that much earlier. It returns false if the frame is damaged. r is reused between calls.
 func readFrame(number, frame []byte, now algorithms.Now, each func(r *counters.Record, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false

@@ -18,7 +18,7 @@ func full(now algorithms.Now, k counters.Key) counters.Record {
 	return r
 }
 
-// Frames have all records, each once, whatever their size; a log at its bound fits into one.
+// The frames hold every record once, whatever its size. A log at its bound fits into one frame.
 func TestFrames(t *testing.T) {
 	now := newClock().Now()
 	all := sample(now, 10_000)
@@ -49,7 +49,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// Whatever byte of a frame is wrong, none of its records counts.
+// If any byte of a frame is wrong, none of its records counts.
 func TestFrameIsWhole(t *testing.T) {
 	now := newClock().Now()
 	number := binary.BigEndian.AppendUint64(nil, 7)
@@ -73,7 +73,7 @@ func TestFrameIsWhole(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame looks behind the checksum: whatever is accepted may be put into a table, and stays what it is.
+// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and stays the same.
 func FuzzReadFrame(f *testing.F) {
 	now := newClock().Now()
 	for i := range 6 {

@@ -6,14 +6,14 @@ import (
 	"runtime/debug"
 )
 
-// errBroken marks a panic or a memory fault inside bbolt: the file can't be trusted from here on.
+// errBroken marks a panic or memory fault inside bbolt: from then on the file can't be trusted.
 var errBroken = errors.New("storage engine failed")
 
-// guard runs f and turns a panic, or a fault on a mapped page that the file no longer has, into an error that
-// wraps errBroken. A transaction that f left open may hold bbolt's locks for ever: the database is then not to be
-// used again, not even to close it.
+// guard runs f. It turns a panic, or a fault on a mapped page that the file no longer has, into an error that wraps
+// errBroken. A transaction that f left open may hold bbolt's locks forever, so after errBroken the database must not be used
+// again, not even to close it.
 func guard(f func() error) (err error) {
-	// The setting belongs to the goroutine, which may be a caller's own.
+	// The setting belongs to the goroutine, which may be the caller's.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -28,7 +28,7 @@ import (
 
 const killCounters = 3000
 
-// child is the process that is killed: it works until then, and reports each thing that is safe on its output.
+// child is the process to be killed. It works until then, and reports on its output whatever is safe.
 func child(job string) {
 	kind, dir, _ := strings.Cut(job, ":")
 	var err error
@@ -42,10 +42,10 @@ func child(job string) {
 	os.Exit(1)
 }
 
-// wallClock is for tests that live in several processes.
+// wallClock is for tests that span several processes.
 func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
 
-// killKey is the counter that change n changes: one of a few hot ones, one of many, or a log at its bound.
+// killKey returns the counter that change n changes: one of a few hot ones, one of many, or a log at its bound.
 func killKey(n int) (k counters.Key, log bool) {
 	switch x := mix(uint64(n)); {
 	case x%1000 == 0:
@@ -57,7 +57,7 @@ func killKey(n int) (k counters.Key, log bool) {
 	}
 }
 
-// killRecord is what change n makes of its counter.
+// killRecord returns the record of a counter after change n.
 func killRecord(n int) counters.Record {
 	now := wallClock()
 	k, log := killKey(n)
@@ -72,7 +72,7 @@ func killRecord(n int) counters.Record {
 	}
 }
 
-// changeOf is the change that left r.
+// changeOf returns the change that produced r.
 func changeOf(r counters.Record) int {
 	if n := len(r.Log); n > 0 {
 		return int(r.Log[n-1].N)
@@ -80,8 +80,8 @@ func changeOf(r counters.Record) int {
 	return int(r.State.Count)
 }
 
-// childCounters changes counters, one after the other, while checkpoints run, each second one of which rests as those of the
-// loop do. After each it says which change was the last before it began.
+// childCounters changes counters one after the other while checkpoints run. Every second checkpoint rests like those of the
+// loop. After each checkpoint it reports the last change made before that checkpoint began.
 func childCounters(dir string) error {
 	src := counters.New(100_000)
 	c, last, err := openKilled(dir, src)
@@ -108,7 +108,7 @@ func childCounters(dir string) error {
 	}
 }
 
-// openKilled opens the store, with a new base every few checkpoints, and returns the last change that is in it.
+// openKilled opens the store, with a new base every few checkpoints, and returns the last change it holds.
 func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	c, err := OpenCounters(testConfig(dir, src, wallClock))
 	if err != nil {
@@ -130,7 +130,7 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	return c, last, err
 }
 
-// killed runs a child, kills it after life, and returns the last number that it reported.
+// killed runs a child, kills it after life, and returns the last number it reported.
 func killed(t *testing.T, job string, life time.Duration) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -168,14 +168,14 @@ func killRounds() int {
 	return 40
 }
 
-// TestG7_KilledWhileCheckpointing: after a kill at any moment, also while a new base is written, the file opens, is whole, and has
-// each counter as it was when the last completed checkpoint began, or as it was later.
+// TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new base is being written, the file opens and is
+// whole. Each counter is as it was when the last completed checkpoint began, or later.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	dir, done, bases := t.TempDir(), 0, 0
-	floor := map[counters.Key]int{} // the change that each counter must have
-	from := 0                       // the last change that floor has
+	floor := map[counters.Key]int{} // the change that each counter must have at least
+	from := 0                       // the last change in floor
 	var first uint64
-	// A slow machine gets nothing done in that time; then the next child lives longer.
+	// On a slow machine nothing gets done in that time; then the next child lives longer.
 	for life, round := 150, 0; round < killRounds() || done == 0 && life < 20_000; round++ {
 		last := killed(t, "counters:"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
 		if done = max(done, last); last == 0 {
@@ -228,7 +228,7 @@ func firstFrame(t *testing.T, c *Counters) (first uint64) {
 	return first
 }
 
-// crashing is a table after each of whose batches, which are on disk then, a crash is tried.
+// crashing is a table that simulates a crash after each of its batches, which is on disk by then.
 type crashing struct {
 	*table
 	crash func()
@@ -242,8 +242,8 @@ func (s *crashing) Changed(yield func([]counters.Record) error) error {
 	})
 }
 
-// TestG7_CrashAtEachStep: a copy of the file as it is after each transaction, those that write a new base and drop the old one
-// among them, has each counter as it was when the last completed checkpoint began, or as it was later.
+// TestG7_CrashAtEachStep: in a copy of the file taken after any transaction, each counter is as it was when the last
+// completed checkpoint began, or later. The transactions include those that write a new base and drop the old one.
 func TestG7_CrashAtEachStep(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := &crashing{table: newTable(), crash: func() {}}

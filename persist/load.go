@@ -14,25 +14,25 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// LoadStats tells what Load found.
+// LoadStats describes what Load found.
 type LoadStats struct {
 	Restored int64 // counters put back into the table
-	Expired  int64 // records passed over: fresh by now
-	Older    int64 // records passed over: a newer one was there
-	Bad      int64 // frames passed over: damaged
-	NoRoom   int64 // records passed over: the table was full
+	Expired  int64 // records skipped because they are fresh by now
+	Older    int64 // records skipped in favour of a newer one
+	Bad      int64 // frames skipped because they were damaged
+	NoRoom   int64 // records skipped because the table was full
 	Duration time.Duration
-	// SetAside: the file was damaged and a new one begun; what was read before that stays.
+	// SetAside: the file was damaged and replaced by a new one. Counters restored before that stay.
 	SetAside bool
 }
 
 const (
-	forgetEach = 16 << 20 // bytes that Load reads before it gives their pages back
-	maxReaders = 8
+	forgetEach = 16 << 20 // bytes Load reads between two calls of forgetPages
+	maxReaders = 8        // bounds the goroutines of Load
 )
 
-// Load puts the counters of the file back into the table, before its first use. A state from the future, written
-// while the clock was ahead, is moved to now.
+// Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
+// written while the clock was ahead, is moved to now.
 func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	var stats LoadStats
 	if err := c.acquire(c.ctx); err != nil {
@@ -61,7 +61,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	return stats, nil
 }
 
-// read goes through all frames, with one reader for each core.
+// read reads all frames, with one reader per core but at most maxReaders.
 func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
@@ -83,23 +83,23 @@ func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
 		c.cfg.Logger.Error("the counter file has damaged frames; what changed in them last is as it was before, or begins anew",
 			"path", c.path, "frames", stats.Bad)
-		c.renew() // without them
+		c.renew() // rewrite the file without the damaged frames
 	}
 	return errors.Join(errs...)
 }
 
-// frameReader reads the counters of a part of the key space from all frames.
+// frameReader restores one part of the key space. Each reader reads all frames.
 type frameReader struct {
 	*Counters
 	now         algorithms.Now
 	part, parts uint64
-	// reset are counters that are not in the table because they were reset. There are few.
+	// reset holds the counters that are not in the table because they were reset. There are few.
 	reset map[counters.Key]struct{}
 	LoadStats
-	live, total int64 // bytes of what was restored; of all frames
+	live, total int64 // bytes of restored records; bytes of all frames
 }
 
-// read goes from the newest frame to the oldest, so that what the table has already is newer than what is read.
+// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -118,7 +118,7 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	return nil
 }
 
-// restore puts a record of size bytes into the table, if it is of this reader's part and nothing newer was read.
+// restore puts a record of size bytes into the table, if it belongs to this reader's part and no newer record was read.
 func (f *frameReader) restore(r *counters.Record, size int) {
 	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
 		return

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lockFile takes bbolt's lock on an open file, waiting up to patience for another process to let go. Closing
-// the file releases it.
+// lockFile takes bbolt's lock on an open file, waiting up to patience for another process to release it. Closing the file
+// releases the lock.
 func lockFile(f *os.File, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {

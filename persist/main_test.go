@@ -29,12 +29,12 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// table is a Source of one map, which remembers what was changed.
+// table is a Source backed by one map, which remembers what changed.
 type table struct {
-	mu      sync.Mutex // guards all
+	mu      sync.Mutex // guards everything
 	all     map[counters.Key]counters.Record
 	changed map[counters.Key]counters.Record
-	batch   int // records handed over at once
+	batch   int // records per batch
 	full    bool
 }
 
@@ -44,7 +44,7 @@ func newTable() *table {
 	}
 }
 
-// set changes a counter. Like the real table, it does not move its expiry to an earlier time.
+// set changes a counter. Like the real table, it never moves the expiry to an earlier time.
 func (t *table) set(r counters.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,7 +118,7 @@ func (t *table) len() int {
 	return len(t.all)
 }
 
-// clock is a node's clocks under the test's hand.
+// clock is a pair of clocks that the test controls.
 type clock struct {
 	mu  sync.Mutex // guards now
 	now algorithms.Now
@@ -148,7 +148,7 @@ func testConfig(dir string, src Source, now func() algorithms.Now) CountersConfi
 	return cfg
 }
 
-// openLoaded opens the store on dir and loads it.
+// openLoaded opens the store in dir and loads it.
 func openLoaded(t testing.TB, cfg CountersConfig) (*Counters, LoadStats) {
 	t.Helper()
 	c, err := OpenCounters(cfg)
@@ -176,7 +176,7 @@ func mustClose(t testing.TB, c *Counters) {
 	}
 }
 
-// until polls for ok.
+// until polls until ok returns true.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -188,7 +188,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// sample is n counters of all algorithms that expire within some hours of now.
+// sample returns n counters of all algorithms that expire within a few hours of now.
 func sample(now algorithms.Now, n int) []counters.Record {
 	second := now.Steady / int64(time.Second)
 	out := make([]counters.Record, 0, n)
@@ -214,7 +214,7 @@ func sample(now algorithms.Now, n int) []counters.Record {
 	return out
 }
 
-// mix is splitmix64: keys are hashes.
+// mix is splitmix64; it makes keys look like hashes.
 func mix(x uint64) uint64 {
 	x += 0x9E3779B97F4A7C15
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9

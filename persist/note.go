@@ -11,18 +11,18 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// maxNote bounds a note's file.
+// maxNote bounds a note's file, in bytes.
 const maxNote = 64 << 20
 
-// Note is a small file that is replaced as a whole, or damaged: then it is as if it weren't there. It is for what a node
-// can do without, at a loss. Writes of one note must not overlap.
+// Note is a small file that is always replaced whole. A damaged one counts as missing. Use it for what a node can do
+// without, at a cost. Writes of one note must not overlap.
 type Note struct{ path string }
 
-// NewNote names a note in a data directory; the file need not exist.
+// NewNote returns the note of that name in a data directory. The file need not exist.
 func NewNote(dir, name string) Note { return Note{path: filepath.Join(dir, name)} }
 
-// Read returns what was written last, nil if there is nothing, and with an error that wraps [ErrCorrupt] if it is
-// damaged, as after a power cut it may be.
+// Read returns what was last written, or nil if there is nothing. The error wraps [ErrCorrupt] if the note is damaged, as it
+// may be after a power failure.
 func (n Note) Read() ([]byte, error) {
 	info, err := os.Stat(n.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,12 +45,12 @@ func (n Note) Read() ([]byte, error) {
 	return content, nil
 }
 
-// Write replaces the note. A killed process loses nothing of it; a power cut may lose all.
+// Write replaces the note. The written note survives a kill of the process, but may be lost in a power failure.
 func (n Note) Write(content []byte) error {
 	return n.write(content, func(*os.File) error { return nil })
 }
 
-// Save is Write that outlives a power cut.
+// Save is Write, but the note also survives a power failure.
 func (n Note) Save(content []byte) error { return n.write(content, (*os.File).Sync) }
 
 func (n Note) write(content []byte, sync func(*os.File) error) error {

@@ -45,7 +45,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Two tables in one directory don't meet, and a damaged file of one leaves the other as it was.
+// Two tables in one directory don't interfere: damage to one file leaves the other as it was.
 func TestTwoCounterFiles(t *testing.T) {
 	dir := t.TempDir()
 	open := func(file string) (*Counters, *counters.Table) {

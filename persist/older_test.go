@@ -12,8 +12,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A file of the form before frames, with a bucket for each time of expiry, does not stop a node. It is set aside, whole, the log
-// says so and what to do, and a new one begins.
+// A file in the format before frames, with a bucket for each expiry time, does not stop a node. It is set aside whole, the
+// log says so and what to do, and a new file begins.
 func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	path := filepath.Join(dir, countersFile)

@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// bbolt's file format, as far as reading it safely needs. Numbers are in the machine's byte order.
+// bbolt's file format, as far as needed to read it safely. Numbers are in the machine's byte order.
 const (
 	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
 	branchElement = 16 // pos u32, ksize u32, page u64
@@ -19,7 +19,7 @@ const (
 	branchFlag   = 0x01
 	leafFlag     = 0x02
 	freelistFlag = 0x10
-	bucketFlag   = 0x01 // of a leaf element
+	bucketFlag   = 0x01 // in a leaf element
 
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
@@ -28,7 +28,7 @@ const (
 
 	minPage  = 1 << 10
 	maxPage  = 1 << 24
-	maxDepth = 64 // of pages on the way to a leaf, nested buckets included
+	maxDepth = 64 // bounds the pages on the way to a leaf, including nested buckets
 )
 
 // errPages: the pages of a file do not form a database.
@@ -38,9 +38,9 @@ func pageError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errPages, fmt.Sprintf(format, args...))
 }
 
-// verifyPages walks all pages in use of a bbolt file of size bytes, reading it as plain bytes: no map, no trust.
-// After it, bbolt can open and iterate the file without panic, fault or endless loop. What values say is not
-// looked at. Time and memory are bounded by the size: each page is read once.
+// verifyPages walks all pages in use in a bbolt file of size bytes. It reads plain bytes, without a map, and trusts none of
+// them. A file that passes can be opened and iterated by bbolt without panic, fault or endless loop. Values are not
+// inspected. Each page is read once, so size bounds time and memory.
 func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	m, err := readMeta(f, size)
 	if err != nil {
@@ -66,9 +66,9 @@ func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	return w.freelist()
 }
 
-// metas says how many of the two meta pages have to be intact. With the newer one damaged, bbolt goes back to the
-// transaction before without a word: good enough for counters, but an acknowledged version of the rules would be
-// gone. A meta fits in one sector, so that a power cut does not tear it.
+// metas says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back to the
+// previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A meta
+// fits in one sector, so a power failure does not tear it.
 type metas uint8
 
 const (
@@ -87,14 +87,15 @@ func (m meta) verifyBoth(f io.ReaderAt) error {
 	return nil
 }
 
+// meta is the part of a meta page that the walk needs.
 type meta struct {
-	page           uint64 // its place, as it says
+	page           uint64 // its own page number, as stored
 	pageSize       int
 	root, freelist uint64
 	pages, tx      uint64
 }
 
-// readMeta chooses the meta that bbolt will choose: the newer of those that are intact.
+// readMeta picks the meta that bbolt will pick: the newer intact one.
 func readMeta(f io.ReaderAt, size int64) (meta, error) {
 	first, ok := metaAt(f, 0)
 	if ok {
@@ -107,7 +108,7 @@ func readMeta(f io.ReaderAt, size int64) (meta, error) {
 		}
 		return second, second.checkPageSize(first.pageSize)
 	}
-	// The page size is not known. bbolt tries the same ones.
+	// The page size is unknown. bbolt tries the same sizes.
 	for at := int64(minPage); at <= maxPage && at < size-minPage; at *= 2 {
 		if second, ok := metaAt(f, at); ok {
 			return second, second.checkPageSize(int(at))
@@ -131,7 +132,7 @@ func metaAt(f io.ReaderAt, at int64) (meta, bool) {
 	return m, e.Uint32(b) == metaMagic && e.Uint32(b[4:]) == metaVersion && e.Uint64(b[metaSum:]) == sum.Sum64()
 }
 
-// checkPageSize checks that the meta has a sound page size, and the one wanted.
+// checkPageSize checks that the meta's page size is valid and equals want.
 func (m meta) checkPageSize(want int) error {
 	if n := m.pageSize; n != want || n < minPage || n > maxPage || n&(n-1) != 0 {
 		return pageError("page size is %d", n)
@@ -139,14 +140,15 @@ func (m meta) checkPageSize(want int) error {
 	return nil
 }
 
+// walker walks the pages of a file, and remembers which it has reached.
 type walker struct {
 	file io.ReaderAt
 	meta meta
-	seen []uint64         // bit for each page that was reached
-	bufs [maxDepth][]byte // a page at each depth of the walk
+	seen []uint64         // one bit for each page reached
+	bufs [maxDepth][]byte // one buffer for each depth of the walk
 }
 
-// page is one page, or the inline page of a small bucket, with its overflow.
+// page is one page with its overflow, or the inline page of a small bucket.
 type page struct {
 	id    uint64
 	flags uint16
@@ -154,7 +156,7 @@ type page struct {
 	data  []byte
 }
 
-// tree walks the pages below id, whose keys have to lie in [low, high); nil is no bound.
+// tree walks the pages below id. Their keys must lie in [low, high); nil means no bound.
 func (w *walker) tree(id uint64, depth int, low, high []byte) error {
 	if depth >= maxDepth {
 		return pageError("page %d is %d levels deep", id, depth)
@@ -168,7 +170,7 @@ func (w *walker) tree(id uint64, depth int, low, high []byte) error {
 		return w.branch(p, depth, low, high)
 	case leafFlag:
 		if p.count == 0 && id != w.meta.root {
-			// An empty bucket lies in its parent's page, and other empty pages are removed.
+			// bbolt stores an empty bucket in its parent's page and removes other empty pages.
 			return pageError("leaf page %d is empty", id)
 		}
 		return w.leaf(p, depth, low, high)
@@ -176,7 +178,7 @@ func (w *walker) tree(id uint64, depth int, low, high []byte) error {
 	return pageError("page %d has flags %#x", id, p.flags)
 }
 
-// read reads page id and marks it, with its overflow, as reached.
+// read reads page id and marks it and its overflow as reached.
 func (w *walker) read(id uint64, depth int) (page, error) {
 	if id >= w.meta.pages {
 		return page{}, pageError("page %d of %d", id, w.meta.pages)
@@ -253,13 +255,13 @@ func (p page) branchKey(i int) ([]byte, error) {
 	return key, err
 }
 
-// packed reports whether the first element's data, at offset begin, follows the last element: that is how bbolt lays
-// out a page. With a number of elements that is too low, the last of them would be gone without a word.
+// packed reports whether the first element's data, at offset begin, directly follows the last element, as bbolt lays out a
+// page. If the element count were too low, the last elements would go missing unnoticed.
 func (p page) packed(elementSize int, begin uint64) bool {
 	return begin == uint64(pageHeader+p.count*elementSize)
 }
 
-// slice is the key and the value of the element at offset at, pos bytes after it.
+// slice returns the key and value of the element at offset at. Its data begins pos bytes after that offset.
 func (p page) slice(at, elementSize int, pos, ksize, vsize uint32) (key, value []byte, err error) {
 	begin := uint64(at) + uint64(pos)
 	mid := begin + uint64(ksize)
@@ -273,7 +275,7 @@ func (p page) slice(at, elementSize int, pos, ksize, vsize uint32) (key, value [
 	return p.data[begin:mid], p.data[mid:end], nil
 }
 
-// inOrder checks that low <= key < high.
+// inOrder checks that low <= key < high; nil means no bound.
 func inOrder(id uint64, key, low, high []byte) error {
 	if low != nil && bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
 		return pageError("keys of page %d are out of order", id)
@@ -317,7 +319,7 @@ func (w *walker) leaf(p page, depth int, low, high []byte) error {
 	return nil
 }
 
-// bucket walks a nested bucket: a tree of its own, or one leaf kept in the value itself.
+// bucket walks a nested bucket: either a tree of its own, or a single leaf stored inline in the value.
 func (w *walker) bucket(p page, value []byte, depth int) error {
 	if len(value) < bucketHeader {
 		return pageError("a bucket in page %d has %d bytes", p.id, len(value))
@@ -337,7 +339,7 @@ func (w *walker) bucket(p page, value []byte, depth int) error {
 	return w.leaf(inline, depth+1, nil, nil)
 }
 
-// freelist checks the list of free pages: in order, inside the file, and none of them in use.
+// freelist checks that the free list is in order and inside the file, and that none of its pages are in use.
 func (w *walker) freelist() error {
 	p, err := w.read(w.meta.freelist, 0)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What forgetPages gives up must lie inside the map of the file at every size of it: behind the map is other memory,
-// which would silently become zeros.
+// forgetPages must only give up memory inside the file's map, at every size of the file: memory past the map belongs to
+// others and would silently become zeros.
 func TestForgetPagesStaysInTheMap(t *testing.T) {
 	src, clock := newTable(), newClock()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clock.Now))
@@ -32,7 +32,7 @@ func TestForgetPagesStaysInTheMap(t *testing.T) {
 	mustClose(t, c)
 }
 
-// mappedAt is how many bytes are mapped from the file that begins at address.
+// mappedAt returns how many bytes of the file are mapped at address.
 func mappedAt(t *testing.T, address uint64) int64 {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -19,37 +19,37 @@ import (
 
 const (
 	raftFile     = "raft.db"
-	snapshotsDir = "snapshots" // the name is the library's
+	snapshotsDir = "snapshots" // the library's name
 
-	// CachedEntries is how many of the last entries of Raft's log are kept in memory. A batch that Raft appends at
-	// once should not be larger: what it then applies is read without the disk.
+	// CachedEntries is how many of the latest entries of Raft's log are kept in memory. A batch that Raft appends at once
+	// should be no larger, so that Raft can apply it without reading the disk.
 	CachedEntries = 32
 
-	keptSnapshots = 2
+	keptSnapshots = 2 // how many snapshots the library keeps
 )
 
-// RaftConfig says where and how Raft's state is kept.
+// RaftConfig says where and how Raft's state is stored.
 type RaftConfig struct {
-	// Dir is the data directory. It has to exist.
+	// Dir is the data directory. It must exist.
 	Dir string
-	// Logger gets what an operator should know. Default slog.Default().
+	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
-	// Timeout is how long a write of the log may take until it counts as failed, 10 ms to 1 min; 2 s by default.
-	// Reads are given five times as long: Raft ends the process when it can't read an entry that it has to apply.
+	// Timeout is how long a write of the log may take before it counts as failed, 10 ms to 1 min; 2 s by default. Reads get
+	// five times as long, because Raft ends the process when it can't read an entry it must apply.
 	Timeout time.Duration
-	// Ballast is the size in bytes of a file that is given up when the disk is full, so that a term and a vote can
-	// still be saved; 0 for none, 16 MiB by default.
+	// Ballast is the size, in bytes, of a file that is deleted when the disk is full, so that a term and a vote can still be
+	// saved. Zero means none; 16 MiB by default.
 	Ballast int64
-	// MaxSize bounds raft.db, in bytes; writes fail beyond it. 0 is no bound.
+	// MaxSize bounds raft.db, in bytes; beyond it writes fail. Zero means no bound.
 	MaxSize int
 }
 
-// DefaultRaftConfig is a RaftConfig with all but Dir set.
+// DefaultRaftConfig returns a RaftConfig with all fields set but Dir.
 func DefaultRaftConfig() RaftConfig {
 	return RaftConfig{Logger: slog.Default(), Timeout: 2 * time.Second, Ballast: 16 << 20}
 }
 
-// Validate names the first field that is wrong.
+// Validate reports the first invalid field.
 func (c *RaftConfig) Validate() error {
 	switch {
 	case c.Dir == "":
@@ -66,8 +66,8 @@ func (c *RaftConfig) Validate() error {
 	return nil
 }
 
-// Raft keeps what Raft must find again, in raft.db and snapshots/. It holds the data directory's lock while it is open.
-// All methods may be called concurrently.
+// Raft stores Raft's state in raft.db and snapshots/. It holds the data directory's lock while it is open. All methods may
+// be called concurrently.
 type Raft struct {
 	cfg       RaftConfig
 	path      string
@@ -79,15 +79,15 @@ type Raft struct {
 	snapshots raft.SnapshotStore
 	ballast   *ballast
 	crew      *crew
-	size      atomic.Int64 // of the file, after the last write
+	size      atomic.Int64 // of raft.db after the last write, in bytes
 
 	once   sync.Once
 	result error // of Close
 }
 
-// OpenRaft opens Raft's state in the data directory, or begins it if there is none. The error wraps ErrInUse if
-// another process has the directory, and ErrCorrupt if the state is damaged or part of it is missing: the node must
-// not start then, for it may have acknowledged what is gone.
+// OpenRaft opens Raft's state in the data directory, or creates it if there is none. The error wraps ErrInUse if another
+// process has the directory. It wraps ErrCorrupt if the state is damaged or partly missing: the node must not start then,
+// since it may have acknowledged what is gone.
 func OpenRaft(cfg RaftConfig) (*Raft, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func OpenRaft(cfg RaftConfig) (*Raft, error) {
 	return r, nil
 }
 
-// assemble puts together what the methods hand out.
+// assemble puts together the stores that the methods return.
 func (r *Raft) assemble() error {
 	log := r.cfg.Logger
 	var err error
@@ -131,14 +131,14 @@ func (r *Raft) assemble() error {
 	return nil
 }
 
-// written notes the file's size.
+// written records the file's size.
 func (r *Raft) written() {
 	if info, err := r.handle.Stat(); err == nil {
 		r.size.Store(info.Size())
 	}
 }
 
-// abandon closes a store that is not going to be used.
+// abandon closes a store that will not be used.
 func (r *Raft) abandon() error { return guard(r.store.Close) }
 
 func (r *Raft) boltOptions() *bolt.Options {
@@ -147,17 +147,17 @@ func (r *Raft) boltOptions() *bolt.Options {
 	}
 }
 
-// Logs is Raft's log. A write that takes longer than the timeout fails, and so does every write after it until it
-// has come back.
+// Logs returns Raft's log. A write that takes longer than the timeout fails. Every later write fails as well, until the slow
+// one has returned and been undone.
 func (r *Raft) Logs() raft.LogStore { return r.cache }
 
-// Stable keeps Raft's term and vote. Its writes don't fail for want of room: they wait for it.
+// Stable returns the store of Raft's term and vote. Its writes don't fail when the disk is full; they wait for room.
 func (r *Raft) Stable() raft.StableStore { return r.stable }
 
-// Snapshots keeps the last two snapshots.
+// Snapshots returns the store of the last two snapshots.
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
-// Empty reports whether Raft has nothing to find: no log entry, no snapshot, no term.
+// Empty reports whether Raft has no state: no log entry, no snapshot, no term.
 func (r *Raft) Empty() (bool, error) {
 	some, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
 	if err != nil {
@@ -166,28 +166,28 @@ func (r *Raft) Empty() (bool, error) {
 	return !some, nil
 }
 
-// Figures shows how the store does.
+// Figures reports how the store is doing.
 func (st RaftStatus) Figures(s figures.Sink) {
 	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(st.Size))
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !st.HungSince.IsZero())
 	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !st.FullSince.IsZero())
 }
 
-// RaftStatus tells how the store does.
+// RaftStatus describes how the store is doing.
 type RaftStatus struct {
 	// Size is raft.db's size in bytes.
 	Size int64
-	// HungSince is when the write began that has been under way for longer than the timeout; zero if there is none.
+	// HungSince is when the current write began, if it has run longer than the timeout; otherwise zero.
 	HungSince time.Time
-	// FullSince is from when writes have failed, for want of room or otherwise; zero if the last one succeeded.
+	// FullSince is when writes began to fail, for want of room or otherwise; zero if the last one succeeded.
 	FullSince time.Time
-	// Err is why.
+	// Err is why writes fail.
 	Err error
-	// Ballast tells whether the ballast file is there.
+	// Ballast reports whether the ballast file exists.
 	Ballast bool
 }
 
-// Status tells how the store does. It does not touch the disk.
+// Status returns how the store is doing, without touching the disk.
 func (r *Raft) Status() RaftStatus {
 	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.made.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health} {
@@ -202,9 +202,9 @@ func (r *Raft) Status() RaftStatus {
 	return s
 }
 
-// Close closes the store and lets go of the data directory. Raft has to be shut down before. When the disk hangs,
-// Close gives up after the timeout: the directory then stays locked until the disk is back or the process ends.
-// Further calls return what the first did.
+// Close closes the store and releases the data directory. Shut Raft down first. If the disk hangs, Close gives up after the
+// timeout, and the directory stays locked until the disk is back or the process ends. Later calls return the first call's
+// result.
 func (r *Raft) Close() error {
 	r.once.Do(func() { r.result = r.close() })
 	return r.result

@@ -42,7 +42,7 @@ func closeRaft(t testing.TB, r *Raft) {
 	}
 }
 
-// logEntry is entry i of a term, which says so.
+// logEntry returns entry i of a term; its data says so.
 func logEntry(i, term uint64) *raft.Log {
 	return &raft.Log{
 		Index: i, Term: term, Type: raft.LogCommand, AppendedAt: time.Unix(1_800_000_000, int64(i)).UTC(),
@@ -74,7 +74,7 @@ func mustSave(t testing.TB, r *Raft, term uint64) {
 	}
 }
 
-// snapshot makes a snapshot of text.
+// snapshot takes a snapshot with text as its content.
 func snapshot(t testing.TB, r *Raft, index, term uint64, text string) {
 	t.Helper()
 	peers := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "b"}}}
@@ -91,7 +91,7 @@ func snapshot(t testing.TB, r *Raft, index, term uint64, text string) {
 	}
 }
 
-// checkLog checks that the log is exactly what is wanted.
+// checkLog checks that the log is exactly as wanted.
 func checkLog(t testing.TB, logs raft.LogStore, want []*raft.Log) {
 	t.Helper()
 	first, err := logs.FirstIndex()
@@ -230,7 +230,7 @@ func TestRaftConfig(t *testing.T) {
 	}
 }
 
-// A full disk fails a write of the log and loses nothing that was stored before.
+// On a full disk a write of the log fails, and nothing stored before is lost.
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
 	log := &lines{}
@@ -280,7 +280,7 @@ func TestRaftLogFull(t *testing.T) {
 	checkLog(t, r.Logs(), want)
 }
 
-// raftFiles makes a data directory with a log of some levels, free pages and a snapshot.
+// raftFiles creates a data directory with a log several levels deep, free pages and a snapshot.
 func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	t.Helper()
 	dir = t.TempDir()
@@ -300,7 +300,7 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
 }
 
-// A damaged raft.db stops the node, or has all that was acknowledged: never less, never something else.
+// A damaged raft.db stops the node, or has everything that was acknowledged: never less, never anything else.
 func TestRaftDamaged(t *testing.T) {
 	rounds := 500
 	if testing.Short() {
@@ -412,7 +412,7 @@ func TestRaftDamagedParts(t *testing.T) {
 	checkLog(t, r.Logs(), want)
 }
 
-// newestOf is the last in order of the files that match; the names of the snapshots here sort by age.
+// newestOf returns the last match in name order; here the names of snapshots sort by age.
 func newestOf(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(globEscape(dir), filepath.FromSlash(pattern)))
@@ -431,7 +431,7 @@ func oldest(t *testing.T, dir string) string {
 	return slices.Min(all)
 }
 
-// files are the files below dir and their sizes.
+// files returns the files below dir and their sizes.
 func files(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	out := map[string]int64{}

@@ -14,13 +14,13 @@ import (
 
 const (
 	ballastFile = "ballast"
-	// scarce: with fewer than so many times the ballast free, the disk is nearly full.
+	// scarce: the disk is nearly full when less than this many times the ballast is free.
 	scarce = 4
-	// refillPause is between tries to make the ballast again.
+	// refillPause is how long to wait before trying to make the ballast again.
 	refillPause = time.Minute
 )
 
-// ballast is a file that takes up room until the room is needed.
+// ballast is a file that reserves disk space until Raft needs it.
 type ballast struct {
 	path  string
 	size  int64
@@ -32,14 +32,14 @@ type ballast struct {
 	made atomic.Bool
 
 	mu        sync.Mutex // guards the file and refilling
-	refilling bool       // a goroutine is about to make it again
+	refilling bool       // a goroutine is waiting to make the file again
 }
 
 func newBallast(path string, size int64, crew *crew, log *slog.Logger) *ballast {
 	return &ballast{path: path, size: size, crew: crew, log: log, space: freeSpace, pause: refillPause}
 }
 
-// prepare makes the file if it is not there. If there is no room, it is made later.
+// prepare makes the file if it does not exist. If there is no room, it is made later.
 func (b *ballast) prepare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,7 +52,7 @@ func (b *ballast) prepare() {
 
 var errScarce = errors.New("too little room")
 
-// make makes the file, with blocks of its own; mu is held.
+// make makes the file, with disk blocks of its own. mu must be held.
 func (b *ballast) make() error {
 	if b.size == 0 {
 		err := os.Remove(b.path)
@@ -75,7 +75,7 @@ func (b *ballast) make() error {
 	return nil
 }
 
-// fill writes the file. A file system may keep zeros, or what repeats itself, without taking up room for it.
+// fill writes random bytes to the file: some file systems store zeros or repeated data without using up space.
 func (b *ballast) fill() (err error) {
 	f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -95,7 +95,7 @@ func (b *ballast) fill() (err error) {
 	return f.Sync()
 }
 
-// free gives the room back, and reports whether there was any.
+// free deletes the ballast, and reports whether that made room.
 func (b *ballast) free() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -110,7 +110,7 @@ func (b *ballast) free() bool {
 	return err == nil
 }
 
-// refillLater starts making the file again; mu is held.
+// refillLater starts trying to make the file again. mu must be held.
 func (b *ballast) refillLater() {
 	if b.refilling {
 		return

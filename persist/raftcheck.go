@@ -19,24 +19,24 @@ import (
 
 const (
 	maxSnapshotMeta = 16 << 20 // bytes of a snapshot's meta.json
-	temporarySuffix = ".tmp"   // of a snapshot's directory while it is written; the library's
+	temporarySuffix = ".tmp"   // of a snapshot's directory while it is being written; the library's suffix
 )
 
 var (
-	// The two buckets are raft-boltdb's.
+	// Both buckets are raft-boltdb's.
 	logsBucket = []byte("logs")
 	confBucket = []byte("conf")
 
-	// termKey is where Raft saves its term.
+	// termKey is the key under which Raft saves its term.
 	termKey = []byte("CurrentTerm")
 
-	// formatKey is in every raft.db of ours, and says how it is to be read.
+	// formatKey is in every raft.db that rlnode creates, and names the file's format.
 	formatKey   = []byte("rlnode format")
 	formatValue = []byte("1")
 )
 
-// create begins Raft's state if there is none. The file appears whole or not at all, so that an empty or cut file is
-// always a damaged one. Without the file, but with a snapshot, there was one.
+// create creates Raft's state if there is none. The file appears whole or not at all, so an empty or truncated file is
+// always damage. A snapshot without the file means that the file is lost.
 func (r *Raft) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
@@ -65,7 +65,7 @@ func (r *Raft) create() error {
 	return nil
 }
 
-// open verifies the file and opens it. raft-boltdb makes a bucket that is missing, so that is looked at first.
+// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so the buckets are checked first.
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Raft) open() error {
 		return err
 	})
 	if err != nil && r.handle != nil {
-		// After a panic it is open still; a second close is harmless.
+		// After a panic it is still open; closing it twice is harmless.
 		_ = r.handle.Close()
 	}
 	if errors.Is(err, berrors.ErrTimeout) {
@@ -117,7 +117,8 @@ func (r *Raft) corrupt(cause error) error {
 		ErrCorrupt, r.path, cause)
 }
 
-// checkBuckets checks that the file has what raft-boltdb needs and nothing else, and that the values are sound.
+// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in the
+// conf bucket, and the length of the log's keys.
 func checkBuckets(tx *bolt.Tx) error {
 	buckets := 0
 	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
@@ -149,8 +150,8 @@ func checkBuckets(tx *bolt.Tx) error {
 	})
 }
 
-// checkContent checks the newest snapshot and the log, and that nothing is missing between the two. It also removes
-// what a crash left behind. The lock is held.
+// checkContent checks the newest snapshot and the log, and that no entry is missing between the two. It also removes what a
+// crash left behind. The directory's lock must be held.
 func (r *Raft) checkContent() error {
 	r.sweep()
 	at, err := r.newestSnapshot()
@@ -164,8 +165,8 @@ func (r *Raft) checkContent() error {
 	return err
 }
 
-// checkEntries reads the whole log: every entry behind the snapshot that ends at at has to be there, with terms that
-// never fall. In front of it there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
+// checkEntries reads the whole log. Every entry after the position at, the newest snapshot's, must be there, and terms must never
+// decrease. Up to that position there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
 func (r *Raft) checkEntries(at snapshotPlace) error {
 	logs := sealedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -191,7 +192,7 @@ func (r *Raft) checkEntries(at snapshotPlace) error {
 			continue
 		}
 		if err != nil {
-			// Whatever it is: Raft can't do without the entry.
+			// Whatever the error, Raft can't do without the entry.
 			return fmt.Errorf("%w: %w", errSeal, err)
 		}
 		if l.Term < term {
@@ -202,7 +203,7 @@ func (r *Raft) checkEntries(at snapshotPlace) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the term that was saved is not below that of the log: Raft saves it first.
+// checkTerm checks that the saved term is not below term, the log's: Raft saves the term first.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := sealedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -230,7 +231,7 @@ func (r *Raft) sweep() {
 	}
 }
 
-// snapshotPlace is where in the log a snapshot was taken; zero for none.
+// snapshotPlace is the log position at which a snapshot was taken; zero if there is no snapshot.
 type snapshotPlace struct{ index, term uint64 }
 
 // snapshotNames returns the names of the finished snapshots in the data directory.
@@ -251,7 +252,7 @@ func snapshotNames(dir string) ([]string, error) {
 	return names, nil
 }
 
-// parseSnapshotName reads "term-index-milliseconds", the library's name for a finished snapshot.
+// parseSnapshotName parses "term-index-milliseconds", the library's name for a finished snapshot.
 func parseSnapshotName(name string) (snapshotPlace, bool) {
 	var at snapshotPlace
 	var ms uint64
@@ -259,8 +260,8 @@ func parseSnapshotName(name string) (snapshotPlace, bool) {
 	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
 }
 
-// newestSnapshot returns where the newest snapshot was taken. The library passes over damaged ones and takes an
-// older one, without the entries that have been removed from the log since: so the newest has to be sound.
+// newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
+// use an older one, but the log entries between the two have been removed since.
 func (r *Raft) newestSnapshot() (snapshotPlace, error) {
 	var newest snapshotPlace
 	names, err := snapshotNames(r.cfg.Dir)
@@ -326,7 +327,7 @@ func checkSnapshot(dir, name string, at snapshotPlace) error {
 	return nil
 }
 
-// readSmall reads a file of at most so many bytes.
+// readSmall reads a file no larger than most bytes.
 func readSmall(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {

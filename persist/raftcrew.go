@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// crew is the goroutines of a store that may be stuck in the disk.
+// crew is the set of a store's goroutines that may be stuck waiting for the disk.
 type crew struct {
-	ending chan struct{} // closed when the store is being closed
+	ending chan struct{} // closed when the store begins to close
 
-	mu    sync.Mutex // guards ended, and that nothing is started afterwards
+	mu    sync.Mutex // guards ended, so that nothing starts after it is set
 	ended bool
 	wg    sync.WaitGroup
 	last  sync.WaitGroup
@@ -17,7 +17,7 @@ type crew struct {
 
 func newCrew() *crew { return &crew{ending: make(chan struct{})} }
 
-// start runs f in a goroutine, or returns false if the store is being closed.
+// start runs f in a goroutine, or returns false if the store is closing.
 func (c *crew) start(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -28,7 +28,7 @@ func (c *crew) start(f func()) bool {
 	return true
 }
 
-// end tells the goroutines to end and runs f after the last of them. It does not wait.
+// end tells the goroutines to stop, and runs f after the last of them. It does not wait.
 func (c *crew) end(f func()) {
 	c.mu.Lock()
 	c.ended = true
@@ -40,7 +40,7 @@ func (c *crew) end(f func()) {
 	})
 }
 
-// rest waits for d, or returns false when the store is being closed.
+// rest waits for d, or returns false once the store is closing.
 func (c *crew) rest(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -52,22 +52,22 @@ func (c *crew) rest(d time.Duration) bool {
 	}
 }
 
-// health is how the writes to a disk do.
+// health records how writes to a disk are going.
 type health struct {
 	mu    sync.Mutex // guards what follows
-	begun time.Time  // the write under way, zero if there is none
-	full  time.Time  // since when writes have failed
+	begun time.Time  // when the current write began; zero if there is none
+	full  time.Time  // when writes began to fail; zero if the last one succeeded
 	err   error      // of the last failed write
 }
 
-// begin notes that a write begins.
+// begin records that a write begins.
 func (h *health) begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begun = time.Now()
 }
 
-// end notes that the write has come back, and why it failed if it did; true if it is the first that failed.
+// end records that the write has returned, with err if it failed. It returns true if this is the first failure.
 func (h *health) end(err error) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *health) end(err error) (first bool) {
 	return first
 }
 
-// succeed notes that a write has succeeded; true if the one before had failed.
+// succeed records that a write succeeded. It returns true if the previous one had failed.
 func (h *health) succeed() (recovered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

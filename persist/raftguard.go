@@ -12,65 +12,64 @@ import (
 )
 
 const (
-	readFactor = 5  // a read may take so many timeouts
-	maxReads   = 64 // reads of the log under way; more wait
+	readFactor = 5  // how many timeouts a read may take
+	maxReads   = 64 // bounds concurrent reads of the log; further ones wait
 
-	firstPause = 50 * time.Millisecond // between tries
-	lastPause  = 5 * time.Second
+	firstPause = 50 * time.Millisecond // between tries; doubles up to lastPause
+	lastPause  = 5 * time.Second       // the longest pause between tries
 )
 
-// errHung: the disk does not answer.
+// errHung: the disk does not respond.
 var errHung = errors.New("disk does not answer")
 
-// guardedLogs is a log whose writes fail when the disk hangs: Raft does not notice that by itself, and a leader
-// whose disk hangs would stay leader for as long as it can send heartbeats. A leader steps down when StoreLogs fails.
+// guardedLogs is a log whose writes fail when the disk hangs. Raft does not notice a hung disk by itself: a leader would
+// stay leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
 //
-// A write that was given up on may still succeed, and even one that returned an error may have reached the disk. Raft
-// 1.7.3 however goes on with the log as it was before: it keeps the last entry's index and term in memory, and reads
-// them from the store only when it starts. The two may not differ, for three reasons:
+// A write that was given up on may still succeed, and even a write that returned an error may have reached the disk. But
+// Raft 1.7.3 continues with the log as it was before: it keeps the last entry's index and term in memory, and reads them
+// from the store only at startup. Memory and store must not differ, for three reasons:
 //
-//   - A follower that stores entry 16 of term 4 does not delete what may lie behind it. If entries 16 to 18 of term 3
-//     came to be there without Raft's knowing, the log would hold 16 of term 4, then 17 and 18 of term 3. After a
-//     restart Raft would take 18 of term 3 for its last entry, and vote for a candidate that lacks entry 16, which it
-//     had acknowledged.
-//   - A follower that has deleted entries 10 to 15 of term 2 and then fails to store those of term 3 believes still
-//     that its log ends with 15 of term 2. A leader that has those may come back, and be told that the follower has
-//     them too. Other leaders would be refused until a restart, since entry 10 can't be read.
-//   - If the deleting was given up on and succeeds later, the same.
+//   - A follower that stores entry 16 of term 4 does not delete entries that may follow it. Suppose entries 16 to 18 of
+//     term 3 had reached the store without Raft's knowledge. The log would then hold 16 of term 4, and 17 and 18 of
+//     term 3. After a restart Raft would take 18 of term 3 for its last entry. It would then vote for a candidate that
+//     lacks entry 16 of term 4, which this follower had acknowledged.
+//   - A follower that has deleted entries 10 to 15 of term 2, and then fails to store those of term 3, still believes
+//     that its log ends with 15 of term 2. A leader that has those entries may come back, and be told that the follower
+//     has them too. Other leaders would be refused until a restart, since entry 10 can't be read.
+//   - If the deletion itself was given up on and succeeds later, the result is the same.
 //
-// So a write that Raft was told has failed is undone, by the goroutine that made it, before anything else is written:
-// what is behind the end that Raft believes in is deleted, and what Raft believes in is put back (cut has it: the
-// entries that Raft has deleted off the end and not replaced). Until that has succeeded, every write
-// fails at once, and so does reading an entry that is in doubt: Raft would acknowledge it. If the process ends before
-// that, nothing was acknowledged that is not there, and Raft starts with the log that it finds, as after a crash between
-// writing and answering.
+// So a write that was reported to Raft as failed is undone before anything else is written, by the goroutine that made it.
+// Undoing deletes the entries past the end that Raft believes in, and restores the entries Raft believes in (these are in
+// cut: the entries that Raft has deleted off the end and not replaced). Until the undo succeeds, every write fails at once.
+// Reading an entry in doubt fails too, since Raft would acknowledge it. If the process ends before the undo, no missing
+// entry has been acknowledged. Raft then starts with the log it finds, as after a crash between writing and answering.
 //
-// Reading an entry in doubt fails rather than waits, and a read that hangs fails late: Raft ends the process when it
-// can't read an entry that is committed. Such an entry is hardly ever in doubt, since what is committed is not deleted,
-// and those to be applied next are in the cache. What undoing can't bring back is the configuration: Raft has gone back
-// to the last committed one when it deletes an entry that has another, and learns the other with the next one, or at
-// the next start.
+// Raft ends the process when it can't read a committed entry. So a read that hangs is given a long time before it fails.
+// Reading an entry in doubt fails rather than waits; committed entries are hardly ever in doubt, since they are never
+// deleted, and those to be applied next are in the cache. Undoing can't bring back the configuration. When Raft deletes an
+// entry that holds a configuration, it goes back to the last committed one. It learns the deleted one with the next
+// configuration entry, or at the next start.
 //
-// An undone entry does not come back as another one with the same index and term: a leader that failed to store it has
-// stepped down, and its next term is another; a follower gets the same one again.
+// An undone entry never returns as a different entry with the same index and term. A leader that failed to store it has
+// stepped down, and its next term is another one; a follower is sent the same entry again.
 //
-// The cache above holds no entry that is not in the log: it takes entries in after they were stored, and forgets all
-// before it deletes any.
+// The cache above never holds an entry that is missing from the log: it adds entries after they were stored, and drops all
+// of them before any is deleted.
 type guardedLogs struct {
 	inner   raft.LogStore
 	timeout time.Duration
 	crew    *crew
 	log     *slog.Logger
-	written func() // called after each write, if set
+	written func() // called after each write
 	health  health
 
-	turn  chan struct{} // capacity 1: whoever has put something in may write
-	reads chan struct{} // capacity maxReads: as many may read
+	turn  chan struct{} // capacity 1: a token in it is the right to write
+	reads chan struct{} // capacity maxReads: each token is the right to read
 
 	mu     sync.Mutex  // guards what follows
 	refuse error       // why writes fail at once, or nil
-	doubt  uint64      // entries from this index on can't be read; math.MaxUint64 for none
-	cut    []*raft.Log // entries that Raft has deleted off the end and not replaced: it believes in them still
+	doubt  uint64      // entries from this index on can't be read; math.MaxUint64 if none are in doubt
+	cut    []*raft.Log // entries that Raft has deleted off the end and not replaced: it still believes in them
 }
 
 func newGuardedLogs(inner raft.LogStore, timeout time.Duration, crew *crew, log *slog.Logger) *guardedLogs {
@@ -84,14 +83,14 @@ func newGuardedLogs(inner raft.LogStore, timeout time.Duration, crew *crew, log 
 type logWrite struct {
 	// do makes the write. It runs once.
 	do func() error
-	// undo makes the end of the log what Raft believes. It may run several times.
+	// undo restores the end of the log that Raft believes in. It may run several times.
 	undo func() error
-	// from is the first entry that is in doubt when the write fails.
+	// from returns the first entry that is in doubt if the write fails.
 	from func() uint64
-	// made is called when the write has succeeded in time, undone when it was undone; guardedLogs.mu is held.
+	// made is called when the write succeeds in time, undone when undo succeeds; guardedLogs.mu is held.
 	made, undone func()
 
-	// abandoned: Raft was told that the write has failed. done: it has come back, with err. Whichever is first counts.
+	// abandoned: Raft was told that the write failed. done: the write has returned, with err. Whichever comes first counts.
 	// Guarded by guardedLogs.mu.
 	abandoned, done bool
 	err             error
@@ -100,7 +99,7 @@ type logWrite struct {
 // StoreLog stores one entry.
 func (g *guardedLogs) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores entries, or fails when the disk hangs.
+// StoreLogs stores entries, or fails if the disk hangs.
 func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -113,7 +112,7 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 		}
 		return first
 	}
-	whole := func() { g.cut = nil } // what Raft believes in is in the store
+	whole := func() { g.cut = nil } // the store holds what Raft believes in
 	return g.write(&logWrite{
 		from: from, made: whole, undone: whole,
 		do: func() error {
@@ -131,7 +130,7 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	})
 }
 
-// deleteFrom deletes the entries from index on.
+// deleteFrom deletes all entries from index on.
 func (g *guardedLogs) deleteFrom(index uint64) error {
 	last, err := g.inner.LastIndex()
 	if err != nil || last < index {
@@ -140,7 +139,7 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 	return g.inner.DeleteRange(index, last)
 }
 
-// DeleteRange deletes entries, at the beginning of the log or at its end, or fails when the disk hangs.
+// DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	var cut []*raft.Log
 	return g.write(&logWrite{
@@ -159,7 +158,7 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 			return g.inner.DeleteRange(low, high)
 		},
 		undo: func() error {
-			// All are there or none: a deletion is one transaction.
+			// A deletion is one transaction, so either all entries are still there or none.
 			last, err := g.inner.LastIndex()
 			if err != nil || len(cut) == 0 || last >= low {
 				return err
@@ -169,8 +168,8 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	})
 }
 
-// tail reads the entries from low on, if high is at the end of the log: Raft goes on believing in them until it has
-// stored others. They are as many as a leader that was cut off could add.
+// tail reads the entries from low on, if high is the end of the log: Raft keeps believing in them until it has stored
+// others. There are at most as many as a leader that was cut off could append.
 func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
 	last, err := g.inner.LastIndex()
 	if err != nil || high < last {
@@ -181,7 +180,7 @@ func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
 		l := new(raft.Log)
 		switch err := g.inner.GetLog(i, l); {
 		case errors.Is(err, raft.ErrLogNotFound):
-			// In front of the log, or in a gap that a snapshot has left.
+			// In front of the log, or in a gap left by a snapshot.
 		case err != nil:
 			return nil, err
 		default:
@@ -191,7 +190,7 @@ func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
 	return cut, nil
 }
 
-// write makes a write when it is its turn.
+// write waits for its turn and makes a write.
 func (g *guardedLogs) write(w *logWrite) error {
 	patience := time.NewTimer(g.timeout)
 	defer patience.Stop()
@@ -240,7 +239,7 @@ func (g *guardedLogs) refused() error {
 	return g.refuse
 }
 
-// carryOut makes the write, and undoes it if Raft is told that it has failed.
+// carryOut makes the write, and undoes it if Raft is told that it failed.
 func (g *guardedLogs) carryOut(w *logWrite, result chan<- error) {
 	err := g.measured(w.do)
 	if err == nil {
@@ -269,7 +268,7 @@ func (g *guardedLogs) carryOut(w *logWrite, result chan<- error) {
 	}
 }
 
-// reason says why writes fail from now on, after one that has failed with err or took too long.
+// reason says why writes fail from now on, after one that failed with err or, if err is nil, took too long.
 func (g *guardedLogs) reason(err error) error {
 	switch {
 	case err == nil:
@@ -280,7 +279,7 @@ func (g *guardedLogs) reason(err error) error {
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
 }
 
-// settle undoes w, however long it takes, and lets others write again. tried is called once, after the first try.
+// settle undoes w, however long it takes, and then lets others write again. It calls tried once, after the first try.
 func (g *guardedLogs) settle(w *logWrite, tried func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := g.measured(w.undo)
@@ -308,7 +307,7 @@ func (g *guardedLogs) settle(w *logWrite, tried func()) {
 	}
 }
 
-// measured makes or undoes a write, and notes how long it takes and whether it fails.
+// measured makes or undoes a write, and records how long it takes and whether it fails.
 func (g *guardedLogs) measured(do func() error) error {
 	g.health.begin()
 	err := guard(do)
@@ -319,19 +318,19 @@ func (g *guardedLogs) measured(do func() error) error {
 	return err
 }
 
-// recovered notes that a write has succeeded; undoing one is no proof that there is room.
+// recovered records that a write succeeded. Not called after an undo, which does not prove that there is room.
 func (g *guardedLogs) recovered() {
 	if g.health.succeed() {
 		g.log.Info("Raft's log is written again")
 	}
 }
 
-// FirstIndex is the first entry's index, 0 if there is none.
+// FirstIndex returns the first entry's index, zero if there is none.
 func (g *guardedLogs) FirstIndex() (uint64, error) {
 	return bounded(g, g.inner.FirstIndex)
 }
 
-// LastIndex is the last entry's index, 0 if there is none.
+// LastIndex returns the last entry's index, zero if there is none.
 func (g *guardedLogs) LastIndex() (uint64, error) {
 	if err := g.trusted(math.MaxUint64); err != nil {
 		return 0, err
@@ -339,19 +338,18 @@ func (g *guardedLogs) LastIndex() (uint64, error) {
 	return bounded(g, g.inner.LastIndex)
 }
 
-// GetLog reads an entry.
 func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err := g.trusted(index); err != nil {
 		return err
 	}
 	l, err := bounded(g, func() (*raft.Log, error) {
-		l := new(raft.Log) // into is the caller's again when the read is given up
+		l := new(raft.Log) // if the read is given up, into belongs to the caller again
 		return l, g.inner.GetLog(index, l)
 	})
 	if err != nil {
 		return err
 	}
-	// It may have come to be in doubt meanwhile, and been read as Raft does not know it.
+	// The entry may have become doubtful meanwhile, and what was read may not be what Raft believes.
 	if err := g.trusted(index); err != nil {
 		return err
 	}
@@ -359,7 +357,7 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	return nil
 }
 
-// trusted returns an error if entry index may be another one than Raft believes.
+// trusted returns an error if entry index may differ from the one Raft believes in.
 func (g *guardedLogs) trusted(index uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -369,7 +367,7 @@ func (g *guardedLogs) trusted(index uint64) error {
 	return nil
 }
 
-// bounded reads from the disk for a while.
+// bounded runs read, but waits no longer than readFactor timeouts.
 func bounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	type answer struct {
 		value T

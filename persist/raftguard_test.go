@@ -17,7 +17,7 @@ import (
 
 var errDisk = errors.New("disk failed")
 
-// faultyLogs is a log whose next writes do what a test says.
+// faultyLogs is a log whose next writes fail as a test says.
 type faultyLogs struct {
 	raft.LogStore
 
@@ -26,9 +26,9 @@ type faultyLogs struct {
 	reads  *fault     // of every read
 }
 
-// fault is what happens to one write: it waits until it may go on, fails or not, before or after it took effect.
+// fault is what happens to one write: it may hang until released, and may fail before or after taking effect.
 type fault struct {
-	hang   chan struct{} // nil: it does not
+	hang   chan struct{} // nil if it does not hang
 	before error
 	after  error
 }
@@ -76,7 +76,7 @@ func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
 	return f.LogStore.GetLog(i, l)
 }
 
-// faulty is a guarded log in memory, with the cache that Raft has.
+// faulty returns a guarded log in memory, with the cache that Raft uses.
 func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	t.Helper()
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
@@ -93,7 +93,7 @@ func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	return g, cache, inner
 }
 
-// A write that hangs fails after the timeout, the next ones at once, and nothing of it is left when the disk is back.
+// A write that hangs fails after the timeout, and the next ones fail at once. Once the disk is back, nothing of it is left.
 func TestRaftWriteHangs(t *testing.T) {
 	tests := map[string]struct {
 		fault fault
@@ -150,7 +150,7 @@ func TestRaftWriteHangs(t *testing.T) {
 	}
 }
 
-// A follower that could delete but not store has the log that it had.
+// A follower that could delete but not store still has its old log.
 func TestRaftReplacingFails(t *testing.T) {
 	tests := map[string][]fault{
 		"clearly":          {{before: errDisk}},
@@ -199,7 +199,7 @@ func TestRaftReplacingFails(t *testing.T) {
 	}
 }
 
-// Whatever fails and however: once the disk is back, the log is what Raft believes it to be.
+// Whatever fails and however: once the disk is back, the log is what Raft believes it is.
 func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 	rounds := 300
 	if testing.Short() {
@@ -244,7 +244,7 @@ func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 				}
 				close(hang)
 				time.Sleep(time.Minute) // synthetic
-				// Compaction may have happened or not: Raft does not remember it.
+				// Compaction may or may not have happened: Raft does not remember it.
 				have, err := inner.FirstIndex()
 				if err != nil || have < first || have > last {
 					t.Fatalf("round %d: the log begins at %d, %v", round, have, err)
@@ -281,7 +281,7 @@ func someFaults(rnd *rand.Rand, hang chan struct{}) []fault {
 	return out
 }
 
-// A read that hangs ends, and so does the one after many of them.
+// A read that hangs times out, and so does the next one after many of them.
 func TestRaftReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, cache, inner := faulty(t)
@@ -306,7 +306,7 @@ func TestRaftReadHangs(t *testing.T) {
 		if took := time.Since(begin); took != readFactor*g.timeout {
 			t.Errorf("took %v", took)
 		}
-		// What was written last is read without the disk, and what is written is not held up.
+		// The latest entries are read without the disk, and writes are not held up.
 		if err := cache.GetLog(2*CachedEntries, new(raft.Log)); err != nil {
 			t.Error(err)
 		}
@@ -319,7 +319,7 @@ func TestRaftReadHangs(t *testing.T) {
 	})
 }
 
-// A panic inside the storage engine is the end of the log, not of the process.
+// A panic inside the storage engine ends the log, not the process.
 func TestRaftLogBreaks(t *testing.T) {
 	g, cache, inner := faulty(t)
 	if err := cache.StoreLogs(logEntries(1, 3, 1)); err != nil {
@@ -358,8 +358,8 @@ func (l *machine) all() []string {
 func (l *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
 func (l *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
 
-// A leader whose disk hangs stops being leader within the timeout and a second, is leader again once the disk is back,
-// and what it applied and what a restart applies is the same.
+// A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk is back. A restart
+// applies the same as it had applied.
 func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	dir := t.TempDir()
 	var want []string
@@ -415,7 +415,7 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	})
 }
 
-// Close ends although the disk hangs, and the directory is free once it is back.
+// Close returns although the disk hangs, and the directory is free once the disk is back.
 func TestRaftCloseWhileHung(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -487,7 +487,7 @@ func stopNode(t *testing.T, node *raft.Raft) {
 	}
 }
 
-// lead waits until the node is leader and has applied all that it has. The clock is synthetic.
+// lead waits until the node is leader and has applied everything. The clock is synthetic.
 func lead(t *testing.T, node *raft.Raft) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)

@@ -30,7 +30,7 @@ func childRaft(dir string) error {
 		err := errors.Join(
 			r.Stable().SetUint64(termKey, term),
 			r.Logs().StoreLogs(logEntries(last+1, last+4, term)),
-			// Two of them were not what the next leader has.
+			// The next leader has others in place of two of them.
 			r.Logs().DeleteRange(last+3, last+4),
 			r.Stable().SetUint64(termKey, term+1),
 			r.Logs().StoreLogs(logEntries(last+3, last+5, term+1)),
@@ -67,7 +67,7 @@ func childSnapshot(r *Raft, index, term uint64) error {
 	return r.Logs().DeleteRange(first, index-10)
 }
 
-// TestG9_KilledWhileLogging: an acknowledged entry is there after a kill at any moment.
+// TestG9_KilledWhileLogging: an acknowledged entry survives a kill at any moment.
 func TestG9_KilledWhileLogging(t *testing.T) {
 	dir, done := t.TempDir(), uint64(0)
 	for round := range killRounds() {
@@ -77,7 +77,7 @@ func TestG9_KilledWhileLogging(t *testing.T) {
 		}
 		done = max(done, uint64(killed(t, "raft:"+dir, life)))
 		r := openRaft(t, dir)
-		// That the entries are whole, and none is missing, was checked at opening.
+		// Opening has checked that the entries are whole and none is missing.
 		last, err := r.Logs().LastIndex()
 		if err != nil || last < done {
 			t.Fatalf("the log ends with %d after %d was acknowledged: %v", last, done, err)
@@ -90,7 +90,7 @@ func TestG9_KilledWhileLogging(t *testing.T) {
 	}
 }
 
-// BenchmarkRaftRead is what the guard costs a read that the cache does not have.
+// BenchmarkRaftRead measures what the guard adds to a read that misses the cache.
 func BenchmarkRaftRead(b *testing.B) {
 	r := openRaft(b, b.TempDir())
 	defer closeRaft(b, r)

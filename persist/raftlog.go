@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// HashicorpLogger makes a logger for HashiCorp's libraries that writes to log. What they call trace is debug here.
+// HashicorpLogger returns a logger for HashiCorp's libraries that writes to log. Their trace level becomes debug.
 func HashicorpLogger(log *slog.Logger) hclog.Logger {
 	level := hclog.Error
 	for _, l := range []hclog.Level{hclog.Warn, hclog.Info, hclog.Debug} {
@@ -17,7 +17,7 @@ func HashicorpLogger(log *slog.Logger) hclog.Logger {
 			level = l
 		}
 	}
-	// Its own output is thrown away; the sink gets the same lines before they are made into text.
+	// Discard hclog's own output; the sink gets the same lines before they are formatted.
 	out := hclog.NewInterceptLogger(&hclog.LoggerOptions{Output: io.Discard, Level: level})
 	out.RegisterSink(sink{log})
 	return out
@@ -25,7 +25,7 @@ func HashicorpLogger(log *slog.Logger) hclog.Logger {
 
 type sink struct{ log *slog.Logger }
 
-// Accept hands one line on.
+// Accept passes on one log line.
 func (s sink) Accept(name string, level hclog.Level, msg string, args ...any) {
 	var own []any // args is the caller's
 	if name != "" {

@@ -11,15 +11,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// bbolt does not check what it reads, nor does raft-boltdb. A bit that flips in an entry would make this node apply
-// something else than the others do, and one in the vote would let it vote twice. So every entry and every value
-// is kept with its checksum.
+// Neither bbolt nor raft-boltdb checks what it reads. A flipped bit in an entry would make this node apply something
+// different from the others; one in the vote could let it vote twice. So every entry and every value is stored with a
+// checksum of sealSize bytes.
 const sealSize = 4
 
 // errSeal: a stored entry or value is not what was written.
 var errSeal = errors.New("checksum does not match")
 
-// sealedLogs is raft-boltdb's log with a checksum in each entry's Extensions, behind those that Raft has given it.
+// sealedLogs is raft-boltdb's log with a checksum in each entry's Extensions, after the bytes that Raft put there.
 type sealedLogs struct{ *raftboltdb.BoltStore }
 
 func (s sealedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
@@ -27,7 +27,7 @@ func (s sealedLogs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log
 func (s sealedLogs) StoreLogs(logs []*raft.Log) error {
 	sealed := make([]*raft.Log, 0, len(logs))
 	for _, l := range logs {
-		with := *l // Raft goes on with its own
+		with := *l // Raft keeps using l
 		with.Extensions = make([]byte, 0, len(l.Extensions)+sealSize)
 		with.Extensions = append(with.Extensions, l.Extensions...)
 		with.Extensions = binary.BigEndian.AppendUint32(with.Extensions, sumEntry(l))
@@ -61,7 +61,7 @@ func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
 	return nil
 }
 
-// sumEntry covers all that Raft goes by. AppendedAt is for people only.
+// sumEntry covers everything that Raft uses. AppendedAt is only for people to read.
 func sumEntry(l *raft.Log) uint32 {
 	var head [25]byte
 	e := binary.BigEndian
@@ -72,12 +72,12 @@ func sumEntry(l *raft.Log) uint32 {
 	return wire.Sum(0, head[:], l.Data, l.Extensions)
 }
 
-// sealedStable is raft-boltdb's key-value store with a checksum behind each value.
+// sealedStable is raft-boltdb's key-value store with a checksum after each value.
 type sealedStable struct{ store *raftboltdb.BoltStore }
 
 func (s sealedStable) Set(key, value []byte) error { return s.store.Set(key, seal(key, value)) }
 
-// Get returns raft-boltdb's own error for a key that is not there, unwrapped: Raft compares its text.
+// Get returns raft-boltdb's own error for a missing key, unwrapped, because Raft compares its text.
 func (s sealedStable) Get(key []byte) ([]byte, error) {
 	value, err := s.store.Get(key)
 	if err != nil {

@@ -2,7 +2,7 @@ package persist
 
 import "syscall"
 
-// freeSpace is how many bytes are free on dir's file system for this user.
+// freeSpace returns how many bytes are free on dir's file system for this user.
 func freeSpace(dir string) (free int64, ok bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

@@ -2,5 +2,5 @@
 
 package persist
 
-// freeSpace is not known here; what does not fit shows when it is written.
+// freeSpace is unknown here; a lack of space shows up on writing.
 func freeSpace(string) (free int64, ok bool) { return 0, false }

@@ -10,10 +10,9 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// stable keeps Raft's term and vote. Raft takes a term that can't be saved as a reason to end the process, so a write
-// does not fail because the disk is full: it gives up the ballast, then waits for room. The node takes no part in Raft
-// meanwhile, and is cut off. Behind a disk that hangs a write waits as well: without the term on disk there is nothing
-// that this node could do.
+// stable stores Raft's term and vote. If a term can't be saved, Raft ends the process. So a write does not fail because the
+// disk is full: it gives up the ballast, then waits for room. Meanwhile the node takes no part in Raft and is cut off. A
+// write waits for a hung disk as well: without the term on disk this node could do nothing anyway.
 type stable struct {
 	inner   raft.StableStore
 	path    string
@@ -24,17 +23,17 @@ type stable struct {
 	written func() // called after each write
 	health  health
 
-	// parked is where writes stay that wait for room when the store is closed: an error would make Raft end the
-	// process in the middle of its shutdown. Closed by tests only.
+	// parked blocks the writes that are waiting for room when the store closes: an error would make Raft end the process in
+	// the middle of its shutdown. Only tests close it.
 	parked chan struct{}
 }
 
-// Set saves a value. It returns when the value is on disk, or ErrCorrupt, or ErrClosed if the store was closed before.
+// Set saves a value. It returns nil once the value is on disk, ErrCorrupt, or ErrClosed if the store was closed before.
 func (s *stable) Set(key, value []byte) error {
 	return s.write(func() error { return s.inner.Set(key, value) })
 }
 
-// SetUint64 saves a number, as Set does.
+// SetUint64 saves a number, like Set.
 func (s *stable) SetUint64(key []byte, n uint64) error {
 	return s.write(func() error { return s.inner.SetUint64(key, n) })
 }
@@ -86,7 +85,7 @@ func (s *stable) Get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// GetUint64 returns a number, as Get does.
+// GetUint64 returns a number, like Get.
 func (s *stable) GetUint64(key []byte) (n uint64, err error) {
 	err = guard(func() (err error) {
 		n, err = s.inner.GetUint64(key)

@@ -43,7 +43,7 @@ func (f *fullStable) count() int {
 	return f.tries
 }
 
-// The ballast makes room for a term, once; it is made again when there is room.
+// The ballast makes room for a term, once. It is made again when there is room.
 func TestRaftBallast(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ballastFile)
@@ -89,7 +89,7 @@ func TestRaftBallast(t *testing.T) {
 		}
 		closeRaft(t, r)
 	})
-	// A cut one is made whole, one of another size too, and none is removed.
+	// A truncated ballast is made whole, one of another size is remade, and one of size zero is removed.
 	for _, size := range []int64{1 << 16, 1 << 15, 0} {
 		if err := os.Truncate(path, 100); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestRaftBallast(t *testing.T) {
 	}
 }
 
-// A term waits for room with growing pauses, and says so once.
+// A term waits for room with growing pauses, and logs that once.
 func TestRaftTermWaitsForRoom(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 	})
 }
 
-// Close does not wait for a term that waits for room, and Raft is not told of a failure: it would end the process.
+// Close does not wait for a term that waits for room. Raft is not told of a failure, as it would end the process.
 func TestRaftCloseWhileFull(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestRaftCloseWhileFull(t *testing.T) {
 	closeRaft(t, openRaft(t, dir))
 }
 
-// A full disk for real: entries fail, the term is saved, and all is there afterwards.
+// A disk that is really full: entries fail, the term is saved, and everything is there afterwards.
 func TestRaftOnTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")
@@ -219,7 +219,7 @@ func TestRaftOnTinyFileSystem(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(err), "no space") {
 		t.Fatalf("have %v on a full disk", err)
 	}
-	// Each save needs new pages; some are free in the file.
+	// Each save needs new pages; the file has some free ones.
 	for n := uint64(2); n < 50; n++ {
 		mustSave(t, r, n)
 	}

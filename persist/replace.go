@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFile writes a file that is whole or as before, whatever happens meanwhile: it is written under another name first. Only
-// its owner may read it.
+// ReplaceFile replaces a file atomically: it writes the content under another name first, then renames it. Whatever happens
+// meanwhile, the file is either whole or as it was before. Only its owner may read it.
 func ReplaceFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// frameOf is how many counters are in a frame of counterFile.
+// frameOf is the number of counters in a frame of counterFile.
 const frameOf = 100
 
-// counterFile makes a counters.db of some size with free pages and many frames, and returns its bytes.
+// counterFile creates a counters.db of some size with free pages and many frames, and returns its bytes.
 func counterFile(t testing.TB, clk *clock, n int) []byte {
 	t.Helper()
 	dir, src := t.TempDir(), newTable()
@@ -44,8 +44,8 @@ func counterFile(t testing.TB, clk *clock, n int) []byte {
 	return data
 }
 
-// TestDamagedFile scribbles and cuts at random. Whatever is left, the store opens within seconds, works, and what
-// it gives back is what was written. If the file was not set aside, only the counters of damaged frames are lost.
+// TestDamagedFile scribbles on files and truncates them at random. Whatever is left, the store opens within seconds, works,
+// and only returns what was written. If the file was not set aside, only counters of damaged frames are lost.
 func TestDamagedFile(t *testing.T) {
 	rounds := 600
 	if testing.Short() {
@@ -117,7 +117,7 @@ func damage(rnd *rand.Rand, data []byte) ([]byte, string) {
 		n := rnd.IntN(5) * 4096
 		return data[:n], fmt.Sprintf("cut to %d bytes", n)
 	case 2:
-		// A small number in a page's header, where scribbles are most likely to pass for something.
+		// A small number in a page's header, where a scribble is most likely to look valid.
 		at := rnd.IntN(len(data)/4096)*4096 + rnd.IntN(64)
 		data[at] = byte(rnd.IntN(8))
 		return data, fmt.Sprintf("byte %d set to %d", at, data[at])
@@ -180,7 +180,7 @@ func TestForeignFile(t *testing.T) {
 	}
 }
 
-// FuzzVerifyPages: a file that passes is one that bbolt can open, iterate and write to.
+// FuzzVerifyPages: bbolt can open, iterate and write to any file that passes.
 func FuzzVerifyPages(f *testing.F) {
 	good := counterFile(f, newClock(), 200)
 	f.Add(uint32(0), []byte{}, uint32(0), []byte{}, uint32(0))
@@ -192,7 +192,7 @@ func FuzzVerifyPages(f *testing.F) {
 		data := bytes.Clone(good)
 		copy(data[int(at)%len(data):], patch)
 		copy(data[int(at2)%len(data):], patch2)
-		// Metas with a right checksum get further.
+		// Metas with a correct checksum get further.
 		for _, page := range [][]byte{data[:4096], data[4096:8192]} {
 			sum := fnv.New64a()
 			sum.Write(page[pageHeader : pageHeader+metaSum])
@@ -236,7 +236,7 @@ func FuzzVerifyPages(f *testing.F) {
 	})
 }
 
-// bbolt falls back to the older meta page without a word; the log has one.
+// bbolt silently falls back to the older meta page; the log reports it.
 func TestDamagedMetaIsToldOf(t *testing.T) {
 	for page := range int64(2) {
 		dir, clk := t.TempDir(), newClock()

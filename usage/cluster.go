@@ -15,21 +15,21 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The messages between nodes, all with a reply.
+// The messages between nodes. Each has a reply.
 const (
-	MethodSources peer.Method = 128 + iota // what a node has of a month
-	MethodRows                             // a page of one source's rows
+	MethodSources peer.Method = 128 + iota // what a node holds of a month
+	MethodRows                             // a page of one ledger's rows
 	MethodTake                             // a page of a ledger that is handed over
 )
 
-// CodeFailed is the failure of calls; callers take it as any other.
+// CodeFailed is the code of a failed call. Callers treat it like any other failure.
 const CodeFailed peer.Code = 128
 
-// Bounds of what nodes ask each other.
+// Bounds on calls between nodes.
 const (
-	callTime = 5 * time.Second
-	pageSize = 256 << 10 // bytes, about
-	// maxServing bounds the questions that are answered here at once; one more is turned away.
+	callTime = 5 * time.Second // bounds one call to another node
+	pageSize = 256 << 10       // approximate bytes of rows per page
+	// maxServing bounds the calls that this node answers at once; further ones are refused.
 	maxServing = 8
 )
 
@@ -39,7 +39,7 @@ type Member struct {
 	Name string
 }
 
-// Peers carries messages to other nodes. *peer.Peers is one.
+// Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 }
@@ -48,20 +48,20 @@ type Peers interface {
 type Cluster struct {
 	meter   *Meter
 	peers   Peers
-	members func() []Member // all that have not left, also those that are gone
+	members func() []Member // all that have not left, even if they are down
 
-	serving chan struct{} // holds a token for each question under way
+	serving chan struct{} // holds a token for each call being answered
 	done    sync.WaitGroup
-	gate    sync.Mutex // guards closed, and so that nothing is added to done after it
+	gate    sync.Mutex // guards closed, so that nothing is added to done once it is set
 	closed  bool
 }
 
-// Join makes m's months part of the cluster's.
+// Join makes m's months part of the cluster's usage.
 func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
 	return &Cluster{meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing)}
 }
 
-// Close waits for the questions under way.
+// Close waits for the calls being answered.
 func (c *Cluster) Close() error {
 	c.gate.Lock()
 	c.closed = true
@@ -70,21 +70,21 @@ func (c *Cluster) Close() error {
 	return nil
 }
 
-// holding is what a node has of a month.
+// holding is what a node holds of a month.
 type holding struct {
 	Sources []source `json:"sources"`
-	Damaged bool     `json:"damaged"` // or its file was, and what was set aside is there still
+	Damaged bool     `json:"damaged"` // it can't be read, or a damaged file that was set aside still exists
 }
 
-// source is a ledger that a node has.
+// source is a ledger that a node holds.
 type source struct {
 	Ledger  ledgerID `json:"ledger"`
-	Node    string   `json:"node"` // that counted it
+	Node    string   `json:"node"` // the name of the node that counted it
 	Damaged bool     `json:"damaged"`
-	at      Member   // has it
+	at      Member   // the node that holds it
 }
 
-// here lists what this node has of a month, with all rows that there are now.
+// here lists what this node holds of a month, including all rows counted so far.
 func (c *Cluster) here(month Month) (h holding) {
 	m := c.meter
 	h.Damaged = m.file.SetAside()
@@ -97,7 +97,7 @@ func (c *Cluster) here(month Month) (h holding) {
 	return h
 }
 
-// sources are the ledgers of a month, or of allMonths, in memory and in the file.
+// sources returns the ledgers of a month, or of allMonths, in memory and in the file.
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
@@ -109,7 +109,7 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 		found, err := copies(tx)
 		for _, c := range found {
 			h, whole := readHead(tx, c)
-			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // it is being closed
+			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // in memory, being closed
 			if c.closed && whole && !known && (month == allMonths || c.Month == month) {
 				list = append(list, source{Ledger: c.ledgerID, Node: h.Node, Damaged: h.Damaged})
 			}
@@ -123,10 +123,10 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 type pageQuery struct {
 	Ledger ledgerID `json:"ledger"`
 	Rule   string   `json:"rule"`
-	After  []byte   `json:"after"` // names of the last row before; none: from the first
+	After  []byte   `json:"after"` // names of the row before the page; empty means start at the first row
 }
 
-// page reads a page here: a byte that is 1 if there are more, and rows.
+// page reads a page on this node: a byte that is 1 if more rows follow, then the rows.
 func (c *Cluster) page(q *pageQuery) ([]byte, error) {
 	p := pager{rule: q.Rule, limit: pageSize, page: []byte{0}}
 	if len(q.After) > 0 {
@@ -153,17 +153,17 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 			return nil
 		}
 	}
-	err := errNoLedger // there is no file
+	err := errNoLedger // if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
 		err = pageOf(tx, id, p)
-		return nil // what is in a page is no reason to give the file up
+		return nil // an error in a page does not condemn the file
 	}); failed != nil {
 		err = failed
 	}
 	return err
 }
 
-// Handle has p bring the messages of other nodes here.
+// Handle registers with p to receive the messages of other nodes.
 func (c *Cluster) Handle(p *peer.Peers) {
 	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake} {
 		p.Handle(m, peer.Near, c.serve)
@@ -217,7 +217,7 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 	return nil, errors.New("no such method")
 }
 
-// holdingOf asks a node what it has of a month.
+// holdingOf asks a node what it holds of a month.
 func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holding, err error) {
 	if m.ID == c.meter.cfg.Self {
 		h = c.here(month)
@@ -237,7 +237,7 @@ func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holdi
 	return h, err
 }
 
-// gather finds each ledger once, at the node that counted it if that has it, and the nodes that may have more.
+// gather finds each ledger once, preferably at the node that counted it. It also names the nodes that may hold more.
 func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
 	var mu sync.Mutex // guards best and missing
 	var group sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// crew is a cluster whose messages are calls.
+// crew is a cluster whose messages are function calls.
 type crew struct {
 	t     *testing.T
 	nodes map[ring.NodeID]*hand
@@ -49,7 +49,7 @@ func newCrew(t *testing.T, n int) *crew {
 
 func (w *crew) node(i int) *hand { return w.nodes[ring.NodeID{byte(i)}] }
 
-// Call is for Peers.
+// Call implements Peers.
 func (w *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
 	calls := w.calls.Add(1)
 	if w.down[to] || w.fail != nil && w.fail(m, calls) {
@@ -123,7 +123,7 @@ func TestClusterSums(t *testing.T) {
 	if _, checks := sumOf(rows); checks != 6001 || !slices.Equal(missing, []string{"n3"}) {
 		t.Errorf("without n3: have %d checks, missing %v", checks, missing)
 	}
-	// A node that goes away in the middle is missing as well, and what the others have is read to its end.
+	// A node that fails halfway is missing as well, and what the others have is read to the end.
 	w.down = map[ring.NodeID]bool{}
 	w.fail = func(m peer.Method, calls int64) bool { return m == MethodRows && calls%4 == 0 }
 	rows, missing = w.read(w.node(1), thisMonth)
@@ -158,29 +158,29 @@ func TestHandOver(t *testing.T) {
 	}
 	count(1, 10)
 	count(2, 20)
-	count(3, 30_000) // more than a part
+	count(3, 30_000) // more than a page
 	count(4, 40)
 	w.node(3).meter.count(november.AddDate(0, -1, 0), "r", []string{"k"}, "requests", 7)
 	expect("before")
 
 	leave(3)
 	expect("handed over, and there still")
-	leave(3) // whose answer was lost
+	leave(3) // whose reply was lost
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n3" })
 	expect("gone")
 	count(3, 5)
 	if rows, _ := w.read(w.node(1), Query{Month: thisMonth.Month - 1}); len(rows) != 1 || rows[0].Cost != 7 {
 		t.Errorf("the month before: have %+v", rows)
 	}
-	leave(3) // what it has answered since
+	leave(3) // with what it has answered since
 	expect("gone, with what it answered at last")
 
-	// The one that took it leaves too: what was handed to it goes along.
+	// The node that took them leaves too, and takes along what was handed to it.
 	leave(1)
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n1" })
 	expect("n1 gone as well")
 
-	// n3 hands over once more, to another: of its copies only the newest counts.
+	// n3 hands over once more, to another node: each of its ledgers counts once.
 	count(3, 3)
 	leave(3)
 	expect("n3 once more")
@@ -189,7 +189,7 @@ func TestHandOver(t *testing.T) {
 	expect("n3 is back")
 }
 
-// What a node had counted stays in the sums when its directory becomes another node's, as without its node.json.
+// What a node counted stays in the sums when its directory becomes another node's, as when node.json is lost.
 func TestDirectoryOfAnotherNode(t *testing.T) {
 	w := newCrew(t, 2)
 	h := w.node(1)
@@ -223,7 +223,7 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 	}
 }
 
-// A node that has copies of another one's ledgers hands its own to that one: what that one counted it has itself.
+// A node that has copies of another node's ledgers hands its own to that node, which has its own counts already.
 func TestHandOverToTheSource(t *testing.T) {
 	w := newCrew(t, 2)
 	for i := range 2 {
@@ -264,7 +264,7 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
-// What strangers send is refused, and nothing is written.
+// Invalid messages are refused, and nothing is written.
 func TestTakeOfStrangers(t *testing.T) {
 	w := newCrew(t, 2)
 	n := w.node(1)
@@ -299,7 +299,7 @@ func TestTakeOfStrangers(t *testing.T) {
 	}
 }
 
-// What was damaged makes sums incomplete until a person has looked at what was set aside.
+// After damage, sums are incomplete until a person has dealt with the file that was set aside.
 func TestDamageIsReported(t *testing.T) {
 	w := newCrew(t, 2)
 	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
@@ -312,7 +312,7 @@ func TestDamageIsReported(t *testing.T) {
 	if _, missing := w.read(w.node(1), thisMonth); len(missing) > 0 {
 		t.Errorf("missing %v", missing)
 	}
-	if err := w.node(2).meter.Close(); err != nil { // nobody is writing
+	if err := w.node(2).meter.Close(); err != nil { // so nothing else writes
 		t.Fatal(err)
 	}
 	w.node(2).meter.inMemory()[0].damaged = true
@@ -321,8 +321,8 @@ func TestDamageIsReported(t *testing.T) {
 	}
 }
 
-// Rows with the same names, as there are in the month in which subjects came to be hashed otherwise, are all read, however
-// small the pages, in memory and from the file.
+// Rows with the same names, as in the month in which the hashing of subjects changed, are all read, however small the pages,
+// in memory and from the file.
 func TestRowsWithTheSameNames(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)

@@ -2,7 +2,7 @@ package usage
 
 import "github.com/rlnode/rlnode/internal/figures"
 
-// Figures shows how counting goes.
+// Figures reports how counting is going.
 func (m *Meter) Figures(s figures.Sink) {
 	st := m.Stats()
 	s.Gauge("usage_rows", "Rows of usage in this month: a rule, a subject and a unit.", float64(st.Rows))

@@ -12,10 +12,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fileName is the file that months are kept in, in the data directory.
+// fileName is the name of the file, in the data directory, that holds the months.
 const fileName = "usage.db"
 
-// copyID is a ledger as it is in the file: a bucket. A closed one is the same wherever a copy of it is.
+// copyID identifies a ledger in the file, where it is a bucket. All copies of a closed ledger are the same.
 type copyID struct {
 	ledgerID
 	closed bool // nothing is counted in it any more
@@ -36,21 +36,21 @@ func parseBucket(name string) (c copyID, ok bool) {
 	return c, d.Done("bucket") == nil
 }
 
-// errOlder: the file has months in the form of an earlier version.
+// errOlder: the file holds months in an earlier version's format.
 var errOlder = errors.New(fileName + " is of another version of rlnode: start the version that wrote it, or move the file out of the data directory")
 
-// head is what is known of a ledger. It is written with the last page of a closed one.
+// head describes a ledger. For a closed one it is written with the last page.
 type head struct {
-	Node    string `json:"node"`              // name of the source
+	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	Pages   int    `json:"pages,omitempty"`   // of a closed one
+	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed one
 }
 
 var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead is the head of a copy; false: it has none, so it is not whole.
+// readHead returns the head of a copy. ok is false if there is none, which means that the copy is incomplete.
 func readHead(tx persist.Tx, c copyID) (h head, ok bool) {
 	b, err := tx.Get(c.bucket(), headKey)
 	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
@@ -64,7 +64,7 @@ func putHead(tx persist.Tx, c copyID, h head) error {
 	return tx.Put(c.bucket(), headKey, b)
 }
 
-// copies lists the ledgers in the file, also those that are not whole. The error is errOlder if there is something else in it.
+// copies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
 func copies(tx persist.Tx) (list []copyID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {
@@ -77,7 +77,7 @@ func copies(tx persist.Tx) (list []copyID, err error) {
 	return list, err
 }
 
-// errNoLedger: the ledger that was asked for is not here, or not any more.
+// errNoLedger: the requested ledger is not here, or no longer here.
 var errNoLedger = errors.New("there is no such month of usage here")
 
 // pageOf puts rows of a closed ledger into p.
@@ -101,7 +101,7 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 			err = fmt.Errorf("page %d of a month of usage: %w", i, err)
 		}
 	}
-	// The first row that is wanted may be on the page before the first one that begins with such a row.
+	// The first wanted row may be on the page before the first page that begins with a wanted row.
 	first := sort.Search(h.Pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
 			wanted = p.wants(row)
@@ -118,7 +118,7 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 	return err
 }
 
-// putCounted writes blocks of a ledger that is counted on.
+// putCounted writes blocks of an open ledger.
 func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	c := copyID{ledgerID: l.id}
 	if l.afresh {
@@ -146,7 +146,7 @@ func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	return nil
 }
 
-// getCounted loads a ledger that is to be counted on.
+// getCounted loads a ledger to continue counting in it.
 func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 	c := copyID{ledgerID: id}
 	h, ok := readHead(tx, c)
@@ -159,7 +159,7 @@ func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 			return nil
 		}
 		b.shard, b.number = int(key[1]), int(binary.BigEndian.Uint32(key[2:]))
-		b.counts, _ = tx.Get(c.bucket(), blockKey(countsPart, b.shard, b.number)) // damaged: as none
+		b.counts, _ = tx.Get(c.bucket(), blockKey(countsPart, b.shard, b.number)) // nil if damaged
 		w, p := l.load(&b)
 		whole, inPlace = whole && w, inPlace && p
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A damaged file is set aside, and says so in every sum; what is in memory is written into a new one.
+// A damaged file is set aside, which every sum reports; what is in memory is written into a new file.
 func TestDamagedFile(t *testing.T) {
 	c, _ := config(t.TempDir())
 	path := filepath.Join(c.Dir, fileName)
@@ -29,12 +29,12 @@ func TestDamagedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := m.rows(t, "2026-11")
-	if err := os.Truncate(path, 4096); err != nil { // under a node that runs
+	if err := os.Truncate(path, 4096); err != nil { // under a running node
 		t.Fatal(err)
 	}
 	m.count(november, "r", []string{"0"}, "requests", 1)
 	want["r[0]requestsfalse"] = [2]int64{2, 2}
-	for m.Sync() != nil { // by the second time it has set the file aside
+	for m.Sync() != nil { // the second try at the latest sets the file aside
 	}
 	if s := m.Stats(); s.SetAside != 1 || !m.file.SetAside() {
 		t.Errorf("have %+v, want a file set aside", s)
@@ -44,7 +44,7 @@ func TestDamagedFile(t *testing.T) {
 	expectRows(t, m.rows(t, "2026-11"), want)
 	m.Close()
 
-	if err := os.WriteFile(path, bytes.Repeat([]byte("rubbish"), 5000), 0o600); err != nil { // under one that does not
+	if err := os.WriteFile(path, bytes.Repeat([]byte("rubbish"), 5000), 0o600); err != nil { // under a stopped node
 		t.Fatal(err)
 	}
 	m = open(t, c)
@@ -55,8 +55,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// Rows that can't be read are lost, and nothing else is. The month stays marked, through restarts, as the month is closed, and
-// wherever it is handed over.
+// Rows that can't be read are lost, and nothing else is. The month stays marked as damaged: after restarts, after it is
+// closed, and wherever it is handed over.
 func TestDamagedRows(t *testing.T) {
 	w := newCrew(t, 2)
 	h := w.node(1)
@@ -108,7 +108,7 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// TestGoldenFile: what is written to usage.db and between nodes is written as ever.
+// TestGoldenFile: the format of usage.db and of messages between nodes has not changed.
 func TestGoldenFile(t *testing.T) {
 	id := ledgerID{Month: MonthOf(november.UnixNano()), Source: ring.NodeID{1, 2}, Number: 77}
 	l := newLedger(id, "n1", 100)
@@ -161,7 +161,7 @@ func TestGoldenFile(t *testing.T) {
 	golden.Check(t, "testdata/file.txt", lines...)
 }
 
-// A file of another form is left as it is, and what to do is said.
+// A file in another format is left as it is, and the error says what to do.
 func TestFileOfAnotherVersion(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)

@@ -12,16 +12,16 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// part is the head of a MethodTake, before a page of a ledger.
+// part is the header of a MethodTake message, which precedes a page of a ledger.
 type part struct {
 	source
 	Page int  `json:"page"`
 	Last bool `json:"last"`
 }
 
-// HandOver gives all ledgers that this node has to another member, which keeps them under the names of the nodes that counted
-// them. They are closed first, so what is counted afterwards is in other ledgers, for which it may be called again. It returns
-// nil when the other has all on its disk.
+// HandOver gives all ledgers that this node holds to another member, which keeps them under the names of the nodes that
+// counted them. It closes the ledgers first. What is counted afterwards is in new ledgers, for which HandOver may be called
+// again. It returns nil once the other member has everything on disk.
 func (c *Cluster) HandOver(ctx context.Context) error {
 	sources, err := c.meter.seal()
 	if err != nil {
@@ -44,7 +44,8 @@ func (c *Cluster) HandOver(ctx context.Context) error {
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
-// seal closes all ledgers, and lists what there is then. One that can't be written stays in memory, and is handed over from there.
+// seal closes all ledgers, and then lists all of them. A ledger that can't be written stays in memory and is handed over
+// from there.
 func (m *Meter) seal() ([]source, error) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -56,7 +57,7 @@ func (m *Meter) seal() ([]source, error) {
 	return m.sources(allMonths)
 }
 
-// handTo gives a member ledgers, but for those that it counted: it has them itself.
+// handTo gives ledgers to a member, except those that the member counted itself: it has them.
 func (c *Cluster) handTo(ctx context.Context, to Member, sources []source) error {
 	for _, s := range sources {
 		if s.Ledger.Source == to.ID {
@@ -69,7 +70,7 @@ func (c *Cluster) handTo(ctx context.Context, to Member, sources []source) error
 	return nil
 }
 
-// handLedger sends a ledger page by page, unless the other has it.
+// handLedger sends a ledger page by page, unless the other node has it already.
 func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
 	for page := (&pager{limit: pageSize}); ; page = page.next() {
 		if err := c.meter.page(p.Ledger, page); err != nil {
@@ -96,10 +97,10 @@ func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte)
 	return bytes.Equal(reply, haveIt), err
 }
 
-// haveIt is the answer to a page of a ledger that is here already.
+// haveIt is the reply to a page of a ledger that this node has already.
 var haveIt = []byte{1}
 
-// take puts a page of a ledger where it belongs; after the last one this node has the ledger.
+// take stores a page of a ledger. After the last page this node has the whole ledger.
 func (c *Cluster) take(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
 	var p part
@@ -130,7 +131,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// put writes a page. The first one replaces what an attempt that failed has left.
+// put writes a page. The first page replaces the remains of a failed attempt.
 func (p *part) put(tx persist.Tx, page []byte) error {
 	c := copyID{p.Ledger, true}
 	if p.Page == 0 {

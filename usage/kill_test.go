@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// childDir says where the process that is to be killed counts.
+// childDir is the environment variable that tells the child process where to count.
 const childDir = "RLNODE_TEST_USAGE_DIR"
 
-// TestKilledChild is the process that is killed: it tells what it has counted, after it has.
+// TestKilledChild is the process to be killed. It reports what it has written, afterwards.
 func TestKilledChild(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
@@ -25,7 +25,7 @@ func TestKilledChild(t *testing.T) {
 	for i := 0; ; i++ {
 		m.count(november, "old", []string{"k"}, "requests", 1)
 		m.count(november, "new", []string{fmt.Sprint(round, " subject ", i)}, "requests", 1)
-		if i%64 == 0 { // many transactions, of which the kill hits one
+		if i%64 == 0 { // many transactions, one of which the kill hits
 			if err := m.Sync(); err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +34,7 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// killChild kills a process that counts, some time after it has begun, and returns what it said was written.
+// killChild kills a counting process some time after it has begun, and returns what it reported as written.
 func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledChild$")
@@ -57,7 +57,7 @@ func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 			end = time.Now().Add(after)
 		}
 		if time.Now().After(end) {
-			_ = cmd.Process.Kill() // and what is in the pipe was told, too
+			_ = cmd.Process.Kill() // what is in the pipe was reported too
 		}
 	}
 	_ = cmd.Wait()
@@ -67,7 +67,7 @@ func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 	return told
 }
 
-// A killed process has lost nothing of what it had written, counts nothing twice, and leaves no damage.
+// A killed process loses nothing it had written, counts nothing twice, and leaves no damage.
 func TestKilled(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 1_000_000
@@ -75,7 +75,7 @@ func TestKilled(t *testing.T) {
 	for kill := range 6 {
 		told += killChild(t, c, time.Duration(1+kill*kill*5)*time.Millisecond)
 		if kill%2 == 0 {
-			continue // the next child has to find it
+			continue // the next child has to load it
 		}
 		m := open(t, c)
 		old, fresh := int64(0), int64(0)

@@ -15,63 +15,63 @@ import (
 
 // Bounds of a ledger.
 const (
-	// shards is how many locks a ledger has.
+	// shards is the number of locks in a ledger.
 	shards = 256
-	// maxShardRows is what an index can point to.
+	// maxShardRows bounds the rows of a shard, as the index has 24 bits for a row's number.
 	maxShardRows = 1<<24 - 1
-	// rowBytes is the room for a row's names, on average.
+	// rowBytes is the average room for a row's names, in bytes.
 	rowBytes = 512
-	// maxOthers bounds the rows of others: one for each rule and unit.
+	// maxOthers bounds the rows for others. There is one for each rule and unit.
 	maxOthers = 4096
 	// blockRows is how many rows are written together.
 	blockRows = 64
 )
 
-// ledgerID is the identity of a ledger, wherever copies of it are.
+// ledgerID identifies a ledger and all its copies.
 type ledgerID struct {
 	Month  Month       `json:"month"`
 	Source ring.NodeID `json:"source"` // the node that counted it
-	Number uint64      `json:"number"` // random: a node may have several of a month
+	Number uint64      `json:"number"` // random: a node may have several ledgers of a month
 }
 
 // ledger counts one month on this node.
 type ledger struct {
 	id         ledgerID
-	node       string // the source's name
+	node       string // name of the node that counts
 	begin, end int64  // of the month, in nanoseconds since 1970
 	maxRows    int64
 
-	rows, others, names atomic.Int64 // rows, rows of others, and bytes of names; reserved before they are used
+	rows, others, names atomic.Int64 // rows, rows of others and bytes of names; reserved before use
 	shards              [shards]shard
-	order               atomic.Pointer[order] // nil: no page was asked for lately
+	order               atomic.Pointer[order] // nil if no page was read lately
 
-	// What follows is for the one who writes.
-	damaged  bool      // rows that were written could not be read again
-	afresh   bool      // what is written is not what is counted on from: all of it is to be written anew
+	// The rest belongs to the writer; Meter.writing guards it.
+	damaged  bool      // some written rows could not be read back
+	afresh   bool      // the file differs from what is in memory, so everything must be rewritten
 	headless bool      // the head is not written yet
-	changed  time.Time // when a row that had changed was last seen
+	changed  time.Time // when the writer last saw a changed row
 }
 
-// shard is a part of a ledger's rows, found by their hashes: open addressing. A slot has the number of a row and one, and above
-// these 24 bits eight of the row's hash; 0 is none.
+// shard is a part of a ledger's rows, found by their hashes with open addressing. The low 24 bits of a slot are a row's
+// number plus one, the upper eight bits come from the row's hash. Zero is an empty slot.
 type shard struct {
 	mu     sync.Mutex // guards what follows
 	sealed bool       // nothing is counted here any more
-	dirty  bool       // some rows are
+	dirty  bool       // some rows are dirty
 	slots  []uint32   // a power of two, at most three quarters full
-	rows   []record   // in order of entry; what a record is about never changes
-	names  []byte     // of the rows, one behind the other
-	named  int        // rows whose names are written
+	rows   []record   // in order of entry; hash and names of a record never change
+	names  []byte     // of all rows, back to back
+	named  int        // number of leading rows whose names are written
 
-	_ [128 - 96]byte // shards share no cache line
+	_ [128 - 96]byte // keeps shards on separate cache lines
 }
 
-// record is a row's place and counts.
+// record is a row's hash and counts.
 type record struct {
 	hi, lo       uint64
 	cost, checks int64
 	name         uint32 // where its names begin
-	dirty        bool   // it is not written as it is
+	dirty        bool   // the file does not have its current counts
 }
 
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
@@ -81,7 +81,7 @@ func newLedger(id ledgerID, node string, maxRows int) *ledger {
 // holds reports whether a time is in the month.
 func (l *ledger) holds(wall int64) bool { return wall >= l.begin && wall < l.end }
 
-// place is where a row of a subject and a unit is looked for.
+// place returns the hash under which to find the row of a subject and a unit.
 func place(s rules.Hash, unit string) (hi, lo uint64) {
 	if unit == rules.Requests {
 		return s.Hi, s.Lo
@@ -91,7 +91,7 @@ func place(s rules.Hash, unit string) (hi, lo uint64) {
 
 func (l *ledger) shard(lo uint64) *shard { return &l.shards[lo%shards] }
 
-// find is the number of a row; −1: there is none.
+// find returns the number of a row, −1 if there is none.
 func (s *shard) find(hi, lo uint64) int {
 	if len(s.slots) == 0 {
 		return -1
@@ -117,7 +117,7 @@ func (s *shard) add(row int, cost, checks int64) {
 	r.dirty, s.dirty = true, true
 }
 
-// put makes the last row known to the index.
+// put adds the last row to the index.
 func (s *shard) put(hi, lo uint64, row int) {
 	if len(s.rows)*4 > len(s.slots)*3 {
 		larger := max(8, 2*len(s.slots))
@@ -138,7 +138,7 @@ func (s *shard) point(hi, lo uint64, row int) {
 	s.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
 }
 
-// namesOf are the names of a row, packed.
+// namesOf returns the packed names of a row.
 func (s *shard) namesOf(row int) []byte {
 	if row+1 < len(s.rows) {
 		return s.names[s.rows[row].name:s.rows[row+1].name]
@@ -146,7 +146,7 @@ func (s *shard) namesOf(row int) []byte {
 	return s.names[s.rows[row].name:]
 }
 
-// add adds to the row at a place; false: there is none, or nothing is counted here any more.
+// add adds to the row at a place. It returns false if there is none, or if nothing is counted here any more.
 func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	s := l.shard(lo)
 	s.mu.Lock()
@@ -159,7 +159,7 @@ func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	return found
 }
 
-// outcome is what came of entering a row.
+// outcome is the result of entering a row.
 type outcome uint8
 
 const (
@@ -169,7 +169,8 @@ const (
 	sealed                 // nothing is counted here any more
 )
 
-// enter adds to the row at a place, which is made if missing, or to that of others. It returns the row's number in its shard.
+// enter adds to the row at a place, creating the row if needed, or else to the row of others. It returns the row's number in
+// its shard.
 func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
 		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, entered); done != lost {
@@ -181,7 +182,8 @@ func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, other)
 }
 
-// enterAt is enter for a row of which there may be as many as bound; lost: there is no room.
+// enterAt is enter for one row. count is the number of rows of its sort, which bound limits. It returns lost if there is no
+// room.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	s := l.shard(lo)
 	s.mu.Lock()
@@ -209,7 +211,7 @@ func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int
 	return done, number
 }
 
-// reserve adds n to count, unless that would be above bound.
+// reserve adds n to count, unless the result would exceed bound.
 func reserve(count *atomic.Int64, n, bound int64) bool {
 	if count.Add(n) > bound {
 		count.Add(-n)
@@ -218,7 +220,7 @@ func reserve(count *atomic.Int64, n, bound int64) bool {
 	return true
 }
 
-// seal ends counting: every row is what it will be.
+// seal ends counting: all rows are final afterwards.
 func (l *ledger) seal() {
 	for i := range l.shards {
 		s := &l.shards[i]
@@ -228,14 +230,14 @@ func (l *ledger) seal() {
 	}
 }
 
-// block is some rows as they are written: their places and names, which are written once, and their counts.
+// block is a group of rows as written to the file: their hashes and names, which are written once, and their counts.
 type block struct {
 	shard, number int
 	rows          int // of the shard, up to the end of the block
 	names, counts []byte
 }
 
-// blockKey is where a part of a block is in the ledger's bucket.
+// blockKey returns the key of one part of a block in the ledger's bucket.
 func blockKey(part byte, shard, number int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{part, byte(shard)}, uint32(number))
 }
@@ -245,7 +247,7 @@ const (
 	countsPart = 'c'
 )
 
-// take appends the blocks of a shard that are not written as they are. They count as written from then on.
+// take appends the blocks of a shard that have changed since they were last written. From then on they count as written.
 func (l *ledger) take(blocks []block, shard int) []block {
 	s := &l.shards[shard]
 	s.mu.Lock()
@@ -281,7 +283,7 @@ func (l *ledger) take(blocks []block, shard int) []block {
 	return blocks
 }
 
-// finish takes note of what became of blocks that were taken.
+// finish records whether blocks returned by take were written.
 func (l *ledger) finish(blocks []block, written bool) {
 	for i := range blocks {
 		b := &blocks[i]
@@ -297,7 +299,7 @@ func (l *ledger) finish(blocks []block, written bool) {
 	}
 }
 
-// markAll makes every row count as not written.
+// markAll marks every row as unwritten.
 func (l *ledger) markAll() {
 	l.headless, l.afresh = true, true
 	for i := range l.shards {
@@ -311,7 +313,8 @@ func (l *ledger) markAll() {
 	}
 }
 
-// load puts back the rows of a block. It reports whether they are what was written, and whether they are where they were.
+// load puts back the rows of a block. whole reports whether they are what was written, inPlace whether they have their old
+// numbers.
 func (l *ledger) load(b *block) (whole, inPlace bool) {
 	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
 	whole, inPlace = true, true
@@ -331,7 +334,7 @@ func (l *ledger) load(b *block) (whole, inPlace bool) {
 	return whole, inPlace
 }
 
-// loaded takes note that all that is written was loaded, into its place.
+// loaded records that everything in the file was loaded, in its place.
 func (l *ledger) loaded() {
 	l.headless = false
 	for i := range l.shards {

@@ -9,15 +9,15 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// order is the rows that a ledger in memory had when it was made, by rule, key and unit.
+// order is the rows that a ledger in memory had when the order was made, sorted by rule, key and unit.
 type order struct {
 	names [shards][]byte
-	rows  [shards][]record // of which only what never changes is read
+	rows  [shards][]record // only the fields that never change are read
 	refs  []uint32         // shard << 24 | number
 	made  time.Time
 }
 
-// sort makes the order of the rows that there are now.
+// sort makes the order of the current rows.
 func (l *ledger) sort() *order {
 	o := &order{made: time.Now()}
 	for i := range l.shards {
@@ -39,17 +39,17 @@ func (l *ledger) sort() *order {
 	return o
 }
 
-// refresh makes the order anew if rows were entered since.
+// refresh makes a new order if rows were added since the last one.
 func (l *ledger) refresh() {
 	if o := l.order.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
 		l.sort()
 	}
 }
 
-// about reads what a row is about. It refers to the ledger's names.
+// about reads the names of a row. They refer to the ledger's memory.
 func (o *order) about(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
-	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // it was packed here
+	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // can't fail: the names were packed here
 }
 
 // page puts the ledger's rows into p.
@@ -81,27 +81,27 @@ func (l *ledger) count(ref uint32, row *Row) {
 	s.mu.Unlock()
 }
 
-// pager packs rows, which come in their order: those of one rule (empty: of all) behind after (nil: from the first), until
-// there are about limit bytes.
+// pager packs rows that arrive in order, until there are about limit bytes. It packs those of one rule (all rules if rule is
+// empty) that follow after (from the first row if after is nil).
 type pager struct {
 	rule  string
 	after *Row
 	limit int
 
 	page []byte
-	last Row // on the page; refers to it
+	last Row // on the page, and refers to its memory
 	more bool
 }
 
-// wants reports whether a row is not before those that are to be packed.
+// wants reports whether a row is at or past the first one to be packed.
 func (p *pager) wants(row *Row) bool {
 	return row.Rule >= p.rule && (p.after == nil || compareRows(row, p.after) > 0)
 }
 
 // put packs a row, and reports whether it wants another one.
 //
-// Rows with the same names stay on one page, since the next one begins behind them: there are two of each where subjects came to
-// be hashed otherwise within a month.
+// Rows with the same names stay on one page, since the next page begins after them. There are two of each if the hashing of
+// subjects changed within a month.
 func (p *pager) put(row *Row) bool {
 	switch {
 	case !p.wants(row):
@@ -120,13 +120,13 @@ func (p *pager) put(row *Row) bool {
 	return true
 }
 
-// next is a pager for the page behind this one.
+// next returns a pager for the page after this one.
 func (p *pager) next() *pager {
 	last := p.last.clone()
 	return &pager{rule: p.rule, after: &last, limit: p.limit}
 }
 
-// eachRow visits the packed rows of a page until visit returns false. They refer to it.
+// eachRow visits the packed rows of a page until visit returns false. The rows refer to the page's memory.
 func eachRow(page []byte, visit func(row *Row) bool) error {
 	var row Row
 	for d := wire.NewDecoder(page); d.More(); {

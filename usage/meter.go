@@ -14,18 +14,18 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Config says where a Meter counts.
+// Config configures a Meter.
 type Config struct {
 	Dir    string // the data directory
 	Self   ring.NodeID
-	Name   string       // this node's
+	Name   string       // this node's name
 	Now    func() int64 // the wall clock, in nanoseconds since 1970
-	Months int          // kept; at least 1
-	Rows   int          // bound on rows a month: a rule, a subject and a unit. At least 1
+	Months int          // how many months to keep; at least 1
+	Rows   int          // bounds the rows of a month (a rule, a subject and a unit each); at least 1
 	Logger *slog.Logger
 }
 
-// Validate says what is missing.
+// Validate reports whether a field is missing.
 func (c *Config) Validate() error {
 	if c.Dir == "" || c.Self.IsZero() || c.Now == nil || c.Months < 1 || c.Rows < 1 || c.Logger == nil {
 		return errors.New("usage: Dir, Self, Now, Logger, Months or Rows is missing")
@@ -33,46 +33,46 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Meter counts what this node admits. Counting never waits for a disk. All methods may be called concurrently, Add and Enter
+// Meter counts what this node admits. Counting never waits for a disk. All methods may be called concurrently; Add and Enter
 // also after Close.
 type Meter struct {
 	cfg     Config
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // of the latest month counted in
 	figures tallies
-	wake    chan struct{} // holds a token when there is something to write after there was nothing
+	wake    chan struct{} // holds a token when there is something to write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 
-	writing sync.Mutex // guards what follows, and what ledgers keep for the one who writes; held while the disk is waited for
+	writing sync.Mutex // guards what follows, and the writer's fields of ledgers; held during disk I/O
 	loaded  bool       // what this node counted before is in ledgers
-	seen    int64      // of file.Lost
-	dropped Month      // when old months were last dropped
+	seen    int64      // file.Lost at the last write or load
+	dropped Month      // the month in which old months were last dropped
 	closed  bool
 
 	mu      sync.Mutex // guards what follows
 	live    map[Month]*ledger
-	ledgers []*ledger // in memory: those that are live, and those that are about to be closed
+	ledgers []*ledger // in memory: live ones, and those about to be closed
 }
 
 type tallies struct {
 	others, lost, failures atomic.Int64
 
-	busy atomic.Pointer[time.Time] // since when something is being written
+	busy atomic.Pointer[time.Time] // when the current write began; nil if there is none
 }
 
-// Stats are figures of a Meter.
+// Stats describes a Meter.
 type Stats struct {
-	Rows         int64 // of the current month
+	Rows         int64 // in the current month
 	MaxRows      int64
-	Others       int64 // checks counted without their subjects' names, since the process began
-	Lost         int64 // checks not counted, since the process began
-	SetAside     int64 // damaged files set aside, since the process began
-	SyncFailures int64 // failed attempts to write since the last one that succeeded
-	InMemory     bool  // what is counted has no file: a crash would forget it
+	Others       int64 // checks counted without their subjects' names since the process began
+	Lost         int64 // checks not counted since the process began
+	SetAside     int64 // damaged files set aside since the process began
+	SyncFailures int64 // failed writes since the last successful one
+	InMemory     bool  // counts have no file: a crash would lose them
 }
 
-// Open begins to count. A disk that fails is logged, and no error: checks are decided all the same.
+// Open begins counting. A failing disk is logged and is not an error, as checks are decided without it.
 func Open(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -94,8 +94,8 @@ func Open(cfg Config) (*Meter, error) {
 	return m, nil
 }
 
-// Add adds cost and checks to a subject's row, in the month of wall, and reports whether there is one: else Enter makes
-// it. cost may be below zero.
+// Add adds cost and checks to a subject's row, in the month of wall. It returns false if there is no such row; then call
+// Enter. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
 	if l == nil || !l.holds(wall) {
@@ -105,8 +105,8 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	return l.add(hi, lo, cost, checks)
 }
 
-// Enter is Add for a subject that may have no row yet. It keeps none of the strings. With a key that is nil, and not only
-// empty, or without room, what has no row is counted among the others of rule and unit.
+// Enter is Add for a subject that may not have a row yet. It retains none of the strings. If there is no room, or key is nil
+// rather than empty, a subject without a row is counted among the others of rule and unit.
 func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := place(subject, unit)
 	for {
@@ -116,7 +116,7 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 		}
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
 		switch done, _ := l.enter(hi, lo, &row); done {
-		case sealed: // it was closed just now, and another one follows
+		case sealed: // it was just closed, and a new ledger follows
 			continue
 		case other:
 			m.figures.others.Add(checks)
@@ -127,7 +127,7 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 	}
 }
 
-// ledgerOf is the ledger of a time, which is begun if there is none.
+// ledgerOf returns the ledger for a time, creating it if needed.
 func (m *Meter) ledgerOf(wall int64) *ledger {
 	if l := m.current.Load(); l != nil && l.holds(wall) {
 		return l
@@ -150,7 +150,7 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	return l
 }
 
-// Stats returns figures.
+// Stats returns the current figures.
 func (m *Meter) Stats() Stats {
 	f := &m.figures
 	s := Stats{

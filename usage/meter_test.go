@@ -28,7 +28,7 @@ var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// config is that of a node in dir, whose clock stands at november unless it is moved.
+// config returns the configuration of a node in dir. Its clock stands at november unless it is moved.
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
@@ -45,7 +45,7 @@ func open(t testing.TB, c Config) *Meter {
 	return m
 }
 
-// kill ends a meter as a kill does.
+// kill ends a meter the way a kill would.
 func (m *Meter) kill(t testing.TB) {
 	t.Helper()
 	m.cancel()
@@ -63,7 +63,7 @@ func hashOf(rule string, key ...string) rules.Hash {
 	return rules.Hash{Hi: h.Hi, Lo: h.Lo}
 }
 
-// count is what the limiter does.
+// count does what the limiter does.
 func (m *Meter) count(wall time.Time, rule string, key []string, unit string, cost int64) {
 	h := hashOf(rule, key...)
 	if !m.Add(wall.UnixNano(), h, unit, cost, 1) {
@@ -133,7 +133,7 @@ func TestMeterCounts(t *testing.T) {
 	m.count(november, "pair", []string{"a", "b:c"}, "requests", 2)
 	m.count(november, "all", []string{}, "requests", 7)
 	m.Enter(november.UnixNano(), hashOf("tenant", "acme"), "tenant", nil, "tokens", -100, 0) // known by its hash
-	m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // not known
+	m.Enter(november.UnixNano(), hashOf("tenant", "nobody"), "tenant", nil, "tokens", -5, 0) // unknown
 	m.count(time.Date(2026, 10, 31, 23, 59, 59, 999_999_999, time.UTC), "tenant", []string{"acme"}, "requests", 3)
 	m.count(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC), "tenant", []string{"acme"}, "requests", 5)
 	m.count(november, "tenant", []string{"acme"}, "requests", 1) // late
@@ -141,7 +141,7 @@ func TestMeterCounts(t *testing.T) {
 		"tenant[acme]requestsfalse": {6, 3}, "tenant[acme]tokensfalse": {800, 1}, "pair[a:b c]requestsfalse": {1, 1},
 		"pair[a b:c]requestsfalse": {2, 1}, "all[]requestsfalse": {7, 1}, "tenant[]tokenstrue": {-5, 0},
 	}
-	for range 3 { // the last two times it goes on from the file
+	for range 3 { // the last two times, continued from the file
 		expectRows(t, m.rows(t, "2026-10"), map[string][2]int64{"tenant[acme]requestsfalse": {3, 1}})
 		expectRows(t, m.rows(t, "2026-12"), map[string][2]int64{"tenant[acme]requestsfalse": {5, 1}})
 		expectRows(t, m.rows(t, "2026-11"), want)
@@ -161,7 +161,7 @@ func TestMeterCounts(t *testing.T) {
 	}
 }
 
-// Where nothing is counted, there is no file, and no row.
+// Where nothing is counted, there is no file and no row.
 func TestMeterThatCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config(t.TempDir())
@@ -188,7 +188,7 @@ func TestKillLosesASecond(t *testing.T) {
 			if have != want {
 				t.Fatalf("kill %d: have %v, want %v", kill, have, want)
 			}
-			// What was counted until a second ago is there after the kill, and here nothing more.
+			// Everything counted until a second ago survives the kill; here, nothing more does.
 			began := time.Now()
 			for range kill*37%25 + 1 {
 				time.Sleep(100 * time.Millisecond)
@@ -211,7 +211,7 @@ func TestKillLosesASecond(t *testing.T) {
 	})
 }
 
-// At the bound on rows, and for names that are too long, counts go to one row of others; the sums stay right.
+// At the bound on rows, and for names that are too long, counts go to one row of others. The sums stay right.
 func TestMeterAtItsBound(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 10
@@ -237,7 +237,7 @@ func TestMeterAtItsBound(t *testing.T) {
 	}
 	m.Close()
 
-	// With a lower bound, what does not fit any more joins the others, and is written so.
+	// With a lower bound, whatever no longer fits joins the others, and is written that way.
 	c.Rows = 3
 	for range 2 {
 		m = open(t, c)
@@ -276,7 +276,7 @@ func TestMeterBoundsNames(t *testing.T) {
 	}
 }
 
-// A subject's counts are right however many count, write and read at once.
+// A subject's counts are right, however many goroutines count, write and read at once.
 func TestMeterConcurrently(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 100_000
@@ -315,8 +315,8 @@ func TestMeterConcurrently(t *testing.T) {
 	expectRows(t, open(t, c).rows(t, "2026-11"), want)
 }
 
-// A month that is over is closed when nothing was counted in it for a while, and read as before; what is counted in it afterwards
-// is added. The oldest months go.
+// A past month is closed once nothing was counted in it for a while, and reads as before. Later counts are added. The oldest
+// months are dropped.
 func TestMonthsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, now := config(t.TempDir())
@@ -325,7 +325,7 @@ func TestMonthsTurn(t *testing.T) {
 		at := november
 		for month := range 5 {
 			now.Store(at.UnixNano())
-			for i := range 300 { // so that blocks and shards are several
+			for i := range 300 { // enough for several blocks and shards
 				m.count(at, "r", []string{fmt.Sprint(i)}, "requests", int64(month+1))
 			}
 			time.Sleep(closeAfter + 10*time.Second)
@@ -355,7 +355,7 @@ func TestMonthsTurn(t *testing.T) {
 	})
 }
 
-// What is counted while a ledger is closed goes to it or to the next one.
+// What is counted while a ledger is being closed goes to that ledger or to the next one.
 func TestCloseWhileCounting(t *testing.T) {
 	c, now := config(t.TempDir())
 	m := open(t, c)
@@ -383,7 +383,7 @@ func TestCloseWhileCounting(t *testing.T) {
 	}
 }
 
-// While there is no file, months are counted in memory, and added to what the file has when it can be opened.
+// While there is no file, months are counted in memory, and added to those in the file once it can be opened.
 func TestMeterWithoutDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -397,7 +397,7 @@ func TestMeterWithoutDisk(t *testing.T) {
 	if err := m.Sync(); err == nil || !m.Stats().InMemory || m.Stats().SyncFailures < 2 {
 		t.Errorf("have %v, %+v; want it to be in memory", err, m.Stats())
 	}
-	m.writing.Lock() // else it may look in between
+	m.writing.Lock() // otherwise it may look in between
 	os.Remove(path)
 	os.Rename(path+".away", path)
 	m.writing.Unlock()
@@ -411,7 +411,7 @@ func TestMeterWithoutDisk(t *testing.T) {
 	}
 }
 
-// What could not be written is written as soon as it can be.
+// What could not be written is written as soon as possible.
 func TestFailedWrite(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -438,7 +438,7 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// Counting waits for nobody who waits for the disk.
+// Counting never waits for a goroutine that waits for the disk.
 func TestCountingWaitsForNoDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -454,7 +454,7 @@ func TestCountingWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// Files and goroutines are given back.
+// Files and goroutines are released.
 func TestMeterGivesFilesBack(t *testing.T) {
 	files := func() int {
 		list, err := os.ReadDir("/proc/self/fd")

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Month is a calendar month in UTC: 12 for each year of our era, and 0…11.
+// Month is a calendar month in UTC: 12 times the year, plus 0…11.
 type Month int32
 
 // allMonths stands for every month.
 const allMonths Month = 0
 
-// ErrMonth: the text is no month.
+// ErrMonth: the text is not a month.
 var ErrMonth = errors.New("month must be YYYY-MM, from 1970-01 to 2199-12")
 
-// Years that a month may have: those whose nanoseconds since 1970 an int64 holds, with room.
+// The years of a Month. Their nanoseconds since 1970 fit into an int64 with room to spare.
 const (
 	firstYear = 1970
 	lastYear  = 2199
 )
 
-// MonthOf is the month of a time in nanoseconds since 1970. Times out of range are in the first or the last month.
+// MonthOf returns the month of a time in nanoseconds since 1970. A time out of range is in the first or the last month.
 func MonthOf(wall int64) Month {
 	t := time.Unix(0, wall).UTC()
 	m := Month(t.Year()*12 + int(t.Month()) - 1)
 	return min(max(m, firstYear*12), lastYear*12+11)
 }
 
-// ParseMonth reads a month as String writes it. The error is ErrMonth.
+// ParseMonth parses a month as String formats it. The error is ErrMonth.
 func ParseMonth(text string) (Month, error) {
 	t, err := time.Parse("2006-01", text)
 	if err != nil || len(text) != len("2006-01") || t.Year() < firstYear || t.Year() > lastYear {
@@ -37,10 +37,10 @@ func ParseMonth(text string) (Month, error) {
 	return Month(t.Year()*12 + int(t.Month()) - 1), nil
 }
 
-// String is the month as in 2026-11.
+// String formats the month like 2026-11.
 func (m Month) String() string { return fmt.Sprintf("%04d-%02d", m/12, m%12+1) }
 
-// Begin is when the month begins, in nanoseconds since 1970.
+// Begin returns when the month begins, in nanoseconds since 1970.
 func (m Month) Begin() int64 {
 	return time.Date(int(m/12), time.Month(m%12+1), 1, 0, 0, 0, 0, time.UTC).UnixNano()
 }

@@ -10,26 +10,26 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Row is what one subject used of a unit in a month.
+// Row is how much of a unit one subject used in a month.
 type Row struct {
 	Rule string
 	Key  []string // the rule's key attributes, normalised; nil in a row of others
 	Unit string
-	// Other: it stands for subjects that were counted without their names, for want of room.
+	// Other: the row stands for subjects counted without their names, for want of room.
 	Other  bool
-	Cost   int64 // admitted; corrections of reservations may bring it below zero
+	Cost   int64 // admitted; corrections of reservations may make it negative
 	Checks int64 // admitted
 }
 
 const (
-	maxNames    = 64 << 10 // bytes of a row's names; a subject with longer ones is counted with the others
+	maxNames    = 64 << 10 // bounds the bytes of a row's names; subjects with longer ones are counted with the others
 	maxKeyParts = 32
 )
 
-// errRow: what was read is no row.
+// errRow: what was read is not a row.
 var errRow = errors.New("a row of usage is damaged")
 
-// plus is a + b, held within int64.
+// plus returns a + b, clamped to int64.
 func plus(a, b int64) int64 {
 	if c := a + b; (c >= a) == (b >= 0) {
 		return c
@@ -40,7 +40,7 @@ func plus(a, b int64) int64 {
 	return math.MinInt64
 }
 
-// appendNames packs what r is about.
+// appendNames packs r's names.
 func (r *Row) appendNames(b []byte) []byte {
 	b = wire.AppendBool(wire.AppendText(wire.AppendText(b, r.Rule), r.Unit), r.Other)
 	if r.Other {
@@ -49,7 +49,7 @@ func (r *Row) appendNames(b []byte) []byte {
 	return wire.AppendTexts(b, r.Key)
 }
 
-// decodeNames reads names. What it makes refers to what d reads.
+// decodeNames reads names. They refer to the memory that d reads.
 func (r *Row) decodeNames(d *wire.Decoder) {
 	name := func() string {
 		b := d.View(d.Len())
@@ -70,7 +70,7 @@ func (r *Row) decode(d *wire.Decoder) {
 	r.Cost, r.Checks = d.Varint(), d.Varint()
 }
 
-// clone is r with memory of its own.
+// clone returns a copy of r with its own memory.
 func (r *Row) clone() Row {
 	c := *r
 	c.Rule, c.Unit = string([]byte(r.Rule)), string([]byte(r.Unit))
@@ -83,7 +83,7 @@ func (r *Row) clone() Row {
 	return c
 }
 
-// compareRows orders rows by what they are about: rule, then key, others last, then unit.
+// compareRows orders rows by rule, then key (others last), then unit.
 func compareRows(a, b *Row) int {
 	if n := cmp.Compare(a.Rule, b.Rule); n != 0 {
 		return n

@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Query says which rows are wanted.
+// Query selects rows.
 type Query struct {
 	Month Month
-	Rule  string // empty: of all rules
+	Rule  string // empty for all rules
 	Here  bool   // only what this node counted itself
 }
 
-// Stream reads rows in their order, each subject and unit once. It is used by one goroutine.
+// Stream reads rows in order, each subject and unit once. Only one goroutine may use it.
 type Stream struct {
 	ctx     context.Context
 	cluster *Cluster
@@ -27,12 +27,11 @@ type Stream struct {
 type decoder struct {
 	source source
 	page   []Row
-	last   []byte // names of the last row of the page; nil before the first
+	last   []byte // names of the last row of the page; nil before the first page
 	more   bool
 }
 
-// Open begins to read a month. What can't be asked is left out, and in Missing. A month of which nothing is known has no
-// rows.
+// Open begins reading a month. Nodes that can't be asked are left out, and listed in Missing. An unknown month has no rows.
 func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, cluster: c, query: q}
 	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
@@ -58,10 +57,10 @@ func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	return s, ctx.Err()
 }
 
-// Missing names the nodes whose counts are not, or not all, in what was read until now.
+// Missing names the nodes whose counts are missing, in whole or in part, from what was read so far.
 func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
 
-// Next reads the next row; false: there is none. The row holds for ever.
+// Next reads the next row; ok is false at the end. The row stays valid.
 func (s *Stream) Next() (row Row, ok bool) {
 	least := -1
 	for i, r := range s.heads {
@@ -90,7 +89,7 @@ func (s *Stream) Next() (row Row, ok bool) {
 	return row, true
 }
 
-// fill reads the next page of r. What fails is missing from there on.
+// fill reads the next page of r. If that fails, the rest of the ledger is missing.
 func (s *Stream) fill(r *decoder) {
 	if !r.more {
 		return
@@ -124,7 +123,7 @@ func (s *Stream) miss(node string) {
 	}
 }
 
-// readPage reads all rows of a page. They refer to it.
+// readPage reads all rows of a page. They refer to the page's memory.
 func readPage(page []byte) (rows []Row, err error) {
 	err = eachRow(page, func(row *Row) bool {
 		rows = append(rows, *row)
@@ -134,7 +133,7 @@ func readPage(page []byte) (rows []Row, err error) {
 	return rows, err
 }
 
-// ask reads a page wherever it is.
+// ask reads a page from this node or another one.
 func (c *Cluster) ask(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
 	if at.ID == c.meter.cfg.Self {
 		return c.page(q)

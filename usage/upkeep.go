@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// writeInterval is how much of a bill a kill may lose.
+	// writeInterval is how often changes are written, so it bounds how much of a bill a kill may lose.
 	writeInterval = time.Second
-	// hangTime is how long writing may take before the disk counts as failing.
+	// hangTime is how long a write may take before the disk counts as failing.
 	hangTime = 5 * time.Second
-	// closeAfter is how long nothing was counted in a month that is not the current one before its ledger is closed. Costs of
-	// reservations are corrected for an hour.
+	// closeAfter is how long a past month must see no counts before its ledger is closed. The costs of reservations may be
+	// corrected for an hour.
 	closeAfter = 2 * time.Hour
-	// orderTime is how long the order of a ledger's rows is kept for those who read pages.
+	// orderTime is how long the order of a ledger's rows is kept for readers of pages.
 	orderTime = time.Minute
-	// maxBlocks is how many blocks are written in one transaction, of some kilobytes each.
+	// maxBlocks is the number of blocks, of a few kilobytes each, at which a transaction is written. A rewrite ignores it.
 	maxBlocks = 4096
 )
 
-// tend writes what has changed, once a second, and nothing while there is nothing.
+// tend writes changes once a second, and stays idle while there is nothing to do.
 func (m *Meter) tend(ctx context.Context) {
 	timer := time.NewTimer(writeInterval)
 	defer timer.Stop()
@@ -43,7 +43,7 @@ func (m *Meter) tend(ctx context.Context) {
 	}
 }
 
-// working reports whether there is something to look after.
+// working reports whether tend has something to do.
 func (m *Meter) working() bool { return len(m.inMemory()) > 0 || m.figures.failures.Load() > 0 }
 
 func (m *Meter) inMemory() []*ledger {
@@ -52,7 +52,7 @@ func (m *Meter) inMemory() []*ledger {
 	return slices.Clone(m.ledgers)
 }
 
-// Sync writes what has changed. When it returns nil, a crash forgets nothing that was counted before.
+// Sync writes what has changed. When it returns nil, a crash loses nothing that was counted before.
 func (m *Meter) Sync() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -77,7 +77,7 @@ func (m *Meter) sync() error {
 	return err
 }
 
-// write brings the file up to date. m.writing is held.
+// write brings the file up to date. m.writing must be held.
 func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err
@@ -114,8 +114,8 @@ func (m *Meter) isLive(l *ledger) bool {
 	return m.live[l.id.Month] == l
 }
 
-// load puts what this node counted before into memory, once, and removes what a killed process had begun to write. m.writing
-// is held.
+// load reads into memory what this node counted before, once, and removes ledgers that a killed process left half-written.
+// m.writing must be held.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil
@@ -152,7 +152,7 @@ func (m *Meter) load() error {
 		}
 		m.ledgers = append(m.ledgers, l)
 		if l.id.Source != m.cfg.Self {
-			continue // the directory was another node's: its months are kept, and closed when nothing was counted for a while
+			continue // the directory was another node's: its months are kept, and closed after a while without counts
 		}
 		if m.live[l.id.Month] == nil {
 			m.live[l.id.Month] = l
@@ -178,7 +178,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	var blocks []block
 	for shard := range shards {
 		blocks = l.take(blocks, shard)
-		// Written afresh it is written at once: half of it would replace all of it.
+		// A rewrite takes a single transaction, since half of it would replace everything.
 		if len(blocks) == 0 || shard < shards-1 && (l.afresh || len(blocks) < maxBlocks) {
 			continue
 		}
@@ -193,7 +193,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	return nil
 }
 
-// closeLedger replaces a ledger by pages that never change, and forgets it.
+// closeLedger replaces a ledger by pages that never change, and drops it from memory.
 func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Lock()
 	if m.live[l.id.Month] == l {
@@ -201,7 +201,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 		m.current.CompareAndSwap(l, nil)
 	}
 	m.mu.Unlock()
-	l.seal() // after no call finds it any more
+	l.seal() // no call can find it any more
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 	for p := (&pager{limit: pageSize}); p != nil; {
 		l.page(p)
 		err := m.file.Update(func(tx persist.Tx) error {
-			if pages == 0 { // what is left of an attempt that failed
+			if pages == 0 { // remove the remains of a failed attempt
 				if err := tx.Drop(c.bucket()); err != nil {
 					return err
 				}
@@ -239,14 +239,14 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// dropOld removes the oldest months beyond those kept. They are counted by what there is: a clock that was wrong once does not
-// make every month an old one.
+// dropOld removes the oldest months beyond those to keep. It counts the months that exist rather than going back from the
+// clock: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {
 	var old []copyID
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := copies(tx)
 		kept, last := 0, Month(-1)
-		for _, c := range slices.Backward(list) { // by month
+		for _, c := range slices.Backward(list) { // latest month first
 			if c.Month != last {
 				kept, last = kept+1, c.Month
 			}
@@ -265,7 +265,7 @@ func (m *Meter) dropOld() error {
 	return nil
 }
 
-// Close writes what has changed, closes the file and ends the goroutine. What is counted afterwards is lost.
+// Close writes what has changed, closes the file and ends the goroutine. Counts made afterwards are lost.
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()
