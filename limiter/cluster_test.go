@@ -423,7 +423,11 @@ func TestUsageOfOthers(t *testing.T) {
 			}
 		}
 		w.separate(w.nodes[0], w.nodes[1], true)
-		key := w.keyOf("r", w.nodes[1], nil)
+		key := w.keyOf("r", w.nodes[1], w.nodes[2])
+		if u, err := w.nodes[0].Adjust("r", []string{key}, 3, ""); err != nil || u.Limits[0].Used != 3 {
+			t.Errorf("by the standby: have %+v, %v", u, err)
+		}
+		w.separate(w.nodes[0], w.nodes[2], true)
 		if _, err := w.nodes[0].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}

@@ -181,7 +181,7 @@ func (c *journey) find(s *subject, h *rules.Hit) {
 			continue
 		}
 		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.until) {
-			s.way, s.to = s.next(m, true)
+			s.way, s.to = s.next(m)
 		}
 		if s.way != wayAlone || len(s.passed) == 0 || !now.Before(c.thaw) {
 			return

@@ -16,9 +16,8 @@ import (
 
 // errand is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type errand struct {
-	hi      uint64
-	hops    int  // how often it was passed on before it came to this node
-	standby bool // also ask the standby: it may have become the owner
+	hi   uint64
+	hops int // how often it was passed on before it came to this node
 	// here does the work with the counters here. It fails with counters.ErrShut if they have moved.
 	here func() error
 	// ask makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
@@ -26,8 +25,8 @@ type errand struct {
 	ask func(to ring.NodeID) error
 }
 
-// do has the owner of e's subject, which may be this node, do e. It fails with ErrNoOwner if no owner can be reached, or as e
-// fails.
+// do has the owner of e's subject, which may be this node, do e. The standby is asked too: it may have become the owner a
+// moment ago. It fails with ErrNoOwner if no owner can be reached, or as e fails.
 func (l *Limiter) do(ctx context.Context, e *errand) error {
 	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner may do it, so no node acts as the standby
 	if m == nil {
@@ -45,7 +44,7 @@ func (l *Limiter) do(ctx context.Context, e *errand) error {
 		case partitions.Frozen:
 			m.Ownership.Wait(ctx, partitionOf(e.hi))
 		default:
-			w, to := t.next(m, e.standby)
+			w, to := t.next(m)
 			if w != wayAsk && w != wayStandby || e.hops >= maxHops {
 				return ErrNoOwner
 			}

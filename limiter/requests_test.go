@@ -111,6 +111,33 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
+// A node that has not heard yet that the standby has become the owner adjusts, reserves and settles there.
+func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, requestRules)
+		asker, dead, owner := w.nodes[0], w.nodes[1], w.nodes[2]
+		key := w.keyOf("r", owner, nil)
+		p := w.partition("r", key)
+		w.change(func() { w.place[p].standby = owner.id })
+		w.separate(asker, dead, true)
+		stale := func() { asker.wrong.Store(p, dead.id) }
+		stale()
+		if u, err := asker.Adjust("r", []string{key}, 5, ""); err != nil || u.Limits[0].Used != 5 {
+			t.Errorf("adjust: have %+v, %v", u, err)
+		}
+		var a Answer
+		stale()
+		id, err := asker.reserveAs("a", key, 10, &a)
+		if err != nil || a.DecidedBy != ByForward {
+			t.Errorf("reserve: have %+v, %v", a, err)
+		}
+		stale()
+		if out, err := asker.Settle(id, nil); err != nil || owner.used("r", key) != 5 {
+			t.Errorf("settle: have %+v, %v", out, err)
+		}
+	})
+}
+
 // A node keeps a bounded number of answers. Beyond that it forgets the oldest one of a check; if all are of writes, it refuses
 // further writes.
 func TestAnswersAreBounded(t *testing.T) {

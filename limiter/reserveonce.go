@@ -35,7 +35,7 @@ func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = x.l.do(ctx, &errand{hi: hi, hops: r.hops, standby: true, here: func() (err error) {
+	err = x.l.do(ctx, &errand{hi: hi, hops: r.hops, here: func() (err error) {
 		id, err = x.here(ctx, r, hi, a)
 		return err
 	}, ask: func(to ring.NodeID) (err error) {

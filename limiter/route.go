@@ -48,9 +48,8 @@ func (t *trail) look(l *Limiter) partitions.Place {
 	return partitions.Nowhere
 }
 
-// next returns the node to ask next if the subject is not decided here. The standby comes last; standby says whether it may be
-// asked at all.
-func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
+// next returns the node to ask next if the subject is not decided here. The standby comes last.
+func (t *trail) next(m *member) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{t.hint, t.route.Owner, t.route.Other} {
 		if id != m.Self && t.opens(m, id) {
 			return wayAsk, id
@@ -59,7 +58,6 @@ func (t *trail) next(m *member, standby bool) (way, ring.NodeID) {
 	// During a move, the node that handed the partition over keeps a copy.
 	other, moving := t.route.Other, !t.route.Other.IsZero() && slices.Contains(t.tried, t.route.Owner)
 	switch id := t.route.Standby; {
-	case !standby:
 	case moving && other == m.Self && !t.acted:
 		return wayAct, other
 	case moving && other != m.Self && !t.leant && m.Peers.Reachable(other):
