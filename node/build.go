@@ -280,6 +280,7 @@ func (n *Node) listen() (err error) {
 		Regions:    n.cluster,
 		Loads:      n.loads,
 		Activity:   n.limiter.Activity,
+		History:    n.limiter.History,
 		Condition:  n.condition,
 		Health:     n.clusterHealth,
 		Figures: []figures.Source{
