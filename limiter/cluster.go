@@ -11,7 +11,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -162,7 +161,7 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	l := New(table, clock)
 	l.member = m
 	m.loans.init(l)
-	m.leases = leases{l, localcache.NewLeases(bound), grants.NewLedger(bound)}
+	m.leases = leases{l, localcache.NewLeases(bound), localcache.NewLedger(bound)}
 	m.done.Go(m.leases.tend)
 	return l, nil
 }

@@ -15,7 +15,7 @@
 // lineage it was taken in (gift.go).
 //
 // Before another node is asked, the subject's lease is spent, and a refusal that its owner made a moment ago is repeated
-// (package localcache). Questions carry wishes for leases; answers carry the leases that the owner debited (package grants).
+// (package localcache). Questions carry wishes for leases; answers carry the leases that the owner debited.
 // When a lease ends, what is left of it goes back the same way as a check's cost.
 //
 // If a node can't be asked, the next one on the subject's trail is (route.go): the node that the first one named, the other end

@@ -4,7 +4,6 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 )
 
@@ -45,7 +44,7 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == x.l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
+	r := localcache.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == x.l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = x.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true

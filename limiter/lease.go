@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -14,7 +13,7 @@ import (
 type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
-	granted *grants.Ledger
+	granted *localcache.Ledger
 }
 
 // termsOf returns the terms of leases for a hit's subject; none if it takes no leases.

@@ -28,7 +28,7 @@ type Leases struct {
 
 const (
 	leaseShards = 64
-	// minSubjects is the smallest bound on the subjects of Leases.
+	// minSubjects is the smallest bound on the subjects of Leases and of a Ledger.
 	minSubjects = 1024
 	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4

@@ -1,4 +1,4 @@
-package grants
+package localcache
 
 import (
 	"testing"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -33,7 +32,7 @@ func TestSize(t *testing.T) {
 	}
 	for _, tt := range tests {
 		a := Ask{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, OutThere: tt.there}
-		if have := Size(a, localcache.Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
+		if have := Size(a, Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}
 	}
@@ -41,7 +40,7 @@ func TestSize(t *testing.T) {
 
 func request(holder byte, want, remaining int64, l *algorithms.Limit) *Request {
 	op := counters.Op{Key: counters.Key{Hi: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
-	wish := localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
+	wish := Wish{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
 	return &Request{Holder: ring.NodeID{holder}, Lineage: 1, Mine: true, Nodes: 3, Wish: &wish, Ops: []counters.Op{op}}
 }
 
@@ -113,7 +112,7 @@ func TestSync(t *testing.T) {
 	if id, _ := b.Grant(0, r, yes); id != 0 {
 		t.Error("it has its part")
 	}
-	r.Wish.Seen, r.Wish.Held = first, []localcache.Held{{ID: first, Left: []int64{2}}}
+	r.Wish.Seen, r.Wish.Held = first, []Held{{ID: first, Left: []int64{2}}}
 	second, amounts := b.Grant(0, r, yes)
 	if second == 0 || amounts[0] != 4 {
 		t.Errorf("it has two left: have %v", amounts)

@@ -1,7 +1,6 @@
-package grants
+package localcache
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,18 +8,15 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
 const (
 	ledgerShards = 64
-	// minSubjects is the smallest bound on a ledger's subjects; maxOut bounds the grants of one subject that are out.
-	minSubjects = 1024
-	maxOut      = 4096
+	// maxOut bounds the grants of one subject that are out.
+	maxOut = 4096
 	// grace is how long after its end a grant may still come back: its holder ended it in time, and it is on the way.
 	grace = 500 * time.Millisecond
-	never = time.Duration(math.MaxInt64)
 )
 
 // Ledger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of a
@@ -85,7 +81,7 @@ type Request struct {
 	Holder  ring.NodeID
 	Lineage uint64 // of the partition's counters on this node
 	Mine    bool   // the wish's reports about grants refer to this process
-	Wish    *localcache.Wish
+	Wish    *Wish
 	Nodes   int // how many nodes divide limits
 	// Ops are the subject's limits. Their decisions say what remains; their costs don't matter.
 	Ops []counters.Op
@@ -136,7 +132,7 @@ func (b *Ledger) sync(s *subject, at time.Duration, r *Request) {
 		if !r.Mine || e.holder != r.Holder || e.id > r.Wish.Seen {
 			continue
 		}
-		held := slices.IndexFunc(r.Wish.Held, func(h localcache.Held) bool { return h.ID == e.id })
+		held := slices.IndexFunc(r.Wish.Held, func(h Held) bool { return h.ID == e.id })
 		if held < 0 {
 			e.until = min(e.until, at+grace)
 		}

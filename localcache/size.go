@@ -1,10 +1,9 @@
-package grants
+package localcache
 
 import (
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/localcache"
 )
 
 // Ask is a holder's wish for one limit, with what the owner knows of that limit.
@@ -17,7 +16,7 @@ type Ask struct {
 }
 
 // Size returns how many units of one limit to grant; zero for none.
-func Size(a Ask, t localcache.Terms) int64 {
+func Size(a Ask, t Terms) int64 {
 	capacity := a.Limit.Capacity()
 	used := capacity - min(a.Remaining, capacity)
 	large := min(a.Want, (int64(t.Threshold*float64(capacity))-used)/2)

@@ -1,4 +1,4 @@
-package grants
+package localcache
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -24,10 +23,10 @@ type network struct {
 	events  int
 	table   *counters.Table
 	book    *Ledger
-	terms   localcache.Terms
+	terms   Terms
 	key     []counters.Key
 	limits  []*algorithms.Limit
-	holders []*localcache.Leases
+	holders []*Leases
 	owner   ring.NodeID
 
 	ordered bool          // messages between two nodes keep their order
@@ -100,7 +99,7 @@ func (w *network) check(h int, cost []int64) {
 	s := w.holders[h]
 	outcome, receipt := s.Spend(w.at, w.owner, ops)
 	switch outcome {
-	case localcache.Spent:
+	case Spent:
 		if w.unspend && w.chance.IntN(3) == 0 {
 			// Another part of the check refuses a moment later.
 			w.after(time.Duration(w.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
@@ -110,7 +109,7 @@ func (w *network) check(h int, cost []int64) {
 		if receipt.Renew {
 			w.ask(h, make([]int64, len(cost)), true)
 		}
-	case localcache.Unknown:
+	case Unknown:
 		w.ask(h, cost, false)
 	}
 }
@@ -123,7 +122,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 	w.message(0, h, func() {
 		now := w.now()
 		yes := w.table.Take(now, ops) == counters.Admitted
-		g := localcache.Grant{}
+		g := Grant{}
 		if yes {
 			if !renewal {
 				w.admitted(cost)
@@ -134,7 +133,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 		}
 		w.message(1, h, func() {
 			came = true
-			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
 			if yes {
 				s.Admitted(sent, w.at, from, ops, g, renewal)
 			} else {
@@ -150,8 +149,8 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 }
 
 // grant grants a wish as an owner does.
-func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []counters.Op) localcache.Grant {
-	g := localcache.Grant{EndsIn: wish.Terms.TTL}
+func (w *network) grant(h int, now algorithms.Now, wish *Wish, ops []counters.Op) Grant {
+	g := Grant{EndsIn: wish.Terms.TTL}
 	for i := range ops {
 		l := ops[i].Limit
 		if l.Kind != algorithms.TokenBucket {
@@ -263,13 +262,13 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
 		w.key = append(w.key, counters.Key{Hi: 12345, Lo: uint64(i + 1)})
 	}
-	w.terms = localcache.Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
-		TTL: max(localcache.MinTTL, window/20)}
+	w.terms = Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
+		TTL: max(MinTTL, window/20)}
 	if w.chance.IntN(3) == 0 {
 		w.terms.TTL = 10 * w.terms.TTL
 	}
 	for range 1 + w.chance.IntN(4) {
-		w.holders = append(w.holders, localcache.NewLeases(0))
+		w.holders = append(w.holders, NewLeases(0))
 	}
 	return w
 }
@@ -389,7 +388,7 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
-	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
+	wish := &Wish{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
 	id, amounts := b.Grant(1, &Request{Lineage: 1, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
@@ -429,20 +428,20 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	defer w.table.Close()
 	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000, Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
 	w.limits, w.key = []*algorithms.Limit{limit}, w.key[:1]
-	w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+	w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 	for len(w.holders) < 6 {
-		w.holders = append(w.holders, localcache.NewLeases(0))
+		w.holders = append(w.holders, NewLeases(0))
 	}
-	held := func(h int) []localcache.Held {
+	held := func(h int) []Held {
 		wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
 		return wish.Held
 	}
-	spend := func(h int, cost int64) (localcache.Receipt, bool) {
+	spend := func(h int, cost int64) (Receipt, bool) {
 		if cost == 0 {
-			return localcache.Receipt{}, false
+			return Receipt{}, false
 		}
 		outcome, receipt := w.holders[h].Spend(w.at, w.owner, w.ops([]int64{cost}))
-		return receipt, outcome == localcache.Spent
+		return receipt, outcome == Spent
 	}
 	var step func()
 	step = func() {
@@ -497,7 +496,7 @@ func (w *network) hoard(h int) {
 		w.table.Peek(now, ops)
 		g := w.grant(h, now, &wish, ops)
 		w.message(1, h, func() {
-			w.holders[h].Admitted(sent, w.at, localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
+			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -512,18 +511,18 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			defer w.table.Close()
 			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
-			w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
-			w.holders = []*localcache.Leases{localcache.NewLeases(0), localcache.NewLeases(0)}
-			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
+			from := Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
-			grant := func(h int, want int64) (g localcache.Grant) {
+			grant := func(h int, want int64) (g Grant) {
 				wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
 				wish.Want = []int64{want}
 				ops := w.ops([]int64{0})
 				w.table.Peek(w.now(), ops)
 				return w.grant(h, w.now(), &wish, ops)
 			}
-			come := func(h int, sent time.Duration, g localcache.Grant) {
+			come := func(h int, sent time.Duration, g Grant) {
 				ops := w.ops([]int64{0})
 				ops[0].Decision.Allowed = true
 				w.holders[h].Admitted(sent, w.at, from, ops, g, false)
@@ -535,12 +534,12 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			pass(45 * time.Millisecond)    // meanwhile the bucket refills a little
 			sent := w.at
 			g := grant(0, 2_500)
-			var receipt localcache.Receipt
+			var receipt Receipt
 			spent := w.ops([]int64{2_500})
 			if !late {
 				come(0, sent, g)
-				outcome := localcache.Unknown
-				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != localcache.Spent {
+				outcome := Unknown
+				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != Spent {
 					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)
 				}
 			} else {
@@ -557,7 +556,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			}
 			// Spend everything at once.
 			for _, n := range []int64{2_500, 10} {
-				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == localcache.Spent {
+				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == Spent {
 					w.admitted([]int64{n})
 				}
 			}
@@ -579,7 +578,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
+	wish := &Wish{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
 	at := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
