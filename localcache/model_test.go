@@ -22,7 +22,7 @@ type network struct {
 	queue   []event
 	events  int
 	table   *counters.Table
-	book    *Ledger
+	book    *LeaseLedger
 	terms   Terms
 	key     []counters.Key
 	limits  []*algorithms.Limit
@@ -117,7 +117,7 @@ func (w *network) check(h int, cost []int64) {
 // ask sends a question to the owner.
 func (w *network) ask(h int, cost []int64, renewal bool) {
 	s, ops, sent := w.holders[h], w.ops(cost), w.at
-	wish, ok := s.Wish(w.at, w.owner, w.terms, ops, 1)
+	request, ok := s.Request(w.at, w.owner, w.terms, ops, 1)
 	came := false
 	w.message(0, h, func() {
 		now := w.now()
@@ -128,7 +128,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 				w.admitted(cost)
 			}
 			if ok {
-				g = w.grant(h, now, &wish, ops)
+				g = w.grant(h, now, &request, ops)
 			}
 		}
 		w.message(1, h, func() {
@@ -148,9 +148,9 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 	})
 }
 
-// grant grants a wish as an owner does.
-func (w *network) grant(h int, now algorithms.Now, wish *Wish, ops []counters.Op) Grant {
-	g := Grant{EndsIn: wish.Terms.TTL}
+// grant grants a request as an owner does.
+func (w *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []counters.Op) Grant {
+	g := Grant{EndsIn: request.Terms.TTL}
 	for i := range ops {
 		l := ops[i].Limit
 		if l.Kind != algorithms.TokenBucket {
@@ -158,7 +158,7 @@ func (w *network) grant(h int, now algorithms.Now, wish *Wish, ops []counters.Op
 		}
 		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
 	}
-	r := Request{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, Mine: wish.Process == networkProcess, Wish: wish, Nodes: len(w.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Process == networkProcess, Lease: request, Nodes: len(w.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = w.book.Grant(w.at, &r, func(ops []counters.Op) bool { return w.table.Take(now, ops) == counters.Admitted })
 	return g
 }
@@ -253,7 +253,7 @@ type networkCase struct {
 }
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
-	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLedger(0), owner: ring.NodeID{99},
+	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLeaseLedger(0), owner: ring.NodeID{99},
 		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
@@ -385,11 +385,11 @@ func TestG3_ModelOfLeases(t *testing.T) {
 
 // A grant comes back once, and no more of each limit than was granted, whatever the message says.
 func TestReturnNamesALimitTwice(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
-	wish := &Wish{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
-	id, amounts := b.Grant(1, &Request{Lineage: 1, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
+	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
 	}
@@ -432,9 +432,9 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	for len(w.holders) < 6 {
 		w.holders = append(w.holders, NewLeases(0))
 	}
-	held := func(h int) []Held {
-		wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
-		return wish.Held
+	held := func(h int) []HeldGrant {
+		request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+		return request.Held
 	}
 	spend := func(h int, cost int64) (Receipt, bool) {
 		if cost == 0 {
@@ -489,12 +489,12 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 // hoard asks for as much as there is.
 func (w *network) hoard(h int) {
 	ops, sent := w.ops([]int64{w.limits[0].Burst}), w.at
-	wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, ops, 1)
+	request, _ := w.holders[h].Request(w.at, w.owner, w.terms, ops, 1)
 	ops[0].Cost = 0
 	w.message(0, h, func() {
 		now := w.now()
 		w.table.Peek(now, ops)
-		g := w.grant(h, now, &wish, ops)
+		g := w.grant(h, now, &request, ops)
 		w.message(1, h, func() {
 			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
@@ -516,11 +516,11 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			from := Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
 			grant := func(h int, want int64) (g Grant) {
-				wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
-				wish.Want = []int64{want}
+				request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+				request.Want = []int64{want}
 				ops := w.ops([]int64{0})
 				w.table.Peek(w.now(), ops)
-				return w.grant(h, w.now(), &wish, ops)
+				return w.grant(h, w.now(), &request, ops)
 			}
 			come := func(h int, sent time.Duration, g Grant) {
 				ops := w.ops([]int64{0})
@@ -576,18 +576,18 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 // A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
 // gives a busy subject many small grants reads all of them on each question, and has room for a bounded number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	wish := &Wish{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
 	at := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &Request{Holder: ring.NodeID{1}, Lineage: 1, Mine: true, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}
+		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(at, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		wish.Seen = id // nothing is held
+		request.Seen = id // nothing is held
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.

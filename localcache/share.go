@@ -30,8 +30,8 @@ func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }
 
-// Nothing returns a limit's answer to a cost on a node that has no share of it.
-func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+// NoShare returns a limit's answer to a cost on a node that has no share of it.
+func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
 		return algorithms.Decision{Allowed: true}
@@ -41,9 +41,9 @@ func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	return algorithms.Decision{RetryAfter: untilTurn(l, now)}
 }
 
-// Told turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
+// Unscaled turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
 // allowed once the owner is back.
-func Told(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+func Unscaled(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
 		d.RetryAfter = untilTurn(l, now)
 	}
