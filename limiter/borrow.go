@@ -111,7 +111,7 @@ func anyShort(limits []LimitAnswer) bool {
 func (x *loans) notifyOwner(q *Query, h *rules.Hit) {
 	m := x.l.member
 	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
-	here := r.Place == partitions.Held
+	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
@@ -131,7 +131,7 @@ func (x *loans) borrow(n *subjectRef) {
 	}
 	now := x.l.clock.Now()
 	for _, d := range x.dividedLimits(n, now) {
-		if r := m.Ownership.Route(d.partition); r.Place == partitions.Held && m.Authority() {
+		if r := m.Ownership.Route(d.partition); r.Place == partitions.Here && m.Authority() {
 			x.borrowFor(n, &d, now)
 		}
 	}

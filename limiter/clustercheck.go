@@ -166,7 +166,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.member
 	for ; ; s.turns++ {
 		place := s.locate(c.limiter)
-		if place == partitions.Held {
+		if place == partitions.Here {
 			s.way = wayHere
 			return
 		}
@@ -390,7 +390,7 @@ func (c *clusterCheck) takeAnswer(s *subject, a *ask, came bool) {
 		s.from = a
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
-		s.absence = partitions.Powerless
+		s.absence = partitions.WithoutAuthority
 	case a.status == unreachable:
 		c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
 	case a.status == undecided:

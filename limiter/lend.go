@@ -54,7 +54,7 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 	}
 	route := m.Ownership.Route(d.partition)
 	switch {
-	case passed || route.Place == partitions.Held:
+	case passed || route.Place == partitions.Here:
 		x.lendLater(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {

@@ -77,12 +77,12 @@ func (l *Limiter) refund(list []refund) {
 	var frozen []refund
 	for i := range list {
 		g := &list[i]
-		r := partitions.Route{Place: partitions.Held}
+		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
 			r = m.Ownership.Route(partitionOf(g.hi))
 		}
 		switch {
-		case r.Place == partitions.Held:
+		case r.Place == partitions.Here:
 			g.credit(l)
 		case g.hops > maxHops:
 			l.reservations.countLost(g)

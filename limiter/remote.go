@@ -34,7 +34,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
 	}
 	for ; ctx.Err() == nil && t.turns < maxTurns; t.turns++ {
 		switch t.locate(l) {
-		case partitions.Held:
+		case partitions.Here:
 			if !m.Authority() {
 				return ErrNoOwner
 			}

@@ -34,16 +34,16 @@ type candidates struct {
 	turns        int              // at most maxTurns
 }
 
-// locate returns where the subject is decided now. Held means here; Frozen means here or elsewhere, after the hand-off.
+// locate returns where the subject is decided now. Frozen means here or elsewhere, after the hand-off.
 func (t *candidates) locate(l *Limiter) partitions.Place {
 	p := partitionOf(t.hi)
 	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
-		return partitions.Held
+		return partitions.Here
 	}
 	t.route = l.member.Ownership.Route(p)
 	if place := t.route.Place; mine || place == partitions.Elsewhere {
-		return place // Held: the gate has just opened
+		return place // Here: the gate has just opened
 	}
 	return partitions.Nowhere
 }

@@ -185,7 +185,7 @@ func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
 			return
 		}
 		r, p := m.whereabouts(q.ops)
-		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
+		if r.Place == partitions.Here && m.Authority() && turn < maxTurns {
 			continue // the partition has just arrived
 		}
 		// Without authority this node could not decide it after the hand-off either.
@@ -209,7 +209,7 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 		if n == p || r.Place == partitions.Frozen {
 			continue
 		}
-		if next := m.Ownership.Route(n); r.Place == partitions.Held || next.Place == partitions.Frozen {
+		if next := m.Ownership.Route(n); r.Place == partitions.Here || next.Place == partitions.Frozen {
 			r, p = next, n
 		}
 	}
@@ -224,7 +224,7 @@ func (v *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 	v.reply.revision, v.reply.version = r.Revision, l.version()
 	v.reply.status = notOwner
 	if r.Place != partitions.Elsewhere {
-		if r.Place == partitions.Held || !m.Authority() {
+		if r.Place == partitions.Here || !m.Authority() {
 			v.reply.status = noAuthority
 		}
 		return false
@@ -244,7 +244,7 @@ func (v *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 	}
 	why := partitions.Unreachable
 	if v.reply.status == noAuthority || r.Owner == v.from {
-		why = partitions.Powerless
+		why = partitions.WithoutAuthority
 	}
 	if q.flags&flagStandby != 0 && v.decideAsStandby(l, why) {
 		v.sendReply(to)

@@ -185,7 +185,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 		r.Owner = id.(ring.NodeID)
 	}
 	if r.Owner == n.id {
-		if r.Place = partitions.Held; at.frozen {
+		if r.Place = partitions.Here; at.frozen {
 			r.Place = partitions.Frozen
 		}
 	}

@@ -73,7 +73,7 @@ func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
 			return false
 		}
 		for _, owner := range [...]int{from, to} {
-			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.Powerless && owner == from) {
+			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.WithoutAuthority && owner == from) {
 				return false
 			}
 		}
