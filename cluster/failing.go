@@ -36,9 +36,9 @@ func (w *watchedLogs) note(err error) error {
 	return err
 }
 
-// standBack is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could. The
-// first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
-func (c *crew) standBack() {
+// deferElections is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could.
+// The first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
+func (c *crew) deferElections() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
@@ -59,7 +59,7 @@ func (c *crew) standBack() {
 			back = want
 		}
 		if stuck {
-			c.handLeadOn(c.ctx)
+			c.transferLead(c.ctx)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (c *founder) clearHalfFounded() error {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
+	alone := c.cfg.foundsAlone() && c.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}

@@ -57,7 +57,7 @@ func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &c.honours
 	s := c.State()
 	h.want(standingOf(s), c.machine.ruled.Load())
-	if h.next.Version > 0 && c.giver.Honoured(ctx, h.index) {
+	if h.next.Version > 0 && c.giver.AppliedByAll(ctx, h.index) {
 		h.got()
 	}
 	return s, h.reached.Version

@@ -106,9 +106,9 @@ func (c *crew) Split() bool {
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
-// goneAstray stops this node from applying, because its state differs from a majority's. A leader hands over the lead
+// stopDiverged stops this node from applying, because its state differs from a majority's. A leader hands over the lead
 // first.
-func (c *crew) goneAstray(r authority.Request) {
-	c.handLeadOn(c.ctx)
+func (c *crew) stopDiverged(r authority.Request) {
+	c.transferLead(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})
 }

@@ -143,7 +143,7 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	}
 	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
 	// keeps pace with the majority is left behind.
-	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
+	if !c.giver.AwaitMajority(ctx, c.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is

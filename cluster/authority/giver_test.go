@@ -338,7 +338,7 @@ func TestFollowed(t *testing.T) {
 		index := r.Applied + 2
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			if g.Followed(ctx, index) {
+			if g.AwaitMajority(ctx, index) {
 				t.Fatal("nobody has applied it")
 			}
 			cancel()
@@ -348,7 +348,7 @@ func TestFollowed(t *testing.T) {
 			t.Errorf("%d questions are left that nobody waits for", have)
 		}
 		told := make(chan bool, 1)
-		go func() { told <- g.Followed(t.Context(), index) }()
+		go func() { told <- g.AwaitMajority(t.Context(), index) }()
 		synctest.Wait()
 		r.Applied = index
 		g.Answer(t.Context(), r)
