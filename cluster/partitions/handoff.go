@@ -161,7 +161,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool,
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
 		case pt.phase == flipping:
-			delete(k.followers.followerOf(node).parts, p)
+			k.followers.followerOf(node).parts[p] = nil
 			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
 		case taken[p]:
