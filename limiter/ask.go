@@ -29,21 +29,21 @@ type ask struct {
 	done     chan struct{} // capacity 1; signals that the answer is there
 
 	// The answer, written before done is signalled.
-	leased   bool // answered from a lease; receipt says which
-	receipt  localcache.Receipt
-	err      error // the question was not delivered, or not answered
-	status   status
-	revision int64
-	version  int64
-	hint     ring.NodeID
-	standby  bool
-	admitted bool
-	decider  ring.NodeID
-	process  uint64
-	steady   int64
-	lineages []uint64
-	windows  []int64 // by op
-	used     []int64 // by op
+	leased      bool // answered from a lease; receipt says which
+	receipt     localcache.Receipt
+	err         error // the question was not delivered, or not answered
+	status      status
+	revision    int64
+	version     int64
+	hint        ring.NodeID
+	standby     bool
+	admitted    bool
+	decider     ring.NodeID
+	incarnation uint64
+	steady      int64
+	lineages    []uint64
+	windows     []int64 // by op
+	used        []int64 // by op
 }
 
 // The states of an ask.
@@ -91,7 +91,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 		}
 		i = last
 	}
-	a.standby, a.decider, a.process, a.steady = r.standby, r.decider, r.process, r.steady
+	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
 	a.admitted = r.admitted[i]
 	a.lineages = append(a.lineages[:0], r.lineages...)
 	a.windows, a.used = a.windows[:0], a.used[:0]
@@ -250,7 +250,7 @@ func (a *ask) rollBack(l *Limiter) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := subjectOps(ops[first:])
-		g := refund{debit: debit{hi: ops[first].Key.Hi, process: a.process, lineage: a.lineages[subject], steady: a.steady}}
+		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if took(&ops[i]) {
 				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])

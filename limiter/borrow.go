@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -110,7 +111,7 @@ func anyShort(limits []LimitAnswer) bool {
 // another.
 func (x *loans) notifyOwner(q *Query, h *rules.Hit) {
 	m := x.l.member
-	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
+	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return

@@ -538,10 +538,10 @@ func TestGiftsAreLooked(t *testing.T) {
 			gift debit
 			want int64
 		}{
-			{"another process", debit{process: n.process + 1, lineage: lineage}, 5},
-			{"another lineage", debit{process: n.process, lineage: lineage + 1}, 5},
-			{"no lineage", debit{process: n.process, lineage: 0}, 5},
-			{"as it was taken", debit{process: n.process, lineage: lineage}, 0},
+			{"another process", debit{incarnation: n.incarnation + 1, lineage: lineage}, 5},
+			{"another lineage", debit{incarnation: n.incarnation, lineage: lineage + 1}, 5},
+			{"no lineage", debit{incarnation: n.incarnation, lineage: 0}, 5},
+			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
 			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
 			n.ServeFor(w.nodes[0].id, MethodGive, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})

@@ -177,7 +177,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		c.setDeadlines(now)
 		// Without authority this node could not decide the subject after the hand-off either.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, partitionOf(s.hi)) })
+			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
 		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.deadline) {
@@ -229,7 +229,7 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.local = c.local[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(partitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
+		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
 		c.local = append(c.local, c.ops(s)...)
 	}
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.local, c.peek)
@@ -392,13 +392,13 @@ func (c *clusterCheck) takeAnswer(s *subject, a *ask, came bool) {
 	case a.status == noAuthority:
 		s.absence = partitions.WithoutAuthority
 	case a.status == unreachable:
-		c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
+		c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
 	case a.status == undecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.redirect(a.to, a.hint)
 		if !a.hint.IsZero() {
-			c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
+			c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
 		}
 	}
 }

@@ -1,5 +1,7 @@
 package limiter
 
+import "github.com/rlnode/rlnode/ring"
+
 // fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
 // It reports whether the check is decided.
 func (c *clusterCheck) fold() bool {
@@ -68,7 +70,7 @@ func (c *clusterCheck) rollBack() {
 // rollBackHere gives s's cost back to the counters here, if they are still the ones it came from.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	if l.member.Ownership.Lineage(partitionOf(s.hi)) != s.lineage {
+	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {
 		return
 	}
 	ops := c.ops(s)

@@ -25,7 +25,7 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		hi: 1, lineage: 2, process: 3, steady: 4, when: []int64{7},
+		hi: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
 		ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limit, Cost: 6}},
 	}
 	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
@@ -54,7 +54,7 @@ func TestGolden(t *testing.T) {
 		}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
-		message("activity", &NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

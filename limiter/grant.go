@@ -47,7 +47,7 @@ func (x *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, l
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Process == x.l.process, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == x.l.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = x.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
@@ -95,7 +95,7 @@ func (w *leaseRequest) code(c *wire.Coder) {
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
 	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &w.Process)
+	wire.Fixed(c, &w.Incarnation)
 	wire.Number(c, &w.Seen, math.MaxInt64)
 	codeAmounts(c, &w.Want, math.MaxInt64)
 	wire.List(c, &w.Held, maxHeldGrants, 2, func(h *localcache.HeldGrant) {

@@ -61,7 +61,7 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags, a.q.version = flagIgnoreNewer, x.l.version()
-	a.q.revision = m.Ownership.Route(partitionOf(ops[0].Key.Hi)).Revision
+	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
@@ -119,7 +119,7 @@ func (x *leases) takeReply(asks []*ask, sent time.Duration, r *reply, err error)
 				g = r.grants[i].Grant
 			}
 		}
-		from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
+		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lineages[subject]}
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			x.held.Admitted(sent, at, from, ops, g, a.renewal)
@@ -190,7 +190,7 @@ func (x *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
-		d := debit{hi: e.Ops[0].Key.Hi, process: e.Source.Process, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
 	x.l.refund(list)

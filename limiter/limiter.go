@@ -17,16 +17,16 @@ import (
 
 // Limiter decides checks. All methods may be called concurrently.
 type Limiter struct {
-	table   *counters.Table
-	clock   *Clock
-	inForce atomic.Pointer[activeRules]
-	top     *top
-	answers atomic.Uint32 // number of Answers seen so far; see stripes
-	member  *member       // nil for a standalone node
-	process uint64        // random; identifies this process's counts and readings of its clock
-	began   time.Time
-	rounds  rounds
-	meter   Meter // counts admitted cost for billing; may be nil
+	table       *counters.Table
+	clock       *Clock
+	inForce     atomic.Pointer[activeRules]
+	top         *top
+	answers     atomic.Uint32 // number of Answers seen so far; see stripes
+	member      *member       // nil for a standalone node
+	incarnation uint64        // random; identifies this process's counts and readings of its clock
+	began       time.Time
+	rounds      rounds
+	meter       Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests
@@ -53,7 +53,7 @@ type activeRules struct {
 // New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
 // rules. If clock is nil, only the methods that take the time as an argument may be called.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
+	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), began: time.Now()}
 	l.reservations.l, l.requests.deciding = l, make(map[counters.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.ownKey[:]) // never fails
 	return l

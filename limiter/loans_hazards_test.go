@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -356,7 +357,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, hi := partitionOf(u.Hash.Hi), u.Hash.Hi
+			p, hi := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
 			for _, name := range []string{"ap", "us"} {
 				e.all[name].killWhenConfirmed(p, seed)
 			}

@@ -46,7 +46,7 @@ func someChange() *change {
 func someWishes() []leaseRequest {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
-		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Process: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
+		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
 			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
 		{hi: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
 	}
@@ -54,14 +54,14 @@ func someWishes() []leaseRequest {
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{hi: 1, process: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+		{debit: debit{hi: 1, incarnation: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
 		{debit: debit{hi: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
 func someReply() *reply {
 	return &reply{
-		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, process: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
+		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
@@ -262,7 +262,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{
-		debit: debit{hi: 1, lineage: 2, process: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{hi: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))

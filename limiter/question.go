@@ -7,7 +7,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // The messages between limiters.
@@ -131,6 +130,3 @@ func subjectsOf(ops []counters.Op) (n int) {
 	}
 	return n
 }
-
-// partitionOf returns the partition of a subject.
-func partitionOf(hi uint64) int { return ring.PartitionOf(hi) }

@@ -14,11 +14,11 @@ import (
 
 // debit is what was taken of one subject, where, and when: enough to give it back.
 type debit struct {
-	hi      uint64
-	process uint64 // of the node that decided; steady is a reading of its clock
-	lineage uint64 // of the counters at that time; zero if nothing can be given back
-	steady  int64
-	ops     []counters.Op // ops that took their cost
+	hi          uint64
+	incarnation uint64 // of the node that decided; steady is a reading of its clock
+	lineage     uint64 // of the counters at that time; zero if nothing can be given back
+	steady      int64
+	ops         []counters.Op // ops that took their cost
 	// when is, by op: for a window, its number; for a log, the time of the entry relative to steady; for what a reservation
 	// took of a bucket or a log, Decision.ResetAfter.
 	when []int64
@@ -26,7 +26,7 @@ type debit struct {
 
 func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.hi)
-	wire.Fixed(c, &d.process)
+	wire.Fixed(c, &d.incarnation)
 	wire.Fixed(c, &d.lineage)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, leastOp-1, func(op *counters.Op) {
@@ -79,7 +79,7 @@ func (l *Limiter) refund(list []refund) {
 		g := &list[i]
 		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(partitionOf(g.hi))
+			r = m.Ownership.Route(ring.PartitionOf(g.hi))
 		}
 		switch {
 		case r.Place == partitions.Here:
@@ -111,7 +111,7 @@ func (l *Limiter) refund(list []refund) {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
 		defer cancel()
 		for i := range frozen {
-			m.Ownership.Wait(ctx, partitionOf(frozen[i].hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))
 		}
 		l.refund(frozen)
 	})
@@ -127,7 +127,7 @@ func (g *refund) credit(l *Limiter) {
 		l.reservations.countLost(g)
 		return
 	}
-	now, sameProcess := l.clock.Now(), g.process == l.process
+	now, sameProcess := l.clock.Now(), g.incarnation == l.incarnation
 	give := func(i int, cost int64) {
 		op := &g.ops[i]
 		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}

@@ -42,7 +42,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.Wait(ctx, partitionOf(e.hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(e.hi))
 		default:
 			w, to := t.next(m)
 			if w != wayAsk && w != wayAskStandby || e.hops >= maxHops {

@@ -62,11 +62,11 @@ type reply struct {
 	hint     ring.NodeID // with notMine or unreachable: the owner, zero if not known
 
 	// The rest is set only with decided.
-	standby  bool        // a standby decided
-	decider  ring.NodeID // the node that decided
-	process  uint64      // of the decider: only this process can interpret readings of its clock
-	steady   int64       // time of the decision on the decider's clock
-	lineages []uint64    // by subject; zero if nothing can be given back
+	standby     bool        // a standby decided
+	decider     ring.NodeID // the node that decided
+	incarnation uint64      // of the decider: only this process can interpret readings of its clock
+	steady      int64       // time of the decision on the decider's clock
+	lineages    []uint64    // by subject; zero if nothing can be given back
 	// admitted is by check. Nothing follows a refusal: the remaining checks are refused too. If the last one listed was
 	// admitted, the checks left out must ask again.
 	admitted []bool
@@ -111,7 +111,7 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	}
 	c.Bool(&r.standby)
 	c.Raw(r.decider[:])
-	wire.Fixed(c, &r.process)
+	wire.Fixed(c, &r.incarnation)
 	wire.Fixed(c, &r.steady)
 	wire.List(c, &r.lineages, subjects, 8, func(v *uint64) { wire.Fixed(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)

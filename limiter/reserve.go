@@ -126,10 +126,10 @@ func (x *reservations) debitOf(hi uint64, decision *subjectDecision, ops []count
 	at, subject := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
-		d.lineage, d.process, d.steady = decision.lineage, x.l.process, decision.when.Steady
+		d.lineage, d.incarnation, d.steady = decision.lineage, x.l.incarnation, decision.when.Steady
 	case undoAsked:
 		at, subject = findSubject(decision.from.q.ops, hi)
-		d.lineage, d.process, d.steady = decision.from.lineages[subject], decision.from.process, decision.from.steady
+		d.lineage, d.incarnation, d.steady = decision.from.lineages[subject], decision.from.incarnation, decision.from.steady
 	}
 	for j := range ops {
 		op := &ops[j]

@@ -36,7 +36,7 @@ type candidates struct {
 
 // locate returns where the subject is decided now. Frozen means here or elsewhere, after the hand-off.
 func (t *candidates) locate(l *Limiter) partitions.Place {
-	p := partitionOf(t.hi)
+	p := ring.PartitionOf(t.hi)
 	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here

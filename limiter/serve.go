@@ -131,7 +131,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	q := &v.question
 	v.reply.reset()
 	v.reply.version = l.version()
-	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
+	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
 	if v.refuseOldRules(l) || !waits && v.decideAsOwner(l) {
 		v.sendReply(to)
@@ -202,10 +202,10 @@ func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
 // whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
 // elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
-	p = partitionOf(ops[0].Key.Hi)
+	p = ring.PartitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
 	for i := range ops {
-		n := partitionOf(ops[i].Key.Hi)
+		n := ring.PartitionOf(ops[i].Key.Hi)
 		if n == p || r.Place == partitions.Frozen {
 			continue
 		}
@@ -231,7 +231,7 @@ func (v *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 	}
 	v.reply.hint = r.Owner
 	for i := range q.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
+		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
 		}
 	}
@@ -292,7 +292,7 @@ func (v *servedAsk) decideAsOwner(l *Limiter) bool {
 	// Read the lineages first. If one changes meanwhile, what is taken now is not given back to the next one.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
-			r.lineages = append(r.lineages, m.Ownership.Lineage(partitionOf(q.ops[i].Key.Hi)))
+			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
 		}
 	}
 	r.status = decided
@@ -309,7 +309,7 @@ func (v *servedAsk) decideAsOwner(l *Limiter) bool {
 	}
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.process, r.steady = false, m.Self, l.process, now.Steady
+	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady
 	return true
 }
 
@@ -348,7 +348,7 @@ func (v *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, l.process, now.Steady
+	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
 	return true
 }
 
@@ -415,7 +415,7 @@ func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, ti
 	}
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
-		p, lineage := partitionOf(ops[first].Key.Hi), uint64(0)
+		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)
 		}

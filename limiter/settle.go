@@ -160,7 +160,7 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 
 // sameLineage reports whether the subject's counters here are of that lineage.
 func (l *Limiter) sameLineage(hi, lineage uint64) bool {
-	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(partitionOf(hi)) == lineage
+	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
 }
 
 // excess returns how much more than reserved the i-th op of a subject really cost; negative if it cost less.
@@ -220,7 +220,7 @@ func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now)
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
 		return 0
-	case d.process == l.process:
+	case d.incarnation == l.incarnation:
 		return time.Duration(d.when[i] - (now.Steady - d.steady))
 	}
 	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(maxClockSkew))

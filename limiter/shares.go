@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -85,7 +86,7 @@ func (x *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divide
 		for _, limit := range h.Limits {
 			if loanable(r, limit) {
 				found = append(found, divided{
-					rule: r, limit: limit, key: counterKey(h, limit), active: b, partition: partitionOf(h.Subject.Hi),
+					rule: r, limit: limit, key: counterKey(h, limit), active: b, partition: ring.PartitionOf(h.Subject.Hi),
 				})
 			}
 		}

@@ -351,7 +351,7 @@ func (w *world) partition(rule, key string) int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return partitionOf(u.Hash.Hi)
+	return ring.PartitionOf(u.Hash.Hi)
 }
 
 // check makes a check at n now.

@@ -41,7 +41,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	at := time.Second
 	come := func(process uint64) {
 		s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.Admitted(at, at, Source{Owner: leaseOwner, Process: process, Lineage: process}, leaseOps(1),
+		s.Admitted(at, at, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
 			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	come(1)
@@ -61,7 +61,7 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
-	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	come := func(id uint64) {
 		s.Admitted(at, at, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
@@ -87,7 +87,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	if outcome, _ := s.Spend(at+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("within the first limit's time: have %d", outcome)
 	}
@@ -104,7 +104,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 // subject for ever.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
-	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	renewed := 0
 	for i := range 3 {
 		at := time.Duration(i+1) * 2 * time.Second
@@ -142,7 +142,7 @@ func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
 	if outcome, _ := s.Spend(at, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)

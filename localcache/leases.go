@@ -69,11 +69,11 @@ type HeldGrant struct {
 
 // LeaseRequest is what a node asks of the owner for a subject, and reports to it, with a question.
 type LeaseRequest struct {
-	Terms   Terms
-	Process uint64      // process of the owner that Seen and Held refer to
-	Seen    uint64      // ID of the last grant that arrived
-	Held    []HeldGrant // grants held here with IDs up to Seen; at most two
-	Want    []int64
+	Terms       Terms
+	Incarnation uint64      // process of the owner that Seen and Held refer to
+	Seen        uint64      // ID of the last grant that arrived
+	Held        []HeldGrant // grants held here with IDs up to Seen; at most two
+	Want        []int64
 }
 
 // Grant is a debit at the owner, as sent to the node that may spend it.
@@ -185,7 +185,7 @@ func (s *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []cou
 		s.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
-	w := LeaseRequest{Terms: t, Process: e.source.Process, Seen: e.seen, Want: make([]int64, len(ops))}
+	w := LeaseRequest{Terms: t, Incarnation: e.source.Incarnation, Seen: e.seen, Want: make([]int64, len(ops))}
 	some := false
 	for i := range ops {
 		d := &e.limits[i].demand

@@ -133,7 +133,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 		}
 		w.message(1, h, func() {
 			came = true
-			from := Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			if yes {
 				s.Admitted(sent, w.at, from, ops, g, renewal)
 			} else {
@@ -158,7 +158,7 @@ func (w *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []
 		}
 		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
 	}
-	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Process == networkProcess, Lease: request, Nodes: len(w.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(w.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = w.book.Grant(w.at, &r, func(ops []counters.Op) bool { return w.table.Take(now, ops) == counters.Admitted })
 	return g
 }
@@ -496,7 +496,7 @@ func (w *network) hoard(h int) {
 		w.table.Peek(now, ops)
 		g := w.grant(h, now, &request, ops)
 		w.message(1, h, func() {
-			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
+			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -513,7 +513,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
 			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
-			from := Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
 			grant := func(h int, want int64) (g Grant) {
 				request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
@@ -578,7 +578,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
 	at := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
