@@ -20,7 +20,7 @@ import (
 
 func entryOf(t testing.TB, e agreement.Entry) []byte {
 	t.Helper()
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		t.Fatal(err)
 	}

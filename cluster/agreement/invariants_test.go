@@ -159,7 +159,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 		s, other := New(), New()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			e := entryFor(t, s)
-			entry, err := Encode(e)
+			entry, err := This.Encode(e)
 			if rapid.Bool().Draw(t, "terms") {
 				entry, _, err = This.Propose(s, e)
 			}
@@ -179,7 +179,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v", err)
 				}
-				if other, err = Parse(b); err != nil {
+				if other, err = This.Parse(b); err != nil {
 					t.Fatalf("%v", err)
 				}
 				if c, _ := s.AppendBinary(nil); !bytes.Equal(b, c) {

@@ -86,11 +86,8 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	return err
 }
 
-// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
+// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
 // undamaged but this build can't read it.
-func Parse(b []byte) (*State, error) { return This.Parse(b) }
-
-// Parse is the inverse of AppendSnapshot.
 func (w *Build) Parse(b []byte) (*State, error) {
 	content, ok := wire.CutSum(b)
 	if !ok || len(content) == 0 {

@@ -67,7 +67,7 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 		s.mu.Unlock()
 		return agreement.Result{}, errors.New("not the leader")
 	}
-	b, _ := agreement.Encode(e)
+	b, _ := agreement.This.Encode(e)
 	var result agreement.Result
 	s.state, result = s.state.Apply(s.state.Index+1, b)
 	s.entries = append(s.entries, e)
@@ -108,7 +108,7 @@ func newSequence() *sequence {
 		agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
 		agreement.Boot{Node: id(1), Boot: 101}, agreement.Boot{Node: id(2), Boot: 102},
 	} {
-		b, _ := agreement.Encode(e)
+		b, _ := agreement.This.Encode(e)
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 	}
 	return s
@@ -193,7 +193,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.held = nil
-		b, _ := agreement.Encode(agreement.Reign{Number: 5})
+		b, _ := agreement.This.Encode(agreement.Reign{Number: 5})
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 		s.mu.Unlock()
 		close(held)

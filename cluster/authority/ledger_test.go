@@ -45,7 +45,7 @@ func (d *desk) lead(expect int) {
 
 func (d *desk) apply(e agreement.Entry) {
 	d.t.Helper()
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func (n *node) close() {
 // agree appends an entry to the log.
 func (f *fleet) agree(e agreement.Entry) {
 	f.t.Helper()
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		f.t.Fatal(err)
 	}
