@@ -232,7 +232,7 @@ func (l *debtLedger) debitOwn(p int, now algorithms.Now) {
 func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[counters.Key]int64) {
 	for key, d := range l.debts[p] {
 		if cost := d.missing(elsewhere[key]); cost > 0 {
-			if err := l.table.ObligeCopy(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
+			if err := l.table.Oblige(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
 				l.log.Warn("a debt is lost", "partition", p, "error", err)
 			}
 		}

@@ -115,9 +115,6 @@ type Keeper struct {
 	done        sync.WaitGroup
 }
 
-// The table and the ring must cut the key space into the same partitions: otherwise this does not compile.
-var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
-
 // message is a message from another keeper.
 type message struct {
 	*peer.Call

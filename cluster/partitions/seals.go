@@ -243,7 +243,7 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
-		if l.table.ObligeCopy(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
+		if l.table.Oblige(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
 			full = append(full, i)
 		}
 	}
@@ -253,16 +253,10 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 // noteKey is the key under which the last number of a node's seals in p is noted.
 func noteKey(p int, node ring.NodeID) counters.Key {
 	h := xxh3.Hash128Seed(node[:], noteSeed)
-	return counters.Key{Hi: uint64(p)<<(64-partitionBits) | h.Hi>>partitionBits, Lo: h.Lo}
+	return counters.Key{Hi: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Lo: h.Lo}
 }
 
-const (
-	noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
-	// partitionBits is how many bits of a key name its partition.
-	partitionBits = 12
-)
-
-var _ [1 << partitionBits]struct{} = [ring.Partitions]struct{}{}
+const noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
 
 // lastNumber returns the number of node's last seal that the counters of p include, and whether there is one.
 func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {

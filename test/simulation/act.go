@@ -166,7 +166,7 @@ func (p *process) pay(key counters.Key, d *debt) bool {
 		return false
 	}
 	if owner != p || d.absent {
-		if owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
+		if !owner.table.IsOpen(q) || owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
 		owner.touchLocked()
