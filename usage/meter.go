@@ -101,14 +101,14 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	if l == nil || !l.holds(wall) {
 		l = m.ledgerOf(wall)
 	}
-	hi, lo := place(subject, unit)
+	hi, lo := ledgerPlace(subject, unit)
 	return l.add(hi, lo, cost, checks)
 }
 
 // Enter is Add for a subject that may not have a row yet. It retains none of the strings. If there is no room, or key is nil
 // rather than empty, a subject without a row is counted among the others of rule and unit.
 func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	hi, lo := place(subject, unit)
+	hi, lo := ledgerPlace(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
 		if key == nil && l.add(hi, lo, cost, checks) {

@@ -117,7 +117,7 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 	}
 	l.replace(ctx, func() bool {
 		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
-		sleep(ctx, c.quiet.after/5)
+		sleep(ctx, c.limits.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
