@@ -198,7 +198,7 @@ func (c *core) tellGossip() {
 		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("gossip does not tell what has changed here", "error", err)
+		c.cfg.Logger.Warn("gossip can't announce what has changed here", "error", err)
 	}
 }
 

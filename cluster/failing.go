@@ -74,7 +74,7 @@ func (c *crew) standFor(late bool) bool {
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
 	}
 	if err := r.ReloadConfig(rc); err != nil {
-		c.cfg.Logger.Warn("the time until an election can't be changed", "error", err)
+		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
 	c.cfg.Logger.Warn("Raft's store", "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
@@ -85,7 +85,7 @@ func (c *crew) standFor(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (c *crew) noteStuck() {
 	c.holder.Revoke()
-	c.cfg.Logger.Error("this node stores and votes, and decides nothing as an owner any more", "error", c.machine.stuck.Load())
+	c.cfg.Logger.Error("this node still stores and votes, but decides nothing as an owner any more", "error", c.machine.stuck.Load())
 }
 
 // Stuck returns why this node applies nothing more; nil if it does.

@@ -269,7 +269,7 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 		return true, errors.New("this node has given its attempt up meanwhile")
 	}
 	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
-		return false, errors.New("there is one meanwhile")
+		return false, errors.New("there is one by now")
 	}
 	if err := c.tooMany(); err != nil {
 		return false, err

@@ -64,7 +64,7 @@ func (c *crew) transferLead(ctx context.Context) {
 		}
 		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.at)))
 		if err != nil {
-			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
+			c.cfg.Logger.Debug("leadership was not transferred", "error", err)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return done{}, fmt.Errorf("%w: this node leads still", ErrNoLeader)
+			return done{}, fmt.Errorf("%w: this node still leads", ErrNoLeader)
 		}
 		if d.Force {
 			c.crew.transferLead(ctx)

@@ -14,7 +14,7 @@ import (
 )
 
 // errDiverged means that a node's state differs from what a majority has made of the same entries.
-var errDiverged = errors.New("its state is not the one that a majority has made of the same entries: " +
+var errDiverged = errors.New("its state differs from what a majority made of the same entries: " +
 	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
 
 // tally collects the state hashes that nodes report with requests for authority, while this node leads.
@@ -93,7 +93,7 @@ func (c *crew) alarm(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes have made different states of the same entries, and no side is a majority: all go on; "+
+		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and no side is a majority: all continue; "+
 			"compare rlnode rules and rlnode members of each", "node", r.Node, "entry", r.Check.Index)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 )
 
 // Share returns how many of amount whole units the node with this rank (from 0), of that many nodes, may spend by itself. Parts
@@ -71,3 +72,10 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	}
 	return l.Window
 }
+
+// minCounters is the smallest bound on the counters kept here.
+const minCounters = 1000
+
+// New returns the counters that a node decides by itself, beside a table of at most bound counters. It keeps at most an eighth
+// as many, but at least 1,000. They survive a restart, so that a restart does not renew shares. Their gates are always open.
+func New(bound int64) *counters.Table { return counters.New(max(bound/8, minCounters)) }

@@ -20,7 +20,7 @@ const (
 )
 
 // errHung: the disk does not respond.
-var errHung = errors.New("disk does not answer")
+var errHung = errors.New("disk does not respond")
 
 // guardedLogs is a log whose writes fail when the disk hangs. Raft does not notice a hung disk by itself: a leader would
 // stay leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
@@ -291,7 +291,7 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, tried func()) {
 			hung := w.abandoned
 			g.mu.Unlock()
 			if hung {
-				g.log.Info("the disk answers again: Raft's log can be written")
+				g.log.Info("the disk responds again: Raft's log can be written")
 			}
 		} else if errors.Is(err, errBroken) {
 			g.mu.Lock()

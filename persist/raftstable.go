@@ -132,7 +132,7 @@ func (b *ballast) prepare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.make(); err != nil {
-		b.log.Warn("the disk is nearly full: no room is set aside for Raft's term and vote",
+		b.log.Warn("the disk is nearly full: there is no ballast for Raft's term and vote",
 			"path", b.path, "size", b.size, "error", err)
 		b.refillLater()
 	}
@@ -192,7 +192,7 @@ func (b *ballast) free() bool {
 	}
 	b.made.Store(false)
 	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
-	b.log.Warn("the room set aside is given up, so that Raft's term and vote can be saved",
+	b.log.Warn("the ballast is deleted, so that Raft's term and vote can be saved",
 		"path", b.path, "size", b.size, "error", err)
 	b.refillLater()
 	return err == nil
@@ -219,6 +219,6 @@ func (b *ballast) refill() bool {
 		return false
 	}
 	b.refilling = false
-	b.log.Info("room is set aside again for Raft's term and vote", "path", b.path, "size", b.size)
+	b.log.Info("the ballast for Raft's term and vote is back", "path", b.path, "size", b.size)
 	return true
 }

@@ -174,7 +174,7 @@ func (s *State) check() error {
 		return fmt.Errorf("entries %d and %d behind the last, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.Answers) > KeptRequests ||
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
-		return errors.New("there is more in it than is ever kept")
+		return errors.New("it holds more than is ever kept")
 	}
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {

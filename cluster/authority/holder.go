@@ -256,7 +256,7 @@ func (h *Holder) ask(ctx context.Context) {
 	switch {
 	case err != nil:
 		h.why = "the leader can't be asked"
-		h.config.Logger.Debug("authority was not answered", "error", err)
+		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
 		if h.why != reply.Why {
 			h.config.Logger.Info("authority was refused", "why", reply.Why)

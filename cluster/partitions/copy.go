@@ -37,7 +37,7 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 		// its disk is full. The copies here are final: the owner's last process had lost its authority before the new one
 		// was agreed on.
 	case !ok:
-		c.Fail(codeBehind, "what was agreed on is not known here yet")
+		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
 	case !v.isCurrent(c.From, h.generation) && !(gives && k.pulling(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")

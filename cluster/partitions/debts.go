@@ -233,7 +233,7 @@ func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[count
 	for key, d := range l.debts[p] {
 		if cost := d.missing(elsewhere[key]); cost > 0 {
 			if err := l.table.Oblige(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
-				l.log.Warn("a debt is lost", "partition", p, "error", err)
+				l.log.Warn("debt lost", "partition", p, "error", err)
 			}
 		}
 	}

@@ -189,7 +189,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		return
 	}
 	if joins {
-		c.Fail(codeBusy, "copies are being joined")
+		c.Fail(codeBusy, "copies are being merged")
 		return
 	}
 	k.backups.Add(1)

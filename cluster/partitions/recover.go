@@ -69,11 +69,11 @@ func (k *Keeper) recover() {
 	}
 	k.mu.Unlock()
 	if alone > 0 {
-		k.cfg.Logger.Warn("partitions go on with what the last checkpoint had: their standbys gave nothing back",
+		k.cfg.Logger.Warn("partitions continue from the last checkpoint: their standbys returned no copies",
 			"partitions", alone)
 	}
 	if doubt > 0 {
-		k.cfg.Logger.Warn("partitions go on with the copy here: a node that may have a newer one did not answer",
+		k.cfg.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
 			"partitions", doubt)
 	}
 	for e, list := range requests {
@@ -186,7 +186,7 @@ func (k *Keeper) request(v *view, e pendingCall, list []int) {
 		defer k.wake()
 		if err != nil {
 			k.failed(e.node)
-			k.cfg.Logger.Debug("a node gave no copies yet", "node", e.node.String(), "error", err)
+			k.cfg.Logger.Debug("no copies from a node yet", "node", e.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {

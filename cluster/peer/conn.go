@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	errSilent = errors.New("nothing came for too long")
-	errStuck  = errors.New("nothing came, but a new connection can be made")
+	errSilent = errors.New("nothing was received for too long")
+	errStuck  = errors.New("nothing was received, but a new connection can be made")
 	// errReplaced: another connection has taken its place.
 	errReplaced = errors.New("it was replaced")
 )

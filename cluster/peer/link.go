@@ -62,7 +62,7 @@ func (l *link) run(ctx context.Context) {
 			clear(said.said)
 			l.drain()
 		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
-			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
+			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
 			pause = firstPause

@@ -42,10 +42,10 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.Peers == nil {
-		return errors.New("there must be Peers")
+		return errors.New("Peers is missing")
 	}
 	if c.Self.Region == "" {
-		return errors.New("there must be a region")
+		return errors.New("the region is missing")
 	}
 	return c.gossip(0, 0, nil).Validate()
 }
