@@ -42,10 +42,10 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.Peers == nil {
-		return errors.New("Peers is missing")
+		return errors.New("no Peers")
 	}
 	if c.Self.Region == "" {
-		return errors.New("the region is missing")
+		return errors.New("no region")
 	}
 	return c.gossip(0, 0, nil).Validate()
 }
