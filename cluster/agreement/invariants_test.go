@@ -49,8 +49,8 @@ func invariants(t failer, s *State) {
 // follows checks what is true of a state and the next one.
 func follows(t failer, before, after *State) {
 	t.Helper()
-	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded {
-		t.Fatalf("index %d, epoch %d, last ended %d", after.Index, after.Epoch, after.LastEnded)
+	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded || after.Revision < before.Revision {
+		t.Fatalf("index %d, epoch %d, last ended %d, revision %d after %d", after.Index, after.Epoch, after.LastEnded, after.Revision, before.Revision)
 	}
 	for id, g := range before.Generations {
 		if after.Generation(id) < g {
