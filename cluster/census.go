@@ -73,7 +73,7 @@ func (c *crew) census(s *agreement.State) []member {
 		m.server, m.at, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
 		all[id] = m
 	}
-	leader, behind := c.Leader(), *c.told.Load()
+	leader, behind := c.Leader(), *c.withoutAuthority.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]member, 0, len(all))

@@ -62,7 +62,7 @@ func (c *founder) clearHalfFounded() error {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
+	alone := c.cfg.foundsAlone() && c.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}
@@ -269,7 +269,7 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 		return true, errors.New("this node has given its attempt up meanwhile")
 	}
 	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
-		return false, errors.New("there is one meanwhile")
+		return false, errors.New("there is one by now")
 	}
 	if err := c.tooMany(); err != nil {
 		return false, err

@@ -131,12 +131,12 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 	for _, r := range c.cfg.Far.Regions() {
 		switch own := c.cfg.Primary; {
 		case r.Primary && r.Name != own:
-			c.cfg.Logger.Warn("two regions take themselves for the primary, or this one goes by the wrong one: "+
+			c.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong one: "+
 				"their rules are not the same; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			c.cfg.Logger.Warn("the primary region takes another one for the primary: no rules can be written; "+
+			c.cfg.Logger.Warn("the primary region believes that another region is the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -161,7 +161,7 @@ func (c *governor) governRegions() {
 			govern = c.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			c.cfg.Logger.Debug("the regions could not be looked after", "error", err)
+			c.cfg.Logger.Debug("work for the other regions failed", "error", err)
 		}
 		return false
 	})

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
 // quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
@@ -16,7 +16,7 @@ type quiet struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
 func raftLogger(l *slog.Logger) hclog.Logger {
-	return persist.HashicorpLogger(slog.New(quiet{l.Handler()}).With("from", "raft"))
+	return hashilog.New(slog.New(quiet{l.Handler()}).With("from", "raft"))
 }
 
 // quietLevel returns the level that a line of Raft deserves.

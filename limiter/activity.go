@@ -51,11 +51,11 @@ type RuleCounts struct {
 // NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
 // rule that applied to it.
 type NodeActivity struct {
-	Node    ring.NodeID   // zero for a standalone node
-	Process uint64        // identifies the process; when it changes, the counts start again from zero
-	Uptime  time.Duration // age of the process when the counts were read; whole milliseconds
-	Checks  Counts
-	Rules   []RuleCounts // rules with any checks; at most 1,000
+	Node        ring.NodeID   // zero for a standalone node
+	Incarnation uint64        // identifies the process; when it changes, the counts start again from zero
+	Uptime      time.Duration // age of the process when the counts were read; whole milliseconds
+	Checks      Counts
+	Rules       []RuleCounts // rules with any checks; at most 1,000
 }
 
 // rounds keeps the result of the last round of questions for callers that come at the same time.
@@ -92,7 +92,7 @@ func (l *Limiter) Activity() []NodeActivity {
 
 // activityHere returns what this node has decided.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Process: l.process, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
+	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
 	if l.member != nil {
 		a.Node = l.member.Self
 	}
@@ -113,7 +113,7 @@ func (l *Limiter) activityHere() NodeActivity {
 
 // Code implements wire.Message.
 func (a *NodeActivity) Code(c *wire.Coder) {
-	wire.Fixed(c, &a.Process)
+	wire.Fixed(c, &a.Incarnation)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Checks.code(c)
 	wire.List(c, &a.Rules, maxActiveRules, 1+counts, func(r *RuleCounts) {

@@ -185,7 +185,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 		r.Owner = id.(ring.NodeID)
 	}
 	if r.Owner == n.id {
-		if r.Place = partitions.Held; at.frozen {
+		if r.Place = partitions.Here; at.frozen {
 			r.Place = partitions.Frozen
 		}
 	}
@@ -353,7 +353,7 @@ func (w *world) partition(rule, key string) int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return partitionOf(u.Hash.Hi)
+	return ring.PartitionOf(u.Hash.Hi)
 }
 
 // check makes a check at n now.

@@ -238,7 +238,7 @@ func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
 	if err := g.list.UpdateNode(wait); err != nil {
-		g.config.Logger.Debug("announcement is not on its way yet", "error", err)
+		g.config.Logger.Debug("announcement not sent yet", "error", err)
 	}
 }
 

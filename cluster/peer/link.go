@@ -62,7 +62,7 @@ func (l *link) run(ctx context.Context) {
 			clear(said.said)
 			l.drain()
 		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
-			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
+			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
 			pause = firstPause
@@ -117,7 +117,7 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 	}
 	l.replace(ctx, func() bool {
 		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
-		sleep(ctx, c.quiet.after/5)
+		sleep(ctx, c.limits.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }

@@ -104,7 +104,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	if err != nil {
 		if err.Error() != o.failure {
 			o.failure = err.Error()
-			p.log.Error("the WAN pool can't be entered, trying on", "error", err)
+			p.log.Error("the WAN pool can't be entered, retrying", "error", err)
 		}
 		return
 	}
@@ -135,7 +135,7 @@ func (p *Pool) quit() {
 		return
 	}
 	if err := o.gossip.Close(); err != nil {
-		p.log.Warn("the WAN pool's ports were not closed well", "error", err)
+		p.log.Warn("closing the WAN pool's ports failed", "error", err)
 	}
 	o.gossip, o.again = nil, time.Time{}
 }
