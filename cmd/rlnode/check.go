@@ -73,7 +73,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
 		if !c.Detail {
-			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool { return l.Unit != c.Unit })
+			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool { return l.Unit != c.Unit || d.Unit == c.Unit })
 		}
 		_, err = fmt.Fprint(env.stdout, decisionText(&d))
 	}

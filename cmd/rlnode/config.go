@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -60,6 +59,9 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 // explain puts in front of each line that begins with a flag where the flag's value comes from, unless that is the
 // command line.
 func (c *configFile) explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	lines := strings.Split(err.Error(), "\n")
 	for i, line := range lines {
 		flag, _, _ := strings.Cut(line, " ")
@@ -67,8 +69,18 @@ func (c *configFile) explain(err error) error {
 			lines[i] = origin + ": " + line
 		}
 	}
-	return errors.New(strings.Join(lines, "\n"))
+	return reworded{err, strings.Join(lines, "\n")}
 }
+
+// reworded is an error with another text.
+type reworded struct {
+	error
+	text string
+}
+
+func (r reworded) Error() string { return r.text }
+
+func (r reworded) Unwrap() error { return r.error }
 
 // load reads the file that --config names, once.
 func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {

@@ -98,11 +98,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
-	err = command.Run(env)
-	if usage := (*exit)(nil); errors.As(err, &usage) && usage.code == exitUsage && usage.err != nil {
-		usage.err = config.explain(usage.err)
-	}
-	return report(stderr, err)
+	return report(stderr, config.explain(command.Run(env)))
 }
 
 // report prints an error and returns its exit code.
