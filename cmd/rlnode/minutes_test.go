@@ -162,7 +162,7 @@ func TestErrorsNameTheirOrigin(t *testing.T) {
 		{config: "admin-port: " + port, args: []string{"--http-port", "0"}, want: ":1: --admin-port: port " + port + " is in use"},
 		{args: []string{"--http-port", "0", "--admin-port", "0", "--gossip-port", port, "--peer-port", "0", "--join", "127.0.0.2"}, want: "--gossip-port: port " + port + " is in use"},
 		{args: []string{"--http-port", "0", "--admin-port", "0", "--peer-port", port, "--join", "127.0.0.2"}, want: "--peer-port: port " + port + " is in use"},
-		{args: []string{"--http-port", "0", "--bind", "192.0.2.1", "--api-token-file", file(t, "token", "x")}, want: "--bind: this machine has no address 192.0.2.1"},
+		{args: []string{"--http-port", "0", "--bind", "192.0.2.1", "--admin-token-file", file(t, "token", "x")}, want: "--bind: this machine has no address 192.0.2.1"},
 		{args: []string{"--data-dir", used.cmd.Args[3]}, want: "--data-dir: "},
 	} {
 		args, want := []string{"serve", "--data-dir", folder}, "rlnode: "+test.want
