@@ -102,6 +102,7 @@ func (s *adminServer) endpoints() []endpoint {
 		{"GET /v1/top", ScopeRead, s.getTop},
 		{"GET /v1/load", ScopeRead, s.getLoad},
 		{"GET /v1/activity", ScopeRead, s.getActivity},
+		{"GET /v1/history", ScopeRead, s.getHistory},
 		{"GET /v1/level", ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", ScopeRead, getOpenAPI},
 

@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -25,6 +26,9 @@ type Subjects interface {
 	Reset(rule string, key []string, request string) (*limiter.Usage, error)
 	// Top returns the n most refused subjects, in descending order.
 	Top(n int) []limiter.TopSubject
+	// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before, and the nodes
+	// that this is of, this one first.
+	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
 	// Factor returns what a rule's limits are currently multiplied by.
 	Factor(*rules.Rule) float64
 	// Feedback counts a refusal that should not have happened, and returns the subject and the rule's count at this node.
@@ -112,6 +116,7 @@ type Config struct {
 	Rules       RuleStore
 	Cluster     Cluster
 	Activity    func() []limiter.NodeActivity
+	History     func() limiter.History
 	Checkpoints func() persist.Status // nil: counters are not saved
 	Figures     []figures.Source      // of every part of the node; exported as metrics
 
@@ -153,5 +158,6 @@ func (c *Config) Validate() error {
 	need(c.Rules != nil, "Rules")
 	need(c.Cluster != nil, "Cluster")
 	need(c.Activity != nil, "Activity")
+	need(c.History != nil, "History")
 	return errors.Join(errs...)
 }

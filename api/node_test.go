@@ -168,7 +168,7 @@ func startNode(t testing.TB, change func(*Config)) *node {
 		Decider: l, Subjects: l, Rules: store, Cluster: Alone{Name: "n1", ID: nodeID(1), Address: "127.0.0.1", Region: "default"},
 		Membership: &members{}, Levels: levels{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
 		Catch: func(context.Context) error { return nil }, Health: func() ClusterHealth { return ClusterHealth{Connected: true, LeaderKnown: true} },
-		Activity: l.Activity, Figures: []figures.Source{l.Figures, table.Figures},
+		Activity: l.Activity, History: l.History, Figures: []figures.Source{l.Figures, table.Figures},
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	if change != nil {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -159,12 +158,12 @@ func (k subjectKey) MarshalJSON() ([]byte, error) { return appendKey(nil, k), ni
 // getTop lists the most refused subjects.
 func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	if by := cmp.Or(q.Get("by"), "refused"); by != "refused" {
-		return errorf(BadValue, "by must be refused")
+	by, err := choice(q, "by", "refused", "recent")
+	if err != nil {
+		return err
 	}
 	n := defaultTop
 	if text := q.Get("n"); text != "" {
-		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxTop {
 			return errorf(BadValue, "n must be a whole number from 1 to %d", maxTop)
 		}
@@ -174,12 +173,24 @@ func (s *adminServer) getTop(w http.ResponseWriter, r *http.Request) error {
 		Key     subjectKey `json:"key"`
 		Refused int64      `json:"refused"`
 		Checks  int64      `json:"checks"`
+		Recent  *int64     `json:"recent,omitempty"`
 	}
-	list := []subject{}
+	answer := struct {
+		Subjects []subject  `json:"subjects"`
+		Nodes    []nodePart `json:"nodes,omitempty"`
+	}{Subjects: []subject{}}
+	if by == "recent" {
+		list, nodes := s.api.config.Subjects.TopRecent(n)
+		for _, t := range list {
+			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
+		}
+		answer.Nodes = s.parts(nodes)
+		return s.reply(w, answer)
+	}
 	for _, t := range s.api.config.Subjects.Top(n) {
-		list = append(list, subject{t.Rule, t.Key, t.Refused, t.Checks})
+		answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, nil})
 	}
-	return s.reply(w, map[string][]subject{"subjects": list})
+	return s.reply(w, answer)
 }
 
 // getCluster answers with the cluster as this node sees it.
@@ -187,6 +198,9 @@ func (s *adminServer) getCluster(w http.ResponseWriter, _ *http.Request) error {
 	view := s.api.config.Cluster.View()
 	if set := s.api.config.Decider.Rules(); set != nil {
 		view.RulesVersion = set.Version
+	}
+	if c := s.api.readiness.load(); c.state == stateStarting {
+		view.Starting = c.reason
 	}
 	return s.reply(w, view)
 }

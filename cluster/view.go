@@ -83,6 +83,8 @@ func (c *Cluster) Ready() error {
 		return nil
 	case c.Stuck() != nil && !c.holder.Once():
 		return c.Stuck() // it was started with the wrong release
+	case (s == nil || s.Cluster.IsZero()) && c.memory.state.Load() != nil:
+		return errNoAuthority // it was in a cluster
 	case s == nil || s.Cluster.IsZero():
 		if err := c.founder.tooOld.Load(); err != nil {
 			return *err

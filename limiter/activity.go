@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// activityAge bounds the age of Activity's result. However many callers there are, nodes are asked at most five times a
+	// activityAge bounds the age of what a round of questions returned. However many callers there are, nodes are asked at most five times a
 	// second.
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules in a node's counts: as many as a rules document may have.
@@ -33,6 +33,15 @@ func (c *Counts) Add(other *Counts) {
 	}
 }
 
+// subtract takes earlier from c. A count that went back is 0: a rule was removed, and checks by it were still under way.
+func (c *Counts) subtract(earlier *Counts) {
+	for d := range c {
+		for by := range c[d] {
+			c[d][by] = max(c[d][by]-earlier[d][by], 0)
+		}
+	}
+}
+
 // RuleCounts are the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string
@@ -50,28 +59,35 @@ type NodeActivity struct {
 }
 
 // rounds keeps the result of the last round of questions for callers that come at the same time.
-type rounds struct {
+type rounds[T any] struct {
 	mu   sync.Mutex // held during a round; guards at and last
 	at   time.Time
-	last []NodeActivity
+	last []T
+}
+
+// ask returns the result of the last round, if it is new enough, else that of another one.
+func (r *rounds[T]) ask(round func() []T) []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil || time.Since(r.at) > activityAge {
+		r.last, r.at = round(), time.Now()
+	}
+	return r.last
 }
 
 // Activity returns what this node has decided, first, and then the same for every other node that answers within half a second.
 // The caller must not change the result: other callers get the same one for a fifth of a second.
 func (l *Limiter) Activity() []NodeActivity {
-	r := &l.rounds
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil || time.Since(r.at) > activityAge {
-		r.last, r.at = []NodeActivity{l.activityHere()}, time.Now()
+	return l.rounds.ask(func() []NodeActivity {
+		all := []NodeActivity{l.activityHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
 				a.Node = from
-				r.last = append(r.last, *a)
+				all = append(all, *a)
 			})
 		}
-	}
-	return r.last
+		return all
+	})
 }
 
 // activityHere returns what this node has decided.

@@ -55,6 +55,8 @@ func TestGolden(t *testing.T) {
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
 		message("activity", &NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("recent", &recentList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900, Recent: 3}}}),
+		message("history", &NodeHistory{Steps: []StepCounts{{Number: 60_000_000, Checks: counts}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

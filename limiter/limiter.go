@@ -17,16 +17,18 @@ import (
 
 // Limiter decides checks. All methods may be called concurrently.
 type Limiter struct {
-	table   *counters.Table
-	clock   *Clock
-	inForce atomic.Pointer[book]
-	top     *top
-	answers atomic.Uint32 // number of Answers seen so far; see stripes
-	member  *member       // nil for a standalone node
-	process uint64        // random; identifies this process's counts and readings of its clock
-	began   time.Time
-	rounds  rounds
-	meter   Meter // counts admitted cost for billing; may be nil
+	table     *counters.Table
+	clock     *Clock
+	inForce   atomic.Pointer[book]
+	top       *top
+	answers   atomic.Uint32 // number of Answers seen so far; see stripes
+	member    *member       // nil for a standalone node
+	process   uint64        // random; identifies this process's counts and readings of its clock
+	began     time.Time
+	rounds    rounds[NodeActivity]
+	history   history
+	histories rounds[NodeHistory]
+	meter     Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests

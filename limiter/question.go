@@ -23,6 +23,9 @@ const (
 	MethodLend                             // from another region, or passed on to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for this region's use of its shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
+	MethodRecent                           // the subjects refused most in the last five minutes, with a reply
+	MethodHistory                          // a node's decisions in the last hour, with a reply
+	endOfMethods
 )
 
 // flags are the flags of a question.

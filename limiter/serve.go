@@ -53,7 +53,7 @@ func (m *member) leave(v *visit) {
 
 // Handle registers with p the messages of other limiters, in this region and in others.
 func (l *Limiter) Handle(p *peer.Peers) {
-	for m := MethodAsk; m <= MethodReserve; m++ {
+	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
 			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
 		}
@@ -87,6 +87,13 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		m.answer(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
+		})
+	case MethodRecent:
+		m.answer(to, func() { to.Reply(wire.Encode(nil, (*recentList)(fitting(rankedRecent(l.top.list(), maxTopKept))))) })
+	case MethodHistory:
+		m.answer(to, func() {
+			h := l.historyHere()
+			to.Reply(wire.Encode(nil, &h))
 		})
 	case MethodChange:
 		var c change

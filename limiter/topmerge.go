@@ -25,6 +25,7 @@ func merged(all []TopSubject) []TopSubject {
 		if i, ok := at[name]; ok {
 			out[i].Refused += s.Refused
 			out[i].Checks += s.Checks
+			out[i].Recent += s.Recent
 			continue
 		}
 		at[name] = len(out)
@@ -50,12 +51,25 @@ type topList struct{ list []TopSubject }
 
 // Code implements wire.Message.
 func (t *topList) Code(c *wire.Coder) {
-	const maxText = 1 << 20
-	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) {
-		c.Text(&s.Rule, maxText)
-		s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
-		c.Texts(&s.Key, maxKeyParts, maxText)
-		wire.Number(c, &s.Refused, 1<<62)
-		wire.Number(c, &s.Checks, 1<<62)
+	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) { s.code(c) })
+}
+
+// recentList is a node's list of subjects with what was refused of late, as sent.
+type recentList topList
+
+// Code implements wire.Message.
+func (t *recentList) Code(c *wire.Coder) {
+	wire.List(c, &t.list, maxTopKept, 5, func(s *TopSubject) {
+		s.code(c)
+		wire.Number(c, &s.Recent, 1<<62)
 	})
+}
+
+func (s *TopSubject) code(c *wire.Coder) {
+	const maxText = 1 << 20
+	c.Text(&s.Rule, maxText)
+	s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
+	c.Texts(&s.Key, maxKeyParts, maxText)
+	wire.Number(c, &s.Refused, 1<<62)
+	wire.Number(c, &s.Checks, 1<<62)
 }

@@ -306,7 +306,9 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).ServeFor(n.id, m, body, a)
-		if m != MethodAsk && m != MethodChange && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLend && m != MethodReserve {
+		switch m {
+		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodLend, MethodReserve, MethodRecent, MethodHistory:
+		default:
 			timer.Stop()
 		}
 		clear(body) // a body is valid only until ServeFor returns

@@ -234,7 +234,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closes(n.limiter)
 	n.limiter.Follow(n.loads.Steps)
-	n.recent.read = n.limiter.Stats
+	n.recent.read, n.recent.remember = n.limiter.Stats, n.limiter.Remember
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
@@ -281,6 +281,7 @@ func (n *Node) listen() (err error) {
 		Regions:    n.cluster,
 		Loads:      n.loads,
 		Activity:   n.limiter.Activity,
+		History:    n.limiter.History,
 		Condition:  n.condition,
 		Health:     n.clusterHealth,
 		Figures: []figures.Source{
