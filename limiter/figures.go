@@ -111,10 +111,8 @@ func (r *RuleStats) show(s figures.Sink) {
 			}
 		}
 	}
-	if r.Rule == "" { // no rule: no headroom, no feedback
-		s.Count("unmatched_total", "Checks that no rule matched: the default of the rules decided them.",
-			r.Checks[DecisionAllowed][ByNone]+r.Checks[DecisionRefused][ByNone])
-		return
+	if r.Rule == "" {
+		return // no rule: no headroom, no feedback
 	}
 	s.Count("false_positives_total", "Refusals said by feedback to be wrong.", r.FalsePositives, "rule", r.Rule)
 	tenths := int64(0)
