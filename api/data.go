@@ -75,6 +75,7 @@ var dataRoutes = []route{
 	{path: "/v1/adjust", allow: "POST", maxBody: maxCheckBody, form: adjustForm, serve: (*dataPlane).adjust, need: ScopeAdjust},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).healthz, need: anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).readyz, need: anyone},
+	{path: "/", allow: "GET, HEAD", maxBody: maxCheckBody, serve: (*dataPlane).welcome, need: anyone},
 }
 
 func routeOf(path string) *route {
@@ -268,6 +269,14 @@ func (p *dataPlane) explain(err error) *Error {
 func (p *dataPlane) healthz(x *exchange) *Error {
 	x.json(200)
 	x.response.body = append(x.response.body, p.health()...)
+	return nil
+}
+
+// welcome tells somebody who came by chance what this is.
+func (p *dataPlane) welcome(x *exchange) *Error {
+	x.json(200)
+	x.response.body = append(append(append(x.response.body, `{"node":`...), p.node...),
+		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
 	return nil
 }
 

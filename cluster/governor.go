@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -90,11 +91,16 @@ func (c *governor) claim(ctx context.Context) error {
 func (c *governor) become(ctx context.Context, term int64) error {
 	e := agreement.Primary{Region: c.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
+	before := c.State().Regions.Primary
 	r, err := c.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
-	c.cfg.Logger.Info("this region is the primary: rules are written here", "region", e.Region, "term", c.State().Regions.Term)
+	level := slog.LevelInfo
+	if before == "" { // always so in a new cluster
+		level = slog.LevelDebug
+	}
+	c.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", c.State().Regions.Term)
 	return nil
 }
 

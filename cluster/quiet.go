@@ -28,7 +28,8 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	case "failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC",
 		"failed to make preVote RPC", "failed to make requestPreVote RPC", "failed to install snapshot",
 		"failed to send snapshot to", "failed to decode incoming command", "failed to flush response",
-		"failed to accept connection", "failed to contact quorum of nodes, stepping down":
+		"failed to accept connection", "failed to contact quorum of nodes, stepping down",
+		"peer has newer term, stopping replication":
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn

@@ -89,8 +89,8 @@ func (c *Cluster) Ready() error {
 		if err := c.founder.tooOld.Load(); err != nil {
 			return *err
 		}
-		if refused := c.founder.refused.Load(); refused != nil {
-			return fmt.Errorf("%w: %w", errNoCluster, *refused)
+		if lacks := c.founder.lacks.Load(); lacks != nil {
+			return fmt.Errorf("%w: %w", errNoCluster, *lacks)
 		}
 		return errNoCluster
 	case rulesVersion(s) == 0:

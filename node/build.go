@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 
@@ -102,13 +103,13 @@ func openStore(c *settings) (s storage, err error) {
 		return s, nil
 	}
 	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
-		return s, err
+		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = c.DataDir, c.Logger
 	opened, err := persist.OpenRaft(config)
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 	s.store, s.disk, s.dir, s.checkpoints = opened, opened.Status, c.DataDir, true
 	return s, nil

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -373,10 +374,10 @@ func (g *Giver) handleOutcome(o outcome) {
 		r.ledger.outcomeKnown(o.entry)
 		r.proposal = nil
 		if o.result.Err != nil {
-			g.config.Logger.Warn("a leader's entry was rejected", "entry", o.entry, "error", o.result.Err)
+			g.config.Logger.Warn("a leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
 			r.pause = g.config.Now() + restartPause
 		} else {
-			g.config.Logger.Info("a leader's entry was applied", "entry", o.entry)
+			g.config.Logger.Debug("a leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
 		g.proposeNext()
 	}

@@ -259,7 +259,7 @@ func (h *Holder) ask(ctx context.Context) {
 		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
 		if h.why != reply.Why {
-			h.config.Logger.Info("authority was refused", "why", reply.Why)
+			h.config.Logger.Debug("authority was refused", "why", reply.Why)
 		}
 		h.why = reply.Why
 	case era == h.era && present == r.Generation:

@@ -57,8 +57,9 @@ type Gossip struct {
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
 	logged    said[noteKey]
-	twinHeard time.Time // when another process with this node's ID was last heard of; zero: never
-	named     int       // number of nodes that the seeds named at the last look; 0: not looked yet
+	twinHeard time.Time          // when another process with this node's ID was last heard of; zero: never
+	named     int                // number of nodes that the seeds named at the last look; 0: not looked yet
+	found     [][]netip.AddrPort // what each seed's name stood for at the last look
 	closed    bool
 }
 

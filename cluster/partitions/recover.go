@@ -204,7 +204,7 @@ func (k *Keeper) request(v *view, e pendingCall, list []int) {
 			s.found[e.node] = f
 		}
 		if e.method == MethodPull {
-			k.cfg.Logger.Info("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
+			k.cfg.Logger.Debug("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
 		}
 	})
 }

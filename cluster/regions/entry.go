@@ -111,12 +111,12 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	o.cluster, o.members, o.met = c.Self.Cluster, c.Self.Members, learned
 	o.entered++
 	o.failure, o.said, o.gone, o.news = "", nil, nil, true
-	p.log.Info("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
+	p.log.Debug("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 
 // exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
 func (p *Pool) exit() {
-	p.log.Info("this node is no entry node of its region any more", "region", p.config.Self.Region)
+	p.log.Debug("this node is no entry node of its region any more", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
