@@ -115,8 +115,7 @@ type Config struct {
 	Checkpoints func() persist.Status // nil: counters are not saved
 	Figures     []figures.Source      // of every part of the node; exported as metrics
 
-	// Loads has the loads that adaptive rules follow. It must not be nil.
-	Loads  Loads
+	Loads  Loads           // the loads that adaptive rules follow
 	Tracer *tracing.Tracer // records checks; nil: no tracing
 
 	Months Months // nil: usage is not counted by month
@@ -153,5 +152,6 @@ func (c *Config) Validate() error {
 	need(c.Rules != nil, "Rules")
 	need(c.Cluster != nil, "Cluster")
 	need(c.Activity != nil, "Activity")
+	need(c.Loads != nil, "Loads")
 	return errors.Join(errs...)
 }

@@ -207,7 +207,7 @@ func (p *dataPlane) check(x *exchange) *Error {
 	if e := p.needsKey(&x.check); e != nil {
 		return e
 	}
-	if err := p.decide(x); err != nil {
+	if err := p.checkOrReserve(x); err != nil {
 		return p.explain(err)
 	}
 	if x.answer.Allowed && x.check.wait && !x.check.Peek {

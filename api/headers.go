@@ -15,7 +15,7 @@ const maxHeaderItems = 64
 // rateHeaders adds the headers that say what is left.
 func (x *exchange) rateHeaders() {
 	a := &x.answer
-	t := Tightest(a)
+	t := a.TightestLimit()
 	if t == nil {
 		return
 	}
@@ -24,7 +24,7 @@ func (x *exchange) rateHeaders() {
 		x.ietfHeaders()
 	}
 	if a.Set.Headers.XRateLimit {
-		x.set("X-RateLimit-Limit", x.intValue(Whole(t.Limit)))
+		x.set("X-RateLimit-Limit", x.intValue(t.Limit.UndividedCapacity()))
 		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
@@ -56,7 +56,7 @@ func (x *exchange) styleHeader(h rules.Headers) {
 
 // retryAfter adds Retry-After to a refusal that will end.
 func (x *exchange) retryAfter() {
-	if t := Tightest(&x.answer); t != nil && t.RetryAfter >= 0 {
+	if t := x.answer.TightestLimit(); t != nil && t.RetryAfter >= 0 {
 		x.set("Retry-After", x.intValue(max(1, seconds(t.RetryAfter))))
 	}
 }
@@ -75,7 +75,7 @@ func (x *exchange) ietfHeaders() {
 			x.values = append(x.values, ", "...)
 		}
 		x.values = appendQuoted(x.values, l.Limit.Name)
-		x.values = appendInt(x.values, ";q=", Whole(l.Limit))
+		x.values = appendInt(x.values, ";q=", l.Limit.UndividedCapacity())
 		x.values = appendInt(x.values, ";w=", max(1, seconds(l.Limit.WindowAt(x.answer.Now))))
 	}
 	policy := x.values[from:len(x.values):len(x.values)]

@@ -11,8 +11,8 @@ import (
 // defaultTTL is how long a reservation may stay unsettled, unless it says otherwise.
 const defaultTTL = time.Minute
 
-// decide asks the decider about x's check or reservation.
-func (p *dataPlane) decide(x *exchange) (err error) {
+// checkOrReserve asks the decider about x's check or reservation.
+func (p *dataPlane) checkOrReserve(x *exchange) (err error) {
 	if !x.check.reserving {
 		return p.decider.Check(&x.check.Query, &x.answer)
 	}

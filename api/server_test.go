@@ -285,6 +285,7 @@ func TestOpenErrors(t *testing.T) {
 		{func(c *Config) { c.CertFile = "x" }, "CertFile"},
 		{func(c *Config) { c.CertFile, c.KeyFile = "/nowhere", "/nowhere" }, "/nowhere"},
 		{func(c *Config) { c.Decider, c.Node = nil, "" }, "Decider is missing"},
+		{func(c *Config) { c.Loads = nil }, "Loads is missing"},
 	} {
 		config := n.API.config
 		config.DataAddr, config.AdminAddr = "127.0.0.1:0", "127.0.0.1:0"

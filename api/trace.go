@@ -18,7 +18,7 @@ func (p *dataPlane) trace(r *route, x *exchange) {
 	if x.decided {
 		a := &x.answer
 		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
-		if l := Tightest(a); l != nil {
+		if l := a.TightestLimit(); l != nil {
 			d.Rule, d.Limit, d.Unit, d.Remaining, d.Delay = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining, l.Delay
 		}
 		t.Decision = d
