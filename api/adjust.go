@@ -2,14 +2,12 @@ package api
 
 import (
 	"strings"
-
-	"github.com/rlnode/rlnode/limiter"
 )
 
 // adjust answers POST /v1/adjust.
 func (p *dataPlane) adjust(x *exchange) *Error {
 	q := &x.check
-	if e := p.needsKey(q); e != nil {
+	if e := q.NeedsKey(p.decider.Rules()); e != nil {
 		return e
 	}
 	rule, key := q.subject()
@@ -17,53 +15,9 @@ func (p *dataPlane) adjust(x *exchange) *Error {
 	if err != nil {
 		return p.explain(err)
 	}
-	x.json(200)
-	b := appendSubject(x.response.body, u)
+	x.JSON(200)
+	b := appendSubject(x.Body, u)
 	b = appendInt(b, `,"cost":`, q.cost)
-	x.response.body = append(appendUsage(b, u), '}')
+	x.Body = append(appendUsage(b, u), '}')
 	return nil
-}
-
-// appendSubject starts an object with the rule and the key of u.
-func appendSubject(b []byte, u *limiter.Usage) []byte {
-	b = append(b, `{"rule":`...)
-	b = appendString(b, u.Rule.Name)
-	b = append(b, `,"key":`...)
-	return appendKey(b, u.Key)
-}
-
-// appendKey appends a key as a check would give it: a string for a rule with one key attribute, else an array.
-func appendKey(b []byte, key []string) []byte {
-	if len(key) == 1 {
-		return appendString(b, key[0])
-	}
-	return appendStrings(b, key)
-}
-
-func appendStrings(b []byte, list []string) []byte {
-	b = append(b, '[')
-	for i, v := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendString(b, v)
-	}
-	return append(b, ']')
-}
-
-// appendUsage appends what u has used of each limit.
-func appendUsage(b []byte, u *limiter.Usage) []byte {
-	b = append(b, `,"limits":[`...)
-	for i := range u.Limits {
-		l := &u.Limits[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendLimit(append(b, '{'), l.Limit, l.Window)
-		b = appendInt(b, `,"used":`, max(0, l.Used))
-		b = appendInt(b, `,"remaining":`, l.Remaining)
-		b = appendInt(b, `,"reset_after_ms":`, millis(l.ResetAfter))
-		b = append(b, '}')
-	}
-	return append(b, ']')
 }

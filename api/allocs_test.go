@@ -14,8 +14,8 @@ func TestTokenAllocatesNothing(t *testing.T) {
 		x.reset()
 		x.method, x.path, x.authorization = "POST", "/v1/check", "Bearer secret"
 		x.request.body = append(x.request.body, plainCheck...)
-		if serve(p, x); x.status != 200 {
-			t.Errorf("have status %d", x.status)
+		if serve(p, x); x.Status != 200 {
+			t.Errorf("have status %d", x.Status)
 		}
 	}); n != 0 {
 		t.Errorf("have %v allocations, want 0", n)

@@ -11,38 +11,36 @@ import (
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// conclude writes the answer to x's decision: its status, the rate limit headers and a body. With bare, an allowed
-// check gets no body.
-func (x *exchange) conclude(refused int, bare bool, node []byte) {
-	x.decided = true
-	x.rateHeaders()
+// Conclude writes the answer a to the check q: its status, the rate limit headers and a body. refused is the status of a
+// refusal, node the node's name as a JSON string. With bare, an allowed check gets no body.
+func (r *Reply) Conclude(a *limiter.Answer, q *checkRequest, refused int, bare bool, node []byte) {
+	r.rateHeaders(a)
 	switch {
-	case !x.answer.Allowed:
-		x.status, x.contentType = refused, typeProblem
-		x.retryAfter()
+	case !a.Allowed:
+		r.Status, r.ContentType = refused, typeProblem
+		r.retryAfter(a)
 	case bare:
-		x.status = statusAllowed
+		r.Status = statusAllowed
 		return
 	default:
-		x.json(statusAllowed)
+		r.JSON(statusAllowed)
 	}
-	x.response.body = x.appendAnswer(x.response.body, node)
+	r.Body = r.appendAnswer(r.Body, a, q, node)
 }
 
 // appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
-func (x *exchange) appendAnswer(b []byte, node []byte) []byte {
-	a := &x.answer
+func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *checkRequest, node []byte) []byte {
 	b = append(b, '{')
 	if !a.Allowed {
-		x.spare = a.AppendReason(x.spare[:0])
+		r.spare = a.AppendReason(r.spare[:0])
 		b = append(b, quotaExceeded...)
-		b = strconv.AppendInt(b, int64(x.status), 10)
+		b = strconv.AppendInt(b, int64(r.Status), 10)
 		b = append(b, `,"detail":`...)
-		b = appendString(b, view(x.spare))
+		b = appendString(b, view(r.spare))
 		b = appendViolated(append(b, `,"violated-policies":[`...), a)
 		b = append(b, "],"...)
 	}
-	return appendDecision(b, a, &x.check, node)
+	return appendDecision(b, a, q, node)
 }
 
 // appendDecision appends the decision a about q, and closes its object.
@@ -86,20 +84,6 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 	b = appendInt(b, `,"reset_after_ms":`, millis(t.ResetAfter))
 	b = appendInt(b, `,"retry_after_ms":`, millis(t.RetryAfter))
 	return appendInt(b, `,"delay_ms":`, millis(a.Delay()))
-}
-
-// wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay
-// it ask to hold answers back.
-func (x *exchange) wait(now time.Time) {
-	hold := time.Duration(0)
-	for i := range x.answer.Limits {
-		if l := &x.answer.Limits[i]; !l.Rule.Shadow {
-			hold = max(hold, min(l.Delay, l.Rule.MaxDelay))
-		}
-	}
-	if hold > 0 {
-		x.due, x.after = now.Add(hold), x.answer.Delay()-hold
-	}
 }
 
 // appendLimits appends every limit that was evaluated.

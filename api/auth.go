@@ -95,10 +95,9 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 			value = view(x.values[from:])
 		}
 		if ok {
-			c.attributes = append(c.attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
+			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
 		}
 	}
-	c.Attributes = c.attributes
 }
 
 // bounded turns a header into a valid attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing about an

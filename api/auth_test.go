@@ -336,8 +336,8 @@ func TestAuthReadiness(t *testing.T) {
 	p.readiness = &readiness{}
 	x := p.acquire()
 	x.method, x.path = "GET", "/v1/auth/web"
-	if serve(p, x); x.status != 503 || !strings.Contains(string(x.response.body), string(NotReady)) {
-		t.Errorf("not ready: have %d %s", x.status, x.response.body)
+	if serve(p, x); x.Status != 503 || !strings.Contains(string(x.Body), string(NotReady)) {
+		t.Errorf("not ready: have %d %s", x.Status, x.Body)
 	}
 	n := startAuth(t, nil)
 	n.Drain()

@@ -24,6 +24,17 @@ const (
 	roomInterval = slowTime / 4
 )
 
+// keptBuffer bounds, in bytes, the buffers that are kept from request to request.
+const keptBuffer = 64 << 10
+
+// kept returns b emptied for reuse, or nil if it is too large to keep.
+func kept(b []byte) []byte {
+	if cap(b) > keptBuffer {
+		return nil
+	}
+	return b[:0]
+}
+
 // budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
 // used up, connections whose body or answer has taken longer than slowTime are closed, the oldest first. So callers
 // that neither send nor read hold up no one else.

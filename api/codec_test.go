@@ -84,7 +84,7 @@ func newPlane(d Decider) *dataPlane {
 // serve answers x.
 func serve(p *dataPlane, x *exchange) {
 	if r, e := p.admit(x); e != nil {
-		x.refuse(e)
+		x.Refuse(e)
 	} else {
 		p.serve(r, x)
 	}
@@ -98,10 +98,10 @@ func ask(p *dataPlane, body string) (status int, headers, answer string) {
 	x.request.body = append(x.request.body, body...)
 	serve(p, x)
 	var h strings.Builder
-	for _, one := range x.headers {
-		fmt.Fprintf(&h, "%s: %s\n", one.name, one.value)
+	for _, one := range x.Headers {
+		fmt.Fprintf(&h, "%s: %s\n", one.Name, one.Value)
 	}
-	return x.status, h.String(), string(x.response.body)
+	return x.Status, h.String(), string(x.Body)
 }
 
 const plainCheck = `{"rule":"tenant","key":"k"}`
@@ -259,19 +259,19 @@ func TestRank(t *testing.T) {
 			Decision: algorithms.Decision{Allowed: l.allowed, Remaining: l.remaining, RetryAfter: l.retry},
 		})
 	}
-	x := &exchange{answer: f.answer}
-	x.rank()
-	if have, want := fmt.Sprint(x.order), "[3 4 2 5 1 6 0]"; have != want {
+	a, r := &f.answer, &Reply{}
+	r.rank(a)
+	if have, want := fmt.Sprint(r.order), "[3 4 2 5 1 6 0]"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
-	for len(x.answer.Limits) < 1000 {
-		x.answer.Limits = append(x.answer.Limits, x.answer.Limits[:7]...)
+	for len(a.Limits) < 1000 {
+		a.Limits = append(a.Limits, a.Limits[:7]...)
 	}
-	x.rank()
-	if have, want := len(x.order), maxHeaderItems; have != want {
+	r.rank(a)
+	if have, want := len(r.order), maxHeaderItems; have != want {
 		t.Errorf("have %d items, want %d", have, want)
 	}
-	for _, i := range x.order {
+	for _, i := range r.order {
 		if i%7 != 3 {
 			t.Fatalf("have limit %d among the tightest %d, want only those that never allow", i, maxHeaderItems)
 		}

@@ -160,7 +160,7 @@ func (p *dataPlane) serve(r *route, x *exchange) {
 		x.began = time.Now()
 	}
 	if e := p.dispatch(r, x); e != nil {
-		x.refuse(e)
+		x.Refuse(e)
 	}
 	if p.tracer != nil {
 		p.trace(r, x)
@@ -175,7 +175,7 @@ func (p *dataPlane) dispatch(r *route, x *exchange) *Error {
 		}
 	}
 	if r.form != nil {
-		if e := x.readBody(r.form); e != nil {
+		if e := x.scan.Read(x.request.body, r.form, &x.check); e != nil {
 			return e
 		}
 	}
@@ -187,7 +187,7 @@ func (p *dataPlane) recover(x *exchange) {
 	if v := recover(); v != nil {
 		p.panics.Add(1)
 		p.log.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
-		x.refuse(errInternal())
+		x.Refuse(errInternal())
 		x.hangUp = true
 	}
 }
@@ -204,7 +204,7 @@ func allows(allow, method string) bool {
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
 func (p *dataPlane) check(x *exchange) *Error {
-	if e := p.needsKey(&x.check); e != nil {
+	if e := x.check.NeedsKey(p.decider.Rules()); e != nil {
 		return e
 	}
 	if err := p.checkOrReserve(x); err != nil {
@@ -218,43 +218,6 @@ func (p *dataPlane) check(x *exchange) *Error {
 	return nil
 }
 
-// readBody parses the body as form f.
-func (x *exchange) readBody(f *form) *Error {
-	s := &x.scan
-	if s.reset(x.request.body); s.object() {
-		x.check.read(s, f)
-		s.end()
-	}
-	return s.err()
-}
-
-// object starts a body that must be one JSON object.
-func (s *scanner) object() bool {
-	if !s.utf8() {
-		return false
-	}
-	if s.next() == '{' {
-		return true
-	}
-	if s.pos == len(s.src) {
-		s.fail("the body is empty")
-	} else if s.skip(); s.syntax == nil {
-		s.fail("the body is not an object")
-	}
-	return false
-}
-
-// needsKey returns an error if q names a rule without a key; nil if the rule has no key attributes.
-func (p *dataPlane) needsKey(q *checkRequest) *Error {
-	if !q.ByKey || q.given&fieldKey != 0 {
-		return nil
-	}
-	if r := p.decider.Rules().Rule(q.Rule); r != nil && len(r.Key) == 0 {
-		return nil
-	}
-	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(q.Rule))
-}
-
 // explain turns the decider's error into an answer.
 func (p *dataPlane) explain(err error) *Error {
 	e := AsError(err)
@@ -266,8 +229,8 @@ func (p *dataPlane) explain(err error) *Error {
 
 // healthz answers that the process is alive.
 func (p *dataPlane) healthz(x *exchange) *Error {
-	x.json(200)
-	x.response.body = append(x.response.body, p.health()...)
+	x.JSON(200)
+	x.Body = append(x.Body, p.health()...)
 	return nil
 }
 

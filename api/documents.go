@@ -256,17 +256,18 @@ func badMatch() *Error {
 	return errorf(BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads a body of up to most bytes into x.
-func readForm(r *http.Request, x *exchange, f *form, most int) error {
+// readForm reads a body of form f, of up to most bytes.
+func readForm(r *http.Request, f *form, most int) (*checkRequest, error) {
 	body, err := readAll(r, most)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	x.request.body = body
-	if e := x.readBody(f); e != nil {
-		return e
+	var s scanner
+	q := &checkRequest{}
+	if e := s.Read(body, f, q); e != nil {
+		return nil, e
 	}
-	return nil
+	return q, nil
 }
 
 // readAll reads a body of up to most bytes.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/loads"
@@ -168,4 +170,17 @@ func invalidRules(list rules.Errors) *Error {
 		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
 	}
 	return e
+}
+
+// excerpt copies a caller's text, shortened for a message.
+func excerpt(v string) string {
+	const most = 64
+	if len(v) <= most {
+		return strings.Clone(v)
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(v[cut]) {
+		cut--
+	}
+	return v[:cut] + "…"
 }

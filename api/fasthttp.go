@@ -153,9 +153,9 @@ func (s *dataServer) handle(ctx *fasthttp.RequestCtx) {
 	}
 	switch {
 	case refusal != nil:
-		x.refuse(refusal)
+		x.Refuse(refusal)
 	case e != nil:
-		x.refuse(e)
+		x.Refuse(e)
 	default:
 		s.plane.serve(r, x)
 	}
@@ -175,26 +175,26 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 // answer hands x's response to the library.
 func (s *dataServer) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if !s.plane.charge(x) {
-		x.response.body = nil
-		x.refuse(s.plane.budget.full())
+		x.Body = nil
+		x.Refuse(s.plane.budget.full())
 	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
 	}
 	r := &ctx.Response
-	r.SetStatusCode(x.status)
-	r.Header.SetContentType(x.contentType)
-	for i := range x.headers {
-		r.Header.SetCanonical([]byte(x.headers[i].name), x.headers[i].value)
+	r.SetStatusCode(x.Status)
+	r.Header.SetContentType(x.ContentType)
+	for i := range x.Headers {
+		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
 	}
-	if n := len(x.response.body); n <= freeBytes {
-		r.SetBody(x.response.body)
+	if n := len(x.Body); n <= freeBytes {
+		r.SetBody(x.Body)
 	} else {
 		// The buffer and its charge move to the reply.
-		size := int64(cap(x.response.body))
+		size := int64(cap(x.Body))
 		x.charged = max(0, x.charged-size)
 		var sent *reply
-		sent, x.response.body = s.plane.budget.send(x.response.body, size, ctx.Conn())
+		sent, x.Body = s.plane.budget.send(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
 	switch {
@@ -297,7 +297,7 @@ func (s *dataServer) malformed(ctx *fasthttp.RequestCtx, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	ctx.Response.Reset()
-	x.refuse(receiveError(err))
+	x.Refuse(receiveError(err))
 	x.hangUp = true
 	s.answer(ctx, x)
 }
@@ -312,10 +312,10 @@ func (s *dataServer) expect(ctx *fasthttp.RequestCtx) int {
 	}
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	x.refuse(tooLarge(most))
+	x.Refuse(tooLarge(most))
 	x.hangUp = true
 	s.answer(ctx, x)
-	return x.status
+	return x.Status
 }
 
 // serverLog receives the library's messages, which are about single connections.

@@ -9,18 +9,17 @@ const verdictFalsePositive = "false-positive"
 
 // feedback records that a subject was refused and should not have been.
 func (s *adminServer) feedback(w http.ResponseWriter, r *http.Request) error {
-	x := s.api.plane.acquire()
-	defer s.api.plane.release(x)
 	if e := s.api.readiness.checks(); e != nil {
 		return e
 	}
-	if err := readForm(r, x, feedbackForm, maxCheckBody); err != nil {
+	q, err := readForm(r, feedbackForm, maxCheckBody)
+	if err != nil {
 		return err
 	}
-	if e := s.api.plane.needsKey(&x.check); e != nil {
+	if e := q.NeedsKey(s.api.config.Decider.Rules()); e != nil {
 		return e
 	}
-	rule, key := x.check.subject()
+	rule, key := q.subject()
 	u, n, err := s.api.config.Subjects.Feedback(rule, key)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -13,19 +14,18 @@ import (
 const maxHeaderItems = 64
 
 // rateHeaders adds the headers that say what is left.
-func (x *exchange) rateHeaders() {
-	a := &x.answer
+func (r *Reply) rateHeaders(a *limiter.Answer) {
 	t := a.TightestLimit()
 	if t == nil {
 		return
 	}
 	if a.Set.Headers.IETF {
-		x.rank()
-		x.ietfHeaders()
+		r.rank(a)
+		r.ietfHeaders(a)
 	}
 	if a.Set.Headers.XRateLimit {
-		x.set("X-RateLimit-Limit", x.intValue(t.Limit.UndividedCapacity()))
-		x.set("X-RateLimit-Remaining", x.intValue(t.Remaining))
+		r.set("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
+		r.set("X-RateLimit-Remaining", r.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
 			// Round the point in time up, not the duration until then.
@@ -37,77 +37,77 @@ func (x *exchange) rateHeaders() {
 				reset++
 			}
 		}
-		x.set("X-RateLimit-Reset", x.intValue(reset))
+		r.set("X-RateLimit-Reset", r.intValue(reset))
 	}
 }
 
 var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 
-// styleHeader says which headers a single check would get, for clients that make them from the results of a batch.
-func (x *exchange) styleHeader(h rules.Headers) {
-	from := len(x.values)
+// StyleHeader says which headers a single check would get, for clients that make them from the results of a batch.
+func (r *Reply) StyleHeader(h rules.Headers) {
+	from := len(r.values)
 	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
 		if on {
-			x.values = append(append(x.values, headerStyles[i]...), ' ')
+			r.values = append(append(r.values, headerStyles[i]...), ' ')
 		}
 	}
-	x.set("Rlnode-Headers", bytes.TrimSpace(x.values[from:]))
+	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
 // retryAfter adds Retry-After to a refusal that will end.
-func (x *exchange) retryAfter() {
-	if t := x.answer.TightestLimit(); t != nil && t.RetryAfter >= 0 {
-		x.set("Retry-After", x.intValue(max(1, seconds(t.RetryAfter))))
+func (r *Reply) retryAfter(a *limiter.Answer) {
+	if t := a.TightestLimit(); t != nil && t.RetryAfter >= 0 {
+		r.set("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
 	}
 }
 
-func (x *exchange) intValue(v int64) []byte {
-	from := len(x.values)
-	x.values = strconv.AppendInt(x.values, v, 10)
-	return x.values[from:]
+func (r *Reply) intValue(v int64) []byte {
+	from := len(r.values)
+	r.values = strconv.AppendInt(r.values, v, 10)
+	return r.values[from:]
 }
 
-func (x *exchange) ietfHeaders() {
-	from := len(x.values)
-	for n, i := range x.order {
-		l := &x.answer.Limits[i]
+func (r *Reply) ietfHeaders(a *limiter.Answer) {
+	from := len(r.values)
+	for n, i := range r.order {
+		l := &a.Limits[i]
 		if n > 0 {
-			x.values = append(x.values, ", "...)
+			r.values = append(r.values, ", "...)
 		}
-		x.values = appendQuoted(x.values, l.Limit.Name)
-		x.values = appendInt(x.values, ";q=", l.Limit.UndividedCapacity())
-		x.values = appendInt(x.values, ";w=", max(1, seconds(l.Limit.WindowAt(x.answer.Now))))
+		r.values = appendQuoted(r.values, l.Limit.Name)
+		r.values = appendInt(r.values, ";q=", l.Limit.UndividedCapacity())
+		r.values = appendInt(r.values, ";w=", max(1, seconds(l.Limit.WindowAt(a.Now))))
 	}
-	policy := x.values[from:len(x.values):len(x.values)]
-	from = len(x.values)
-	for n, i := range x.order {
-		l := &x.answer.Limits[i]
+	policy := r.values[from:len(r.values):len(r.values)]
+	from = len(r.values)
+	for n, i := range r.order {
+		l := &a.Limits[i]
 		if n > 0 {
-			x.values = append(x.values, ", "...)
+			r.values = append(r.values, ", "...)
 		}
-		x.values = appendQuoted(x.values, l.Limit.Name)
-		x.values = appendInt(x.values, ";r=", l.Remaining)
-		x.values = appendInt(x.values, ";t=", max(1, seconds(l.ResetAfter)))
+		r.values = appendQuoted(r.values, l.Limit.Name)
+		r.values = appendInt(r.values, ";r=", l.Remaining)
+		r.values = appendInt(r.values, ";t=", max(1, seconds(l.ResetAfter)))
 	}
-	x.set("RateLimit-Policy", policy)
-	x.set("RateLimit", x.values[from:])
+	r.set("RateLimit-Policy", policy)
+	r.set("RateLimit", r.values[from:])
 }
 
 // rank sorts the limits that are not in shadow, tightest first, ties in document order.
-func (x *exchange) rank() {
-	x.order = x.order[:0]
-	limits := x.answer.Limits
+func (r *Reply) rank(a *limiter.Answer) {
+	r.order = r.order[:0]
+	limits := a.Limits
 	for i := range limits {
 		if limits[i].Rule.Shadow {
 			continue
 		}
-		if len(x.order) < maxHeaderItems {
-			x.order = append(x.order, int32(i))
-		} else if limits[i].Tighter(&limits[x.order[maxHeaderItems-1]]) {
-			x.order[maxHeaderItems-1] = int32(i)
+		if len(r.order) < maxHeaderItems {
+			r.order = append(r.order, int32(i))
+		} else if limits[i].Tighter(&limits[r.order[maxHeaderItems-1]]) {
+			r.order[maxHeaderItems-1] = int32(i)
 		}
-		for n := len(x.order) - 1; n > 0 && limits[x.order[n]].Tighter(&limits[x.order[n-1]]); n-- {
-			x.order[n], x.order[n-1] = x.order[n-1], x.order[n]
+		for n := len(r.order) - 1; n > 0 && limits[r.order[n]].Tighter(&limits[r.order[n-1]]); n-- {
+			r.order[n], r.order[n-1] = r.order[n-1], r.order[n]
 		}
 	}
 }

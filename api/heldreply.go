@@ -21,18 +21,18 @@ const delayField = `,"delay_ms":`
 
 // newHeldReply copies x's answer.
 func newHeldReply(x *exchange) heldReply {
-	size := len(x.contentType) + len(x.response.body) + 64
-	for i := range x.headers {
-		size += len(x.headers[i].name) + len(x.headers[i].value) + 4
+	size := len(x.ContentType) + len(x.Body) + 64
+	for i := range x.Headers {
+		size += len(x.Headers[i].Name) + len(x.Headers[i].Value) + 4
 	}
 	b := make([]byte, 0, size)
-	b = appendHeader(b, "Content-Type", []byte(x.contentType))
-	for i := range x.headers {
-		b = appendHeader(b, x.headers[i].name, x.headers[i].value)
+	b = appendHeader(b, "Content-Type", []byte(x.ContentType))
+	for i := range x.Headers {
+		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
 	}
 	r := heldReply{body: len(b)}
-	r.text = append(b, x.response.body...)
-	if i := bytes.Index(x.response.body, []byte(delayField)); i >= 0 {
+	r.text = append(b, x.Body...)
+	if i := bytes.Index(x.Body, []byte(delayField)); i >= 0 {
 		r.from = r.body + i
 		for r.to = r.from + len(delayField); r.to < len(r.text) && r.text[r.to] != ',' && r.text[r.to] != '}'; {
 			r.to++

@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,12 +26,11 @@ const maxLoadBody = 4 << 10
 
 // postLoad accepts a report.
 func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
-	x := s.api.plane.acquire()
-	defer s.api.plane.release(x)
-	if err := readForm(r, x, loadForm, maxLoadBody); err != nil {
+	q, err := readForm(r, loadForm, maxLoadBody)
+	if err != nil {
 		return err
 	}
-	q, source := &x.check, strings.Clone(x.check.source)
+	source := strings.Clone(q.source)
 	if err := s.api.config.Loads.Tell(source, q.load, q.ttl); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
@@ -43,20 +41,6 @@ func (s *adminServer) postLoad(w http.ResponseWriter, r *http.Request) error {
 		TTL    int64    `json:"ttl_ms"`
 		Rules  []string `json:"rules"`
 	}{source, q.load, q.ttl.Milliseconds(), s.followers(source)})
-}
-
-// decimal reads a number of at least 0.
-func (s *scanner) decimal(field string) float64 {
-	if c := s.next(); c != '-' && (c < '0' || c > '9') {
-		s.skip()
-		s.mean(BadValue, "%s must be a number", field)
-		return 0
-	}
-	v, err := strconv.ParseFloat(s.number(), 64)
-	if s.syntax == nil && (err != nil || math.Signbit(v) && v != 0) {
-		s.mean(BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
-	}
-	return math.Abs(v)
 }
 
 // followers lists the rules in force that follow a source.

@@ -192,7 +192,7 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	x.method, x.path, x.request.body = "POST", dataRoutes[0].path, r.body
 	x.authorization, x.known = view(r.authorization), r.known
 	if route, refusal := s.plane.admit(x); refusal != nil {
-		x.refuse(refusal)
+		x.Refuse(refusal)
 	} else {
 		s.plane.serve(route, x)
 	}
@@ -200,8 +200,8 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 	x.wire = s.appendReply(x.wire[:0], x, closes)
 	x.request.body = own
 	if !s.plane.charge(x) {
-		x.response.body = nil
-		x.refuse(s.plane.budget.full())
+		x.Body = nil
+		x.Refuse(s.plane.budget.full())
 		x.wire = s.appendReply(nil, x, closes)
 	}
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only recorded
@@ -216,23 +216,23 @@ func (s *dataServer) quickly(c *connection, b []byte) (done bool, err error) {
 
 // appendReply appends x's answer as the library would write it.
 func (s *dataServer) appendReply(b []byte, x *exchange, closes bool) []byte {
-	if x.status == 200 {
+	if x.Status == 200 {
 		b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
 	} else {
-		b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(x.status), 10)
-		b = append(append(append(b, ' '), fasthttp.StatusMessage(x.status)...), "\r\nDate: "...)
+		b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(x.Status), 10)
+		b = append(append(append(b, ' '), fasthttp.StatusMessage(x.Status)...), "\r\nDate: "...)
 	}
 	b = append(b, s.date.at(x.began)...)
-	b = append(append(b, "\r\nContent-Type: "...), x.contentType...)
-	b = strconv.AppendInt(append(b, "\r\nContent-Length: "...), int64(len(x.response.body)), 10)
+	b = append(append(b, "\r\nContent-Type: "...), x.ContentType...)
+	b = strconv.AppendInt(append(b, "\r\nContent-Length: "...), int64(len(x.Body)), 10)
 	b = append(b, "\r\n"...)
-	for i := range x.headers {
-		b = appendHeader(b, x.headers[i].name, x.headers[i].value)
+	for i := range x.Headers {
+		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
 	}
 	if closes {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	return append(append(b, "\r\n"...), x.response.body...)
+	return append(append(b, "\r\n"...), x.Body...)
 }
 
 // dateHeader is the value of the Date header, updated once a second.

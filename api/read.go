@@ -100,6 +100,8 @@ var (
 		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", leastCost: -algorithms.MaxAmount,
 		validate: (*checkRequest).validateAdjust,
 	}
+	tryForm = &form{fields: checkFields, names: checkForm.names, validate: (*checkRequest).validateTry}
+
 	feedbackForm = &form{
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*checkRequest).validateFeedback,
 	}
@@ -108,7 +110,8 @@ var (
 	}
 )
 
-// checkRequest is a check, or another body, as it was sent. Its strings are valid as long as the scanner's.
+// checkRequest is a check, or another body, as it was sent. Its strings are valid as long as the scanner's. It is reused,
+// with the slices of its Query.
 type checkRequest struct {
 	limiter.Query
 	given  fields
@@ -121,20 +124,16 @@ type checkRequest struct {
 	verdict     string
 	source      string
 	load        float64
-
-	// The backing arrays of Query's slices, reused from check to check.
-	key        []string
-	attributes []rules.Attribute
-	costs      []limiter.UnitCost
-	cost       int64
+	cost        int64
 }
 
-func (r *checkRequest) reset() {
+// Reset prepares r for the next request.
+func (r *checkRequest) Reset() {
 	// The strings would keep whole bodies alive.
-	clear(r.key)
-	clear(r.attributes)
-	clear(r.costs)
-	*r = checkRequest{key: r.key[:0], attributes: r.attributes[:0], costs: r.costs[:0]}
+	clear(r.Key)
+	clear(r.Attributes)
+	clear(r.Costs)
+	*r = checkRequest{Query: limiter.Query{Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0]}}
 }
 
 // read parses a body of form f whose opening brace next has found.
@@ -150,7 +149,6 @@ func (r *checkRequest) read(s *scanner, f *form) {
 	if s.err() == nil {
 		f.validate(r, s)
 		r.ByKey = r.given&fieldAttributes == 0
-		r.Key, r.Attributes, r.Costs = r.key, r.attributes, r.costs
 	}
 }
 
@@ -205,11 +203,22 @@ func (r *checkRequest) readField(s *scanner, f *form, name string) {
 
 // subject copies the rule and the key, for callers that keep them.
 func (r *checkRequest) subject() (rule string, key []string) {
-	key = make([]string, len(r.key))
-	for i, v := range r.key {
+	key = make([]string, len(r.Key))
+	for i, v := range r.Key {
 		key[i] = strings.Clone(v)
 	}
 	return strings.Clone(r.Rule), key
+}
+
+// NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
+func (r *checkRequest) NeedsKey(set *rules.Set) *Error {
+	if !r.ByKey || r.given&fieldKey != 0 {
+		return nil
+	}
+	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
+		return nil
+	}
+	return errorf(MissingKey, "key is missing: rule %q is asked about a key, or about attributes", excerpt(r.Rule))
 }
 
 func (r *checkRequest) validateCheck(s *scanner) {
@@ -224,13 +233,22 @@ func (r *checkRequest) validateCheck(s *scanner) {
 		s.mean(MissingKey, "give rule and key, or attributes")
 	}
 	if r.given&fieldCost != 0 {
-		for i := range r.costs {
-			if r.costs[i].Unit == rules.Requests {
+		for i := range r.Costs {
+			if r.Costs[i].Unit == rules.Requests {
 				s.mean(BadValue, "cost and costs.requests exclude each other")
 			}
 		}
-		r.costs = append(r.costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
+		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
 	}
+}
+
+// validateTry makes r a peek, unless it says otherwise.
+func (r *checkRequest) validateTry(s *scanner) {
+	r.validateCheck(s)
+	if r.wait {
+		s.mean(BadValue, "wait must be false: the answer to a try is not held")
+	}
+	r.Peek = r.Peek || r.given&fieldPeek == 0
 }
 
 func (r *checkRequest) validateReserve(s *scanner) {
@@ -279,7 +297,7 @@ func (r *checkRequest) needs(s *scanner, any fields, otherwise string) {
 func (r *checkRequest) readKey(s *scanner) {
 	switch s.next() {
 	case '"':
-		r.key = append(r.key, s.quoted("", "each value of key", 0, maxValue))
+		r.Key = append(r.Key, s.quoted("", "each value of key", 0, maxValue))
 	case '[':
 		s.open()
 		for n := 0; s.more(n, ']'); n++ {
@@ -288,7 +306,7 @@ func (r *checkRequest) readKey(s *scanner) {
 				s.skip()
 				continue
 			}
-			r.key = append(r.key, s.quoted("", "each value of key", 0, maxValue))
+			r.Key = append(r.Key, s.quoted("", "each value of key", 0, maxValue))
 		}
 	default:
 		s.skip()
@@ -311,8 +329,8 @@ func (r *checkRequest) readAttributes(s *scanner) {
 		if len(name) > maxValue {
 			s.mean(BadValue, "attributes: a name must not have more than %d bytes", maxValue)
 		}
-		for i := range r.attributes {
-			if r.attributes[i].Name == name {
+		for i := range r.Attributes {
+			if r.Attributes[i].Name == name {
 				s.fail("attributes." + excerpt(name) + " is given twice")
 				return
 			}
@@ -322,7 +340,7 @@ func (r *checkRequest) readAttributes(s *scanner) {
 			s.skip()
 			continue
 		}
-		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: s.quoted("attributes", name, 0, maxValue)})
+		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: s.quoted("attributes", name, 0, maxValue)})
 	}
 }
 
@@ -341,8 +359,8 @@ func (r *checkRequest) readCosts(s *scanner) {
 		if len(unit) > maxValue {
 			s.mean(BadValue, "costs: a unit must not have more than %d bytes", maxValue)
 		}
-		for i := range r.costs {
-			if r.costs[i].Unit == unit {
+		for i := range r.Costs {
+			if r.Costs[i].Unit == unit {
 				s.fail("costs." + excerpt(unit) + " is given twice")
 				return
 			}
@@ -353,7 +371,26 @@ func (r *checkRequest) readCosts(s *scanner) {
 			continue
 		}
 		if s.next(); s.syntax == nil {
-			r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
 		}
 	}
+}
+
+// parseKey parses a JSON array of strings, as strictly as a check's.
+func parseKey(text string) ([]string, *Error) {
+	var s scanner
+	var c checkRequest
+	s.reset([]byte(text))
+	if s.next() != '[' {
+		return nil, errorf(BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
+	}
+	c.readKey(&s)
+	s.end()
+	switch {
+	case s.syntax != nil:
+		return nil, errorf(BadValue, "key must be a JSON array of strings: %s", s.syntax.Detail)
+	case s.meaning != nil:
+		return nil, s.meaning
+	}
+	return c.Key, nil
 }

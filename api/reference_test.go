@@ -3,11 +3,9 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -134,7 +132,7 @@ func referenceObject(t testing.TB, object []byte) (*checkRequest, Code) {
 	if first == "" {
 		first = referenceSettle(r, seen)
 	}
-	r.Key, r.Attributes, r.Costs, r.ByKey = r.key, r.attributes, r.costs, !seen["attributes"]
+	r.ByKey = !seen["attributes"]
 	return r, first
 }
 
@@ -148,12 +146,12 @@ func referenceSettle(r *checkRequest, seen map[string]bool) Code {
 		return MissingKey
 	}
 	if seen["cost"] {
-		for _, c := range r.costs {
+		for _, c := range r.Costs {
 			if c.Unit == rules.Requests {
 				return BadValue
 			}
 		}
-		r.costs = append(r.costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
+		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.cost})
 	}
 	return ""
 }
@@ -181,7 +179,7 @@ func (r *checkRequest) reference(t testing.TB, m member, note func(bool, Code)) 
 		for _, raw := range values[:min(len(values), maxAttributes)] {
 			v, ok := referenceText(raw)
 			note(ok && len(v) <= maxValue, BadValue)
-			r.key = append(r.key, v)
+			r.Key = append(r.Key, v)
 		}
 	case "attributes", "costs":
 		if m.value[0] != '{' {
@@ -212,23 +210,23 @@ func (r *checkRequest) reference(t testing.TB, m member, note func(bool, Code)) 
 func (r *checkRequest) referenceInner(field string, i int, m member, note func(bool, Code)) (twice bool) {
 	note(len(m.name) <= maxValue, BadValue)
 	if field == "costs" {
-		for _, c := range r.costs {
+		for _, c := range r.Costs {
 			twice = twice || c.Unit == m.name
 		}
 		if note(i < maxCosts, BadValue); i < maxCosts {
 			v, ok := referenceAmount(m.value, 0)
 			note(ok, BadValue)
-			r.costs = append(r.costs, limiter.UnitCost{Unit: m.name, Cost: v})
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: m.name, Cost: v})
 		}
 		return twice
 	}
-	for _, a := range r.attributes {
+	for _, a := range r.Attributes {
 		twice = twice || a.Name == m.name
 	}
 	if note(i < maxAttributes, BadValue); i < maxAttributes {
 		v, ok := referenceText(m.value)
 		note(ok && len(v) <= maxValue, BadValue)
-		r.attributes = append(r.attributes, rules.Attribute{Name: m.name, Value: v})
+		r.Attributes = append(r.Attributes, rules.Attribute{Name: m.name, Value: v})
 	}
 	return twice
 }
@@ -249,16 +247,15 @@ func sameQuery(t *testing.T, body []byte, have, want *checkRequest) {
 	}
 }
 
-func compareCheck(t *testing.T, x *exchange, body []byte) {
-	x.reset()
-	x.request.body = append(x.request.body[:0], body...)
-	e := x.readBody(checkForm)
+func compareCheck(t *testing.T, s *scanner, r *checkRequest, body []byte) {
+	r.Reset()
+	e := s.Read(bytes.Clone(body), checkForm, r)
 	want, code := referenceCheck(t, body)
 	if (e == nil) != (code == "") || e != nil && e.Code != code {
 		t.Fatalf("%q: have %v, want %q", body, e, code)
 	}
 	if e == nil {
-		sameQuery(t, body, &x.check, want)
+		sameQuery(t, body, r, want)
 	}
 }
 
@@ -299,8 +296,9 @@ func FuzzCheckRequest(f *testing.F) {
 	for _, s := range checkSeeds {
 		f.Add([]byte(s))
 	}
-	x := &exchange{}
-	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, x, body) })
+	var s scanner
+	var r checkRequest
+	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, &s, &r, body) })
 }
 
 // referenceBatch lists each check of a batch and its code; whole is the code of the entire batch.
@@ -365,89 +363,39 @@ func FuzzBatchRequest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		x := &exchange{}
-		x.request.body = body
-		start, _, e := x.readBatch()
+		var s scanner
 		checks, codes, whole := referenceBatch(t, body)
+		count, e := s.Batch(bytes.Clone(body))
 		if (e == nil) != (whole == "") || e != nil && e.Code != whole {
 			t.Fatalf("%q: have %v, want %q", body, e, whole)
 		}
 		if e != nil {
 			return
 		}
-		got := &asked{t: t, body: body}
-		p := &dataPlane{decider: got, node: []byte(`"n"`)}
-		p.all(x, &chunk{}, start)
-		b := x.response.body
-		var answers struct{ Results []json.RawMessage }
-		if err := json.Unmarshal(b, &answers); err != nil {
-			t.Fatalf("%q: %v: %s", body, err, b)
+		if count != len(codes) {
+			t.Fatalf("%q: have %d checks, want %d", body, count, len(codes))
 		}
-		if len(answers.Results) != len(codes) {
-			t.Fatalf("%q: have %d results, want %d", body, len(answers.Results), len(codes))
-		}
-		for i, code := range codes {
-			var answer struct{ Error struct{ Code Code } }
-			if err := json.Unmarshal(answers.Results[i], &answer); err != nil {
-				t.Fatal(err)
+		for i, want := range codes {
+			if !s.More(i) {
+				t.Fatalf("%q: have %d checks, want %d", body, i, count)
 			}
-			if code == "" && checks[i].ByKey && checks[i].key == nil && answer.Error.Code == MissingKey {
+			r := &checkRequest{}
+			var have Code
+			if e := s.Next(r, &rules.Set{}); e != nil {
+				have = e.Code
+			}
+			if want == "" && checks[i].ByKey && checks[i].Key == nil && have == MissingKey {
 				continue // a rule named without a key
 			}
-			if code == "" {
-				want := limiterText(checks[i])
-				if len(got.queries) == 0 || got.queries[0] != want {
-					t.Fatalf("%q: check %d: have %v, want %s", body, i, got.queries, want)
-				}
-				got.queries = got.queries[1:]
+			if have != want {
+				t.Fatalf("%q: check %d: have %q, want %q", body, i, have, want)
 			}
-			if answer.Error.Code != code {
-				t.Fatalf("%q: check %d: have %q, want %q", body, i, answer.Error.Code, code)
+			if want == "" {
+				sameQuery(t, body, r, checks[i])
 			}
+		}
+		if s.More(count) {
+			t.Fatalf("%q: have more than %d checks", body, count)
 		}
 	})
 }
-
-// asked records its queries as text.
-type asked struct {
-	t       *testing.T
-	body    []byte
-	queries []string
-}
-
-func limiterText(r *checkRequest) string { return queryText(&r.Query) }
-
-func queryText(q *limiter.Query) string {
-	b, err := json.Marshal([]any{q.Rule, q.ByKey, q.Peek, append([]string{}, q.Key...),
-		append([]rules.Attribute{}, q.Attributes...), append([]limiter.UnitCost{}, q.Costs...)})
-	if err != nil {
-		return err.Error()
-	}
-	return string(b)
-}
-
-func (a *asked) Check(q *limiter.Query, answer *limiter.Answer) error {
-	a.queries = append(a.queries, queryText(q))
-	*answer = limiter.Answer{Allowed: true, DecidedBy: limiter.ByNone, Tightest: -1}
-	return nil
-}
-
-func (a *asked) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error) {
-	for i := range queries {
-		errs[i] = a.Check(queries[i], answers[i])
-	}
-}
-
-func (a *asked) Reserve(q *limiter.Query, _ time.Duration, answer *limiter.Answer) (string, error) {
-	return "", a.Check(q, answer)
-}
-
-func (a *asked) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func (a *asked) Adjust(string, []string, int64, string) (*limiter.Usage, error) {
-	return nil, errors.ErrUnsupported
-}
-
-func (a *asked) Rules() *rules.Set { return &rules.Set{} }

@@ -22,7 +22,7 @@ func (p *dataPlane) checkOrReserve(x *exchange) (err error) {
 
 // settleReservation answers POST /v1/settle.
 func (p *dataPlane) settleReservation(x *exchange) *Error {
-	costs := slices.Clone(x.check.costs)
+	costs := slices.Clone(x.check.Costs)
 	for i := range costs {
 		costs[i].Unit = strings.Clone(costs[i].Unit) // it may be sent on after this request is over
 	}
@@ -31,8 +31,8 @@ func (p *dataPlane) settleReservation(x *exchange) *Error {
 	if err != nil {
 		return p.explain(err)
 	}
-	x.json(200)
-	x.response.body = appendSettlement(x.response.body, id, out)
+	x.JSON(200)
+	x.Body = appendSettlement(x.Body, id, out)
 	return nil
 }
 

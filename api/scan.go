@@ -22,8 +22,45 @@ type scanner struct {
 	meaning *Error // the first wrong value
 }
 
+// Reset forgets the body.
+func (s *scanner) Reset() {
+	s.reset(nil)
+	s.scratch = kept(s.scratch)
+}
+
+// Forget releases the strings of the checks that Next has read so far.
+func (s *scanner) Forget() { s.scratch = s.scratch[:0] }
+
+// Size returns how many bytes s holds besides the body.
+func (s *scanner) Size() int { return cap(s.scratch) }
+
 func (s *scanner) reset(src []byte) {
 	*s = scanner{src: src, scratch: s.scratch[:0]}
+}
+
+// Read reads a body of form f into r.
+func (s *scanner) Read(body []byte, f *form, r *checkRequest) *Error {
+	if s.reset(body); s.object() {
+		r.read(s, f)
+		s.end()
+	}
+	return s.err()
+}
+
+// object starts a body that must be one JSON object.
+func (s *scanner) object() bool {
+	if !s.utf8() {
+		return false
+	}
+	if s.next() == '{' {
+		return true
+	}
+	if s.pos == len(s.src) {
+		s.fail("the body is empty")
+	} else if s.skip(); s.syntax == nil {
+		s.fail("the body is not an object")
+	}
+	return false
 }
 
 // err returns the error found so far, if any.

@@ -67,25 +67,6 @@ func (s *adminServer) subjectOf(q url.Values) (rule string, key []string, err er
 	return rule, key, nil
 }
 
-// parseKey parses a JSON array of strings, as strictly as a check's.
-func parseKey(text string) ([]string, *Error) {
-	var s scanner
-	var c checkRequest
-	s.reset([]byte(text))
-	if s.next() != '[' {
-		return nil, errorf(BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
-	}
-	c.readKey(&s)
-	s.end()
-	switch {
-	case s.syntax != nil:
-		return nil, errorf(BadValue, "key must be a JSON array of strings: %s", s.syntax.Detail)
-	case s.meaning != nil:
-		return nil, s.meaning
-	}
-	return c.key, nil
-}
-
 // getUsage answers what a subject has used.
 func (s *adminServer) getUsage(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
 	u, err := s.api.config.Subjects.Usage(rule, key)
@@ -98,7 +79,7 @@ func (s *adminServer) getUsage(w http.ResponseWriter, _ *http.Request, rule stri
 // deleteUsage resets a subject's counters and answers with the usage after that.
 func (s *adminServer) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
 	request := r.URL.Query().Get("request_id")
-	if r.URL.Query().Has("request_id") && !isRequestID(request) {
+	if r.URL.Query().Has("request_id") && (request == "" || len(request) > limiter.MaxRequestID) {
 		return errorf(BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
 	}
 	u, err := s.api.config.Subjects.Reset(rule, key, request)

@@ -13,7 +13,7 @@ func (p *dataPlane) trace(r *route, x *exchange) {
 	}
 	t := tracing.Request{
 		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
-		Status: x.status, Began: x.began, Ended: time.Now(),
+		Status: x.Status, Began: x.began, Ended: time.Now(),
 	}
 	if x.decided {
 		a := &x.answer

@@ -1,11 +1,11 @@
 package api
 
 import (
-	"strings"
-	"unicode/utf8"
+	"math"
+	"strconv"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/internal/loads"
 )
 
 // quoted reads a string of least to most bytes. outer is the field that contains field; empty: none.
@@ -33,8 +33,6 @@ func pathOf(outer, field string) string {
 	}
 	return outer + "." + excerpt(field)
 }
-
-func isRequestID(id string) bool { return id != "" && len(id) <= limiter.MaxRequestID }
 
 // boolean reads true or false.
 func (s *scanner) boolean(field string) bool {
@@ -82,21 +80,22 @@ func (s *scanner) whole(least int64) (v int64, ok bool) {
 	return v, s.syntax == nil
 }
 
+// decimal reads a number of at least 0.
+func (s *scanner) decimal(field string) float64 {
+	if c := s.next(); c != '-' && (c < '0' || c > '9') {
+		s.skip()
+		s.mean(BadValue, "%s must be a number", field)
+		return 0
+	}
+	v, err := strconv.ParseFloat(s.number(), 64)
+	if s.syntax == nil && (err != nil || math.Signbit(v) && v != 0) {
+		s.mean(BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
+	}
+	return math.Abs(v)
+}
+
 // unknown skips and rejects an unknown field.
 func (s *scanner) unknown(name, known string) {
 	s.skip()
 	s.mean(UnknownField, "there is no field %q here: the fields are %s", excerpt(name), known)
-}
-
-// excerpt copies a caller's text, shortened for a message.
-func excerpt(v string) string {
-	const most = 64
-	if len(v) <= most {
-		return strings.Clone(v)
-	}
-	cut := most
-	for cut > 0 && !utf8.RuneStart(v[cut]) {
-		cut--
-	}
-	return v[:cut] + "…"
 }

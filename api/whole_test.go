@@ -111,8 +111,8 @@ func TestBatchAllocatesNothing(t *testing.T) {
 				x.request.body = append(x.request.body, body...)
 				serve(p, x)
 			})
-			if n != 0 || x.status != 200 || x.checks != 50 {
-				t.Errorf("%s, refused %v: have %v allocations a batch, want 0; status %d of %d checks", check, refused, n, x.status, x.checks)
+			if n != 0 || x.Status != 200 || x.checks != 50 {
+				t.Errorf("%s, refused %v: have %v allocations a batch, want 0; status %d of %d checks", check, refused, n, x.Status, x.checks)
 			}
 		}
 	}
