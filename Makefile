@@ -71,9 +71,12 @@ hostile: ## real nodes under messages that are wrong; minutes
 SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
 # REGIONS chooses how much of a model of several regions: so many nodes in each, and the checks of all together.
 REGIONS ?= -regions 10 -nodes 20 -minutes 10 -seeds 100 -rate 80 -calm 30s
+# AUTHORITY chooses how many seeds of the model of authority alone; one takes a tenth of a second.
+AUTHORITY ?= -seeds 200
 simulation: ## many nodes on virtual time, broken at random; some minutes
 	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run 'SimulationInOneProcess|SabotageIsFoundInOneProcess' ./node -args -sim-sabotage $(SIMULATION)
 	$(GO) test -count 1 -timeout 60m -v -run G8_Simulation ./test/simulation -args $(REGIONS)
+	$(GO) test -count 1 -timeout 60m -v -run NeverTwoOwners ./cluster/authority -args $(AUTHORITY)
 	$(GO) test -count 1 -tags nodebit -run Debit ./test/simulation ./limiter ./node
 
 # BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that

@@ -275,10 +275,10 @@ func (s *scene) happens() {
 	}
 }
 
-// healthy returns a random node that is alive and in the ring, and whose disk works.
+// healthy returns a random node that is alive and has not been restarted, and whose disk works.
 func (s *scene) healthy() *virtual {
 	for {
-		if v := s.p.nodes[s.rnd.IntN(sceneNodes)]; v.alive.Load() && v != s.broken && !slices.Contains(s.gone, v) {
+		if v := s.p.nodes[s.rnd.IntN(sceneNodes)]; v.alive.Load() && v != s.broken && v != s.restarted && !slices.Contains(s.gone, v) {
 			return v
 		}
 	}

@@ -373,7 +373,7 @@ func (p *planet) crowd(rule string, keys, workers int) *crowd {
 				if time.Since(began) > time.Second {
 					c.slow.Add(1)
 				}
-				time.Sleep(time.Duration(500+i%100) * time.Microsecond)
+				time.Sleep(time.Duration(1500+i%100) * time.Microsecond)
 			}
 		})
 	}

@@ -33,8 +33,8 @@ type followers map[ring.NodeID]*follower
 
 type follower struct {
 	node    ring.NodeID
-	parts   map[int]*progress
-	unacked int // bytes
+	parts   [ring.Partitions]*progress // nil where no copy was begun
+	unacked int                        // bytes
 	// sent is the number of the last message; flying are the numbers of unacknowledged messages, in order.
 	sent   uint64
 	flying []uint64
@@ -47,7 +47,7 @@ type follower struct {
 	inside  []sentSection // the sections in it
 }
 
-// progress is how far a follower is with one partition. It has none before its copy is begun.
+// progress is how far a follower is with one partition.
 type progress struct {
 	whole  bool // it has acknowledged the whole copy
 	flying int  // unacknowledged messages about the partition
@@ -64,7 +64,7 @@ type sentSection struct {
 // at returns node's follower record, which it creates if needed.
 func (fs followers) at(node ring.NodeID) *follower {
 	if fs[node] == nil {
-		fs[node] = &follower{node: node, parts: map[int]*progress{}}
+		fs[node] = &follower{node: node}
 	}
 	return fs[node]
 }
@@ -86,7 +86,7 @@ func (fs followers) synced(p int, node ring.NodeID) bool {
 // unfollow forgets the followers' copies of p, so they get new ones.
 func (fs followers) unfollow(p int) {
 	for _, f := range fs {
-		delete(f.parts, p)
+		f.parts[p] = nil
 	}
 }
 
@@ -104,7 +104,11 @@ func (fs followers) take(v, before *view, self ring.NodeID) {
 		}
 	}
 	maps.DeleteFunc(fs, func(node ring.NodeID, f *follower) bool {
-		maps.DeleteFunc(f.parts, func(p int, _ *progress) bool { return !slices.Contains(v.following(self, p, buf[:0]), node) })
+		for p := range f.parts {
+			if f.parts[p] != nil && !slices.Contains(v.following(self, p, buf[:0]), node) {
+				f.parts[p] = nil
+			}
+		}
 		return !follow[node] || v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node)
 	})
 }
@@ -143,7 +147,7 @@ func (f *follower) end(number uint64, size int, inside []sentSection, refused ma
 		switch {
 		case f.parts[one.p] != one.of:
 		case err != nil || refused[one.p]:
-			delete(f.parts, one.p)
+			f.parts[one.p] = nil
 		case one.ends:
 			one.of.whole = true
 		}
@@ -213,8 +217,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		f := k.followers.at(node)
 		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
-			delete(f.parts, p)
-			pr = nil
+			f.parts[p], pr = nil, nil
 		}
 		k.mu.Unlock()
 		if pr != nil {
@@ -230,13 +233,25 @@ func (k *Keeper) pushCopies() {
 		return
 	}
 	var buf [3]ring.NodeID
+	type target struct {
+		node ring.NodeID
+		p    int
+	}
+	var missing []target
+	k.mu.Lock()
 	for p := range ring.Partitions {
 		if !k.owns(p) {
 			continue
 		}
 		for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-			k.copyTo(v, node, p)
+			if k.followers.of(p, node) == nil {
+				missing = append(missing, target{node, p})
+			}
 		}
+	}
+	k.mu.Unlock()
+	for _, m := range missing {
+		k.copyTo(v, m.node, m.p)
 	}
 	k.flushAll()
 }

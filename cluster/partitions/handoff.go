@@ -160,7 +160,7 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
 		case pt.phase == flipping:
-			delete(k.followers.at(node).parts, p)
+			k.followers.at(node).parts[p] = nil
 			k.setPhase(p, held)
 		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
 		case taken[p]:
