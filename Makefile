@@ -61,7 +61,7 @@ releases: ## a cluster of the base commit's build is rolled to this tree under l
 # HOSTILE is how many messages each of these sends. A failure prints the seed that repeats it, with -seed.
 HOSTILE ?= 1000000
 hostile: ## real nodes under messages that are wrong; minutes
-	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api -args -hostile $(HOSTILE)
+	$(GO) test -count 1 -timeout 60m -v -run '^TestHostile$$' ./api/httpd -args -hostile $(HOSTILE)
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode

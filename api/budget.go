@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"net"
 	"sync"
@@ -12,9 +11,9 @@ import (
 const (
 	// dataBudget bounds the bytes of requests and answers that are held at once.
 	dataBudget = 20 << 20
-	// freeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
+	// FreeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
 	// bounds these.
-	freeBytes = 16 << 10
+	FreeBytes = 16 << 10
 	// slowTime is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
 	// room.
 	slowTime = time.Second
@@ -24,26 +23,35 @@ const (
 	roomInterval = slowTime / 4
 )
 
-// budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
+// keptBuffer bounds, in bytes, the buffers that are kept from request to request.
+const keptBuffer = 64 << 10
+
+// Kept returns b emptied for reuse, or nil if it is too large to keep.
+func Kept(b []byte) []byte {
+	if cap(b) > keptBuffer {
+		return nil
+	}
+	return b[:0]
+}
+
+// Budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
 // used up, connections whose body or answer has taken longer than slowTime are closed, the oldest first. So callers
 // that neither send nor read hold up no one else.
-type budget struct {
-	most  int64 // 0: dataBudget
+type Budget struct {
+	Most  int64 // 0: 20 MiB
 	used  atomic.Int64
-	ended atomic.Int64 // connections that were closed for room
+	ended atomic.Int64
 
-	waits atomic.Int64 // callers of wait
-
-	replies sync.Pool // of *reply, with buffers of at most keptBuffer
+	waits atomic.Int64 // callers of Wait
 
 	mu     sync.Mutex // guards the rest, and the transfers in it
-	moving map[*transfer]struct{}
+	moving map[*Transfer]struct{}
 	freed  chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
-// take takes n bytes. It reports false if that is more than is left.
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) <= cmp.Or(b.most, dataBudget) {
+// Take takes n bytes. It reports false if that is more than is left.
+func (b *Budget) Take(n int64) bool {
+	if b.used.Add(n) <= cmp.Or(b.Most, dataBudget) {
 		return true
 	}
 	b.used.Add(-n)
@@ -51,8 +59,8 @@ func (b *budget) take(n int64) bool {
 	return false
 }
 
-// give gives n bytes back.
-func (b *budget) give(n int64) {
+// Give gives n bytes back.
+func (b *Budget) Give(n int64) {
 	b.used.Add(-n)
 	if b.waits.Load() > 0 {
 		b.mu.Lock()
@@ -62,15 +70,15 @@ func (b *budget) give(n int64) {
 }
 
 // wake makes all waiters look again. The caller holds b.mu.
-func (b *budget) wake() {
+func (b *Budget) wake() {
 	if b.freed != nil {
 		close(b.freed)
 		b.freed = nil
 	}
 }
 
-// wait retries take, which takes from the budget, until it succeeds, for at most roomTime.
-func (b *budget) wait(take func() bool) bool {
+// Wait retries take, which takes from the budget, until it succeeds, for at most roomTime.
+func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true
 	}
@@ -98,46 +106,53 @@ func (b *budget) wait(take func() bool) bool {
 	}
 }
 
-// full is the error for a request that finds no room.
-func (b *budget) full() *Error {
-	return errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.most, dataBudget))
+// Full is the error for a request that finds no room.
+func (b *Budget) Full() *Error {
+	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Most, dataBudget))
 }
 
-// transfer is a large body or answer in transit.
-type transfer struct {
+// Transfer is a large body or answer in transit.
+type Transfer struct {
 	conn  net.Conn // the lowest-level connection; nil: unknown
 	size  int64
 	since time.Time
 }
 
-// begin records that t, of size bytes, is sent over conn.
-func (b *budget) begin(t *transfer, size int64, conn net.Conn) {
+// Begin records that t, of size bytes, is sent over conn.
+func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t.conn, t.size, t.since = nil, size, time.Now()
-	if c := tracked(conn); c != nil {
+	if c := Below[*Connection](conn); c != nil {
 		t.conn = c.Conn
 	}
 	if b.moving == nil {
-		b.moving = make(map[*transfer]struct{})
+		b.moving = make(map[*Transfer]struct{})
 	}
 	b.moving[t] = struct{}{}
 }
 
-// finish records that t is over.
-func (b *budget) finish(t *transfer) {
+// Finish records that t is over.
+func (b *Budget) Finish(t *Transfer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.moving, t)
+	t.conn = nil
 }
+
+// Used returns how many bytes are taken.
+func (b *Budget) Used() int64 { return b.used.Load() }
+
+// Ended returns how many connections were closed for room.
+func (b *Budget) Ended() int64 { return b.ended.Load() }
 
 // endSlow closes slow connections, the oldest first, until they hold n bytes in all. The goroutines that serve them
 // give the bytes back.
-func (b *budget) endSlow(n int64) {
+func (b *Budget) endSlow(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for n > 0 {
-		var oldest *transfer
+		var oldest *Transfer
 		for t := range b.moving {
 			if oldest == nil || t.since.Before(oldest.since) {
 				oldest = t
@@ -153,36 +168,4 @@ func (b *budget) endSlow(n int64) {
 			_ = oldest.conn.Close() // its user sees the error and stops
 		}
 	}
-}
-
-// reply is an answer of more than freeBytes while it is sent.
-type reply struct {
-	bytes.Reader
-	transfer
-	body   []byte
-	budget *budget
-}
-
-// send wraps body in a reply to be sent over conn, and returns a buffer to use in its place. body is charged with size
-// bytes.
-func (b *budget) send(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
-	r, ok := b.replies.Get().(*reply)
-	if !ok {
-		r = &reply{budget: b}
-	}
-	spare, r.body = r.body[:0], body
-	r.Reset(body)
-	b.begin(&r.transfer, size, conn)
-	return r, spare
-}
-
-// Close releases the reply, whether it was sent or not.
-func (r *reply) Close() error {
-	b, size := r.budget, r.size
-	b.finish(&r.transfer)
-	r.Reset(nil)
-	r.body, r.conn = kept(r.body), nil
-	b.replies.Put(r)
-	b.give(size)
-	return nil
 }

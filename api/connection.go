@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/figures"
 )
 
 const (
@@ -20,41 +22,34 @@ const (
 	acceptWait = 5 * time.Millisecond
 )
 
-// connections tracks the open connections of a listener, so that all can be closed and waited for.
-type connections struct {
-	began time.Time
-	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
-	slack time.Duration
-	// quick, if not nil, answers input that was read between two requests. If it reports false, the reader gets the input.
-	quick func(*connection, []byte) (bool, error)
-	// framed means that requests arrive in plain text and are parsed strictly.
-	framed bool
-
+// Connections tracks the open connections of a listener, so that all can be closed and waited for.
+type Connections struct {
 	mu     sync.Mutex // guards the rest
 	places places
-	open   map[*connection]struct{}
+	open   map[*Connection]struct{}
 	closed bool
 	over   chan struct{}  // closed when closed becomes true
 	gone   sync.WaitGroup // counts open
 }
 
-func newConnections(slack time.Duration, most int) *connections {
-	return &connections{began: time.Now(), slack: slack, places: newPlaces(most), open: make(map[*connection]struct{}), over: make(chan struct{})}
+// NewConnections tracks connections of which at most so many are served at once; 0: no bound.
+func NewConnections(most int) *Connections {
+	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), over: make(chan struct{})}
 }
 
-// listen wraps ln so that c tracks its connections.
-func (c *connections) listen(ln net.Listener) net.Listener {
+// Listen wraps ln so that c tracks its connections.
+func (c *Connections) Listen(ln net.Listener) net.Listener {
 	return &trackedListener{Listener: ln, conns: c}
 }
 
-// closeAll closes every connection, and from then on every new one.
-func (c *connections) closeAll() {
+// CloseAll closes every connection, and from then on every new one.
+func (c *Connections) CloseAll() {
 	c.mu.Lock()
 	if !c.closed {
 		c.closed = true
 		close(c.over)
 	}
-	all := make([]*connection, 0, len(c.open))
+	all := make([]*Connection, 0, len(c.open))
 	for one := range c.open {
 		all = append(all, one)
 	}
@@ -64,8 +59,8 @@ func (c *connections) closeAll() {
 	}
 }
 
-// closeSilent closes the connections on which nothing was ever received.
-func (c *connections) closeSilent() {
+// CloseSilent closes the connections on which nothing was ever received.
+func (c *Connections) CloseSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for one := range c.open {
@@ -75,11 +70,11 @@ func (c *connections) closeSilent() {
 	}
 }
 
-// wait returns once every connection has been closed by its user.
-func (c *connections) wait() { c.gone.Wait() }
+// Wait returns once every connection has been closed by its user.
+func (c *Connections) Wait() { c.gone.Wait() }
 
-func (c *connections) add(conn net.Conn) *connection {
-	one := &connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
+func (c *Connections) add(conn net.Conn) *Connection {
+	one := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -97,28 +92,42 @@ func (c *connections) add(conn net.Conn) *connection {
 	return one
 }
 
-// beyond returns how many connections have found no place so far.
-func (c *connections) beyond() int64 {
+// Figures shows how many connections of a plane have found no place.
+func (c *Connections) Figures(s figures.Sink, plane string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.places.beyond
+	beyond := c.places.beyond
+	c.mu.Unlock()
+	s.Count("connections_beyond_total",
+		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "plane", plane)
 }
 
-// park frees the place of a connection that nothing serves for now.
-func (c *connections) park(one *connection) {
+// Count returns how many connections are open, and on how many of those something was received.
+func (c *Connections) Count() (open, heard int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for one := range c.open {
+		if one.heard.Load() {
+			heard++
+		}
+	}
+	return len(c.open), heard
+}
+
+// Park frees the place of a connection that nothing serves for now.
+func (c *Connections) Park(one *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.places.leave(one)
 }
 
-// resume gives a parked connection a place again. It reports false if there is none.
-func (c *connections) resume(one *connection) bool {
+// Resume gives a parked connection a place again. It reports false if there is none.
+func (c *Connections) Resume(one *Connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.closed && c.places.take(one)
 }
 
-func (c *connections) remove(one *connection) {
+func (c *Connections) remove(one *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, one)
@@ -128,7 +137,7 @@ func (c *connections) remove(one *connection) {
 
 type trackedListener struct {
 	net.Listener
-	conns *connections
+	conns *Connections
 }
 
 // Accept waits for the next connection.
@@ -152,145 +161,34 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// connection is a connection that can linger when it is closed.
-type connection struct {
+// Connection is a connection that can linger when it is closed.
+type Connection struct {
 	net.Conn
-	owner   *connections
+	owner   *Connections
 	address netip.Prefix // see addressOf
 	placed  bool         // it holds a place; guarded by the owner's mutex
-	spare   bool         // it holds a spare place and gets one probe answered
+	Spare   bool         // it holds a spare place and gets one probe answered
 	heard   atomic.Bool  // something was received
 	linger  atomic.Bool  // closing it lingers
 	once    sync.Once    // runs the close
-
-	reading, writing deadline // used only if the owner has slack
-
-	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves
-	// the connection uses it.
-	between bool
-	frame   framing
-	head    quickHead    // of the last request that was answered the quick way
-	work    atomic.Int32 // the state of the quick way
 }
 
-// The states of the quick way on a connection.
-const (
-	workNone   int32 = iota
-	workAnswer       // a request is being answered
-	workLast         // a request is being answered, and the connection closes after it
-	workClosed       // the connection is closed
-)
-
-// begin starts an answer of the quick way. It reports false if the connection is closed.
-func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
-
-// ending reports whether the answer in progress is the last one.
-func (c *connection) ending() bool { return c.work.Load() == workLast }
-
-// end finishes an answer. It closes the connection and reports true if Close was called in the meantime.
-func (c *connection) end() bool {
-	if c.work.CompareAndSwap(workAnswer, workNone) {
-		return false
-	}
-	c.work.Store(workClosed)
-	_ = c.shut() // no one is left to handle the error
-	return true
-}
-
-// Close closes the connection, at once or after the answer in progress.
-func (c *connection) Close() error {
-	for !c.work.CompareAndSwap(workNone, workClosed) {
-		if c.work.CompareAndSwap(workAnswer, workLast) {
-			return nil
-		}
-		switch c.work.Load() {
-		case workLast:
-			return nil
-		case workClosed:
-			return c.shut()
-		}
-	}
-	return c.shut()
-}
-
-// SetDeadline bounds the next reads and writes.
-func (c *connection) SetDeadline(t time.Time) error {
-	if c.owner.slack == 0 {
-		return c.Conn.SetDeadline(t)
-	}
-	c.reading.ask(t, c.owner.began)
-	c.writing.ask(t, c.owner.began)
-	return nil
-}
-
-// SetReadDeadline bounds the next reads.
-func (c *connection) SetReadDeadline(t time.Time) error {
-	if c.owner.slack == 0 {
-		return c.Conn.SetReadDeadline(t)
-	}
-	c.reading.ask(t, c.owner.began)
-	return nil
-}
-
-// SetWriteDeadline bounds the next writes.
-func (c *connection) SetWriteDeadline(t time.Time) error {
-	if c.owner.slack == 0 {
-		return c.Conn.SetWriteDeadline(t)
-	}
-	c.writing.ask(t, c.owner.began)
-	return nil
-}
-
-// Write sends b.
-func (c *connection) Write(b []byte) (int, error) {
-	if slack := c.owner.slack; slack > 0 {
-		if t, moves := c.writing.next(c.owner.began, slack); moves {
-			if err := c.Conn.SetWriteDeadline(t); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return c.Conn.Write(b)
-}
-
-// Read returns received bytes, except for requests that the quick way answers itself.
-func (c *connection) Read(b []byte) (int, error) {
-	if c.frame.err != nil {
-		return 0, c.frame.err
-	}
+// Below returns the connection of type T that c is or is based on; nil: none.
+func Below[T net.Conn](c net.Conn) (none T) {
 	for {
-		n, err := c.receive(b)
-		if n == 0 || err != nil || !c.between || c.owner.quick == nil {
-			return c.follow(b[:n], err)
+		if one, ok := c.(T); ok {
+			return one
 		}
-		done, err := c.owner.quick(c, b[:n])
-		if err != nil {
-			return 0, err
+		over, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return none
 		}
-		if !done {
-			return c.follow(b[:n], nil)
-		}
+		c = over.NetConn()
 	}
 }
 
-// follow turns b and err, as read from the connection below, into Read's result. It checks the framing if framed is
-// set.
-func (c *connection) follow(b []byte, err error) (int, error) {
-	if !c.owner.framed {
-		return len(b), err
-	}
-	return c.frame.filter(b, err)
-}
-
-// receive reads from the connection below.
-func (c *connection) receive(b []byte) (int, error) {
-	if slack := c.owner.slack; slack > 0 {
-		if t, moves := c.reading.next(c.owner.began, slack); moves {
-			if err := c.Conn.SetReadDeadline(t); err != nil {
-				return 0, err
-			}
-		}
-	}
+// Read returns received bytes.
+func (c *Connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 && !c.heard.Load() {
 		c.heard.Store(true)
@@ -298,8 +196,11 @@ func (c *connection) receive(b []byte) (int, error) {
 	return n, err
 }
 
-// shut closes the connection, once.
-func (c *connection) shut() (err error) {
+// Linger makes Close discard further input first, such that the caller can read the last answer.
+func (c *Connection) Linger() { c.linger.Store(true) }
+
+// Close closes the connection, once.
+func (c *Connection) Close() (err error) {
 	c.once.Do(func() {
 		if c.linger.Load() {
 			c.drain()
@@ -311,7 +212,7 @@ func (c *connection) shut() (err error) {
 }
 
 // drain half-closes the connection and discards input until the caller closes its side.
-func (c *connection) drain() {
+func (c *Connection) drain() {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

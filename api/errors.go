@@ -3,7 +3,10 @@ package api
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/loads"
@@ -92,8 +95,8 @@ type Error struct {
 	Code     Code
 	Detail   string       // a sentence that names the field and the bound
 	Err      error        // the cause, if any
-	mistakes rules.Errors // in a rules document
-	allow    string       // the methods, for MethodNotAllowed
+	Mistakes rules.Errors // in a rules document
+	Allow    string       // the methods, for MethodNotAllowed
 }
 
 // Error returns code and detail.
@@ -105,14 +108,35 @@ func (e *Error) Unwrap() error { return e.Err }
 // Status returns the HTTP status of e.
 func (e *Error) Status() int { return kinds[e.Code].status }
 
-func errorf(code Code, format string, args ...any) *Error {
+// Errorf returns an error with a formatted detail.
+func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-func errInternal() *Error { return errorf(Internal, "something went wrong; the node's log says what") }
+// InternalError returns the error for a bug, which reveals nothing about it.
+func InternalError() *Error {
+	return Errorf(Internal, "something went wrong; the node's log says what")
+}
+
+// TooLargeError returns the error for a body of more than most bytes.
+func TooLargeError(most int) *Error {
+	return Errorf(TooLarge, "the body must not have more than %d bytes", most)
+}
+
+// ReceiveError explains why a request could not be read.
+func ReceiveError(err error) *Error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return Errorf(Timeout, "the request did not arrive in time")
+	}
+	return Errorf(BadRequest, "the request can not be read as HTTP/1.1")
+}
 
 // Title says what kind of error e is.
 func (e *Error) Title() string { return kinds[e.Code].title }
+
+// ErrOnlyMember means that no other member could take over.
+var ErrOnlyMember = errors.New("this node is the only member")
 
 // causes maps errors of other packages to those that callers see.
 var causes = []struct {
@@ -158,14 +182,27 @@ func AsError(err error) *Error {
 			return &Error{Code: cause.code, Detail: cause.prefix + err.Error(), Err: err}
 		}
 	}
-	return &Error{Code: Internal, Detail: errInternal().Detail, Err: err}
+	return &Error{Code: Internal, Detail: InternalError().Detail, Err: err}
 }
 
 // invalidRules lists everything that is wrong with a document.
 func invalidRules(list rules.Errors) *Error {
-	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, mistakes: append(rules.Errors{}, list...)}
+	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, Mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
 		e.Detail = fmt.Sprintf("%d mistake(s); the first: line %d, column %d: %s", len(list), list[0].Line, list[0].Column, list[0].Message)
 	}
 	return e
+}
+
+// Excerpt copies a caller's text, shortened for a message.
+func Excerpt(v string) string {
+	const most = 64
+	if len(v) <= most {
+		return strings.Clone(v)
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(v[cut]) {
+		cut--
+	}
+	return v[:cut] + "…"
 }

@@ -30,14 +30,14 @@ type checkpointReport struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// health reports the state of the node.
-func (a *API) health() []byte {
-	r := healthReport{Status: "ok", Node: a.config.Node, Version: a.config.Version}
-	if set := a.config.Decider.Rules(); set != nil {
+// HealthReport reports the state of the node: the body of the probes.
+func (d *Doors) HealthReport() []byte {
+	r := healthReport{Status: "ok", Node: d.Node, Version: d.Version}
+	if set := d.Decider.Rules(); set != nil {
 		r.RulesVersion = set.Version
 	}
-	if a.config.Checkpoints != nil {
-		s := a.config.Checkpoints()
+	if d.Checkpoints != nil {
+		s := d.Checkpoints()
 		c := &checkpointReport{OK: s.Err == nil, AgeMS: -1, Failures: int64(s.Failures)}
 		if !s.Completed.IsZero() {
 			c.AgeMS = max(0, time.Since(s.Completed).Milliseconds())
@@ -47,15 +47,15 @@ func (a *API) health() []byte {
 		}
 		r.Checkpoint = c
 	}
-	if a.config.Health != nil {
-		c, good := reportCluster(a.config.Health())
+	if d.Health != nil {
+		c, good := reportCluster(d.Health())
 		if r.Cluster = c; !good {
 			r.Status = "degraded"
 		}
 	}
 	body, err := json.Marshal(r)
 	if err != nil {
-		a.log.Error("health not told", "error", err)
+		d.Logger.Error("health not told", "error", err)
 		return []byte(`{"status":"degraded"}`)
 	}
 	return body
@@ -80,4 +80,14 @@ func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 		r.Error = h.Stuck.Error()
 	}
 	return r, h.Connected && h.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
+}
+
+// ClusterHealth lists what can keep a node from doing its part in the cluster.
+type ClusterHealth struct {
+	Connected   bool  // the node may act as an owner
+	LeaderKnown bool  // without a leader nothing new can be agreed on
+	StoreHung   bool  // a write to Raft's log has been in progress for too long
+	StoreFull   bool  // the last write failed, for lack of space or another reason
+	StoreErr    error // why it failed
+	Stuck       error // why the node no longer applies what the cluster agrees on; nil if it does
 }

@@ -6,16 +6,8 @@ import (
 	"slices"
 )
 
-const (
-	// dataPlaces and adminPlaces bound the connections that are served at once.
-	dataPlaces  = 32 << 10
-	adminPlaces = 512
-	// spareOf: one in spareOf places is kept for probes.
-	spareOf = 64
-)
-
-// dataPlacesOf returns how many connections the data plane serves in a process that may open this many files.
-func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
+// spareOf: one in spareOf places is kept for probes.
+const spareOf = 64
 
 // places bounds a listener's connections: in total, and per address. One address may have three quarters, since a
 // gateway is one address. A connection beyond the bounds gets a spare place and one probe answered. When spare places
@@ -28,7 +20,7 @@ type places struct {
 	taken  int
 	beyond int64                // connections that found no place
 	of     map[netip.Prefix]int // places taken, per address
-	spare  []*connection        // the oldest first
+	spare  []*Connection        // the oldest first
 }
 
 func newPlaces(most int) places {
@@ -40,7 +32,7 @@ func newPlaces(most int) places {
 }
 
 // take gives c a place. It reports false if there is none.
-func (p *places) take(c *connection) bool {
+func (p *places) take(c *Connection) bool {
 	if p.most == 0 {
 		return true
 	}
@@ -55,19 +47,19 @@ func (p *places) take(c *connection) bool {
 }
 
 // takeSpare gives c a spare place. It returns the connection that c displaces, if any.
-func (p *places) takeSpare(c *connection) (before *connection) {
+func (p *places) takeSpare(c *Connection) (before *Connection) {
 	if len(p.spare) == p.spares {
 		before = p.spare[0]
 		p.spare = slices.Delete(p.spare, 0, 1)
 	}
-	c.spare = true
+	c.Spare = true
 	p.beyond++
 	p.spare = append(p.spare, c)
 	return before
 }
 
 // leave frees c's place.
-func (p *places) leave(c *connection) {
+func (p *places) leave(c *Connection) {
 	if i := slices.Index(p.spare, c); i >= 0 {
 		p.spare = slices.Delete(p.spare, i, i+1)
 	}
@@ -96,12 +88,13 @@ func addressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// onSpare reports whether c has a spare place.
-func onSpare(c net.Conn) bool {
-	one := tracked(c)
-	return one != nil && one.spare
+// OnSpare reports whether c has a spare place.
+func OnSpare(c net.Conn) bool {
+	one := Below[*Connection](c)
+	return one != nil && one.Spare
 }
 
-func errCrowded() *Error {
-	return errorf(Overloaded, "there are as many connections as are served at once, in all or from one address; only probes are answered")
+// CrowdedError returns the error for a request, other than a probe, on a spare place.
+func CrowdedError() *Error {
+	return Errorf(Overloaded, "there are as many connections as are served at once, in all or from one address; only probes are answered")
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -26,22 +27,25 @@ type condition struct {
 	since  time.Time // start of stateDraining
 }
 
-// readiness holds the current condition. A state never goes back.
-type readiness struct {
+// Readiness is the stage of a node's life, as probes and callers are told. A stage never goes back.
+type Readiness struct {
 	at atomic.Pointer[condition]
 	// condition returns why a node that has been ready is currently not; nil: it always is. It keeps load balancers away;
 	// checks are decided all the same.
 	condition func() error
+
+	mu    sync.Mutex    // guards drain
+	drain chan struct{} // closed when the node begins to drain; nil: neither asked for nor closed yet
 }
 
-func (r *readiness) load() condition {
+func (r *Readiness) load() condition {
 	if c := r.at.Load(); c != nil {
 		return *c
 	}
 	return condition{reason: "the node is starting"}
 }
 
-func (r *readiness) advance(to condition) {
+func (r *Readiness) advance(to condition) {
 	for {
 		old := r.at.Load()
 		if old != nil && (old.state > to.state || old.state == stateDraining) {
@@ -53,29 +57,65 @@ func (r *readiness) advance(to condition) {
 	}
 }
 
-// checks returns the error to answer checks with, nil if they are decided.
-func (r *readiness) checks() *Error {
+// Explain tells callers in a few words, such as "loading counters", why the node is not ready yet. It has no effect
+// after Ready.
+func (r *Readiness) Explain(reason string) {
+	r.advance(condition{state: stateStarting, reason: reason})
+}
+
+// Drain makes readiness probes get Draining; checks are still decided.
+func (r *Readiness) Drain() {
+	r.advance(condition{state: stateDraining, since: time.Now()})
+	drain := r.draining()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-drain:
+	default:
+		close(drain)
+	}
+}
+
+// Draining returns a channel that is closed when the node begins to drain.
+func (r *Readiness) Draining() <-chan struct{} { return r.draining() }
+
+func (r *Readiness) draining() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.drain == nil {
+		r.drain = make(chan struct{})
+	}
+	return r.drain
+}
+
+// Checks returns the error to answer checks with, nil if they are decided.
+func (r *Readiness) Checks() *Error {
 	if c := r.load(); c.state == stateStarting {
 		return &Error{Code: NotReady, Detail: "not ready: " + c.reason}
 	}
 	return nil
 }
 
-// draining reports whether the node is draining.
-func (r *readiness) draining() bool { return r.load().state == stateDraining }
+// Starting returns why the node does not decide checks yet; empty if it does.
+func (r *Readiness) Starting() string {
+	if c := r.load(); c.state == stateStarting {
+		return c.reason
+	}
+	return ""
+}
 
-// leaving reports whether connections must be closed after the next answer.
-func (r *readiness) leaving() bool {
+// Leaving reports whether connections must be closed after the next answer.
+func (r *Readiness) Leaving() bool {
 	c := r.load()
 	return c.state == stateDraining && time.Since(c.since) > stayOpen
 }
 
-// probe returns the error to answer a readiness probe with, nil if the node is ready.
-func (r *readiness) probe() *Error {
-	if r.draining() {
+// Probe returns the error to answer a readiness probe with, nil if the node is ready.
+func (r *Readiness) Probe() *Error {
+	if r.load().state == stateDraining {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
-	if e := r.checks(); e != nil || r.condition == nil {
+	if e := r.Checks(); e != nil || r.condition == nil {
 		return e
 	}
 	if err := r.condition(); err != nil {

@@ -32,7 +32,7 @@ func NewToken(name string, scopes Scope) (text, line string, err error) {
 	_, _ = rand.Read(secret[:]) // it never fails
 	text = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
-	line = fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %s}", name, strings.Join(scopes.names(), ", "), hex.EncodeToString(sum[:]))
+	line = fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %s}", name, strings.Join(scopes.Names(), ", "), hex.EncodeToString(sum[:]))
 	return text, line, nil
 }
 
@@ -99,7 +99,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	for key, value := range root.Pairs {
 		switch {
 		case key.Text != "tokens":
-			return key.Pos, fmt.Errorf("unknown field %q: there is only tokens", excerpt(key.Text))
+			return key.Pos, fmt.Errorf("unknown field %q: there is only tokens", Excerpt(key.Text))
 		case list != nil:
 			return key.Pos, errors.New("tokens stands twice")
 		case value.Kind != yaml.List:
@@ -116,48 +116,48 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	names := make(map[string]bool, len(list.Items))
 	for i, item := range list.Items {
 		t, at, err := parseToken(item)
-		if err == nil && names[t.name] {
-			err = fmt.Errorf("name: %s stands twice", t.name)
+		if err == nil && names[t.Name] {
+			err = fmt.Errorf("name: %s stands twice", t.Name)
 		}
 		if err == nil {
 			if twin := s.add(t); twin != nil {
-				err = fmt.Errorf("sha256: it is the token of %s too", twin.name)
+				err = fmt.Errorf("sha256: it is the token of %s too", twin.Name)
 			}
 		}
 		if err != nil {
 			return at, fmt.Errorf("tokens[%d].%w", i, err)
 		}
-		names[t.name] = true
+		names[t.Name] = true
 	}
 	return yaml.Pos{}, nil
 }
 
 // parseToken reads one entry of the list.
-func parseToken(item *yaml.Node) (t *token, at yaml.Pos, err error) {
+func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	if item.Kind != yaml.Map {
 		return nil, item.Pos, fmt.Errorf("name: name, scopes and sha256 are expected, and there is %v", item.Kind)
 	}
-	t = &token{}
+	t = &Token{}
 	given := map[string]bool{}
 	for key, value := range item.Pairs {
 		if given[key.Text] {
-			return nil, key.Pos, fmt.Errorf("%s stands twice", excerpt(key.Text))
+			return nil, key.Pos, fmt.Errorf("%s stands twice", Excerpt(key.Text))
 		}
 		given[key.Text] = true
 		switch key.Text {
 		case "name":
-			t.name = value.Text
-			if err = checkTokenName(t.name); err == nil && (t.name == apiTokenName || t.name == adminTokenName) {
-				err = fmt.Errorf("%s is the token of --%s", t.name, t.name)
+			t.Name = value.Text
+			if err = checkTokenName(t.Name); err == nil && (t.Name == apiTokenName || t.Name == adminTokenName) {
+				err = fmt.Errorf("%s is the token of --%s", t.Name, t.Name)
 			}
 		case "scopes":
-			t.scopes, err = parseScopeList(value)
+			t.Scopes, err = parseScopeList(value)
 		case "sha256":
 			if n, bad := hex.Decode(t.sum[:], []byte(value.Text[:min(len(value.Text), 2*len(t.sum))])); bad != nil || n != len(t.sum) || len(value.Text) != 2*len(t.sum) {
 				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.sum))
 			}
 		default:
-			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes and sha256", excerpt(key.Text))
+			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes and sha256", Excerpt(key.Text))
 		}
 		if err != nil {
 			return nil, value.Pos, fmt.Errorf("%s: %w", key.Text, err)

@@ -24,8 +24,8 @@ const (
 	ScopeRead                     // read the admin plane
 	ScopeAdmin                    // everything
 
-	// anyone means that no token is needed. It is not the zero value, so a route without a scope stays closed.
-	anyone Scope = 1 << 7
+	// Anyone means that no token is needed. It is not the zero value, so a route without a scope stays closed.
+	Anyone Scope = 1 << 7
 )
 
 // scopeNames are the scopes as people write them.
@@ -48,7 +48,7 @@ next:
 			all |= s.scope
 			continue next
 		}
-		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read and admin", excerpt(name))
+		return 0, fmt.Errorf("there is no scope %q; the scopes are check, adjust, read and admin", Excerpt(name))
 	}
 	if all == 0 {
 		return 0, fmt.Errorf("at least one scope is needed: check, adjust, read or admin")
@@ -56,8 +56,8 @@ next:
 	return all, nil
 }
 
-// names lists the scopes in s.
-func (s Scope) names() (list []string) {
+// Names lists the scopes in s.
+func (s Scope) Names() (list []string) {
 	for _, n := range scopeNames {
 		if s&n.scope != 0 {
 			list = append(list, n.name)
@@ -66,8 +66,8 @@ func (s Scope) names() (list []string) {
 	return list
 }
 
-// allows reports whether a token with the scopes in s may do what needs any one of the scopes in need.
-func (s Scope) allows(need Scope) bool { return s&(need|ScopeAdmin) != 0 }
+// Allows reports whether a token with the scopes in s may do what needs any one of the scopes in need.
+func (s Scope) Allows(need Scope) bool { return s&(need|ScopeAdmin) != 0 }
 
 const (
 	maxToken     = 4096 // bytes of a token; a longer one is rejected unread
@@ -81,21 +81,21 @@ const (
 	adminTokenName = "admin-token"
 )
 
-// token is what is known about a token, except the token itself.
-type token struct {
-	name   string
-	scopes Scope
+// Token is what is known about a token, except the token itself.
+type Token struct {
+	Name   string
+	Scopes Scope
 	sum    [sha256.Size]byte
 }
 
 // tokenSet holds tokens and is immutable. The map's keys are the first eight bytes of the tokens' hashes. They are
 // compared in one step, whatever their value, and the rest of a hash in constant time.
-type tokenSet struct{ byHash map[uint64]*token }
+type tokenSet struct{ byHash map[uint64]*Token }
 
 func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum[:8]) }
 
 // add adds a token. If its hash is already present, it returns the token that has it.
-func (s *tokenSet) add(t *token) (twin *token) {
+func (s *tokenSet) add(t *Token) (twin *Token) {
 	if twin = s.byHash[hashKey(&t.sum)]; twin == nil {
 		s.byHash[hashKey(&t.sum)] = t
 	}
@@ -104,7 +104,7 @@ func (s *tokenSet) add(t *token) (twin *token) {
 
 // find returns the token in an Authorization header, or nil if there is no valid one. The time it takes depends on the
 // header's length and not on the tokens.
-func (s *tokenSet) find(authorization string) *token {
+func (s *tokenSet) find(authorization string) *Token {
 	text, ok := bearer(authorization)
 	if !ok || len(text) > maxToken {
 		return nil
@@ -130,12 +130,12 @@ func bearer(header string) (text string, ok bool) {
 // setTokens returns the tokens of the settings: the data plane's, with check and adjust, and the admin plane's, with
 // everything. If both are the same token, it counts as the admin plane's. Without any, the set is empty.
 func setTokens(api, admin string) *tokenSet {
-	s := &tokenSet{byHash: map[uint64]*token{}}
+	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
-		s.add(&token{name: adminTokenName, scopes: ScopeAdmin, sum: sha256.Sum256([]byte(admin))})
+		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, sum: sha256.Sum256([]byte(admin))})
 	}
 	if api != "" {
-		s.add(&token{name: apiTokenName, scopes: ScopeCheck | ScopeAdjust, sum: sha256.Sum256([]byte(api))})
+		s.add(&Token{Name: apiTokenName, Scopes: ScopeCheck | ScopeAdjust, sum: sha256.Sum256([]byte(api))})
 	}
 	return s
 }
@@ -181,7 +181,7 @@ func (t *tokens) open() (err error) {
 func (t *tokens) use(set *tokenSet) {
 	admin := false
 	for _, one := range set.byHash {
-		admin = admin || one.scopes.allows(ScopeAdmin)
+		admin = admin || one.Scopes.Allows(ScopeAdmin)
 	}
 	if !admin {
 		t.log.Warn("no token has the scope admin: nobody can write rules", "tokens", len(set.byHash))
@@ -189,17 +189,17 @@ func (t *tokens) use(set *tokenSet) {
 	t.set.Store(set)
 }
 
-// knownToken caches the token found for an Authorization header.
-type knownToken struct {
+// KnownToken caches the token found for an Authorization header.
+type KnownToken struct {
 	set  *tokenSet // where it was found; nil: not found yet
-	what *token
+	what *Token
 }
 
 // permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
 // required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
 // the set is the same, the result cached in known is not looked up again; nil known: no cache.
-func (t *tokens) permit(authorization string, lines int, need Scope, known *knownToken) (*token, *Error) {
-	if t == nil || need&anyone != 0 {
+func (t *tokens) permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
+	if t == nil || need&Anyone != 0 {
 		return nil, nil
 	}
 	set := t.set.Load()
@@ -207,26 +207,26 @@ func (t *tokens) permit(authorization string, lines int, need Scope, known *know
 		return nil, nil
 	}
 	if lines > 1 {
-		return nil, errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
+		return nil, Errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
 	}
-	var who *token
+	var who *Token
 	if known != nil && known.set == set {
 		who = known.what
 	} else if who = set.find(authorization); who != nil && known != nil {
-		*known = knownToken{set, who}
+		*known = KnownToken{set, who}
 	}
 	switch {
 	case who == nil && authorization == "":
-		return nil, errorf(Unauthorized, "send a token as Authorization: Bearer")
+		return nil, Errorf(Unauthorized, "send a token as Authorization: Bearer")
 	case who == nil:
-		return nil, errorf(Unauthorized, "this node does not know the token: send one that it knows as Authorization: Bearer")
-	case !who.scopes.allows(need):
-		return nil, who.lacks(need)
+		return nil, Errorf(Unauthorized, "this node does not know the token: send one that it knows as Authorization: Bearer")
+	case !who.Scopes.Allows(need):
+		return nil, who.Lacks(need)
 	}
 	return who, nil
 }
 
-// lacks returns the error for a token without the needed scope.
-func (t *token) lacks(need Scope) *Error {
-	return errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.names(), " or "), t.name, strings.Join(t.scopes.names(), ", "))
+// Lacks returns the error for a token without the needed scope.
+func (t *Token) Lacks(need Scope) *Error {
+	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
 }

@@ -11,7 +11,7 @@ func manyTokens(n int) (*tokenSet, string) {
 	s, text := setTokens("", ""), ""
 	for i := range n {
 		text = fmt.Sprintf("rlt_%043d", i)
-		s.add(&token{name: fmt.Sprint("t", i), scopes: ScopeCheck, sum: sha256.Sum256([]byte(text))})
+		s.add(&Token{Name: fmt.Sprint("t", i), Scopes: ScopeCheck, sum: sha256.Sum256([]byte(text))})
 	}
 	return s, "Bearer " + text
 }

@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/httpd"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
@@ -260,58 +262,60 @@ func (n *Node) nodes() int {
 
 // listen binds the configured planes.
 func (n *Node) listen() (err error) {
-	c, self := n.config, admin{n.cluster, n}
-	config := api.Config{
-		DataAddr:   c.DataAddr,
-		AdminAddr:  c.AdminAddr,
-		CertFile:   c.CertFile,
-		KeyFile:    c.KeyFile,
-		APIToken:   c.APIToken,
-		AdminToken: c.AdminToken,
-		TokensFile: c.TokensFile,
-		AdminHosts: c.AdminHosts,
-		Node:       c.Name,
-		Version:    Version(),
-		Decider:    n.limiter,
-		Subjects:   n.limiter,
-		Rules:      self,
-		Cluster:    self,
-		Membership: self,
-		Levels:     n.cluster,
-		Regions:    n.cluster,
-		Loads:      n.loads,
-		Activity:   n.limiter.Activity,
-		History:    n.limiter.History,
-		Condition:  n.condition,
-		Health:     n.clusterHealth,
-		Figures: []figures.Source{
-			n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
-			func(s figures.Sink) { n.storeStatus().Figures(s) },
-		},
-		Catch:  n.cluster.Catch,
-		Tracer: n.tracer,
-		Logger: n.log,
+	c, self := n.config, adminView{n.cluster, n}
+	shared := api.Config{
+		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile,
+		Node: c.Name, Version: Version(), Decider: n.limiter, Condition: n.condition, Health: n.clusterHealth, Logger: n.log,
+	}
+	sources := []figures.Source{
+		n.limiter.Figures, n.table.Figures, n.cluster.Figures, n.keeper.Figures, n.peers.Figures, n.wan.Figures,
+		func(s figures.Sink) { n.storeStatus().Figures(s) },
 	}
 	if n.checkpoints {
-		config.Checkpoints = n.files[0].Status
-		config.Figures = append(config.Figures, n.files[0].Figures)
+		shared.Checkpoints = n.files[0].Status
+		sources = append(sources, n.files[0].Figures)
 	}
-	if n.usage != nil {
-		config.Months, config.Figures = n.usage, append(config.Figures, n.meter.Figures)
-	}
-	if n.api, err = api.Open(config); err != nil {
+	if n.doors, err = api.Open(shared); err != nil {
 		return err
 	}
 	n.atEnd(n.closeListeners)
-	n.api.Explain("loading counters")
-	return nil
+	n.doors.Explain("loading counters")
+	if c.DataAddr != "" {
+		if n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer}); err != nil {
+			return err
+		}
+		sources = append(sources, n.data.Figures)
+	}
+	if c.AdminAddr == "" {
+		return nil
+	}
+	config := admin.Config{
+		Addr: c.AdminAddr, Hosts: c.AdminHosts, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, Catch: n.cluster.Catch,
+	}
+	if n.usage != nil {
+		config.Months, sources = n.usage, append(sources, n.meter.Figures)
+	}
+	config.Figures = sources
+	n.admin, err = admin.Open(n.doors, config)
+	return err
 }
 
+// closeListeners closes the data plane first: while its last checks are decided, the admin plane still reports the node's
+// state.
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
 	n.over.Store(true)
-	err := n.api.Close(ctx)
+	n.doors.Drain()
+	var err error
+	if n.data != nil {
+		err = n.data.Close(ctx)
+	}
+	if n.admin != nil {
+		err = errors.Join(err, n.admin.Close(ctx))
+	}
+	n.doors.Close()
 	if errors.Is(err, context.DeadlineExceeded) {
 		n.log.Info("clients that did not finish were cut off")
 		return nil

@@ -117,7 +117,7 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 	out := client.Usage{Rule: u.Rule.Name, Key: u.Key}
 	for _, l := range u.Limits {
 		out.Limits = append(out.Limits, client.LimitUsage{
-			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: api.Whole(l.Limit), Window: millis(l.Window),
+			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: millis(l.Window),
 			Used: max(0, l.Used), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter),
 		})
 	}
@@ -268,14 +268,14 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
 		Allowed: a.Allowed, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
 	}
-	if t := api.Tightest(a); t != nil {
-		d.Rule, d.Unit, d.Limit, d.Remaining = t.Rule.Name, t.Limit.Unit, api.Whole(t.Limit), t.Remaining
+	if t := a.TightestLimit(); t != nil {
+		d.Rule, d.Unit, d.Limit, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Remaining
 		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = millis(t.Limit.WindowAt(a.Now)), millis(t.ResetAfter), millis(t.RetryAfter), millis(a.Delay())
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
 	}
 	if !a.Allowed {
-		d.Reason = api.Reason(a)
+		d.Reason = string(a.AppendReason(nil))
 		for i := range a.Limits {
 			if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
 				d.Violated = append(d.Violated, l.Limit.Name)
@@ -289,7 +289,7 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	for i := range a.Limits {
 		l := &a.Limits[i]
 		d.Limits[i] = client.LimitDecision{
-			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: api.Whole(l.Limit),
+			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(),
 			Window: millis(l.Limit.WindowAt(a.Now)), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
 			Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/httpd"
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/partitions"
@@ -61,7 +63,9 @@ type Node struct {
 	usage      *usage.Cluster // nil if turned off
 	files      counterFiles
 	debts
-	api    *api.API
+	doors  *api.Doors
+	data   *httpd.Server // nil: no data plane
+	admin  *admin.Server // nil: no admin plane
 	recent recent
 
 	inquiries sync.Pool     // of *inquiry
@@ -135,7 +139,7 @@ func (n *Node) open() {
 	for _, w := range n.limiter.Rules().Document.Warnings() {
 		n.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
 	}
-	n.api.Ready()
+	n.doors.Ready()
 	close(n.opened)
 }
 
@@ -146,10 +150,10 @@ func (n *Node) ready() {
 	if n.config.CertFile != "" {
 		scheme = "https"
 	}
-	if a := n.api.DataAddr(); a != nil {
+	if a := n.DataAddr(); a != nil {
 		attributes = append(attributes, "data", scheme+"://"+a.String())
 	}
-	if a := n.api.AdminAddr(); a != nil {
+	if a := n.AdminAddr(); a != nil {
 		attributes = append(attributes, "admin", scheme+"://"+a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
@@ -172,10 +176,20 @@ func (n *Node) WaitReady(ctx context.Context) error {
 }
 
 // DataAddr returns where the data plane listens; nil without one.
-func (n *Node) DataAddr() net.Addr { return n.api.DataAddr() }
+func (n *Node) DataAddr() net.Addr {
+	if n.data == nil {
+		return nil
+	}
+	return n.data.Addr()
+}
 
 // AdminAddr returns where the admin plane listens; nil without one.
-func (n *Node) AdminAddr() net.Addr { return n.api.AdminAddr() }
+func (n *Node) AdminAddr() net.Addr {
+	if n.admin == nil {
+		return nil
+	}
+	return n.admin.Addr()
+}
 
 // Close shuts the node down gracefully, within ten seconds, and waits for its goroutines. Nothing it has counted is
 // lost: other nodes or the data directory have it. It may be called again.
@@ -197,7 +211,7 @@ func (n *Node) Close() error {
 func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 	defer cancel()
-	n.api.Drain()
+	n.doors.Drain()
 	grace := time.NewTimer(drainGrace)
 	defer grace.Stop()
 	n.handOver(ctx)
@@ -205,7 +219,7 @@ func (n *Node) stop() error {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters are not saved yet", "error", err)
 	}
-	if n.api.DataAddr() != nil || n.api.AdminAddr() != nil {
+	if n.data != nil || n.admin != nil {
 		<-grace.C
 	}
 	err := n.release(ctx)

@@ -63,7 +63,7 @@ func (n *Node) awaitRules() bool {
 			err = errCopies
 		}
 		if err != nil {
-			n.api.Explain(err.Error())
+			n.doors.Explain(err.Error())
 		}
 		return err
 	})

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/persist"
@@ -34,14 +34,14 @@ func (n *Node) rememberAddresses(name string, addresses []string) {
 }
 
 // regions lists this node's region and all others that are committed or visible, by name.
-func (n *Node) regions(view cluster.View) []api.Region {
+func (n *Node) regions(view cluster.View) []admin.Region {
 	own := n.config.Region
 	agreed := n.cluster.Last().Regions
 	primary := n.config.PrimaryRegion
-	by := map[string]*api.Region{}
-	get := func(name string) *api.Region {
+	by := map[string]*admin.Region{}
+	get := func(name string) *admin.Region {
 		if by[name] == nil {
-			by[name] = &api.Region{Name: name, Primary: name == primary}
+			by[name] = &admin.Region{Name: name, Primary: name == primary}
 		}
 		return by[name]
 	}
@@ -59,10 +59,10 @@ func (n *Node) regions(view cluster.View) []api.Region {
 	for _, name := range agreed.Names {
 		get(name).Committed = true
 	}
-	list := make([]api.Region, 0, len(by))
+	list := make([]admin.Region, 0, len(by))
 	for _, r := range by {
 		list = append(list, *r)
 	}
-	slices.SortFunc(list, func(a, b api.Region) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b admin.Region) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }

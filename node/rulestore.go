@@ -6,29 +6,30 @@ import (
 	"fmt"
 
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
-// admin is a node as the admin plane sees it: the cluster's methods, and those that need more than the cluster.
-type admin struct {
+// adminView is a node as the admin plane sees it: the cluster's methods, and those that need more than the cluster.
+type adminView struct {
 	*cluster.Cluster
 	n *Node
 }
 
 // Versions lists the kept versions, newest first.
-func (a admin) Versions() []rules.Version { return a.Last().History.Versions() }
+func (a adminView) Versions() []rules.Version { return a.Last().History.Versions() }
 
 // Version returns the document of a version.
-func (a admin) Version(number int64) (*rules.Document, error) {
+func (a adminView) Version(number int64) (*rules.Document, error) {
 	return a.Last().History.Version(number)
 }
 
 // Leave hands this node's counters over and takes it out of the cluster for good. From then on, until it is stopped,
 // the node asks the others about each check.
-func (a admin) Leave(ctx context.Context) error {
+func (a adminView) Leave(ctx context.Context) error {
 	n := a.n
 	switch members := n.cluster.View().Members; {
 	case n.left.Load():
@@ -66,11 +67,11 @@ func (n *Node) condition() error {
 var errLeft = errors.New("the node has left the cluster; stop it")
 
 // View returns the cluster as this node sees it.
-func (a admin) View() api.ClusterView {
+func (a adminView) View() admin.ClusterView {
 	n := a.n
 	v := n.cluster.View()
-	view := api.ClusterView{
-		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []api.Member{}, Decided: n.recent.since(),
+	view := admin.ClusterView{
+		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader, Members: []admin.Member{}, Decided: n.recent.since(),
 		Regions: n.regions(v), Recorded: n.cluster.Following().Recorded,
 	}
 	if v.Connected {
@@ -78,7 +79,7 @@ func (a admin) View() api.ClusterView {
 	}
 	for _, one := range v.Members {
 		reachable := one.ID == n.id || n.peers.Reachable(one.ID)
-		view.Members = append(view.Members, api.Member{Member: one, Reachable: reachable, Via: via(n.peers, one.ID, v.Members)})
+		view.Members = append(view.Members, admin.Member{Member: one, Reachable: reachable, Via: via(n.peers, one.ID, v.Members)})
 	}
 	return view
 }
@@ -98,7 +99,7 @@ func via(peers *peer.Peers, to ring.NodeID, members []cluster.Member) string {
 }
 
 // Owner returns the names of a partition's owner and standby, and its epoch.
-func (a admin) Owner(partition int) (owner, standby string, epoch int64) {
+func (a adminView) Owner(partition int) (owner, standby string, epoch int64) {
 	r := a.n.keeper.Route(partition)
 	members := a.Last().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -56,7 +56,7 @@ func TestRegionsMeet(t *testing.T) {
 		all[0].eventually("all go by the last one", same(6))
 		for _, p := range all {
 			have := p.nodes[1].admin().View().Regions
-			want := []api.Region{
+			want := []admin.Region{
 				{Name: "ap", Reachable: true, Members: 2, Committed: true},
 				{Name: "eu", Primary: true, Reachable: true, Members: 2, Committed: true},
 				{Name: "us", Reachable: true, Members: 2, Committed: true},

@@ -233,7 +233,7 @@ func (v *virtual) up() {
 }
 
 // admin returns the node as its admin plane sees it.
-func (v *virtual) admin() admin { return admin{v.node.cluster, v.node} }
+func (v *virtual) admin() adminView { return adminView{v.node.cluster, v.node} }
 
 // boottime is the clock that authority is measured by.
 func (p *planet) boottime() time.Duration {

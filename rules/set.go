@@ -156,6 +156,14 @@ type Limit struct {
 	lowering  *lowering       // set for the first limit of a list that steps lower; else nil
 }
 
+// UndividedCapacity returns the capacity that answers show: that of all regions together, if regions divide the limit.
+func (l *Limit) UndividedCapacity() int64 {
+	if l.Whole > 0 {
+		return l.Whole
+	}
+	return l.Capacity()
+}
+
 // Hit is a rule that applies to a check, for one subject.
 type Hit struct {
 	Rule    *Rule

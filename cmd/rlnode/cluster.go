@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
 )
 
 // membersCmd lists nodes.
@@ -34,7 +34,7 @@ Example:
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *api.ClusterView) error {
+	return show(env, &c.answered, request{path: "/v1/cluster"}, func(w io.Writer, cluster *admin.ClusterView) error {
 		moving, leader := "", "no leader is known"
 		if !cluster.Settled {
 			moving = " (partitions are moving)"
@@ -54,7 +54,7 @@ func (c *membersCmd) Run(env *environment) error {
 }
 
 // memberText returns a node's line.
-func memberText(m api.Member) string {
+func memberText(m admin.Member) string {
 	role, zone, reached, state := "follower", "-", yesNo(m.Reachable), m.State.String()
 	if m.Via != "" {
 		reached = "via " + printable(m.Via)
@@ -84,13 +84,13 @@ func yesNo(yes bool) string {
 }
 
 // printRegions prints the regions if there are several.
-func printRegions(w io.Writer, regions []api.Region, recorded int64) error {
+func printRegions(w io.Writer, regions []admin.Region, recorded int64) error {
 	known := fmt.Sprintf("all regions go by rules version %d or a later one", recorded)
 	if recorded == 0 {
 		known = "no version of the rules is known yet that all regions go by"
 	}
 	fmt.Fprintf(w, "\n%s\n", known)
-	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r api.Region) string {
+	return printTable(w, "REGION\tREACHED\tMEMBERS\tPRIMARY\tCOMMITTED", regions, func(r admin.Region) string {
 		return fmt.Sprintf("%s\t%s\t%d\t%s\t%s", printable(r.Name), yesNo(r.Reachable), r.Members, yesNo(r.Primary), yesNo(r.Committed))
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
 )
 
 func TestRegionSettings(t *testing.T) {
@@ -61,7 +61,7 @@ func TestRemoveNeedsOneThing(t *testing.T) {
 
 func TestPrintRegions(t *testing.T) {
 	var out strings.Builder
-	regions := []api.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3, Committed: true}, {Name: "u\x1bs"}}
+	regions := []admin.Region{{Name: "eu", Primary: true, Reachable: true, Members: 3, Committed: true}, {Name: "u\x1bs"}}
 	if err := printRegions(&out, regions, 7); err != nil {
 		t.Fatal(err)
 	}

@@ -43,14 +43,19 @@ var mayImport = map[string][]string{
 	"internal/tracing":   {},
 	"replay":             {"algorithms", "counters", "rules", "limiter"},
 	"api/ui":             {}, // files for browsers
-	"api":                {"persist", "algorithms", "counters", "rules", "ring", "limiter", "internal/loads", "usage", "internal/tracing", "api/ui", "internal/yaml", "cluster", "cluster/gossip"},
+	// What all doors need. A door imports api, and no other door.
+	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
+	"api/codec":   {"api", "algorithms", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes
+	"api/httpd":   {"api", "api/codec", "rules", "limiter", "internal/tracing"},
+	"api/admin":   {"api", "api/codec", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
+	"api/apitest": {"api", "api/admin", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests
 	"node": {
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "client", "internal/secret", "cluster/regions",
+		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/httpd", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
 	// Flags and commands: they must not know the parts of a node.
 	"cmd/rlnode": {
-		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "client", "internal/yaml", "internal/secret",
+		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
 	},
 
 	"cluster/peer": {"ring"},

@@ -1,0 +1,356 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/ui"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of the admin plane's server.
+const (
+	adminHeaderTimeout = 10 * time.Second
+	adminReadTimeout   = 60 * time.Second
+	adminWriteTimeout  = 60 * time.Second
+	adminIdleTimeout   = 3 * time.Minute
+	adminHeaderBytes   = 16 << 10
+	adminPlaces        = 512 // connections that are served at once
+	// adminWrites bounds the writes in progress at once; more wait.
+	adminWrites = 4
+	// maxProfile bounds how long a profile may run.
+	maxProfile = 5 * time.Minute
+)
+
+// Server serves the admin plane.
+type Server struct {
+	doors  *api.Doors
+	config Config
+	addr   net.Addr
+	server *http.Server
+	pages  *pages
+	writes chan struct{} // holds an element for each write in progress
+	// exports holds an element for each export in progress.
+	exports chan struct{}
+	done    chan error // Serve's result
+	conns   *api.Connections
+}
+
+// connectionKey is the context key of a request's connection.
+type connectionKey struct{}
+
+func noteConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, api.Below[*api.Connection](c))
+}
+
+// spared answers one probe on a connection that holds a spare place.
+func (s *Server) spared(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.Spare {
+			w.Header().Set("Connection", "close")
+			if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+				s.refuse(w, r, api.CrowdedError())
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// endpoint is the handler of one method at one address of the admin plane.
+type endpoint struct {
+	route string // method and address
+	// need lists the scopes of which a token must have at least one. 0: only admin, which may do everything.
+	need  api.Scope
+	serve func(http.ResponseWriter, *http.Request) error
+}
+
+// endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
+func (s *Server) endpoints() []endpoint {
+	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
+	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+		c.Delete = true
+		return s.write(w, r, c)
+	})
+	return []endpoint{
+		// Probes, metrics for Prometheus, and the dashboard's files. The page asks the user for a token.
+		{"GET /healthz", api.Anyone, s.getHealth},
+		{"GET /readyz", api.Anyone, s.getReady},
+		{"GET /metrics", api.Anyone, s.metrics()},
+		{"GET /ui/", api.Anyone, dashboard(ui.Open())},
+
+		{"GET /v1/rules", api.ScopeRead, s.getRules},
+		{"GET /v1/rules/versions", api.ScopeRead, s.getVersions},
+		{"GET /v1/rules/{name}", api.ScopeRead, get},
+		{"GET /v1/tiers/{name}", api.ScopeRead, get},
+		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
+		{"GET /v1/lists/{list}", api.ScopeRead, get},
+		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
+		{"GET /v1/owner", api.ScopeRead, s.onSubject(s.getOwner)},
+		{"GET /v1/usage", api.ScopeRead, s.onSubject(s.getUsage)},
+		{"GET /v1/usage/monthly", api.ScopeRead, s.getMonthly},
+		{"GET /v1/top", api.ScopeRead, s.getTop},
+		{"GET /v1/load", api.ScopeRead, s.getLoad},
+		{"GET /v1/activity", api.ScopeRead, s.getActivity},
+		{"GET /v1/history", api.ScopeRead, s.getHistory},
+		{"GET /v1/level", api.ScopeRead, s.getLevel},
+		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
+
+		// A try takes nothing. One with "peek": false is a check, and needs the scope check.
+		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
+
+		// Reports from gateways and services: they change what is used or allowed, as an adjustment does.
+		{"DELETE /v1/usage", api.ScopeAdjust, s.onSubject(s.deleteUsage)},
+		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
+		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
+
+		// Changes of rules or members.
+		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
+		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
+		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
+		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, put},
+		{"PUT /v1/lists/{list}", api.ScopeAdmin, put},
+		{"DELETE /v1/rules/{name}", api.ScopeAdmin, remove},
+		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
+		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, remove},
+		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
+		{"POST /v1/leave", api.ScopeAdmin, s.leave},
+		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
+		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
+		{"DELETE /v1/regions/{name}", api.ScopeAdmin, s.removeRegion},
+
+		// Profiles expose memory and slow the node down.
+		{"GET /debug/pprof/", api.ScopeAdmin, s.profile},
+	}
+}
+
+// Open binds the admin plane and starts to answer.
+func Open(doors *api.Doors, config Config) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("open admin plane: %w", err)
+	}
+	ln, err := net.Listen("tcp", config.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("open admin plane: %w", err)
+	}
+	s := &Server{
+		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
+		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPages(ln.Addr(), config.Hosts),
+	}
+	s.server = &http.Server{
+		Handler:           s.spared(s.handler()),
+		ConnContext:       noteConnection,
+		ReadHeaderTimeout: cmp.Or(doors.Bound, adminHeaderTimeout),
+		ReadTimeout:       cmp.Or(doors.Bound, adminReadTimeout),
+		WriteTimeout:      cmp.Or(doors.Bound, adminWriteTimeout),
+		IdleTimeout:       cmp.Or(doors.Bound, adminIdleTimeout),
+		MaxHeaderBytes:    adminHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(doors.Logger.Handler(), slog.LevelDebug),
+		// Without this, a TLS client would be offered HTTP/2, which the data plane does not speak either.
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
+	}
+	ln = s.conns.Listen(ln)
+	if doors.TLS != nil {
+		ln = tls.NewListener(ln, doors.TLS)
+	}
+	go func() { s.done <- s.server.Serve(ln) }()
+	return s, nil
+}
+
+// Addr returns where the admin plane listens.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("close admin plane: %w", err), s.server.Close())
+	}
+	if served := <-s.done; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	s.conns.CloseAll()
+	s.conns.Wait()
+	return err
+}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, m := range byPattern(s.endpoints()) {
+		mux.Handle(pattern, s.answer(m))
+	}
+	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
+	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.refuse(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
+	})
+	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e := s.pages.refuse(r); e != nil {
+			s.refuse(w, r, e)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+// guard turns a panic into an answer that reveals nothing about it.
+func (s *Server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v == http.ErrAbortHandler {
+				panic(v) // a handler ends a connection this way; the server handles it
+			}
+			s.doors.Panics.Add(1)
+			s.doors.Logger.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			s.refuse(w, r, api.InternalError())
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// methods are the endpoints at one address.
+type methods map[string]endpoint
+
+func byPattern(all []endpoint) map[string]methods {
+	out := map[string]methods{}
+	for _, e := range all {
+		method, pattern, _ := strings.Cut(e.route, " ")
+		if out[pattern] == nil {
+			out[pattern] = methods{}
+		}
+		out[pattern][method] = e
+	}
+	return out
+}
+
+// answer dispatches by method, if the caller's token permits it.
+func (s *Server) answer(m methods) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet // net/http leaves the body out
+		}
+		f, ok := m[method]
+		if !ok {
+			w.Header().Set("Allow", m.allow())
+			s.refuse(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
+			return
+		}
+		who, e := s.permit(r, f.need)
+		if e != nil {
+			s.refuse(w, r, e)
+			return
+		}
+		if err := f.serve(w, mark(r, who)); err != nil {
+			s.refuse(w, r, api.AsError(err))
+		}
+	})
+}
+
+// permit returns the token that lets r do what needs any one of the scopes in need.
+func (s *Server) permit(r *http.Request, need api.Scope) (*api.Token, *api.Error) {
+	return s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
+}
+
+// tokenOf is the context key of a request's token.
+type tokenOf struct{}
+
+// mark returns r with its token in the context; a nil token leaves r as it is.
+func mark(r *http.Request, t *api.Token) *http.Request {
+	if t == nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), tokenOf{}, t))
+}
+
+// tokenIn returns r's token, nil for none.
+func tokenIn(r *http.Request) *api.Token {
+	t, _ := r.Context().Value(tokenOf{}).(*api.Token)
+	return t
+}
+
+func (m methods) allow() string {
+	var names []string
+	for _, name := range [...]string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete} {
+		if _, ok := m[name]; ok {
+			names = append(names, name)
+		}
+	}
+	if _, ok := m[http.MethodGet]; ok {
+		names = append(names, http.MethodHead)
+	}
+	return strings.Join(names, ", ")
+}
+
+// profiles are the pprof pages that are not in its profile index.
+var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
+
+// profile serves a pprof page, for as long as the caller asks, at most maxProfile.
+func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
+	if e := s.pages.refuseCostly(r); e != nil {
+		return e
+	}
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
+		s.doors.Logger.Debug("write deadline not set", "error", err)
+	}
+	page := profiles[strings.TrimPrefix(r.URL.Path, "/debug/pprof/")]
+	if page == nil {
+		page = pprof.Index
+	}
+	page(w, r)
+	return nil
+}
+
+// refuse answers with an error.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, e *api.Error) {
+	if e.Err != nil && (e.Code == api.Internal || e.Code == api.WriteFailed) {
+		s.doors.Logger.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", e.Err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", codec.TypeProblem)
+	h.Set("Cache-Control", "no-store")
+	if e.Code == api.Unauthorized {
+		h.Set("WWW-Authenticate", `Bearer realm="rlnode"`)
+	}
+	w.WriteHeader(e.Status())
+	s.send(w, codec.AppendProblem(nil, e))
+}
+
+// reply answers with JSON.
+func (s *Server) reply(w http.ResponseWriter, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	s.sendJSON(w, body)
+	return nil
+}
+
+func (s *Server) sendJSON(w http.ResponseWriter, body []byte) {
+	w.Header().Set("Content-Type", codec.TypeJSON)
+	w.Header().Set("Cache-Control", "no-store")
+	s.send(w, append(body, '\n'))
+}
+
+func (s *Server) send(w http.ResponseWriter, body []byte) {
+	if _, err := w.Write(body); err != nil {
+		s.doors.Logger.Debug("answer not sent", "error", err)
+	}
+}

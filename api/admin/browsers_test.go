@@ -1,0 +1,132 @@
+package admin_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+// rawly sends bytes to an address and returns the answer's status and body.
+func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(c, send); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apitest.NoteCode(body)
+	return resp.StatusCode, string(body)
+}
+
+// A page whose name was made to lead to this machine can neither do nor read anything on the admin plane.
+func TestRebinding(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, func(c *apitest.Config) { c.Hosts = []string{"Node1.Example", "other.example."} })
+	port := fmt.Sprint(n.Admin.Addr().(*net.TCPAddr).Port)
+	for _, tt := range []struct {
+		host string
+		good bool
+	}{
+		{"evil.example", false}, {"evil.example:" + port, false}, {"127.0.0.1.evil.example", false}, {"localhost.evil.example", false}, {"127.1", false}, {"evil.example.", false},
+		{"[evil.example]:" + port, false}, {"xlocalhost", false}, {"node1.example.evil.example", false}, {"127.0.0.1:" + port + ":evil", false},
+		{"127.0.0.1", true}, {"127.0.0.1:" + port, true}, {"[::1]:" + port, true}, {"[::1]", true}, {"192.0.2.7:1", true}, {"localhost", true}, {"LOCALHOST:" + port, true},
+		{"localhost.", true}, {"node1.example", true}, {"NODE1.example:81", true}, {"other.example", true}, {"", true},
+	} {
+		for _, line := range []string{"GET /v1/rules", "PUT /v1/rules", "GET /debug/pprof/", "GET /healthz", "GET /metrics", "GET /ui/", "DELETE /v1/usage?rule=only&key=k", "POST /v1/try", "GET /nowhere"} {
+			body := yamlRules
+			if strings.Contains(line, "try") {
+				body = `{"rule":"only","key":"k"}`
+			}
+			// To its browser, the page and the address have one origin, and the request says so.
+			status, have := rawly(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+				line, tt.host, tt.host, len(body), body))
+			if refused := status == 421; refused == tt.good {
+				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
+			} else if refused && (!strings.Contains(have, "--admin-host") || !strings.Contains(have, string(api.WrongHost))) {
+				t.Errorf("%s of %q: have %s", line, tt.host, have)
+			}
+		}
+	}
+	if have := n.Rules.Limiter.Rules().Rule("only"); have == nil {
+		t.Error("nothing was written by the good ones")
+	}
+	if status, _ := rawly(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
+		t.Errorf("HTTP/1.0 without a host: have %d", status)
+	}
+	if status, _ := rawly(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
+		t.Errorf("a name in the address: have %d", status)
+	}
+}
+
+// Except on loopback, host names are checked only if some are configured.
+func TestHostsElsewhere(t *testing.T) {
+	for _, tt := range []struct {
+		addr  string
+		hosts []string
+		named bool
+	}{
+		{"127.0.0.1:1", nil, true}, {"127.8.9.10:1", nil, true}, {"[::1]:1", nil, true}, {"192.0.2.1:1", nil, false}, {"0.0.0.0:1", nil, false}, {"[::]:1", nil, false},
+		{"192.0.2.1:1", []string{"node1"}, true},
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", tt.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := admin.NewPages(addr, tt.hosts)
+		r, _ := http.NewRequest("GET", "http://evil.example/", nil)
+		if have := p.Refuse(r) != nil; have != tt.named {
+			t.Errorf("%s with %v: refused %v", tt.addr, tt.hosts, have)
+		}
+		r.Host = "node1:8081"
+		if have := p.Refuse(r) != nil; have != (tt.named && len(tt.hosts) == 0) {
+			t.Errorf("%s with %v: its name is refused: %v", tt.addr, tt.hosts, have)
+		}
+	}
+}
+
+// A page of another site can't make a node take profiles, which it could not see.
+func TestProfilesForPages(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/profile?seconds=30", "/debug/pprof/trace?seconds=30", "/debug/pprof/heap", "/debug/pprof/symbol"} {
+		for _, site := range []string{"cross-site", "same-site"} {
+			resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path, Header: map[string]string{"Sec-Fetch-Site": site}})
+			if resp.StatusCode != 403 || apitest.NoteCode([]byte(body)) != api.CrossOrigin {
+				t.Errorf("%s %s: have %d %s", path, site, resp.StatusCode, body)
+			}
+		}
+	}
+	for _, site := range []string{"none", "same-origin"} {
+		if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/debug/pprof/", Header: map[string]string{"Sec-Fetch-Site": site}}); resp.StatusCode != 200 {
+			t.Errorf("%s: have %d", site, resp.StatusCode)
+		}
+	}
+	// A link on another site's page may lead to the dashboard.
+	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/ui/", Header: map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}}); resp.StatusCode != 200 {
+		t.Errorf("the dashboard: have %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,113 @@
+package admin
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Subjects reports and resets what subjects have used. *limiter.Limiter is one.
+type Subjects interface {
+	// Locate identifies a subject without asking its owner. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	Locate(rule string, key []string) (*limiter.Usage, error)
+	// Usage returns what a subject has used. Errors are those of Locate, and limiter.ErrNoOwner.
+	Usage(rule string, key []string) (*limiter.Usage, error)
+	// Reset clears a subject's counters and returns the usage after that. A request id that was seen before does not reset
+	// again. Errors are those of Usage, and those of limiter about requests with an id.
+	Reset(rule string, key []string, request string) (*limiter.Usage, error)
+	// Top returns the n most refused subjects, in descending order.
+	Top(n int) []limiter.TopSubject
+	// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before, and the nodes
+	// that this is of, this one first.
+	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
+	// Factor returns what a rule's limits are currently multiplied by.
+	Factor(*rules.Rule) float64
+	// Feedback counts a refusal that should not have happened, and returns the subject and the rule's count at this node.
+	// Errors are those of Locate.
+	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
+}
+
+// Membership removes nodes from the cluster. Errors are those of package cluster.
+type Membership interface {
+	// Leave hands this node's counters over and removes it from the ring and the cluster. The error may wrap ErrOnlyMember.
+	Leave(ctx context.Context) error
+	// Remove removes a node by name that is gone for good; with force, also one that is alive. The error wraps
+	// cluster.ErrNotFound or cluster.ErrRefused.
+	Remove(ctx context.Context, name string, force bool) error
+}
+
+// RegionRemover removes regions from the world.
+type RegionRemover interface {
+	// RemoveRegion removes a region that is gone for good, and returns the version of the rules without it. Errors are
+	// those of Membership.Remove, and cluster.ErrNoPrimary.
+	RemoveRegion(ctx context.Context, name string) (version int64, err error)
+}
+
+// Levels reports and raises the feature level: what all members must support before any of it is used. *cluster.Cluster
+// is one.
+type Levels interface {
+	// Levels returns the levels as this node knows them.
+	Levels() cluster.Levels
+	// Raise sets the agreed level for good and returns it; level 0 means the highest that all members know. The error wraps
+	// cluster.ErrRefused or cluster.ErrNoLeader.
+	Raise(ctx context.Context, level cluster.Level) (cluster.Level, error)
+}
+
+// RuleStore keeps the rules document across restarts.
+type RuleStore interface {
+	// Write makes a change. When it returns a version, the change is durable and in force. The error is or wraps
+	// rules.Errors, rules.ErrNotFound, rules.ErrConflict, cluster.ErrNoLeader, cluster.ErrNoPrimary or cluster.ErrUnknown.
+	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
+	// Versions lists the latest versions, newest first.
+	Versions() []rules.Version
+	// Version returns the document of version n. The error wraps rules.ErrNotFound if that version is no longer kept.
+	Version(n int64) (*rules.Document, error)
+}
+
+// Config holds what the admin plane needs.
+type Config struct {
+	Addr string // host:port; port 0 picks a free one
+
+	// Hosts are the host names that the plane answers to, besides addresses and localhost. On loopback it answers to no
+	// other name. Elsewhere it answers to every name if the list is empty.
+	Hosts []string
+
+	Subjects   Subjects
+	Rules      RuleStore
+	Cluster    Cluster
+	Membership Membership
+	Levels     Levels
+	Regions    RegionRemover
+	Activity   func() []limiter.NodeActivity
+	History    func() limiter.History
+	Loads      Loads  // the loads that adaptive rules follow
+	Months     Months // nil: usage is not counted by month
+	// Figures are those of all parts of the node except the API's own and the admin plane's. All are exported as metrics.
+	Figures []figures.Source
+
+	// Catch returns once this node has everything that was agreed before the call. A read of the rules calls it to show
+	// what was written at another node. If it fails, the answer says that it may be stale.
+	Catch func(context.Context) error
+}
+
+// Validate returns an error that lists what is missing.
+func (c *Config) Validate() error {
+	return errors.Join(
+		api.Need(c.Subjects != nil, "Subjects"),
+		api.Need(c.Rules != nil, "Rules"),
+		api.Need(c.Cluster != nil, "Cluster"),
+		api.Need(c.Membership != nil, "Membership"),
+		api.Need(c.Levels != nil, "Levels"),
+		api.Need(c.Regions != nil, "Regions"),
+		api.Need(c.Activity != nil, "Activity"),
+		api.Need(c.History != nil, "History"),
+		api.Need(c.Loads != nil, "Loads"),
+		api.Need(c.Catch != nil, "Catch"),
+	)
+}

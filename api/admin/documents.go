@@ -1,0 +1,301 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	maxDocument = 8 << 20 // bytes of a body on the admin plane
+	// maxDiscard bounds how much of an oversized body is read and discarded. The sender may not look at the answer before
+	// it has sent everything.
+	maxDiscard = 256 << 20
+	typeYAML   = "application/yaml"
+	// catchTime bounds how long a read of the rules waits to catch up with writes at other nodes.
+	catchTime = time.Second
+)
+
+// getRules answers with the document in force, or an earlier one.
+func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
+	s.catch(w, r)
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	doc, version := set.Document, set.Version
+	if text := r.URL.Query().Get("version"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || n < 1 {
+			return api.Errorf(api.BadValue, "version must be a whole number from 1")
+		}
+		if version = n; n != set.Version {
+			if doc, err = s.config.Rules.Version(n); err != nil {
+				return err
+			}
+		}
+	}
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
+	w.Header().Set("Vary", "Accept")
+	if json, yaml := preferences(r.Header.Values("Accept")); json > yaml {
+		body, err := doc.JSON()
+		if err != nil {
+			return fmt.Errorf("write rules as JSON: %w", err)
+		}
+		s.sendJSON(w, body)
+		return nil
+	}
+	body, err := doc.YAML()
+	if err != nil {
+		return fmt.Errorf("write rules as YAML: %w", err)
+	}
+	s.sendYAML(w, body)
+	return nil
+}
+
+// catch waits until this node has everything that was written earlier at any node, so that a read follows a write. If
+// that takes too long, a header says that the answer may be stale.
+func (s *Server) catch(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
+	defer cancel()
+	if err := s.config.Catch(ctx); err != nil {
+		w.Header().Set("Rlnode-Stale", "true")
+		s.doors.Logger.Debug("rules may be stale", "error", err)
+	}
+}
+
+func (s *Server) sendYAML(w http.ResponseWriter, body []byte) {
+	w.Header().Set("Content-Type", typeYAML)
+	w.Header().Set("Cache-Control", "no-store")
+	s.send(w, body)
+}
+
+// preferences returns the weights, 0…1, that an Accept header gives to JSON and to YAML by name.
+func preferences(accept []string) (json, yaml float64) {
+	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		name, params, err := mime.ParseMediaType(one)
+		if err != nil {
+			continue
+		}
+		q := 1.0
+		if text, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(text, 64); err != nil {
+				continue
+			}
+		}
+		switch name {
+		case codec.TypeJSON, "text/json":
+			json = max(json, q)
+		case typeYAML, "application/x-yaml", "text/yaml", "text/x-yaml":
+			yaml = max(yaml, q)
+		}
+	}
+	return json, yaml
+}
+
+// putRules replaces the whole document.
+func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
+	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
+}
+
+// pieceOf returns the piece of the document that r's path names.
+func pieceOf(r *http.Request) (c rules.Change, err error) {
+	switch kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/"); kind {
+	case "rules":
+		c.Part, c.Name = rules.RulePart, r.PathValue("name")
+	case "tiers":
+		c.Part, c.Name = rules.TierPart, r.PathValue("name")
+	case "subjects":
+		c.Part, c.Attribute, c.Name = rules.SubjectPart, r.PathValue("attribute"), r.PathValue("value")
+	default:
+		c.Part, c.Name = rules.ListPart, r.PathValue("list")
+		if c.Name != "allow" && c.Name != "deny" {
+			return c, api.Errorf(api.NotFound, "there is no list %q: the lists are allow and deny", api.Excerpt(c.Name))
+		}
+	}
+	return c, nil
+}
+
+// onPiece calls serve with the piece of the document that the path names.
+func (s *Server) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		c, err := pieceOf(r)
+		if err != nil {
+			return err
+		}
+		return serve(w, r, c)
+	}
+}
+
+func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	s.catch(w, r)
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	asJSON, asYAML, err := set.Document.Piece(c)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(set.Version, 10)))
+	w.Header().Set("Vary", "Accept")
+	if json, yaml := preferences(r.Header.Values("Accept")); yaml > json {
+		s.sendYAML(w, asYAML)
+	} else {
+		s.sendJSON(w, asJSON) // JSON is YAML too
+	}
+	return nil
+}
+
+// write makes a change from r's body and answers with the new version.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	select {
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
+	case <-r.Context().Done():
+		return api.Errorf(api.Timeout, "other writes took too long")
+	}
+	current := int64(0)
+	if set := s.doors.Decider.Rules(); set != nil {
+		current = set.Version
+	}
+	match, err := ifMatch(r.Header.Values("If-Match"), current)
+	if err != nil {
+		return err
+	}
+	if !c.Delete {
+		if c.Body, err = readAll(r, maxDocument); err != nil {
+			return err
+		}
+	}
+	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
+	if err != nil {
+		return writeError(err)
+	}
+	s.doors.Logger.Info("rules written", "version", version, "by", writer(r))
+	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
+	report := struct {
+		Version  int64         `json:"version"`
+		Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules is not in force
+	}{Version: version}
+	if set := s.doors.Decider.Rules(); set != nil && set.Version == version {
+		report.Warnings = set.Document.Warnings()
+	}
+	return s.reply(w, report)
+}
+
+// writeError keeps a failure of the store from looking like a bug.
+func writeError(err error) error {
+	if e := api.AsError(err); e.Code != api.Internal {
+		return e
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it was made is not known", Err: err}
+	}
+	return &api.Error{Code: api.WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
+}
+
+// maxWriter bounds a writer's name in the list of versions, in bytes.
+const maxWriter = 128
+
+// writer says who makes a change.
+func writer(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	by := "admin API, " + host
+	if t := tokenIn(r); t != nil {
+		by = "admin API, token " + t.Name + ", " + host
+	}
+	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
+}
+
+// ifMatch parses If-Match: the version that must be in force, 0 for any. Quotes and W/ are optional.
+func ifMatch(values []string, current int64) (version int64, err error) {
+	text := strings.Join(values, ",")
+	if strings.TrimSpace(text) == "" {
+		return 0, nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		one = strings.TrimPrefix(strings.TrimSpace(one), "W/")
+		if one == "*" {
+			return 0, nil
+		}
+		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
+			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
+				return 0, badMatch()
+			}
+		}
+		n, err := strconv.ParseInt(one, 10, 64)
+		if err != nil || n < 0 {
+			return 0, badMatch()
+		}
+		// Of several versions, the one in force will do. A 0 would mean no condition.
+		if version == 0 || n == current {
+			version = n
+		}
+	}
+	if version == 0 {
+		return 0, &api.Error{Code: api.Conflict, Detail: "If-Match: there is no version 0", Err: rules.ErrConflict}
+	}
+	return version, nil
+}
+
+func badMatch() *api.Error {
+	return api.Errorf(api.BadValue, `If-Match must be * or a version, such as "17"`)
+}
+
+// readForm reads a body of form f, of up to most bytes.
+func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) {
+	body, err := readAll(r, most)
+	if err != nil {
+		return nil, err
+	}
+	var s codec.Decoder
+	q := &codec.Request{}
+	if e := s.Read(body, f, q); e != nil {
+		return nil, e
+	}
+	return q, nil
+}
+
+// readAll reads a body of up to most bytes.
+func readAll(r *http.Request, most int) ([]byte, error) {
+	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
+		return nil, api.TooLargeError(most) // not asked for, so not sent
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
+	if err != nil {
+		return nil, api.ReceiveError(err)
+	}
+	if len(body) > most {
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // only its end matters
+		return nil, api.TooLargeError(most)
+	}
+	return body, nil
+}
+
+// getVersions lists the latest versions.
+func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) error {
+	s.catch(w, r)
+	list := s.config.Rules.Versions()
+	if list == nil {
+		list = []rules.Version{}
+	}
+	return s.reply(w, struct {
+		Versions []rules.Version `json:"versions"`
+	}{list})
+}

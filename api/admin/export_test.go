@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/ring"
+)
+
+type (
+	ActivityReport = activityReport
+	CheckCounts    = checkCounts
+	NodeActivity   = nodeActivity
+	RuleActivity   = ruleActivity
+	HistoryReport  = historyReport
+	NodeSteps      = nodeSteps
+	StepReport     = stepReport
+)
+
+const (
+	CatchTime        = catchTime
+	IncompleteHeader = incompleteHeader
+	TypeCSV          = typeCSV
+	TypeYAML         = typeYAML
+)
+
+var (
+	Cell     = cell
+	NewPages = newPages
+)
+
+// StepsOf returns a node's part of a history.
+func StepsOf(name string, id ring.NodeID, answered bool, steps int) NodeSteps {
+	return nodeSteps{nodePart{name, id.String(), answered}, steps}
+}
+
+// Refuse returns why r is not answered.
+func (p *pages) Refuse(r *http.Request) *api.Error { return p.refuse(r) }
+
+// Connections returns the connections.
+func (s *Server) Connections() *api.Connections { return s.conns }
+
+// Routes lists all endpoints with the scopes that they need.
+func (s *Server) Routes() map[string]api.Scope {
+	all := map[string]api.Scope{}
+	for _, e := range s.endpoints() {
+		all[e.route] = e.need
+	}
+	return all
+}

@@ -1,0 +1,32 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/rlnode/rlnode/api/codec"
+)
+
+// feedback records that a subject was refused and should not have been.
+func (s *Server) feedback(w http.ResponseWriter, r *http.Request) error {
+	if e := s.doors.Checks(); e != nil {
+		return e
+	}
+	q, err := readForm(r, codec.FeedbackForm, codec.MaxBody)
+	if err != nil {
+		return err
+	}
+	if e := q.NeedsKey(s.doors.Decider.Rules()); e != nil {
+		return e
+	}
+	rule, key := q.Subject()
+	u, n, err := s.config.Subjects.Feedback(rule, key)
+	if err != nil {
+		return err
+	}
+	s.doors.Logger.Info("feedback: false positive", "rule", u.Rule.Name, "key", u.Key, "by", writer(r))
+	b := codec.AppendSubject(nil, u)
+	b = append(b, `,"verdict":"`+codec.FalsePositive+`"`...)
+	b = codec.AppendInt(b, `,"false_positives":`, n)
+	s.sendJSON(w, append(b, '}'))
+	return nil
+}

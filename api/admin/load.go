@@ -1,0 +1,118 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Loads has the loads that adaptive rules follow. *loads.Loads is one.
+type Loads interface {
+	// Tell reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
+	Tell(source string, load float64, ttl time.Duration) error
+	// Load returns the load of one source, if it is known.
+	Load(source string) (load float64, known bool)
+	// Sources lists the known sources.
+	Sources() []loads.Source
+}
+
+// postLoad accepts a report.
+func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
+	q, err := readForm(r, codec.LoadForm, codec.MaxLoadBody)
+	if err != nil {
+		return err
+	}
+	source := strings.Clone(q.Source)
+	if err := s.config.Loads.Tell(source, q.Load, q.TTL); err != nil {
+		return fmt.Errorf("take load: %w", err)
+	}
+	s.doors.Logger.Debug("load told", "source", source, "load", q.Load, "by", writer(r))
+	return s.reply(w, struct {
+		Source string   `json:"source"`
+		Load   float64  `json:"load"`
+		TTL    int64    `json:"ttl_ms"`
+		Rules  []string `json:"rules"`
+	}{source, q.Load, q.TTL.Milliseconds(), s.followers(source)})
+}
+
+// followers lists the rules in force that follow a source.
+func (s *Server) followers(source string) []string {
+	names := []string{}
+	for _, r := range s.adaptive() {
+		if r.Adaptive.Source == source {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// adaptive lists the adaptive rules in force.
+func (s *Server) adaptive() (out []*rules.Rule) {
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return nil
+	}
+	for _, r := range set.Rules {
+		if r.Adaptive != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// sourceReport is a source of load. A source that this node measures itself does not expire.
+type sourceReport struct {
+	Source string  `json:"source"`
+	Load   float64 `json:"load"`
+	TTL    *int64  `json:"ttl_ms,omitempty"`
+}
+
+// adaptiveReport is what an adaptive rule follows, and how far its limits are currently lowered.
+type adaptiveReport struct {
+	Rule   string  `json:"rule"`
+	Source string  `json:"source"`
+	Factor float64 `json:"factor"`
+}
+
+// getLoad lists the sources that this node knows, and their effect.
+func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
+	report := struct {
+		Sources []sourceReport   `json:"sources"`
+		Rules   []adaptiveReport `json:"rules"`
+	}{[]sourceReport{}, []adaptiveReport{}}
+	for _, l := range s.config.Loads.Sources() {
+		one := sourceReport{Source: l.Name, Load: l.Load}
+		if l.Name != loads.NodeCPU {
+			left := codec.Millis(l.Left)
+			one.TTL = &left
+		}
+		report.Sources = append(report.Sources, one)
+	}
+	for _, r := range s.adaptive() {
+		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.Factor(r)})
+	}
+	return s.reply(w, report)
+}
+
+// appendAdaptive appends what an adaptive rule follows, and how far its limits are currently lowered. load is null
+// while it is unknown.
+func (s *Server) appendAdaptive(b []byte, r *rules.Rule) []byte {
+	if r.Adaptive == nil {
+		return b
+	}
+	b = codec.AppendString(append(b, `,"adaptive":{"source":`...), r.Adaptive.Source)
+	if load, known := s.config.Loads.Load(r.Adaptive.Source); known {
+		b = appendDecimal(append(b, `,"load":`...), load)
+	} else {
+		b = append(b, `,"load":null`...)
+	}
+	return append(appendDecimal(append(b, `,"factor":`...), s.config.Subjects.Factor(r)), '}')
+}
+
+func appendDecimal(b []byte, v float64) []byte { return strconv.AppendFloat(b, v, 'g', -1, 64) }

@@ -1,0 +1,98 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/cluster"
+)
+
+// memberTime bounds a change of members, so that the caller still hears the outcome.
+const memberTime = adminWriteTimeout - 5*time.Second
+
+// leave removes this node from the cluster. Meanwhile it decides checks by asking other nodes. It continues even if the
+// caller does not wait: half a departure would help no one.
+func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
+	defer cancel()
+	if err := s.config.Membership.Leave(ctx); err != nil {
+		return fmt.Errorf("leave cluster: %w", err)
+	}
+	s.doors.Logger.Info("left the cluster", "by", writer(r))
+	s.sendJSON(w, append(codec.AppendString([]byte(`{"left":`), s.doors.Node), '}'))
+	return nil
+}
+
+// removeMember removes a node that is gone for good from the cluster; with ?force=true also one that is alive.
+func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if len(name) > codec.MaxValue {
+		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
+	}
+	forced, err := choice(r.URL.Query(), "force", "false", "true")
+	if err != nil {
+		return err
+	}
+	force := forced == "true"
+	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
+	defer cancel()
+	if err := s.config.Membership.Remove(ctx, name, force); err != nil {
+		return fmt.Errorf("remove %q: %w", api.Excerpt(name), err)
+	}
+	s.doors.Logger.Info("removed a member", "name", name, "force", force, "by", writer(r))
+	s.sendJSON(w, append(codec.AppendString([]byte(`{"removed":`), name), '}'))
+	return nil
+}
+
+// getLevel answers which feature level is agreed on, and which levels the members know.
+func (s *Server) getLevel(w http.ResponseWriter, _ *http.Request) error {
+	return s.reply(w, s.config.Levels.Levels())
+}
+
+// raiseLevel raises the feature level for good: to ?to=N, or to the highest that all members know.
+func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
+	to := uint64(0)
+	if text := r.URL.Query().Get("to"); text != "" {
+		var err error
+		if to, err = strconv.ParseUint(text, 10, 31); err != nil || to < 1 {
+			return api.Errorf(api.BadValue, "to must be a number from 1 to %d", math.MaxInt32)
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
+	defer cancel()
+	level, err := s.config.Levels.Raise(ctx, cluster.Level(to))
+	if errors.Is(err, cluster.ErrRefused) {
+		return &api.Error{Code: api.LevelRefused, Detail: err.Error(), Err: err}
+	}
+	if err != nil {
+		return fmt.Errorf("raise the feature level: %w", err)
+	}
+	s.doors.Logger.Info("raised the feature level", "level", level, "by", writer(r))
+	return s.reply(w, struct {
+		Level cluster.Level `json:"level"`
+	}{level})
+}
+
+// removeRegion removes a region that is gone for good from the world.
+func (s *Server) removeRegion(w http.ResponseWriter, r *http.Request) error {
+	name := r.PathValue("name")
+	if len(name) > codec.MaxValue {
+		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
+	}
+	version, err := s.config.Regions.RemoveRegion(r.Context(), name)
+	if err != nil {
+		return writeError(fmt.Errorf("remove region %q: %w", api.Excerpt(name), err))
+	}
+	s.doors.Logger.Info("removed a region", "region", name, "by", writer(r))
+	return s.reply(w, struct {
+		Removed string `json:"removed"`
+		Version int64  `json:"version"`
+	}{name, version})
+}

@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"net/http"
+	"runtime"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/loads"
+)
+
+// metrics answers GET /metrics from a registry of its own.
+func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{s}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		// Two concurrent scrapers are usual; many are a mistake.
+		MaxRequestsInFlight: 8,
+		Timeout:             adminWriteTimeout / 2,
+	})
+	return func(w http.ResponseWriter, r *http.Request) error {
+		handler.ServeHTTP(w, r)
+		return nil
+	}
+}
+
+// collector converts the figures of all packages to Prometheus metrics.
+type collector struct{ *Server }
+
+// Describe sends nothing: the set of figures depends on what the node does.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends all figures.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	sink := func(f figures.Figure) {
+		var names, values []string
+		for i := 0; i < len(f.Labels); i += 2 {
+			if !utf8.ValidString(f.Labels[i+1]) {
+				return // Prometheus has no other kind
+			}
+			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
+		}
+		desc := prometheus.NewDesc("rlnode_"+f.Name, f.Help, names, nil)
+		switch f.Kind {
+		case figures.Gauge:
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, f.Value, values...)
+		case figures.Counter:
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, f.Value, values...)
+		case figures.Summary:
+			ch <- prometheus.MustNewConstSummary(desc, uint64(f.Counts[0]), f.Sum, nil, values...)
+		case figures.Histogram:
+			atMost, count := make(map[float64]uint64, len(f.Bounds)), uint64(0)
+			for i, n := range f.Counts {
+				if count += uint64(n); i < len(f.Bounds) {
+					atMost[f.Bounds[i]] = count
+				}
+			}
+			ch <- prometheus.MustNewConstHistogram(desc, count, f.Sum, atMost, values...)
+		}
+	}
+	c.doors.Figures(sink)
+	c.figures(sink)
+	for _, source := range c.config.Figures {
+		source(sink)
+	}
+}
+
+// figures shows what the admin plane itself counts, and what adaptive rules follow.
+func (s *Server) figures(sink figures.Sink) {
+	s.conns.Figures(sink, "admin")
+	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version, "go", runtime.Version())
+	s.loadFigures(sink)
+}
+
+// loadFigures shows what adaptive rules follow: only sources that the rules in force name, since any caller may report
+// others.
+func (s *Server) loadFigures(sink figures.Sink) {
+	followed := map[string]bool{loads.NodeCPU: true}
+	for _, r := range s.adaptive() {
+		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.Factor(r), "rule", r.Name)
+		followed[r.Adaptive.Source] = true
+	}
+	for _, l := range s.config.Loads.Sources() {
+		if followed[l.Name] {
+			sink.Gauge("load", "Load of the sources that the rules in force follow, and of this node's processors.", l.Load, "source", l.Name)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/usage"
+)
+
+// Months reports what subjects were admitted per calendar month. *usage.Cluster is one.
+type Months interface {
+	// Open starts to read a month. Nodes that can't be asked are in Missing of the result.
+	Open(ctx context.Context, q usage.Query) (*usage.Stream, error)
+}
+
+const (
+	// maxExports bounds the exports at once; a further one is refused.
+	maxExports = 2
+	// exportRows is how many rows are written before the deadline is extended.
+	exportRows = 1024
+	// exportBytes is how many bytes are written at once.
+	exportBytes = 64 << 10
+	// incompleteHeader names the nodes whose counts are missing from an export, if that is known when it begins.
+	incompleteHeader = "Rlnode-Incomplete"
+	typeCSV          = "text/csv; charset=utf-8"
+)
+
+// monthlyQuery is the query of a request.
+type monthlyQuery struct {
+	usage.Query
+	csv     bool
+	partial bool // answer even if a node can't be asked
+}
+
+func (s *Server) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
+	values := r.URL.Query()
+	q.Month = usage.MonthOf(time.Now().UnixNano())
+	if text := values.Get("month"); text != "" {
+		if q.Month, err = usage.ParseMonth(text); err != nil {
+			return q, api.Errorf(api.BadValue, "%v", err)
+		}
+	}
+	if q.Rule = values.Get("rule"); len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
+		return q, api.Errorf(api.BadValue, "rule must be UTF-8 of at most %d bytes", codec.MaxValue)
+	}
+	scope, err := choice(values, "scope", "cluster", "node")
+	if err != nil {
+		return q, err
+	}
+	incomplete, err := choice(values, "incomplete", "refuse", "allow")
+	if err != nil {
+		return q, err
+	}
+	format, err := choice(values, "format", "json", "csv")
+	q.Here, q.csv = scope == "node", format == "csv"
+	q.partial = incomplete == "allow" || !q.csv // JSON itself says what is missing
+	return q, err
+}
+
+// choice returns the value of a parameter with two choices, the first of which is the default.
+func choice(q url.Values, name, usual, other string) (string, error) {
+	text := cmp.Or(q.Get(name), usual)
+	if text != usual && text != other {
+		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, other)
+	}
+	return text, nil
+}
+
+// getMonthly answers what subjects were admitted in a month.
+func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
+	if s.config.Months == nil {
+		return api.Errorf(api.NotFound, "this node counts no usage by month")
+	}
+	q, err := s.monthlyQuery(r)
+	if err != nil {
+		return err
+	}
+	select {
+	case s.exports <- struct{}{}:
+		defer func() { <-s.exports }()
+	default:
+		return api.Errorf(api.Overloaded, "%d exports are under way; try again when one is done", maxExports)
+	}
+	stream, err := s.config.Months.Open(r.Context(), q.Query)
+	if err != nil {
+		return api.Errorf(api.Timeout, "reading took too long")
+	}
+	if missing := stream.Missing(); len(missing) > 0 {
+		if !q.partial {
+			return api.Errorf(api.Incomplete, "not all was told by %s; incomplete=allow answers what there is", api.Excerpt(strings.Join(missing, ", ")))
+		}
+		for i, name := range missing {
+			missing[i] = strconv.QuoteToASCII(name)
+		}
+		w.Header().Set(incompleteHeader, strings.Join(missing, ", "))
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	e := export{w: w, stream: stream, query: q, control: http.NewResponseController(w)}
+	if q.csv {
+		err = e.csv()
+	} else {
+		err = e.json()
+	}
+	if err != nil {
+		// The status is already sent. Breaking off the answer is the only way left to report it.
+		s.doors.Logger.Warn("export of usage broke off", "error", err)
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+// export writes a month's rows.
+type export struct {
+	w       http.ResponseWriter
+	stream  *usage.Stream
+	query   monthlyQuery
+	control *http.ResponseController
+	rows    int
+}
+
+// next reads a row. The caller gets fresh time for each lot of exportRows rows.
+func (e *export) next() (usage.Row, bool) {
+	if e.rows%exportRows == 0 {
+		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // if this fails, the server's deadline stays
+	}
+	e.rows++
+	return e.stream.Next()
+}
+
+func (e *export) json() error {
+	e.w.Header().Set("Content-Type", codec.TypeJSON)
+	b := codec.AppendString([]byte(`{"month":`), e.query.Month.String())
+	if e.query.Here {
+		b = append(b, `,"scope":"node","rows":[`...)
+	} else {
+		b = append(b, `,"scope":"cluster","rows":[`...)
+	}
+	for first := true; ; first = false {
+		row, ok := e.next()
+		if !ok {
+			break
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		b = appendMonthlyRow(b, &row)
+		if len(b) >= exportBytes {
+			if _, err := e.w.Write(b); err != nil {
+				return fmt.Errorf("write rows: %w", err)
+			}
+			b = b[:0]
+		}
+	}
+	missing := e.stream.Missing()
+	if missing == nil {
+		missing = []string{}
+	}
+	list, err := json.Marshal(missing)
+	if err != nil {
+		return fmt.Errorf("write rows: %w", err)
+	}
+	b = append(append(b, `],"incomplete":`...), list...)
+	_, err = e.w.Write(append(b, '}', '\n'))
+	return err
+}
+
+func appendMonthlyRow(b []byte, row *usage.Row) []byte {
+	b = codec.AppendString(append(b, `{"rule":`...), row.Rule)
+	if row.Other {
+		b = append(b, `,"key":null,"other":true`...)
+	} else {
+		b = codec.AppendKey(append(b, `,"key":`...), row.Key)
+	}
+	b = codec.AppendString(append(b, `,"unit":`...), row.Unit)
+	b = codec.AppendInt(b, `,"cost":`, row.Cost)
+	b = codec.AppendInt(b, `,"checks":`, row.Checks)
+	return append(b, '}')
+}
+
+// csv writes one line per row. If a node fails midway, the answer breaks off: a file that is silently too short would
+// be a bill that is too low.
+func (e *export) csv() error {
+	e.w.Header().Set("Content-Type", typeCSV)
+	e.w.Header().Set("Content-Disposition", `attachment; filename="usage-`+e.query.Month.String()+`.csv"`)
+	known := len(e.stream.Missing())
+	out := csv.NewWriter(e.w)
+	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error reports it
+	month := e.query.Month.String()
+	for {
+		row, ok := e.next()
+		if !ok {
+			break
+		}
+		if missing := e.stream.Missing(); len(missing) > known {
+			return fmt.Errorf("not all was told by %s", strings.Join(missing, ", "))
+		}
+		key, others := "", "0"
+		switch {
+		case row.Other:
+			others = "1"
+		case len(row.Key) == 1:
+			key = row.Key[0]
+		default:
+			key = string(codec.AppendStrings(nil, row.Key))
+		}
+		_ = out.Write([]string{month, cell(row.Rule), cell(key), cell(row.Unit),
+			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), others})
+		if err := out.Error(); err != nil {
+			return fmt.Errorf("write rows: %w", err)
+		}
+	}
+	if missing := e.stream.Missing(); len(missing) > known {
+		return fmt.Errorf("not all was told by %s", strings.Join(missing, ", "))
+	}
+	out.Flush()
+	return out.Error()
+}
+
+// cell keeps a spreadsheet from reading a caller's text as a formula. Such text gets a leading ', and so does text that
+// already begins with one, so removing the first ' restores the text.
+func cell(text string) string {
+	if text != "" && strings.ContainsRune("=+-@\t\r\n'＝＋－＠", []rune(text)[0]) {
+		return "'" + text
+	}
+	return text
+}

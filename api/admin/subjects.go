@@ -1,0 +1,202 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	defaultTop = 20
+	maxTop     = 1000 // bound on the subjects listed
+)
+
+// onSubject calls serve with the subject that the query names.
+func (s *Server) onSubject(serve func(w http.ResponseWriter, r *http.Request, rule string, key []string) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		rule, key, err := s.subjectOf(r.URL.Query())
+		if err != nil {
+			return err
+		}
+		return serve(w, r, rule, key)
+	}
+}
+
+// subjectOf reads the rule and the key that a query names.
+func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) {
+	set := s.doors.Decider.Rules()
+	if set == nil {
+		return "", nil, api.Errorf(api.NotReady, "there are no rules in force yet")
+	}
+	if e := s.doors.Checks(); e != nil {
+		return "", nil, e // a subject that is not loaded yet would look unused
+	}
+	rule, text := q.Get("rule"), q.Get("key")
+	if rule == "" {
+		return "", nil, api.Errorf(api.MissingKey, "rule is missing")
+	}
+	if !utf8.ValidString(rule) || !utf8.ValidString(text) {
+		return "", nil, api.Errorf(api.BadValue, "rule and key must be UTF-8")
+	}
+	r := set.Rule(rule)
+	if r == nil {
+		return "", nil, api.Errorf(api.UnknownRule, "unknown rule %q", api.Excerpt(rule))
+	}
+	switch {
+	case len(r.Key) == 0 && text == "":
+		return rule, nil, nil
+	case !q.Has("key"):
+		return "", nil, api.Errorf(api.MissingKey, "key is missing: rule %q has the key attributes %q", api.Excerpt(rule), r.Key)
+	case len(r.Key) == 1:
+		if len(text) > codec.MaxValue {
+			return "", nil, api.Errorf(api.BadValue, "key must not have more than %d bytes", codec.MaxValue)
+		}
+		return rule, []string{text}, nil
+	}
+	key, e := codec.ParseKey(text)
+	if e != nil {
+		return "", nil, e
+	}
+	return rule, key, nil
+}
+
+// getUsage answers what a subject has used.
+func (s *Server) getUsage(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
+	u, err := s.config.Subjects.Usage(rule, key)
+	if err != nil {
+		return fmt.Errorf("look at subject: %w", err)
+	}
+	return s.replyUsage(w, u)
+}
+
+// deleteUsage resets a subject's counters and answers with the usage after that.
+func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
+	request := r.URL.Query().Get("request_id")
+	if r.URL.Query().Has("request_id") && (request == "" || len(request) > limiter.MaxRequestID) {
+		return api.Errorf(api.BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
+	}
+	u, err := s.config.Subjects.Reset(rule, key, request)
+	if err != nil {
+		return fmt.Errorf("reset subject: %w", err)
+	}
+	s.doors.Logger.Info("usage reset", "rule", rule, "by", writer(r)) // no key: it may be a secret
+	return s.replyUsage(w, u)
+}
+
+func (s *Server) replyUsage(w http.ResponseWriter, u *limiter.Usage) error {
+	owner, _, _ := s.config.Cluster.Owner(ring.PartitionOf(u.Hash.Hi))
+	b := codec.AppendSubject(nil, u)
+	b = append(b, `,"owner":`...)
+	b = codec.AppendString(b, owner)
+	b = codec.AppendUsage(b, u)
+	b, err := appendRegions(s.appendAdaptive(b, u.Rule), u)
+	if err != nil {
+		return err
+	}
+	s.sendJSON(w, append(codec.AppendInt(b, `,"blocked_until_ms":`, blockedUntil(u)), '}'))
+	return nil
+}
+
+// blockedUntil returns when a subject's block ends, in Unix milliseconds; 0: it is not blocked.
+func blockedUntil(u *limiter.Usage) int64 {
+	if u.Blocked <= 0 {
+		return 0
+	}
+	return time.Now().Add(u.Blocked).UnixMilli()
+}
+
+// getOwner answers which node owns a subject.
+func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
+	u, err := s.config.Subjects.Locate(rule, key)
+	if err != nil {
+		return fmt.Errorf("look for subject: %w", err)
+	}
+	partition := ring.PartitionOf(u.Hash.Hi)
+	report := struct {
+		Rule      string     `json:"rule"`
+		Key       subjectKey `json:"key"`
+		Partition int        `json:"partition"`
+		Epoch     int64      `json:"epoch"`
+		Owner     string     `json:"owner"`
+		Standby   string     `json:"standby"`
+	}{Rule: u.Rule.Name, Key: u.Key, Partition: partition}
+	report.Owner, report.Standby, report.Epoch = s.config.Cluster.Owner(partition)
+	return s.reply(w, report)
+}
+
+// subjectKey is a key as answers show it: a string if it has one value, else an array.
+type subjectKey []string
+
+// MarshalJSON encodes the key.
+func (k subjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, k), nil }
+
+// getTop lists the most refused subjects.
+func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	by, err := choice(q, "by", "refused", "recent")
+	if err != nil {
+		return err
+	}
+	n := defaultTop
+	if text := q.Get("n"); text != "" {
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxTop {
+			return api.Errorf(api.BadValue, "n must be a whole number from 1 to %d", maxTop)
+		}
+	}
+	type subject struct {
+		Rule    string     `json:"rule"`
+		Key     subjectKey `json:"key"`
+		Refused int64      `json:"refused"`
+		Checks  int64      `json:"checks"`
+		Recent  *int64     `json:"recent,omitempty"`
+	}
+	answer := struct {
+		Subjects []subject  `json:"subjects"`
+		Nodes    []nodePart `json:"nodes,omitempty"`
+	}{Subjects: []subject{}}
+	if by == "recent" {
+		list, nodes := s.config.Subjects.TopRecent(n)
+		for _, t := range list {
+			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
+		}
+		answer.Nodes = s.parts(nodes)
+		return s.reply(w, answer)
+	}
+	for _, t := range s.config.Subjects.Top(n) {
+		answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, nil})
+	}
+	return s.reply(w, answer)
+}
+
+// getCluster answers with the cluster as this node sees it.
+func (s *Server) getCluster(w http.ResponseWriter, _ *http.Request) error {
+	view := s.config.Cluster.View()
+	if set := s.doors.Decider.Rules(); set != nil {
+		view.RulesVersion = set.Version
+	}
+	view.Starting = s.doors.Starting()
+	return s.reply(w, view)
+}
+
+// getHealth answers that the process is alive.
+func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
+	s.sendJSON(w, s.doors.HealthReport())
+	return nil
+}
+
+// getReady answers whether the node takes checks.
+func (s *Server) getReady(w http.ResponseWriter, _ *http.Request) error {
+	if e := s.doors.Probe(); e != nil {
+		return e
+	}
+	s.sendJSON(w, s.doors.HealthReport())
+	return nil
+}

@@ -1,0 +1,89 @@
+package admin_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Every route requires its scope once there is a token, except probes, metrics and the dashboard's files.
+func TestScopes(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, apitest.ScopedTokens(t))
+	routes := n.Admin.Routes()
+	routes["GET /"], routes["GET /ui"] = api.Anyone, api.Anyone
+	apitest.CheckScopes(t, n, n.AdminURL, routes)
+	if need := routes["POST /v1/new"]; need != 0 || api.ScopeRead.Allows(need) || !api.ScopeAdmin.Allows(need) {
+		t.Error("a route for which nothing is said is not only for admin")
+	}
+	// A try that takes its cost is a check.
+	for text, want := range map[string]int{"tr": 403, "tc": 200, "tcr": 200} {
+		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/try", Body: `{"rule":"all","peek":false}`, Header: map[string]string{"Authorization": "Bearer " + text}})
+		if resp.StatusCode != want || want == 403 && !strings.Contains(body, "scope check; r has read") {
+			t.Errorf("a try that takes, with %s: have %d %s", text, resp.StatusCode, body)
+		}
+	}
+}
+
+// Versions, logs and traces name the token of a write, and none reveals it.
+func TestWritesNameTheirToken(t *testing.T) {
+	t.Parallel()
+	var out syncBuffer
+	var by []string
+	n := startNode(t, func(c *apitest.Config) {
+		c.TokensFile, c.Logger = apitest.TokensFile(t, apitest.TokenEntry("deploy", "rlt_secret", "admin")), slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		c.Rules = notesWriters{c.Rules, &by}
+	})
+	header := map[string]string{"Authorization": "Bearer rlt_secret"}
+	n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules, Header: header})
+	n.Do(apitest.Call{Method: "DELETE", URL: n.AdminURL + "/v1/usage?rule=only&key=private", Header: header})
+	if len(by) != 1 || by[0] != "admin API, token deploy, 127.0.0.1" {
+		t.Errorf("have %q", by)
+	}
+	log := out.String()
+	if strings.Contains(log, "rlt_") || strings.Contains(log, "private") {
+		t.Errorf("the log has %s", log)
+	}
+	for _, want := range []string{`msg="rules written" version=2 by="admin API, token deploy, 127.0.0.1"`, `msg="usage reset" rule=only by="admin API, token deploy`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("the log has not %s: %s", want, log)
+		}
+	}
+}
+
+// syncBuffer collects what several goroutines log.
+type syncBuffer struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// notesWriters records the writers.
+type notesWriters struct {
+	admin.RuleStore
+	by *[]string
+}
+
+func (s notesWriters) Write(ctx context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+	*s.by = append(*s.by, o.By)
+	return s.RuleStore.Write(ctx, c, o)
+}

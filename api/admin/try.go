@@ -1,0 +1,52 @@
+package admin
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// try answers what a check would get, with the status and headers as data. It takes nothing, unless the check says
+// "peek": false.
+func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
+	if e := s.doors.Checks(); e != nil {
+		return e
+	}
+	q, err := readForm(r, codec.TryForm, codec.MaxBody)
+	if err != nil {
+		return err
+	}
+	decider := s.doors.Decider
+	if e := q.NeedsKey(decider.Rules()); e != nil {
+		return e
+	}
+	if who := tokenIn(r); who != nil && !q.Peek && !who.Scopes.Allows(api.ScopeCheck) {
+		return who.Lacks(api.ScopeCheck)
+	}
+	var a limiter.Answer
+	if err := decider.Check(&q.Query, &a); err != nil {
+		return err
+	}
+	var reply codec.Reply
+	reply.Conclude(&a, q, codec.StatusRefused, false, codec.AppendString(nil, s.doors.Node))
+	s.sendJSON(w, appendTry(nil, &reply))
+	return nil
+}
+
+// appendTry appends what a check's caller would get.
+func appendTry(b []byte, r *codec.Reply) []byte {
+	b = strconv.AppendInt(append(b, `{"status":`...), int64(r.Status), 10)
+	b = append(b, `,"headers":{`...)
+	for i, h := range r.Headers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = codec.AppendString(b, h.Name)
+		b = codec.AppendString(append(b, ':'), codec.View(h.Value))
+	}
+	b = append(append(b, `},"answer":`...), r.Body...)
+	return append(b, '}')
+}

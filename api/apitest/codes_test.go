@@ -1,0 +1,30 @@
+package apitest
+
+import (
+	"slices"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// Every code is one that some plane's tests must provoke.
+func TestCodesAreProvoked(t *testing.T) {
+	var doc struct {
+		Components struct {
+			Schemas map[string]struct{ Enum []api.Code }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(api.OpenAPI), &doc); err != nil {
+		t.Fatal(err)
+	}
+	have := slices.Concat(DataCodes, AdminCodes)
+	slices.Sort(have)
+	have = slices.Compact(have)
+	want := doc.Components.Schemas["Code"].Enum
+	slices.Sort(want)
+	if !slices.Equal(have, want) {
+		t.Errorf("have %v, want %v", have, want)
+	}
+}

@@ -1,0 +1,157 @@
+package apitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// MemoryRules is a RuleStore without persistence.
+type MemoryRules struct {
+	Limiter *limiter.Limiter
+	Fail    atomic.Pointer[error] // what Write returns, if not nil
+
+	mu   sync.Mutex // guards docs
+	docs []*rules.Document
+}
+
+// Write makes a change.
+func (m *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+	if err := m.Fail.Load(); err != nil {
+		return 0, *err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if o.IfMatch != 0 && o.IfMatch != int64(len(m.docs)) {
+		return 0, fmt.Errorf("write rules: %w", rules.ErrConflict)
+	}
+	doc, err := m.docs[len(m.docs)-1].Apply(c)
+	if err != nil {
+		return 0, fmt.Errorf("write rules: %w", err)
+	}
+	return m.Use(doc)
+}
+
+// Use puts a document in force.
+func (m *MemoryRules) Use(doc *rules.Document) (int64, error) {
+	set, err := rules.Compile(doc, int64(len(m.docs)+1))
+	if err != nil {
+		return 0, err
+	}
+	m.docs = append(m.docs, doc)
+	m.Limiter.Use(set)
+	return set.Version, nil
+}
+
+// Versions lists the versions.
+func (m *MemoryRules) Versions() []rules.Version {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []rules.Version
+	for i := len(m.docs); i > 0; i-- {
+		list = append(list, rules.Version{Number: int64(i), When: time.Unix(0, 0).UTC(), By: "test", What: "all", Size: 1})
+	}
+	return list
+}
+
+// Version returns a version.
+func (m *MemoryRules) Version(n int64) (*rules.Document, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n < 1 || n > int64(len(m.docs)) {
+		return nil, fmt.Errorf("look for version %d: %w", n, rules.ErrNotFound)
+	}
+	return m.docs[n-1], nil
+}
+
+// Alone is the Cluster of a single node.
+type Alone struct {
+	Name, Address, Region, Zone string
+	ID                          ring.NodeID
+}
+
+// View has one member, which owns everything.
+func (a Alone) View() admin.ClusterView {
+	return admin.ClusterView{
+		Epoch:   1,
+		Settled: true,
+		View:    "connected",
+		Leader:  a.Name,
+		Members: []admin.Member{{
+			Member: cluster.Member{
+				Name: a.Name, ID: a.ID, Address: a.Address, Region: a.Region, Zone: a.Zone,
+				Voter: true, Leader: true, InRing: true, Partitions: ring.Partitions,
+			},
+			Reachable: true,
+		}},
+		Regions: []admin.Region{{Name: a.Region, Primary: true, Reachable: true, Members: 1}},
+	}
+}
+
+// Owner always returns this node.
+func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, "", 1 }
+
+// Members is a fake Membership.
+type Members struct{ left atomic.Int64 }
+
+// Leave leaves once; then the node is the only member, then there is no leader.
+func (m *Members) Leave(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		return errors.New("it may take for ever")
+	}
+	switch m.left.Add(1) {
+	case 1:
+		return nil
+	case 2:
+		return fmt.Errorf("leave: %w", api.ErrOnlyMember)
+	}
+	return fmt.Errorf("leave: %w", cluster.ErrNoLeader)
+}
+
+// Remove removes "gone", and "there" by force.
+func (m *Members) Remove(_ context.Context, name string, force bool) error {
+	switch name {
+	case "gone":
+		return nil
+	case "there":
+		if force {
+			return nil
+		}
+		return fmt.Errorf("remove: %w", cluster.ErrRefused)
+	}
+	return fmt.Errorf("remove: %w", cluster.ErrNotFound)
+}
+
+// Levels is a cluster whose members know level 3.
+type Levels struct{}
+
+// Levels returns them.
+func (Levels) Levels() cluster.Levels {
+	return cluster.Levels{Agreed: 2, Highest: 3, Members: []cluster.MemberLevel{{Name: "n1", ID: ring.NodeID{7}, Knows: 3, Release: "v3", Zones: "2031a"}}}
+}
+
+// Raise refuses levels that not all know.
+func (Levels) Raise(_ context.Context, to cluster.Level) (cluster.Level, error) {
+	if to > 3 {
+		return 0, fmt.Errorf("raise: %w", cluster.ErrRefused)
+	}
+	return 3, nil
+}
+
+// NoRegions is a cluster that knows no other region.
+type NoRegions struct{}
+
+// RemoveRegion finds none.
+func (NoRegions) RemoveRegion(_ context.Context, name string) (int64, error) {
+	return 0, fmt.Errorf("%w: region %q", cluster.ErrNotFound, name)
+}

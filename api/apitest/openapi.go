@@ -1,0 +1,62 @@
+package apitest
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"go.yaml.in/yaml/v4"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// CheckOpenAPI looks whether the description of a plane, "data plane" or "admin plane", names exactly these routes, as
+// methods with paths, and says which scope each needs and that the caller may lack it.
+func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
+	t.Helper()
+	type operation struct {
+		Security  []map[string][]string
+		Responses map[string]any
+	}
+	var doc struct {
+		Paths map[string]struct {
+			Servers                []struct{ Description string } // none: the data plane
+			Get, Put, Post, Delete *operation
+		}
+	}
+	if err := yaml.Unmarshal([]byte(api.OpenAPI), &doc); err != nil {
+		t.Fatal(err)
+	}
+	left := maps.Clone(routes)
+	for path, p := range doc.Paths {
+		ours := len(p.Servers) == 0 && plane == "data plane"
+		for _, s := range p.Servers {
+			ours = ours || s.Description == plane
+		}
+		for method, o := range map[string]*operation{"GET": p.Get, "PUT": p.Put, "POST": p.Post, "DELETE": p.Delete} {
+			if o == nil || !ours {
+				continue
+			}
+			need, known := routes[method+" "+path]
+			delete(left, method+" "+path)
+			if !known {
+				t.Errorf("%s %s: there is no such route", method, path)
+			}
+			var have []string
+			for _, s := range o.Security {
+				have = append(have, s["token"]...)
+			}
+			if want := need.Names(); !slices.Equal(have, want) || (need == api.Anyone) != (len(o.Security) == 0) {
+				t.Errorf("%s %s: have the scopes %v, want %v", method, path, have, want)
+			}
+			for _, code := range []string{"401", "403"} {
+				if have := o.Responses[code] != nil; have != (need != api.Anyone) {
+					t.Errorf("%s %s: %s is described: %v", method, path, code, have)
+				}
+			}
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("not described: %v", slices.Sorted(maps.Keys(left)))
+	}
+}

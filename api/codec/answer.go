@@ -1,0 +1,140 @@
+package codec
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// The statuses of a check's answer.
+const (
+	statusAllowed = 200
+	StatusRefused = 429
+)
+
+const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
+
+// Conclude writes the answer a to the check q: its status, the rate limit headers and a body. refused is the status of a
+// refusal, node the node's name as a JSON string. With bare, an allowed check gets no body.
+func (r *Reply) Conclude(a *limiter.Answer, q *Request, refused int, bare bool, node []byte) {
+	r.rateHeaders(a)
+	switch {
+	case !a.Allowed:
+		r.Status, r.ContentType = refused, TypeProblem
+		r.retryAfter(a)
+	case bare:
+		r.Status = statusAllowed
+		return
+	default:
+		r.JSON(statusAllowed)
+	}
+	r.Body = r.appendAnswer(r.Body, a, q, node)
+}
+
+// appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
+func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
+	b = append(b, '{')
+	if !a.Allowed {
+		r.spare = a.AppendReason(r.spare[:0])
+		b = append(b, quotaExceeded...)
+		b = strconv.AppendInt(b, int64(r.Status), 10)
+		b = append(b, `,"detail":`...)
+		b = AppendString(b, View(r.spare))
+		b = appendViolated(append(b, `,"violated-policies":[`...), a)
+		b = append(b, "],"...)
+	}
+	return AppendDecision(b, a, q, node)
+}
+
+// AppendDecision appends the decision a about q, and closes its object.
+func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
+	t := a.TightestLimit()
+	b = AppendBool(b, `"allowed":`, a.Allowed)
+	b = append(b, `,"rule":`...)
+	if t != nil {
+		b = AppendString(b, t.Rule.Name)
+		b = appendTightest(b, a, t)
+	} else {
+		b = append(b, `"",`...)
+		retry := int64(0)
+		if !a.Allowed {
+			retry = -1
+		}
+		b = AppendInt(b, `"retry_after_ms":`, retry)
+		b = append(b, `,"delay_ms":0`...)
+	}
+	b = append(b, `,"decided_by":"`...)
+	b = append(b, a.DecidedBy.String()...)
+	b = append(b, `","node":`...)
+	b = append(b, node...)
+	b = AppendInt(b, `,"rules_version":`, a.RulesVersion)
+	if q.Detail {
+		b = appendLimits(b, a)
+	}
+	if q.Reservation != "" {
+		b = AppendString(append(b, `,"reservation":`...), q.Reservation)
+	}
+	return append(b, '}')
+}
+
+// appendTightest appends the fields that describe one limit, in the API's documented order.
+func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
+	b = AppendInt(b, `,"limit":`, t.Limit.UndividedCapacity())
+	b = AppendInt(b, `,"remaining":`, t.Remaining)
+	b = append(b, `,"unit":`...)
+	b = AppendString(b, t.Limit.Unit)
+	b = AppendInt(b, `,"window_ms":`, Millis(t.Limit.WindowAt(a.Now)))
+	b = AppendInt(b, `,"reset_after_ms":`, Millis(t.ResetAfter))
+	b = AppendInt(b, `,"retry_after_ms":`, Millis(t.RetryAfter))
+	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
+}
+
+// appendLimits appends every limit that was evaluated.
+func appendLimits(b []byte, a *limiter.Answer) []byte {
+	b = append(b, `,"limits":[`...)
+	for i := range a.Limits {
+		l := &a.Limits[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"rule":`...)
+		b = AppendString(b, l.Rule.Name)
+		b = appendLimit(append(b, ','), l.Limit, l.Limit.WindowAt(a.Now))
+		b = AppendInt(b, `,"remaining":`, l.Remaining)
+		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
+		b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
+		b = AppendBool(b, `,"allowed":`, l.Allowed)
+		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// appendLimit appends the fields that identify a limit.
+func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
+	b = append(b, `"name":`...)
+	b = AppendString(b, l.Name)
+	b = append(b, `,"algorithm":"`...)
+	b = append(b, l.Kind.String()...)
+	b = append(b, `","unit":`...)
+	b = AppendString(b, l.Unit)
+	b = AppendInt(b, `,"limit":`, l.UndividedCapacity())
+	return AppendInt(b, `,"window_ms":`, Millis(window))
+}
+
+// appendViolated appends the names of the limits that refused.
+func appendViolated(b []byte, a *limiter.Answer) []byte {
+	first := true
+	for i := range a.Limits {
+		if l := &a.Limits[i]; !l.Allowed && !l.Rule.Shadow {
+			if !first {
+				b = append(b, ',')
+			}
+			b, first = AppendString(b, l.Limit.Name), false
+		}
+	}
+	return b
+}

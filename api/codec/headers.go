@@ -1,0 +1,129 @@
+package codec
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers are small
+// enough for every client. The tightest limits come first.
+const maxHeaderItems = 64
+
+// rateHeaders adds the headers that say what is left.
+func (r *Reply) rateHeaders(a *limiter.Answer) {
+	t := a.TightestLimit()
+	if t == nil {
+		return
+	}
+	if a.Set.Headers.IETF {
+		r.rank(a)
+		r.ietfHeaders(a)
+	}
+	if a.Set.Headers.XRateLimit {
+		r.set("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
+		r.set("X-RateLimit-Remaining", r.intValue(t.Remaining))
+		reset := seconds(t.ResetAfter)
+		if !a.Set.Headers.ResetDelta {
+			// Round the point in time up, not the duration until then.
+			at := a.Now.Wall + int64(t.ResetAfter)
+			if at < 0 {
+				at = math.MaxInt64 // a debt of centuries
+			}
+			if reset = at / 1e9; at%1e9 > 0 {
+				reset++
+			}
+		}
+		r.set("X-RateLimit-Reset", r.intValue(reset))
+	}
+}
+
+var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
+
+// StyleHeader says which headers a single check would get, for clients that make them from the results of a batch.
+func (r *Reply) StyleHeader(h rules.Headers) {
+	from := len(r.values)
+	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
+		if on {
+			r.values = append(append(r.values, headerStyles[i]...), ' ')
+		}
+	}
+	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
+}
+
+// retryAfter adds Retry-After to a refusal that will end.
+func (r *Reply) retryAfter(a *limiter.Answer) {
+	if t := a.TightestLimit(); t != nil && t.RetryAfter >= 0 {
+		r.set("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
+	}
+}
+
+func (r *Reply) intValue(v int64) []byte {
+	from := len(r.values)
+	r.values = strconv.AppendInt(r.values, v, 10)
+	return r.values[from:]
+}
+
+func (r *Reply) ietfHeaders(a *limiter.Answer) {
+	from := len(r.values)
+	for n, i := range r.order {
+		l := &a.Limits[i]
+		if n > 0 {
+			r.values = append(r.values, ", "...)
+		}
+		r.values = appendQuoted(r.values, l.Limit.Name)
+		r.values = AppendInt(r.values, ";q=", l.Limit.UndividedCapacity())
+		r.values = AppendInt(r.values, ";w=", max(1, seconds(l.Limit.WindowAt(a.Now))))
+	}
+	policy := r.values[from:len(r.values):len(r.values)]
+	from = len(r.values)
+	for n, i := range r.order {
+		l := &a.Limits[i]
+		if n > 0 {
+			r.values = append(r.values, ", "...)
+		}
+		r.values = appendQuoted(r.values, l.Limit.Name)
+		r.values = AppendInt(r.values, ";r=", l.Remaining)
+		r.values = AppendInt(r.values, ";t=", max(1, seconds(l.ResetAfter)))
+	}
+	r.set("RateLimit-Policy", policy)
+	r.set("RateLimit", r.values[from:])
+}
+
+// rank sorts the limits that are not in shadow, tightest first, ties in document order.
+func (r *Reply) rank(a *limiter.Answer) {
+	r.order = r.order[:0]
+	limits := a.Limits
+	for i := range limits {
+		if limits[i].Rule.Shadow {
+			continue
+		}
+		if len(r.order) < maxHeaderItems {
+			r.order = append(r.order, int32(i))
+		} else if limits[i].Tighter(&limits[r.order[maxHeaderItems-1]]) {
+			r.order[maxHeaderItems-1] = int32(i)
+		}
+		for n := len(r.order) - 1; n > 0 && limits[r.order[n]].Tighter(&limits[r.order[n-1]]); n-- {
+			r.order[n], r.order[n-1] = r.order[n-1], r.order[n]
+		}
+	}
+}
+
+// appendQuoted appends a structured field's string (RFC 9651): printable ASCII only; other bytes are percent-encoded.
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c > '~':
+			b = append(b, '%', "0123456789ABCDEF"[c>>4], "0123456789ABCDEF"[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,405 @@
+package codec
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/loads"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a check.
+const (
+	MaxBody       = 64 << 10 // bytes of a body, except a batch's
+	MaxLoadBody   = 4 << 10  // bytes of a report of a load
+	MaxValue      = 1024     // bytes of a key's or an attribute's value, of a name or a unit
+	maxAttributes = 32       // attributes of a check, and values of a key
+	maxCosts      = 16       // units in costs
+)
+
+// defaultTTL is how long a reservation may stay unsettled, unless it says otherwise.
+const defaultTTL = time.Minute
+
+// verdictFalsePositive is the only verdict: the check should not have been refused.
+const FalsePositive = "false-positive"
+
+// fields is a set of body fields: those given, or those allowed.
+type fields uint16
+
+const (
+	fieldRule fields = 1 << iota
+	fieldKey
+	fieldAttributes
+	fieldCost
+	fieldCosts
+	fieldPeek
+	fieldWait
+	fieldDetail
+	fieldTTL
+	fieldRequestID
+	fieldReservation
+	fieldVerdict
+	fieldSource
+	fieldLoad
+)
+
+func fieldOf(name string) fields {
+	switch name {
+	case "rule":
+		return fieldRule
+	case "key":
+		return fieldKey
+	case "attributes":
+		return fieldAttributes
+	case "cost":
+		return fieldCost
+	case "costs":
+		return fieldCosts
+	case "peek":
+		return fieldPeek
+	case "wait":
+		return fieldWait
+	case "detail":
+		return fieldDetail
+	case "ttl_ms":
+		return fieldTTL
+	case "request_id":
+		return fieldRequestID
+	case "reservation":
+		return fieldReservation
+	case "verdict":
+		return fieldVerdict
+	case "source":
+		return fieldSource
+	case "load":
+		return fieldLoad
+	}
+	return 0
+}
+
+// Form describes what a body may contain.
+type Form struct {
+	fields    fields
+	names     string // of the fields, for messages
+	leastCost int64
+	longest   time.Duration // the bound on ttl_ms
+	// validate checks the fields against each other and sets what follows from them.
+	validate func(*Request, *Decoder)
+}
+
+const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail
+
+// The forms of all bodies that are one object, on both planes, except batches.
+var (
+	CheckForm = &Form{
+		fields: checkFields, names: "rule, key, attributes, cost, costs, peek, wait, detail", validate: (*Request).validateCheck,
+	}
+	ReserveForm = &Form{
+		fields: checkFields | fieldTTL | fieldRequestID, longest: limiter.MaxReservationTime,
+		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id", validate: (*Request).validateReserve,
+	}
+	SettleForm = &Form{
+		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
+	}
+	AdjustForm = &Form{
+		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", leastCost: -algorithms.MaxAmount,
+		validate: (*Request).validateAdjust,
+	}
+	TryForm = &Form{fields: checkFields, names: CheckForm.names, validate: (*Request).validateTry}
+
+	FeedbackForm = &Form{
+		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
+	}
+	LoadForm = &Form{
+		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", longest: loads.MaxTTL, validate: (*Request).validateLoad,
+	}
+)
+
+// Request is a check, or another body, as it was sent. Its strings are valid as long as the Decoder's. It is reused,
+// with the slices of its Query.
+type Request struct {
+	limiter.Query
+	given  fields
+	Wait   bool
+	Detail bool
+
+	Reserving   bool          // it is a reservation
+	TTL         time.Duration // of a reservation or a load
+	Reservation string        // the id of the reservation to settle, or of this one once it is allowed
+	verdict     string
+	Source      string
+	Load        float64
+	Cost        int64
+}
+
+// Reset prepares r for the next request.
+func (r *Request) Reset() {
+	// The strings would keep whole bodies alive.
+	clear(r.Key)
+	clear(r.Attributes)
+	clear(r.Costs)
+	*r = Request{Query: limiter.Query{Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0]}}
+}
+
+// read parses a body of form f whose opening brace next has found.
+func (r *Request) read(s *Decoder, f *Form) {
+	s.open()
+	for n := 0; s.more(n, '}'); n++ {
+		name := s.name()
+		if s.syntax != nil {
+			return
+		}
+		r.readField(s, f, name)
+	}
+	if s.err() == nil {
+		f.validate(r, s)
+		r.ByKey = r.given&fieldAttributes == 0
+	}
+}
+
+// readField reads the value of one field.
+func (r *Request) readField(s *Decoder, f *Form, name string) {
+	field := fieldOf(name)
+	switch {
+	case field&f.fields == 0:
+		s.unknown(name, f.names)
+		return
+	case r.given&field != 0:
+		s.fail(name + " is given twice, the second time")
+		return
+	}
+	r.given |= field
+	switch field {
+	case fieldRule:
+		r.Rule = s.quoted("", name, 1, MaxValue)
+	case fieldKey:
+		r.readKey(s)
+	case fieldAttributes:
+		r.readAttributes(s)
+	case fieldCost:
+		r.Cost = s.amount("", name, f.leastCost)
+	case fieldCosts:
+		r.readCosts(s)
+	case fieldPeek:
+		r.Peek = s.boolean(name)
+	case fieldWait:
+		r.Wait = s.boolean(name)
+	case fieldDetail:
+		r.Detail = s.boolean(name)
+	case fieldTTL:
+		ms, ok := s.whole(0)
+		if !ok || ms < 1 || ms > f.longest.Milliseconds() {
+			s.mean(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.longest.Milliseconds())
+			return
+		}
+		r.TTL = time.Duration(ms) * time.Millisecond
+	case fieldRequestID:
+		r.RequestID = s.quoted("", name, 1, limiter.MaxRequestID)
+	case fieldReservation:
+		r.Reservation = s.quoted("", name, 0, MaxBody)
+	case fieldVerdict:
+		r.verdict = s.quoted("", name, 1, MaxValue)
+	case fieldSource:
+		r.Source = s.quoted("", name, 0, MaxLoadBody) // loads has bounds of its own
+	case fieldLoad:
+		r.Load = s.decimal(name)
+	}
+}
+
+// Subject copies the rule and the key, for callers that keep them.
+func (r *Request) Subject() (rule string, key []string) {
+	key = make([]string, len(r.Key))
+	for i, v := range r.Key {
+		key[i] = strings.Clone(v)
+	}
+	return strings.Clone(r.Rule), key
+}
+
+// NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
+func (r *Request) NeedsKey(set *rules.Set) *api.Error {
+	if !r.ByKey || r.given&fieldKey != 0 {
+		return nil
+	}
+	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
+		return nil
+	}
+	return api.Errorf(api.MissingKey, "key is missing: rule %q is asked about a key, or about attributes", api.Excerpt(r.Rule))
+}
+
+func (r *Request) validateCheck(s *Decoder) {
+	switch has := func(f fields) bool { return r.given&f != 0 }; {
+	case r.given == 0:
+		s.mean(api.MissingKey, "the object is empty: give rule and key, or attributes")
+	case has(fieldKey) && has(fieldAttributes):
+		s.mean(api.BadValue, "key and attributes exclude each other")
+	case has(fieldKey) && !has(fieldRule):
+		s.mean(api.MissingKey, "rule is missing: a key is asked of one rule")
+	case !has(fieldRule) && !has(fieldAttributes):
+		s.mean(api.MissingKey, "give rule and key, or attributes")
+	}
+	if r.given&fieldCost != 0 {
+		for i := range r.Costs {
+			if r.Costs[i].Unit == rules.Requests {
+				s.mean(api.BadValue, "cost and costs.requests exclude each other")
+			}
+		}
+		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.Cost})
+	}
+}
+
+// validateTry makes r a peek, unless it says otherwise.
+func (r *Request) validateTry(s *Decoder) {
+	r.validateCheck(s)
+	if r.Wait {
+		s.mean(api.BadValue, "wait must be false: the answer to a try is not held")
+	}
+	r.Peek = r.Peek || r.given&fieldPeek == 0
+}
+
+func (r *Request) validateReserve(s *Decoder) {
+	r.validateCheck(s)
+	if r.Peek {
+		s.mean(api.BadValue, "peek must not be true: a reservation takes")
+	}
+	r.Reserving, r.TTL = true, cmp.Or(r.TTL, defaultTTL)
+}
+
+func (r *Request) validateSettle(s *Decoder) {
+	r.needs(s, fieldReservation, "reservation is missing: the id that /v1/reserve answered")
+	r.needs(s, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
+}
+
+func (r *Request) validateAdjust(s *Decoder) {
+	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
+	r.needs(s, fieldRule, "rule is missing")
+	if r.Cost == 0 {
+		s.mean(api.BadValue, "cost must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	}
+}
+
+func (r *Request) validateFeedback(s *Decoder) {
+	r.needs(s, fieldRule, "rule is missing")
+	r.needs(s, fieldVerdict, "verdict is missing")
+	if r.verdict != FalsePositive {
+		s.mean(api.BadValue, "verdict must be %s", FalsePositive)
+	}
+}
+
+func (r *Request) validateLoad(s *Decoder) {
+	r.needs(s, fieldSource, "source is missing")
+	r.needs(s, fieldLoad, "load is missing")
+	r.TTL = cmp.Or(r.TTL, loads.DefaultTTL)
+}
+
+// needs records an error if none of the fields in any was given.
+func (r *Request) needs(s *Decoder, any fields, otherwise string) {
+	if r.given&any == 0 {
+		s.mean(api.MissingKey, "%s", otherwise)
+	}
+}
+
+// readKey reads a string or an array of strings.
+func (r *Request) readKey(s *Decoder) {
+	switch s.next() {
+	case '"':
+		r.Key = append(r.Key, s.quoted("", "each value of key", 0, MaxValue))
+	case '[':
+		s.open()
+		for n := 0; s.more(n, ']'); n++ {
+			if n >= maxAttributes {
+				s.mean(api.BadValue, "key must not have more than %d values", maxAttributes)
+				s.skip()
+				continue
+			}
+			r.Key = append(r.Key, s.quoted("", "each value of key", 0, MaxValue))
+		}
+	default:
+		s.skip()
+		s.mean(api.BadValue, "key must be a string or an array of strings")
+	}
+}
+
+func (r *Request) readAttributes(s *Decoder) {
+	if s.next() != '{' {
+		s.skip()
+		s.mean(api.BadValue, "attributes must be an object of strings")
+		return
+	}
+	s.open()
+	for n := 0; s.more(n, '}'); n++ {
+		name := s.name()
+		if s.syntax != nil {
+			return
+		}
+		if len(name) > MaxValue {
+			s.mean(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
+		}
+		for i := range r.Attributes {
+			if r.Attributes[i].Name == name {
+				s.fail("attributes." + api.Excerpt(name) + " is given twice")
+				return
+			}
+		}
+		if n >= maxAttributes {
+			s.mean(api.BadValue, "attributes must not be more than %d", maxAttributes)
+			s.skip()
+			continue
+		}
+		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: s.quoted("attributes", name, 0, MaxValue)})
+	}
+}
+
+func (r *Request) readCosts(s *Decoder) {
+	if s.next() != '{' {
+		s.skip()
+		s.mean(api.BadValue, "costs must be an object of amounts by unit")
+		return
+	}
+	s.open()
+	for n := 0; s.more(n, '}'); n++ {
+		unit := s.name()
+		if s.syntax != nil {
+			return
+		}
+		if len(unit) > MaxValue {
+			s.mean(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
+		}
+		for i := range r.Costs {
+			if r.Costs[i].Unit == unit {
+				s.fail("costs." + api.Excerpt(unit) + " is given twice")
+				return
+			}
+		}
+		if n >= maxCosts {
+			s.mean(api.BadValue, "costs must not name more than %d units", maxCosts)
+			s.skip()
+			continue
+		}
+		if s.next(); s.syntax == nil {
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
+		}
+	}
+}
+
+// ParseKey parses a JSON array of strings, as strictly as a check's.
+func ParseKey(text string) ([]string, *api.Error) {
+	var s Decoder
+	var c Request
+	s.reset([]byte(text))
+	if s.next() != '[' {
+		return nil, api.Errorf(api.BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
+	}
+	c.readKey(&s)
+	s.end()
+	switch {
+	case s.syntax != nil:
+		return nil, api.Errorf(api.BadValue, "key must be a JSON array of strings: %s", s.syntax.Detail)
+	case s.meaning != nil:
+		return nil, s.meaning
+	}
+	return c.Key, nil
+}

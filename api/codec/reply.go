@@ -1,0 +1,60 @@
+package codec
+
+import (
+	"github.com/rlnode/rlnode/api"
+)
+
+// Reply is an answer over HTTP. It is reused; its slices are valid until Reset.
+type Reply struct {
+	Status      int
+	ContentType string
+	Headers     []Header
+	Body        []byte
+
+	// values holds the values of headers. It grows only by append: values already handed out stay unchanged.
+	values []byte
+	order  []int32 // indices into the answer's Limits, tightest first
+	spare  []byte  // scratch space for a sentence before it is quoted
+}
+
+// Header is a header of a Reply.
+type Header struct {
+	Name  string // in canonical form
+	Value []byte
+}
+
+// The types of content.
+const (
+	TypeJSON    = "application/json"
+	TypeProblem = "application/problem+json"
+)
+
+// Reset prepares r for the next request.
+func (r *Reply) Reset() {
+	*r = Reply{Headers: r.Headers[:0], Body: api.Kept(r.Body), values: api.Kept(r.values), order: r.order[:0], spare: api.Kept(r.spare)}
+}
+
+// Size returns roughly how many bytes r holds.
+func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.spare) }
+
+// JSON starts a JSON answer.
+func (r *Reply) JSON(status int) {
+	r.Status, r.ContentType = status, TypeJSON
+}
+
+// Refuse answers with an error.
+func (r *Reply) Refuse(e *api.Error) {
+	r.Status, r.ContentType = e.Status(), TypeProblem
+	r.Body = AppendProblem(r.Body[:0], e)
+	r.Headers = r.Headers[:0]
+	switch e.Code {
+	case api.Unauthorized:
+		r.set("WWW-Authenticate", []byte(`Bearer realm="rlnode"`))
+	case api.MethodNotAllowed:
+		r.set("Allow", []byte(e.Allow))
+	}
+}
+
+func (r *Reply) set(name string, value []byte) {
+	r.Headers = append(r.Headers, Header{name, value})
+}

@@ -1,0 +1,77 @@
+package api
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/rlnode/rlnode/internal/figures"
+)
+
+// Doors is what the doors of a node share. A door serves one protocol: it lets callers in by their tokens, asks the
+// decider, and answers.
+type Doors struct {
+	Config // as given, with a Logger
+	Readiness
+	Budget Budget
+	TLS    *tls.Config  // of the listeners, nil: they speak plain text
+	Panics atomic.Int64 // caught in handlers
+
+	tokens *tokens
+}
+
+// Open reads the tokens and the certificate, and follows their files. Checks get NotReady until Ready.
+func Open(config Config) (*Doors, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("open API: %w", err)
+	}
+	d := &Doors{Config: config}
+	d.Readiness.condition = config.Condition
+	if d.Logger == nil {
+		d.Logger = slog.Default()
+	}
+	if config.CertFile != "" {
+		pair, err := loadCertificate(config.CertFile, config.KeyFile, d.Logger)
+		if err != nil {
+			return nil, fmt.Errorf("open API: %w", err)
+		}
+		d.TLS = serverTLS(pair)
+	}
+	var err error
+	if d.tokens, err = openTokens(&d.Config, d.Logger); err != nil {
+		return nil, fmt.Errorf("open API: %w", err)
+	}
+	return d, nil
+}
+
+// Ready lets checks in. Without rules in force there is nothing to decide by, and the node stays not ready.
+func (d *Doors) Ready() {
+	if d.Decider.Rules() == nil {
+		d.Logger.Error("not ready: no rules in force")
+		d.Explain("there are no rules in force")
+		return
+	}
+	d.advance(condition{state: stateReady})
+}
+
+// Permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
+// required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
+// the tokens are the same, the result cached in known is not looked up again; nil known: no cache.
+func (d *Doors) Permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
+	return d.tokens.permit(authorization, lines, need, known)
+}
+
+// Close stops following the tokens file. The doors must be closed.
+func (d *Doors) Close() { d.tokens.close() }
+
+// Figures shows what all doors have in common.
+func (d *Doors) Figures(s figures.Sink) {
+	if set := d.Decider.Rules(); set != nil {
+		s.Gauge("rules_version", "Version of the rules in force.", float64(set.Version))
+	}
+	s.Flag("ready", "1 if the node is ready, else 0.", d.Probe() == nil)
+	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())
+	s.Count("connections_ended_total",
+		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.Ended())
+}

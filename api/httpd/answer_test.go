@@ -1,0 +1,327 @@
+package httpd
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// fixed gives every check the same answer.
+type fixed struct {
+	answer limiter.Answer
+	set    *rules.Set
+}
+
+func (f *fixed) Check(_ *limiter.Query, a *limiter.Answer) error {
+	limits := append(a.Limits[:0], f.answer.Limits...)
+	*a = f.answer
+	a.Limits = limits
+	return nil
+}
+
+func (f *fixed) CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error) {
+	for i := range queries {
+		errs[i] = f.Check(queries[i], answers[i])
+	}
+}
+
+func (f *fixed) Reserve(q *limiter.Query, _ time.Duration, a *limiter.Answer) (string, error) {
+	return "an id", f.Check(q, a)
+}
+
+func (f *fixed) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) {
+	return nil, limiter.ErrUnknownReservation
+}
+
+func (f *fixed) Adjust(string, []string, int64, string) (*limiter.Usage, error) {
+	return nil, limiter.ErrUnit
+}
+
+func (f *fixed) Rules() *rules.Set { return f.set }
+
+// newFixed returns a decider with two limits and a shadow limit; the second limit is the tightest.
+func newFixed() *fixed {
+	window := func(name string, amount int64, d time.Duration, text string) *rules.Limit {
+		return &rules.Limit{Name: name, Unit: "requests", Window: text,
+			Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: d}}
+	}
+	tenant, ip, shadow := &rules.Rule{Name: "tenant"}, &rules.Rule{Name: "ip"}, &rules.Rule{Name: "new", Shadow: true}
+	set := &rules.Set{Version: 17, Headers: rules.Headers{IETF: true, XRateLimit: true}}
+	return &fixed{set: set, answer: limiter.Answer{
+		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, Tightest: 1,
+		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
+		Limits: []limiter.LimitAnswer{
+			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Remaining: 99, ResetAfter: time.Millisecond}},
+			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Remaining: 412, ResetAfter: 35_279_000_001}},
+			{Rule: shadow, Limit: window("new", 1, time.Minute, "1m"), Decision: algorithms.Decision{RetryAfter: algorithms.Never, ResetAfter: time.Second}},
+		},
+	}}
+}
+
+// refuse makes the answer a refusal by limit i.
+func (f *fixed) refuse(i int, retry time.Duration) {
+	f.answer.Allowed, f.answer.Tightest = false, i
+	l := &f.answer.Limits[i]
+	l.Allowed, l.Remaining, l.RetryAfter = false, 0, retry
+}
+
+// planeOf returns the plane of a node that is ready.
+func planeOf(d api.Decider) *plane {
+	doors := &api.Doors{Config: api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler)}}
+	doors.Ready()
+	return newPlane(doors, nil)
+}
+
+// guarded is planeOf with the tokens of the settings.
+func guarded(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
+	t.Helper()
+	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors.Ready()
+	return newPlane(doors, nil)
+}
+
+// serve answers x.
+func serve(p *plane, x *exchange) {
+	if r, e := p.admit(x); e != nil {
+		x.Refuse(e)
+	} else {
+		p.serve(r, x)
+	}
+}
+
+// ask serves one check and returns status, headers and body as text.
+func ask(p *plane, body string) (status int, headers, answer string) {
+	x := p.acquire()
+	defer p.release(x)
+	x.method, x.path = "POST", "/v1/check"
+	x.request.body = append(x.request.body, body...)
+	serve(p, x)
+	var h strings.Builder
+	for _, one := range x.Headers {
+		fmt.Fprintf(&h, "%s: %s\n", one.Name, one.Value)
+	}
+	return x.Status, h.String(), string(x.Body)
+}
+
+const plainCheck = `{"rule":"tenant","key":"k"}`
+
+func TestAnswer(t *testing.T) {
+	const policy = `RateLimit-Policy: "tenant";q=1000;w=60, "ip";q=100;w=1` + "\n"
+	tests := []struct {
+		name    string
+		body    string
+		change  func(*fixed)
+		status  int
+		headers string
+		answer  string
+	}{
+		{
+			name: "allowed", body: plainCheck, status: 200,
+			headers: policy + `RateLimit: "tenant";r=412;t=36, "ip";r=99;t=1
+X-RateLimit-Limit: 1000
+X-RateLimit-Remaining: 412
+X-RateLimit-Reset: 1700000036
+`,
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "refused", body: plainCheck, status: 429,
+			change: func(f *fixed) { f.refuse(1, 1_000_000_001) },
+			headers: policy + `RateLimit: "tenant";r=0;t=36, "ip";r=99;t=1
+X-RateLimit-Limit: 1000
+X-RateLimit-Remaining: 0
+X-RateLimit-Reset: 1700000036
+Retry-After: 2
+`,
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) is used up; retry in 1.001 s.",` +
+				`"violated-policies":["tenant"],` +
+				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "a region's share", body: plainCheck, status: 429,
+			change: func(f *fixed) {
+				f.refuse(1, 1_000_000_001)
+				share := *f.answer.Limits[1].Limit
+				share.Amount, share.Whole = 300, 900
+				f.answer.Limits[1].Limit = &share
+				f.answer.Set = &rules.Set{}
+			},
+			headers: "Retry-After: 2\n",
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"Limit \"tenant\" of rule \"tenant\" (300 requests per 1m in this region) is used up; retry in 1.001 s.",` +
+				`"violated-policies":["tenant"],` +
+				`"allowed":false,"rule":"tenant","limit":900,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "never, no headers, detail", body: `{"rule":"tenant","key":"k","detail":true}`, status: 429,
+			change: func(f *fixed) {
+				f.refuse(1, algorithms.Never)
+				f.answer.Set = &rules.Set{}
+				f.answer.Limits = f.answer.Limits[1:]
+				f.answer.Tightest = 0
+			},
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) can never allow it: the cost is above its capacity.",` +
+				`"violated-policies":["tenant"],` +
+				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":-1,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
+				`{"rule":"tenant","name":"tenant","algorithm":"fixed-window","unit":"requests","limit":1000,"window_ms":60000,` +
+				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"allowed":false,"shadow":false},` +
+				`{"rule":"new","name":"new","algorithm":"fixed-window","unit":"requests","limit":1,"window_ms":60000,` +
+				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`,
+		},
+		{
+			name: "delta, x only", body: plainCheck, status: 200,
+			change: func(f *fixed) { f.answer.Set = &rules.Set{Headers: rules.Headers{XRateLimit: true, ResetDelta: true}} },
+			headers: `X-RateLimit-Limit: 1000
+X-RateLimit-Remaining: 412
+X-RateLimit-Reset: 36
+`,
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "deny list", body: plainCheck, status: 429,
+			change: func(f *fixed) {
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByList, nil, -1
+			},
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"The deny list refuses this.","violated-policies":[],` +
+				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "default deny", body: `{"attributes":{}}`, status: 429,
+			change: func(f *fixed) {
+				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByNone, nil, -1
+			},
+			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
+				`"detail":"No rule applies, and the default is to deny.","violated-policies":[],` +
+				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "only shadow", body: `{"attributes":{}}`, status: 200,
+			change: func(f *fixed) { f.answer.Limits, f.answer.Tightest = f.answer.Limits[2:], -1 },
+			answer: `{"allowed":true,"rule":"","retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+		{
+			name: "delayed", body: plainCheck, status: 200,
+			change: func(f *fixed) { f.answer.Set = &rules.Set{}; f.answer.Limits[0].Delay = 1500 * time.Microsecond },
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":2,"decided_by":"owner","node":"n2","rules_version":17}`,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFixed()
+			if tt.change != nil {
+				tt.change(f)
+			}
+			status, headers, answer := ask(planeOf(f), tt.body)
+			if status != tt.status {
+				t.Errorf("status: have %d, want %d", status, tt.status)
+			}
+			if headers != tt.headers {
+				t.Errorf("headers:\nhave %s\nwant %s", headers, tt.headers)
+			}
+			if answer != tt.answer {
+				t.Errorf("answer:\nhave %s\nwant %s", answer, tt.answer)
+			}
+		})
+	}
+}
+
+// The check path allocates nothing once its buffers have grown.
+func TestCheckAllocatesNothing(t *testing.T) {
+	for _, body := range []string{
+		plainCheck,
+		`{"attributes":{"ip":"198.51.100.7","tenant":"acme","endpoint":"\/chat\/completions"},"costs":{"tokens":900},"detail":true}`,
+	} {
+		for _, refused := range []bool{false, true} {
+			f := newFixed()
+			if refused {
+				f.refuse(1, time.Second)
+			}
+			p := planeOf(f)
+			x := p.acquire() // once: the race detector's pool forgets at random
+			n := testing.AllocsPerRun(1000, func() {
+				x.reset()
+				x.method, x.path = "POST", "/v1/check"
+				x.request.body = append(x.request.body, body...)
+				serve(p, x)
+			})
+			if n != 0 {
+				t.Errorf("%s, refused %v: %v allocations", body, refused, n)
+			}
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	for _, body := range []string{plainCheck, `{"attributes":{"ip":"198.51.100.7","tenant":"acme","api_key":"k1","endpoint":"/chat/completions"},"costs":{"tokens":900}}`} {
+		b.Run(fmt.Sprint(len(body), "B"), func(b *testing.B) {
+			p := planeOf(newFixed())
+			b.ReportAllocs()
+			for b.Loop() {
+				x := p.acquire()
+				x.method, x.path = "POST", "/v1/check"
+				x.request.body = append(x.request.body, body...)
+				serve(p, x)
+				p.release(x)
+			}
+		})
+	}
+}
+
+// BenchmarkServer measures a check through the server library, without a connection.
+func BenchmarkServer(b *testing.B) {
+	s := &Server{plane: planeOf(newFixed())}
+	var ctx fasthttp.RequestCtx
+	ctx.Init(&fasthttp.Request{}, nil, nil)
+	body := strings.NewReader(plainCheck)
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx.Request.Reset()
+		ctx.Response.Reset()
+		ctx.Request.Header.SetMethod("POST")
+		ctx.Request.SetRequestURI("/v1/check")
+		body.Reset(plainCheck)
+		ctx.Request.SetBodyStream(body, len(plainCheck))
+		if s.handle(&ctx); ctx.Response.StatusCode() != 200 {
+			b.Fatal(ctx.Response.String())
+		}
+	}
+}
+
+func BenchmarkBatch(b *testing.B) {
+	p := planeOf(newFixed())
+	body := `{"checks":[` + strings.Repeat(plainCheck+",", 99) + plainCheck + `]}`
+	b.ReportAllocs()
+	for b.Loop() {
+		x := p.acquire()
+		x.method, x.path = "POST", "/v1/check/batch"
+		x.request.body = append(x.request.body, body...)
+		serve(p, x)
+		p.release(x)
+	}
+}

@@ -1,0 +1,125 @@
+package httpd
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	authPrefix = "/v1/auth/"
+	// maxAuthBody bounds how much of an unexpected body is read, in bytes, to keep the connection open.
+	maxAuthBody = 32 << 10
+	// maxProfileName bounds a profile's name in a path, in bytes, each of which may take three when percent-encoded.
+	maxProfileName = 3 * 128
+)
+
+// auth answers a proxy that asks whether a request of its own may pass, by status and headers. The path after the
+// profile's name, and then the query, belong to the request that the proxy asks about.
+func (p *plane) auth(x *exchange) *api.Error {
+	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
+	deny := codec.StatusRefused
+	if !below {
+		var e *api.Error
+		if deny, e = denyStatus(x.query); e != nil {
+			return e
+		}
+	}
+	profile := p.profile(name)
+	if profile == nil {
+		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
+	}
+	x.readHeaders(profile)
+	if err := p.Decider.Check(&x.check.Query, &x.answer); err != nil {
+		return p.explain(err)
+	}
+	x.conclude(deny, true, p.node)
+	x.stripe.observe(time.Since(x.began))
+	return nil
+}
+
+// profile finds a profile by its name in a path, nil if there is none.
+func (p *plane) profile(name string) *rules.Profile {
+	if len(name) > maxProfileName {
+		return nil
+	}
+	name, err := url.PathUnescape(name)
+	if err != nil {
+		return nil
+	}
+	return p.Decider.Rules().Profile(name)
+}
+
+// denyStatus returns the status of a refusal that the query asks for: 400 to 499. If there are several, the first
+// counts. The rest of the query may belong to the request that the proxy asks about.
+func denyStatus(query string) (int, *api.Error) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		value, ok := strings.CutPrefix(pair, "deny_status=")
+		if !ok {
+			continue
+		}
+		if len(value) != 3 || value[0] != '4' || value[1] < '0' || value[1] > '9' || value[2] < '0' || value[2] > '9' {
+			return 0, api.Errorf(api.BadValue, "deny_status must be from 400 to 499")
+		}
+		return 400 + int(value[1]-'0')*10 + int(value[2]-'0'), nil
+	}
+	return codec.StatusRefused, nil
+}
+
+// readHeaders takes the check's attributes from the headers.
+func (x *exchange) readHeaders(profile *rules.Profile) {
+	c := &x.check
+	for i := range profile.Sources {
+		s := &profile.Sources[i]
+		x.lines = x.lines[:0]
+		for _, line := range x.header.PeekAll(s.Header) {
+			x.lines = append(x.lines, codec.View(line))
+		}
+		value, ok := s.Value(x.lines)
+		switch {
+		case !ok && s.Hops > 0:
+			value, ok = x.peerAddress(), true
+		case ok && s.Fingerprint:
+			from := len(x.values)
+			x.values = rules.AppendFingerprint(x.values, value)
+			value = codec.View(x.values[from:])
+		}
+		if ok {
+			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
+		}
+	}
+}
+
+// bounded turns a header into a valid attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing about an
+// error.
+func bounded(value string) string {
+	value = value[:min(len(value), codec.MaxValue)]
+	if utf8.ValidString(value) {
+		return value
+	}
+	return strings.ToValidUTF8(value, "?") // never longer than before
+}
+
+// peerAddress returns the address that the request came from.
+func (x *exchange) peerAddress() string {
+	tcp, ok := x.peer.(*net.TCPAddr)
+	if !ok {
+		return "unknown"
+	}
+	var a netip.Addr
+	if a, ok = netip.AddrFromSlice(tcp.IP); !ok {
+		return "unknown"
+	}
+	from := len(x.values)
+	x.values = a.Unmap().AppendTo(x.values)
+	return codec.View(x.values[from:])
+}

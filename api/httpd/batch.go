@@ -1,0 +1,160 @@
+package httpd
+
+import (
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+const (
+	// maxBatchAnswer bounds the bytes of a batch's answer; checks beyond it are not decided. It is more than enough for a
+	// batch without detail.
+	maxBatchAnswer = 8 << 20
+	// usualResult is the typical size of one result, in bytes; the answer's buffer is allocated with room for that much
+	// each.
+	usualResult = 240
+	// maxChunk bounds the checks of a batch that are decided together.
+	maxChunk = 256
+	// usualWork is roughly the memory, in bytes, that deciding a check takes.
+	usualWork = 2 << 10
+)
+
+// batch answers POST /v1/check/batch.
+func (p *plane) batch(x *exchange) *api.Error {
+	count, e := x.scan.Batch(x.request.body)
+	if e != nil {
+		return e
+	}
+	x.checks = count
+	x.work = int64(min(count, maxChunk) * usualWork)
+	if !p.Budget.Wait(func() bool { return p.room(x, count*usualResult) }) {
+		return p.Budget.Full()
+	}
+	x.JSON(200)
+	x.StyleHeader(p.Decider.Rules().Headers)
+	c, ok := p.chunks.Get().(*chunk)
+	if !ok {
+		c = &chunk{}
+	}
+	p.all(x, c)
+	p.chunks.Put(c)
+	return nil
+}
+
+// room makes room for more bytes in x's answer. It reports false if the budget has none.
+func (p *plane) room(x *exchange, more int) bool {
+	b := x.Body
+	n := len(b) + more
+	if !p.chargeFor(x, max(0, n-cap(b))) {
+		return false
+	}
+	if n > cap(b) {
+		x.Body = append(make([]byte, 0, n), b...)
+	}
+	return true
+}
+
+// item is one check of a batch.
+type item struct {
+	check  codec.Request
+	answer limiter.Answer
+	e      *api.Error // replaces the answer
+}
+
+// chunk is a part of a batch that is decided together, in order. It is reused.
+type chunk struct {
+	items []*item // the first used are in use; at most maxChunk
+	used  int
+
+	queries []*limiter.Query
+	answers []*limiter.Answer
+	errs    []error
+	asked   []*item // the items that have a query
+}
+
+// next returns an empty item.
+func (c *chunk) next() *item {
+	if c.used == len(c.items) {
+		c.items = append(c.items, &item{})
+	}
+	c.used++
+	return c.items[c.used-1]
+}
+
+// reset empties c. The strings of its checks would keep whole bodies alive.
+func (c *chunk) reset() {
+	for _, it := range c.items[:c.used] {
+		it.check.Reset()
+		it.e = nil
+	}
+	c.used = 0
+}
+
+// all decides the checks that x.scan has begun to read, and writes the answer. c is empty, before and after.
+func (p *plane) all(x *exchange, c *chunk) {
+	x.Body = append(x.Body, `{"results":[`...)
+	first := true
+	var full *api.Error // why no more checks are decided
+	n := 0
+	flush := func() {
+		if full == nil && len(x.Body) > maxBatchAnswer {
+			full = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
+		}
+		x.Body = p.decideChunk(c, x.Body, first, full)
+		more := expected(len(x.Body), n, x.checks)
+		if full == nil && !p.Budget.Wait(func() bool { return p.room(x, more) }) {
+			full = p.Budget.Full()
+		}
+		first = first && c.used == 0
+		c.reset()
+		x.scan.Forget()
+	}
+	for ; x.scan.More(n); n++ {
+		it := c.next()
+		it.e = x.scan.Next(&it.check, p.Decider.Rules())
+		// Answers with detail are long, so each of them must check whether there is room left.
+		if c.used == maxChunk || it.check.Detail {
+			flush()
+		}
+	}
+	flush()
+	x.Body = append(x.Body, "]}"...)
+}
+
+// expected estimates how many bytes the answer will still grow by, given that the results of the checks up to index n
+// take size bytes. It adds some slack. It is a guess that saves growing the answer in steps.
+func expected(size, n, checks int) int {
+	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
+}
+
+// decideChunk decides the checks of c and appends their results. If full is not nil, it is the result of each of them.
+func (p *plane) decideChunk(c *chunk, b []byte, first bool, full *api.Error) []byte {
+	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
+	for _, it := range c.items[:c.used] {
+		if it.e == nil && full != nil {
+			it.e = full
+		}
+		if it.e == nil {
+			c.queries, c.answers = append(c.queries, &it.check.Query), append(c.answers, &it.answer)
+			c.errs, c.asked = append(c.errs, nil), append(c.asked, it)
+		}
+	}
+	p.Decider.CheckAll(c.queries, c.answers, c.errs)
+	for i, it := range c.asked {
+		if c.errs[i] != nil {
+			it.e = p.explain(c.errs[i])
+		}
+	}
+	for i, it := range c.items[:c.used] {
+		if i > 0 || !first {
+			b = append(b, ',')
+		}
+		if it.e == nil {
+			b = codec.AppendDecision(append(b, '{'), &it.answer, &it.check, p.node)
+			continue
+		}
+		b = append(b, `{"error":{`...)
+		b = append(codec.AppendProblemFields(b, it.e), "}}"...)
+	}
+	return b
+}

@@ -1,0 +1,188 @@
+//go:build linux && !race
+
+package httpd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const plentyRules = `
+version: 1
+rules:
+  - name: plenty
+    key: [user]
+    limits: [{limit: 10000, per: 1h, algorithm: token-bucket, burst: 1000000000}]
+`
+
+// endless is a connection that delivers the same requests again and again and discards the answers. The kernel is not
+// involved.
+type endless struct {
+	canned
+	requests [][]byte
+	left     int
+	sent     int64
+}
+
+func (c *endless) Read(b []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	c.left--
+	return copy(b, c.requests[c.left%len(c.requests)]), nil
+}
+
+func (c *endless) Write(b []byte) (int, error) {
+	c.sent += int64(len(b))
+	return len(b), nil
+}
+
+func (c *endless) SetReadDeadline(time.Time) error { return nil }
+
+// endlessChecks returns checks of a thousand subjects, and a node that refuses none.
+func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {
+	n := startNode(tb, change)
+	doc, err := rules.Parse([]byte(plentyRules))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := n.Rules.Use(doc); err != nil {
+		tb.Fatal(err)
+	}
+	requests := make([][]byte, 1000)
+	for i := range requests {
+		requests[i] = []byte(post("/v1/check", fmt.Sprintf(`{"attributes":{"user":"key-%07d"}}`, i), "Content-Type: application/json"))
+	}
+	return n, requests
+}
+
+// manyTokens gives a node ten thousand tokens, and returns one of them as a header carries it.
+func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
+	var lines []string
+	text := ""
+	for i := range 10_000 {
+		text = fmt.Sprintf("rlt_%043d", i)
+		lines = append(lines, apitest.TokenEntry(fmt.Sprint("t", i), text, "check"))
+	}
+	file := apitest.TokensFile(tb, lines...)
+	return func(c *apitest.Config) { c.TokensFile = file }, "Bearer " + text
+}
+
+// serveEndless serves c.
+func (s *Server) serveEndless(t testing.TB, c *endless) error {
+	one := s.over(track(t, s.conns, c))
+	return errors.Join(s.server.ServeConn(one), one.Close())
+}
+
+func TestConnectionAllocatesNothing(t *testing.T) {
+	const checks = 20_000
+	change, header := manyTokens(t)
+	n, requests := endlessChecks(t, change)
+	for i, r := range requests {
+		requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
+	}
+	for _, way := range []string{"quick", "the library's"} {
+		if way != "quick" {
+			n.server.quick = nil
+		}
+		c := &endless{requests: requests, left: checks}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := n.server.serveEndless(t, c); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		// Allowed: the counters themselves, buffers, the date each second, and other activity of the process.
+		if have := after.Mallocs - before.Mallocs; have > checks/4 {
+			t.Errorf("%s: %d allocations for %d checks", way, have, checks)
+		}
+		if c.sent < 100*checks {
+			t.Errorf("%s: only %d bytes were answered", way, c.sent)
+		}
+	}
+}
+
+// BenchmarkConnection measures what a check costs a server besides the kernel's part, next to a server on the same
+// library that answers the same bytes without looking at the request. The processor time is that of the whole process.
+func BenchmarkConnection(b *testing.B) {
+	n, requests := endlessChecks(b, nil)
+	change, header := manyTokens(b)
+	guarded, _ := endlessChecks(b, change)
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: string(bytes.SplitN(requests[0], []byte("\r\n\r\n"), 2)[1])})
+	empty := emptyServer(resp.Header, body)
+	empty.NoDefaultContentType = true
+	carrying := make([][]byte, len(requests))
+	for i, r := range requests {
+		carrying[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
+	}
+	for _, one := range []struct {
+		name     string
+		server   *Server // nil: empty
+		quick    bool
+		requests [][]byte
+	}{
+		{"empty", nil, false, requests},
+		{"check by the library", n.server, false, requests},
+		{"check by the library, one of 10,000 tokens", guarded.server, false, carrying},
+		{"check", n.server, true, requests},
+		{"check, one of 10,000 tokens", guarded.server, true, carrying},
+	} {
+		b.Run(one.name, func(b *testing.B) {
+			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }
+			if s := one.server; s != nil {
+				s.quick = nil
+				if one.quick {
+					s.quick = s.quickly
+				}
+				serve = func(c *endless) error { return s.serveEndless(b, c) }
+			}
+			c := &endless{requests: one.requests, left: b.N}
+			b.ReportAllocs()
+			used := processorTime(b)
+			if err := serve(c); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportMetric(float64(processorTime(b)-used)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(c.sent)/float64(b.N), "B-sent/op")
+		})
+	}
+}
+
+func processorTime(tb testing.TB) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkQuickHead parses a request the quick way: one with an unknown head, and one with the same head as the last.
+func BenchmarkQuickHead(b *testing.B) {
+	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			if _, ok := parseQuick(one); !ok {
+				b.Fatal("not taken")
+			}
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		var h quickHead
+		for b.Loop() {
+			if _, ok := h.read(one); !ok {
+				b.Fatal("not taken")
+			}
+		}
+	})
+}

@@ -1,0 +1,228 @@
+package httpd
+
+import (
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/internal/tracing"
+)
+
+const maxBatchBody = 8 << 20 // bytes
+
+// dataPlane answers checks.
+type plane struct {
+	*api.Doors
+	node      []byte          // the node's name as a JSON string
+	tracer    *tracing.Tracer // nil: no tracing
+	latency   latency
+	exchanges sync.Pool // of *exchange
+	chunks    sync.Pool // of *chunk
+	replies   sync.Pool // of *reply, with buffers of at most keptBuffer
+}
+
+func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
+	return &plane{Doors: doors, node: codec.AppendString(nil, doors.Node), tracer: tracer}
+}
+
+// route is one address of the data plane.
+type route struct {
+	path    string
+	below   string // instead of path: a prefix that paths must have; empty: none
+	allow   string // methods; empty: any
+	maxBody int
+	// bodyIgnored: the body is discarded. One that is larger than maxBody ends the connection, not the request.
+	bodyIgnored bool
+	form        *codec.Form // the form that the body is parsed as before serve; nil: serve parses it
+	serve       func(*plane, *exchange) *api.Error
+	need        api.Scope // of the caller's token
+}
+
+// dataRoutes are all addresses of the data plane, the busiest first.
+var dataRoutes = []route{
+	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*plane).check, need: api.ScopeCheck},
+	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
+	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*plane).batch, need: api.ScopeCheck},
+	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
+	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
+	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
+	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
+	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
+	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},
+}
+
+func routeOf(path string) *route {
+	for i := range dataRoutes {
+		if r := &dataRoutes[i]; r.path == path || r.below != "" && strings.HasPrefix(path, r.below) {
+			return r
+		}
+	}
+	return nil
+}
+
+// bodyLimit is the maximum size of a body, in bytes; without a route the body is only discarded.
+func (r *route) bodyLimit() int {
+	if r == nil {
+		return codec.MaxBody
+	}
+	return r.maxBody
+}
+
+func (p *plane) acquire() *exchange {
+	x, ok := p.exchanges.Get().(*exchange)
+	if !ok {
+		return &exchange{stripe: p.latency.stripe()}
+	}
+	if !p.charge(x) { // a large check, left over from an earlier request
+		x = &exchange{stripe: x.stripe}
+	}
+	return x
+}
+
+func (p *plane) release(x *exchange) {
+	if x.charged > 0 {
+		p.Budget.Give(x.charged)
+		x.charged = 0
+	}
+	x.reset()
+	p.exchanges.Put(x)
+}
+
+// charge takes from the budget what x's buffers have grown by since the last charge. It reports false if the budget has
+// no room.
+func (p *plane) charge(x *exchange) bool { return x.size() <= api.FreeBytes || p.chargeFor(x, 0) }
+
+// chargeFor is charge for buffers that will grow by more bytes.
+func (p *plane) chargeFor(x *exchange, more int) bool {
+	size := x.size() + int64(more)
+	if size <= api.FreeBytes || size <= x.charged {
+		return true
+	}
+	if !p.Budget.Take(size - x.charged) {
+		return false
+	}
+	x.charged = size
+	return true
+}
+
+// admit finds the route for x from its method, path and headers alone, so an error precedes reading the body.
+func (p *plane) admit(x *exchange) (*route, *api.Error) {
+	r := routeOf(x.path)
+	switch {
+	case x.header != nil && (r == nil || r.below != authPrefix) && fromPage(x.header):
+		// Proxies ask below authPrefix, and pass on what their users' browsers sent.
+		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
+	case r == nil:
+		return nil, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(x.path, "�")))
+	case x.method != r.allow && r.allow != "" && !allows(r.allow, x.method):
+		e := api.Errorf(api.MethodNotAllowed, "%s takes %s", r.path, r.allow)
+		e.Allow = r.allow
+		return nil, e
+	}
+	who, e := p.Permit(x.authorization, x.authorizations, r.need, x.known)
+	if e != nil {
+		return nil, e
+	}
+	x.token = who
+	return r, nil
+}
+
+// serve answers x, whose body has been received.
+func (p *plane) serve(r *route, x *exchange) {
+	defer p.recover(x)
+	if x.began.IsZero() {
+		x.began = time.Now()
+	}
+	if e := p.dispatch(r, x); e != nil {
+		x.Refuse(e)
+	}
+	if p.tracer != nil {
+		p.trace(r, x)
+	}
+}
+
+// dispatch runs r's handler on x. Probes are answered at any time.
+func (p *plane) dispatch(r *route, x *exchange) *api.Error {
+	if r.need != api.Anyone {
+		if e := p.Checks(); e != nil {
+			return e
+		}
+	}
+	if r.form != nil {
+		if e := x.scan.Read(x.request.body, r.form, &x.check); e != nil {
+			return e
+		}
+	}
+	return r.serve(p, x)
+}
+
+// recover turns a panic into an answer that reveals nothing about it.
+func (p *plane) recover(x *exchange) {
+	if v := recover(); v != nil {
+		p.Panics.Add(1)
+		p.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
+		x.Refuse(api.InternalError())
+		x.hangUp = true
+	}
+}
+
+// allows reports whether method is in the list allow.
+func allows(allow, method string) bool {
+	for one := range strings.SplitSeq(allow, ", ") {
+		if one == method {
+			return true
+		}
+	}
+	return false
+}
+
+// check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
+func (p *plane) check(x *exchange) *api.Error {
+	if e := x.check.NeedsKey(p.Decider.Rules()); e != nil {
+		return e
+	}
+	if err := p.checkOrReserve(x); err != nil {
+		return p.explain(err)
+	}
+	if x.answer.Allowed && x.check.Wait && !x.check.Peek {
+		x.wait(time.Now())
+	}
+	x.conclude(codec.StatusRefused, false, p.node)
+	x.stripe.observe(time.Since(x.began))
+	return nil
+}
+
+// explain turns the decider's error into an answer.
+func (p *plane) explain(err error) *api.Error {
+	e := api.AsError(err)
+	if e.Code == api.Internal {
+		p.Logger.Error("check not decided", "error", err)
+	}
+	return e
+}
+
+// healthz answers that the process is alive.
+func (p *plane) healthz(x *exchange) *api.Error {
+	x.JSON(200)
+	x.Body = append(x.Body, p.HealthReport()...)
+	return nil
+}
+
+// welcome tells somebody who came by chance what this is.
+func (p *plane) welcome(x *exchange) *api.Error {
+	x.JSON(200)
+	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
+		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
+	return nil
+}
+
+// readyz answers whether the node takes checks.
+func (p *plane) readyz(x *exchange) *api.Error {
+	if e := p.Probe(); e != nil {
+		return e
+	}
+	return p.healthz(x)
+}

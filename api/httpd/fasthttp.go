@@ -1,0 +1,343 @@
+package httpd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+)
+
+// Bounds of the data plane's server.
+const (
+	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches get longer
+	batchReadFactor  = 3
+	dataWriteTimeout = 30 * time.Second
+	dataIdleTimeout  = 3 * time.Minute
+	dataPlaces       = 32 << 10 // connections that are served at once
+	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
+)
+
+// dataPlacesOf returns how many connections the data plane serves in a process that may open this many files.
+func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
+
+// Server serves the data plane over HTTP/1.1. It hides the server library.
+type Server struct {
+	plane  *plane
+	server *fasthttp.Server
+	addr   net.Addr
+	ln     net.Listener
+	conns  *api.Connections
+	transport
+	waiting *waiting
+	date    dateHeader
+	done    chan error // Serve's result
+	once    sync.Once
+}
+
+// Open binds the data plane and starts to answer.
+func Open(doors *api.Doors, config Config) (*Server, error) {
+	if config.ReadTimeout < 0 {
+		return nil, errors.New("open data plane: ReadTimeout must be at least 0")
+	}
+	ln, err := net.Listen("tcp", config.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("open data plane: %w", err)
+	}
+	return start(newPlane(doors, config.Tracer), ln, config.ReadTimeout), nil
+}
+
+// start starts to serve plane on ln.
+func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
+	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
+	s := &Server{
+		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesOf(maxFiles()))), done: make(chan error, 1),
+		transport: transport{began: time.Now(), slack: readTimeout / slackPart, framed: plane.TLS == nil},
+	}
+	s.waiting = newWaiting(mostHeldOf(maxFiles()), plane.Draining(), s.send)
+	s.server = &fasthttp.Server{
+		Handler:        s.handle,
+		ErrorHandler:   s.malformed,
+		ExpectHandler:  s.expect,
+		HeaderReceived: s.headerReceived,
+		Logger:         serverLog{plane.Logger},
+
+		// This package reads bodies itself, piece by piece: the library would allocate whatever length a caller announces.
+		StreamRequestBody:            true,
+		MaxRequestBodySize:           codec.MaxBody,
+		DisablePreParseMultipartForm: true,
+
+		ReadTimeout:  readTimeout,
+		WriteTimeout: cmp.Or(plane.Bound, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(plane.Bound, dataIdleTimeout),
+		// How long an idle worker goroutine waits for the next connection.
+		MaxIdleWorkerDuration: 2 * time.Second,
+		ReadBufferSize:        dataHeaderBytes,
+		Concurrency:           2 * dataPlaces, // never reached: see places
+		CloseOnShutdown:       true,
+		KeepHijackedConns:     true, // see hold
+
+		NoDefaultServerHeader: true,
+		NoDefaultContentType:  true,
+		SecureErrorLogMessage: true,
+	}
+	if plane.TLS == nil && plane.tracer == nil {
+		s.quick, s.server.ConnState = s.quickly, noteBetween
+	}
+	ln = listener{s.conns.Listen(ln), &s.transport}
+	if plane.TLS != nil {
+		ln = securedListener{tls.NewListener(ln, plane.TLS)}
+	}
+	s.ln = ln
+	go func() { s.done <- s.server.Serve(ln) }()
+	return s
+}
+
+// noteBetween records whether the library waits for a request. While a connection is idle and no byte of the next
+// request has been read, the library reads only that request's first bytes.
+func noteBetween(conn net.Conn, state fasthttp.ConnState) {
+	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
+		return
+	}
+	if c := api.Below[*connection](conn); c != nil {
+		c.between = state == fasthttp.StateIdle
+	}
+}
+
+// Addr returns where the data plane listens.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
+func (s *Server) Close(ctx context.Context) error {
+	s.waiting.end()
+	s.waiting.await(ctx)
+	s.conns.CloseSilent() // the library would wait for their first request
+	err := s.server.ShutdownWithContext(ctx)
+	_ = s.ln.Close() // the library doesn't, if it never began to serve
+	s.conns.CloseAll()
+	if err != nil {
+		err = fmt.Errorf("close data plane: %w", err)
+	}
+	serveErr := <-s.done
+	s.done <- nil // for the next call of Close
+	s.conns.Wait()
+	s.once.Do(s.waiting.close)
+	return errors.Join(err, serveErr)
+}
+
+// headerReceived gives large bodies more time, and makes up for what the library leaves out.
+func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
+		if closes, ok := connectionList(list); closes || !ok {
+			h.SetConnectionClose()
+		}
+	}
+	if !h.IsHTTP11() {
+		h.Del("Expect") // RFC 9110, 10.1.1
+	}
+	if path, _, _ := strings.Cut(codec.View(h.RequestURI()), "?"); routeOf(path).bodyLimit() > codec.MaxBody {
+		c.ReadTimeout = batchReadFactor * s.server.ReadTimeout
+	}
+	return c
+}
+
+// handle answers one request.
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	x.method = codec.View(ctx.Method())
+	x.path, x.query = target(ctx)
+	x.header, x.peer = &ctx.Request.Header, ctx.RemoteAddr()
+	if lines := ctx.Request.Header.PeekAll("Authorization"); len(lines) > 0 {
+		x.authorization, x.authorizations = codec.View(lines[0]), len(lines)
+	}
+	if s.plane.tracer != nil {
+		x.traceparent = codec.View(ctx.Request.Header.Peek("Traceparent"))
+		x.tracestate = codec.View(ctx.Request.Header.Peek("Tracestate"))
+	}
+	r, refusal := s.plane.admit(x)
+	if refusal == nil && r.need != api.Anyone && api.OnSpare(ctx.Conn()) {
+		r, refusal = nil, api.CrowdedError()
+	}
+	e := s.readBody(ctx, x, r.bodyLimit())
+	x.hangUp = e != nil
+	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
+		e = nil
+	}
+	switch {
+	case refusal != nil:
+		x.Refuse(refusal)
+	case e != nil:
+		x.Refuse(e)
+	default:
+		s.plane.serve(r, x)
+	}
+	s.answer(ctx, x)
+}
+
+// target returns a request's path, and its query if the query is used. Below authPrefix the path is exactly what was
+// sent: proxies append their callers' paths there, and dots in those must not lead elsewhere.
+func target(ctx *fasthttp.RequestCtx) (path, query string) {
+	if sent := codec.View(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
+		path, query, _ = strings.Cut(sent, "?")
+		return path, query
+	}
+	return codec.View(ctx.Path()), codec.View(ctx.URI().QueryString())
+}
+
+// answer hands x's response to the library.
+func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
+	if !s.plane.charge(x) {
+		x.Body = nil
+		x.Refuse(s.plane.Budget.Full())
+	}
+	if !x.due.IsZero() && s.hold(ctx, x) {
+		return
+	}
+	r := &ctx.Response
+	r.SetStatusCode(x.Status)
+	r.Header.SetContentType(x.ContentType)
+	for i := range x.Headers {
+		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
+	}
+	if n := len(x.Body); n <= api.FreeBytes {
+		r.SetBody(x.Body)
+	} else {
+		// The buffer and its charge move to the reply.
+		size := int64(cap(x.Body))
+		x.charged = max(0, x.charged-size)
+		var sent *reply
+		sent, x.Body = s.plane.send(x.Body, size, ctx.Conn())
+		r.SetBodyStream(sent, n)
+	}
+	switch {
+	case x.hangUp:
+		s.hangUp(ctx)
+	case s.plane.Leaving(), api.OnSpare(ctx.Conn()):
+		ctx.SetConnectionClose() // the next request should go to another node
+	}
+}
+
+// hangUp ends the connection after the answer, such that a caller who is still sending can read it.
+func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
+	ctx.SetConnectionClose()
+	if c := api.Below[*api.Connection](ctx.Conn()); c != nil {
+		c.Linger()
+	}
+}
+
+// readBody reads a body of up to most bytes into x.
+func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.Error {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		return nil
+	}
+	length := ctx.Request.Header.ContentLength()
+	if length > most {
+		return api.TooLargeError(most)
+	}
+	large := false
+	defer func() {
+		if large {
+			s.plane.Budget.Finish(&x.arriving)
+		}
+	}()
+	for b := x.request.body[:0]; ; {
+		if len(b) == cap(b) {
+			// Room grows to at most twice what has arrived: an announced length costs nothing.
+			size := max(4096, 2*cap(b))
+			if length >= len(b) {
+				size = min(size, max(4096, length+1))
+			}
+			if large { // waiting for room does not make it slow
+				s.plane.Budget.Finish(&x.arriving)
+				large = false
+			}
+			if !s.plane.Budget.Wait(func() bool { return s.plane.chargeFor(x, size-cap(b)) }) {
+				return s.plane.Budget.Full()
+			}
+			b = append(make([]byte, 0, size), b...)
+			x.request.body = b
+		}
+		if !large && x.charged > 0 {
+			large = true
+			s.plane.Budget.Begin(&x.arriving, x.charged, ctx.Conn())
+		}
+		n, err := stream.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		if x.request.body = b; len(b) > most {
+			return api.TooLargeError(most)
+		}
+		if err == io.EOF {
+			if length > len(b) {
+				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
+			}
+			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
+				return notReceived(f.err)
+			}
+			return nil
+		}
+		if err != nil {
+			return notReceived(err)
+		}
+	}
+}
+
+// notReceived explains why a request could not be read.
+func notReceived(err error) *api.Error {
+	var small *fasthttp.ErrSmallBuffer
+	var frame frameError
+	switch {
+	case errors.As(err, &frame) && frame != errHeadTooLarge:
+		return api.Errorf(api.BadRequest, "the request can not be read as HTTP/1.1: %s", frame)
+	case errors.As(err, &small), frame == errHeadTooLarge:
+		return api.Errorf(api.HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		return api.TooLargeError(codec.MaxBody)
+	}
+	return api.ReceiveError(err)
+}
+
+// malformed answers input that could not be parsed as a request.
+func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	ctx.Response.Reset()
+	x.Refuse(notReceived(err))
+	x.hangUp = true
+	s.answer(ctx, x)
+}
+
+// expect handles Expect: 100-continue. It does not ask for a body that would be refused.
+func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
+	path, _ := target(ctx)
+	r := routeOf(path)
+	most := r.bodyLimit()
+	if ctx.Request.Header.ContentLength() <= most || r != nil && r.bodyIgnored {
+		return fasthttp.StatusContinue
+	}
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	x.Refuse(api.TooLargeError(most))
+	x.hangUp = true
+	s.answer(ctx, x)
+	return x.Status
+}
+
+// serverLog receives the library's messages, which are about single connections.
+type serverLog struct{ log *slog.Logger }
+
+func (l serverLog) Printf(format string, args ...any) {
+	l.log.Debug("data plane: " + fmt.Sprintf(format, args...))
+}

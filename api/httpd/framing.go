@@ -1,0 +1,447 @@
+package httpd
+
+import (
+	"bytes"
+	"crypto/tls"
+	"io"
+	"net"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// framing follows the bytes of one connection and knows whether they belong to a head, a body or chunk lines. It passes
+// on only what RFC 9112 allows to be read in exactly one way, so that a proxy in front and the server library behind
+// agree on where each request ends. The library alone accepts bare LFs, folded lines, a Content-Length next to a
+// Transfer-Encoding, and more.
+type framing struct {
+	part framePart
+	err  error // why nothing more is passed on
+
+	line []byte // the start of an unfinished line
+	size int    // bytes of this head or these trailers, or the excess bytes of chunk lines over their data
+	left int64  // bytes of this body or chunk still to come
+
+	// About the head.
+	oldVersion    bool // HTTP/1.0
+	host, list    bool // it has a Host, a Connection header
+	sized, chunks bool // it has a Content-Length, a Transfer-Encoding
+}
+
+// framePart is what comes next on a connection.
+type framePart uint8
+
+const (
+	partRequest framePart = iota
+	partHeader
+	partBody
+	partChunkSize
+	partChunk
+	partChunkEnd
+	partTrailer
+)
+
+// frameError says what is wrong with a request. It ends the connection.
+type frameError string
+
+func (e frameError) Error() string { return string(e) }
+
+const (
+	errLineEnd    frameError = "a line does not end in CR LF"
+	errFold       frameError = "a header line begins with a blank"
+	errName       frameError = "a header's name has a character that is not allowed, or a blank before its colon"
+	errValue      frameError = "a header's value has a control character"
+	errLine       frameError = "the first line is not METHOD target HTTP/1.1"
+	errTarget     frameError = "the target must be a path, an http URL, or * of OPTIONS"
+	errLength     frameError = "Content-Length must be one number of at most 18 digits"
+	errCoding     frameError = "Transfer-Encoding must be chunked, once, of HTTP/1.1"
+	errBoth       frameError = "Content-Length stands beside Transfer-Encoding"
+	errHost       frameError = "there must be one Host, which names a host"
+	errConnection frameError = "Connection must be one list of at most 8 options, none of which names a header that frames the request"
+	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, so many bytes, CR LF, with little beside them"
+	errTrailer    frameError = "a trailer names a header that frames the request"
+
+	errCut          frameError = "the body ends before its last chunk"
+	errHeadTooLarge frameError = "the head is too large"
+)
+
+// pass returns how many bytes of b may be passed on. If not all, f.err says why.
+func (f *framing) pass(b []byte) int {
+	if f.err != nil {
+		return 0
+	}
+	for at := 0; at < len(b); {
+		if f.part == partBody || f.part == partChunk {
+			n := min(f.left, int64(len(b)-at))
+			at += int(n)
+			if f.left -= n; f.left == 0 {
+				f.endOfData()
+			}
+			continue
+		}
+		end := bytes.IndexByte(b[at:], '\n')
+		if end < 0 {
+			if f.part == partRequest {
+				f.size = 0
+			}
+			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > dataHeaderBytes {
+				f.err = f.tooLarge()
+				return at
+			}
+			return len(b)
+		}
+		line := b[at : at+end+1]
+		first := len(f.line) == 0
+		if !first {
+			f.line = append(f.line, line...)
+			line = f.line
+		}
+		part := f.part
+		if f.err = f.take(line); f.err != nil {
+			if first && part == partRequest && line[0] != '\n' {
+				at++ // pass on one byte: the library answers nothing if it read nothing
+			}
+			return at
+		}
+		if f.line = f.line[:0]; cap(f.line) > mostQuickHead {
+			f.line = nil
+		}
+		at += end + 1
+	}
+	return len(b)
+}
+
+// endOfData moves on after a body or the data of a chunk.
+func (f *framing) endOfData() {
+	if f.part == partChunk {
+		f.part = partChunkEnd
+		return
+	}
+	f.part = partRequest
+}
+
+// take reads one line with its line end.
+func (f *framing) take(line []byte) error {
+	n := len(line) - 2
+	if n < 0 || line[n] != '\r' {
+		return errLineEnd
+	}
+	if f.part == partRequest {
+		f.size = 0 // the previous request is over
+	}
+	if f.size += len(line); f.size > dataHeaderBytes {
+		return f.tooLarge()
+	}
+	line = line[:n]
+	switch f.part {
+	case partRequest:
+		return f.requestLine(line)
+	case partHeader:
+		if n == 0 {
+			return f.endOfHead()
+		}
+		return f.header(line)
+	case partChunkSize:
+		return f.chunkSize(line)
+	case partChunkEnd:
+		if n > 0 {
+			return errChunk
+		}
+		f.part = partChunkSize
+		return nil
+	}
+	if n == 0 { // the end of the trailers
+		f.part = partRequest
+		return nil
+	}
+	name, _, err := headerLine(line)
+	if err == nil && frames(name) {
+		err = errTrailer
+	}
+	return err
+}
+
+func (f *framing) tooLarge() error {
+	if f.part > partBody {
+		return errChunk
+	}
+	return errHeadTooLarge
+}
+
+// refused reports whether the trailers are refused; the library reports no error about trailers.
+func (f *framing) refused() bool { return f.err != nil && f.part == partTrailer }
+
+// requestLine starts a request.
+func (f *framing) requestLine(line []byte) error {
+	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
+	i := bytes.IndexByte(line, ' ')
+	j := bytes.LastIndexByte(line, ' ')
+	if i == j || !all(line[:max(i, 0)], ofToken) {
+		return errLine
+	}
+	method, target, version := line[:i], line[i+1:j], line[j+1:]
+	if f.oldVersion = string(version) == "HTTP/1.0"; !f.oldVersion && string(version) != "HTTP/1.1" {
+		return errLine
+	}
+	switch {
+	case !all(target, ofTarget), string(method) == "CONNECT": // after a 200 answer, CONNECT would start a tunnel
+		return errTarget
+	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
+		return nil
+	case string(target) == "*" && string(method) == "OPTIONS":
+		return nil
+	}
+	return errTarget
+}
+
+// header reads a header line.
+func (f *framing) header(line []byte) error {
+	name, value, err := headerLine(line)
+	if err != nil {
+		return err
+	}
+	switch len(name) {
+	case len("host"):
+		if isName(name, "host") {
+			if f.host || !all(value, ofHost) {
+				return errHost
+			}
+			f.host = true
+		}
+	case len("connection"):
+		if isName(name, "connection") {
+			if _, ok := connectionList(value); !ok || f.list {
+				return errConnection
+			}
+			f.list = true
+		}
+	case len("content-length"):
+		if isName(name, "content-length") {
+			return f.contentLength(value)
+		}
+	case len("transfer-encoding"):
+		if isName(name, "transfer-encoding") {
+			if f.sized {
+				return errBoth
+			}
+			if f.oldVersion || f.chunks || !isName(value, "chunked") {
+				return errCoding
+			}
+			f.chunks = true
+		}
+	}
+	return nil
+}
+
+func (f *framing) contentLength(value []byte) error {
+	if f.chunks {
+		return errBoth
+	}
+	if f.sized || len(value) == 0 || len(value) > 18 {
+		return errLength
+	}
+	f.sized = true
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return errLength
+		}
+		f.left = 10*f.left + int64(c-'0')
+	}
+	return nil
+}
+
+func (f *framing) endOfHead() error {
+	if !f.host && !f.oldVersion {
+		return errHost
+	}
+	switch {
+	case f.chunks:
+		f.part, f.size = partChunkSize, 0
+	case f.left > 0:
+		f.part = partBody
+	default:
+		f.part = partRequest
+	}
+	return nil
+}
+
+// chunkSize reads the line that starts a chunk.
+func (f *framing) chunkSize(line []byte) error {
+	i := 0
+	for f.left = 0; i < len(line); i++ {
+		digit := hexDigit(line[i])
+		if digit < 0 {
+			break
+		}
+		f.left = f.left<<4 | int64(digit)
+	}
+	if i == 0 || i > 8 || i < len(line) && line[i] != ';' || !all(line[i:], ofValue) && i < len(line) {
+		return errChunk
+	}
+	if f.left == 0 {
+		f.part, f.size = partTrailer, 0
+		return nil
+	}
+	// Allow as much overhead per chunk as net/http does: many small chunks have little data next to their lines.
+	f.part, f.size = partChunk, max(0, f.size-16-int(2*f.left))
+	return nil
+}
+
+func hexDigit(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return int(c|0x20-'a') + 10
+	}
+	return -1
+}
+
+// headerLine splits a line into its name and its value, without blanks around the value.
+func headerLine(line []byte) (name, value []byte, err error) {
+	if line[0] == ' ' || line[0] == '\t' {
+		return nil, nil, errFold
+	}
+	i := 0
+	for i < len(line) && classes[line[i]]&ofToken != 0 {
+		i++
+	}
+	if i == 0 || i == len(line) || line[i] != ':' {
+		return nil, nil, errName
+	}
+	value = trim(line[i+1:])
+	for _, c := range value {
+		if classes[c]&ofValue == 0 {
+			return nil, nil, errValue
+		}
+	}
+	return line[:i], value, nil
+}
+
+// trim removes blanks from both ends of b.
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// frames reports whether name is a header that determines where a request ends or which host it is for.
+func frames(name []byte) bool {
+	return isName(name, "content-length") || isName(name, "transfer-encoding") || isName(name, "host") ||
+		isName(name, "connection") || isName(name, "trailer") || isName(name, "expect")
+}
+
+// connectionList parses the value of Connection. closes means that the connection ends with the answer, because the
+// list says so or has an unknown option. ok is false if the value is not a list, is too long, or removes a header that
+// determines where the request ends.
+func connectionList(value []byte) (closes, ok bool) {
+	for n := 0; ; n++ {
+		one, rest, more := bytes.Cut(value, []byte(","))
+		one = trim(one)
+		switch {
+		case n == 8, len(one) > 0 && !all(one, ofToken), frames(one):
+			return false, false
+		case len(one) == 0, isName(one, "keep-alive"), isName(one, "upgrade"), isName(one, "http2-settings"), isName(one, "te"):
+		default:
+			closes = true
+		}
+		if !more {
+			return closes, true
+		}
+		value = rest
+	}
+}
+
+// The character classes.
+const (
+	ofToken uint8 = 1 << iota
+	ofValue
+	ofTarget
+	ofHost
+)
+
+var classes = func() (t [256]uint8) {
+	for c := range t {
+		if c >= ' ' && c != 0x7f || c == '\t' {
+			t[c] |= ofValue
+		}
+		if c > ' ' && c != 0x7f {
+			t[c] |= ofTarget
+		}
+		letter := '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' && c < 0x80
+		if letter || c < 0x80 && bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0 {
+			t[c] |= ofToken
+		}
+		if letter || c < 0x80 && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), byte(c)) >= 0 {
+			t[c] |= ofHost
+		}
+	}
+	return t
+}()
+
+// all reports whether b is not empty and all its characters are of class.
+func all(b []byte, class uint8) bool {
+	for _, c := range b {
+		if classes[c]&class == 0 {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+func hasPrefixFold(b []byte, lower string) bool {
+	return len(b) >= len(lower) && bytes.EqualFold(b[:len(lower)], []byte(lower))
+}
+
+// securedListener checks the framing of requests that arrive over TLS.
+type securedListener struct{ net.Listener }
+
+// Accept waits for the next connection.
+func (l securedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if t, ok := c.(*tls.Conn); ok {
+		return &secured{Conn: t}, err
+	}
+	return c, err
+}
+
+// secured is a TLS connection.
+type secured struct {
+	*tls.Conn
+	frame framing
+}
+
+// Read returns received bytes that pass the framing.
+func (c *secured) Read(b []byte) (int, error) {
+	if c.frame.err != nil {
+		return 0, c.frame.err
+	}
+	n, err := c.Conn.Read(b)
+	return c.frame.filter(b[:n], err)
+}
+
+// frameOf returns the framing of c, a connection as the library has it; nil if it has none.
+func frameOf(c net.Conn) *framing {
+	if s := api.Below[*secured](c); s != nil {
+		return &s.frame
+	}
+	if d := api.Below[*connection](c); d != nil {
+		return &d.frame
+	}
+	return nil
+}
+
+// filter turns b and err, as read from the connection below, into Read's result.
+func (f *framing) filter(b []byte, err error) (int, error) {
+	n := f.pass(b)
+	if err == io.EOF && f.err == nil && f.part > partBody {
+		f.err = errCut // the library would take it for the end of the body
+	}
+	if f.err != nil && (n < len(b) || n == 0 || err == io.EOF) {
+		err = f.err
+	}
+	return n, err
+}

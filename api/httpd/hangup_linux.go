@@ -1,0 +1,44 @@
+package httpd
+
+import "golang.org/x/sys/unix"
+
+// hungUpAtOnce bounds the connections polled at once.
+const hungUpAtOnce = 1024
+
+// hungUp returns those of list whose callers have closed their connection, or at least their sending side.
+func hungUp(list []*waiter) (gone []*waiter) {
+	var room [hungUpAtOnce]unix.PollFd
+	for len(list) > 0 {
+		some := list[:min(len(list), hungUpAtOnce)]
+		list = list[len(some):]
+		for i, w := range some {
+			room[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLRDHUP}
+		}
+		// With timeout 0 Poll does not wait. After an error, the next round tries again.
+		if n, err := unix.Poll(room[:len(some)], 0); err != nil || n == 0 {
+			continue
+		}
+		for i, w := range some {
+			if room[i].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0 {
+				gone = append(gone, w)
+			}
+		}
+	}
+	return gone
+}
+
+// saysMore reports whether w's caller has sent something that is still unread.
+func saysMore(w *waiter) bool {
+	poll := [1]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll[:], 0)
+	return w.fd >= 0 && err == nil && n > 0
+}
+
+// maxFiles returns how many files the process may have open. The program has raised that limit as far as it may.
+func maxFiles() int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return sparePart * mostWaiting
+	}
+	return int(min(limit.Cur, 1<<30))
+}

@@ -1,0 +1,146 @@
+package httpd
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// This file takes a connection away from the server library while its answer is held back, and returns it afterwards.
+
+// hold takes the connection out of the library's hands until x's answer is due. It reports false if the answer must be
+// sent at once: the node is going away, or too many answers are held.
+func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
+	if !s.waiting.enter() {
+		return false
+	}
+	w := &waiter{due: x.due, after: x.after, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	if n := int64(len(w.reply.text)); n > api.FreeBytes {
+		if !s.plane.Budget.Take(n) {
+			s.waiting.leave()
+			return false
+		}
+		w.charged = n
+	}
+	w.reply.keep = !ctx.Request.Header.IsHTTP11()
+	ctx.HijackSetNoResponse(true)
+	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
+	return true
+}
+
+// park holds back w's answer on connection c.
+func (s *Server) park(w *waiter, c net.Conn) {
+	raw, ok := c.(interface{ UnsafeConn() net.Conn })
+	if !ok {
+		s.plane.Logger.Error("the connection of a check with wait is not known")
+		s.plane.Budget.Give(w.charged)
+		s.waiting.leave()
+		_ = c.Close()
+		return
+	}
+	w.conn = raw.UnsafeConn()
+	w.fd = descriptor(w.conn)
+	if c := api.Below[*api.Connection](w.conn); c != nil {
+		s.conns.Park(c)
+	}
+	if more, err := arrived(c, w.conn); err != nil {
+		w.closes = true // send the answer and close
+	} else if len(more) > 0 {
+		w.conn = &rewound{Conn: w.conn, first: more}
+	}
+	s.waiting.hold(w)
+}
+
+// arrived returns what the library has already read from c beyond the request. It reads nothing from the connection
+// below, whose deadline lies in the past during the read.
+func arrived(c, under net.Conn) (more []byte, err error) {
+	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		return nil, err
+	}
+	var room [512]byte
+	for {
+		n, err := c.Read(room[:])
+		more = append(more, room[:n]...)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return more, under.SetReadDeadline(time.Time{})
+		}
+		if err != nil {
+			return more, err
+		}
+	}
+}
+
+// rewound is a connection with input that was read earlier.
+type rewound struct {
+	net.Conn
+	first []byte
+}
+
+// Read returns that input first.
+func (c *rewound) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// NetConn returns the connection below.
+func (c *rewound) NetConn() net.Conn { return c.Conn }
+
+// descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
+// closed meanwhile, an answer about another file with that number does no harm.
+func descriptor(c net.Conn) int {
+	one := api.Below[*api.Connection](c)
+	if one == nil {
+		return -1
+	}
+	file, ok := one.Conn.(syscall.Conn)
+	if !ok {
+		return -1
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	fd := -1
+	if err := raw.Control(func(n uintptr) { fd = int(n) }); err != nil {
+		return -1
+	}
+	return fd
+}
+
+// send answers w with left as the rest of its delay, then goes on serving its connection.
+func (s *Server) send(w *waiter, left time.Duration) {
+	now := time.Now()
+	c := api.Below[*api.Connection](w.conn)
+	closes := w.closes || s.plane.Leaving() || c != nil && !s.conns.Resume(c)
+	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
+	w.reply = heldReply{}
+	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
+	if err == nil {
+		_, err = w.conn.Write(text)
+	}
+	s.plane.Budget.Give(w.charged)
+	s.waiting.leave()
+	if err == nil && !closes {
+		err = s.server.ServeConn(w.conn)
+	} else {
+		if c != nil && err == nil && saysMore(w) {
+			c.Linger() // or its next request would make it lose this answer
+		}
+		err = errors.Join(err, w.conn.Close())
+	}
+	if err != nil {
+		s.plane.Logger.Debug("data plane: connection after a wait", "error", err)
+	}
+}

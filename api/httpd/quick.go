@@ -1,0 +1,257 @@
+package httpd
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+)
+
+// The quick way handles what nearly every request looks like: a plain POST /v1/check that arrived in one piece. It is
+// answered as soon as it is read, and the library never sees it. Anything else goes to the library, byte by byte as it
+// came. The quick way refuses nothing; its only errors are those of a check.
+
+// quickLine starts every request that can be answered the quick way.
+const quickLine = "POST /v1/check HTTP/1.1\r\n"
+
+// quickRequest is such a request. Its fields point into the input.
+type quickRequest struct {
+	authorization []byte
+	body          []byte
+	known         *api.KnownToken // for the same head; nil: the head is not remembered
+}
+
+// mostQuickHead bounds the head, in bytes, that a connection remembers.
+const mostQuickHead = 1 << 10
+
+// quickHead is the head of a request of the plainest form. Requests on one connection mostly start with the same bytes,
+// and the same bytes need no second parse.
+type quickHead struct {
+	text     []byte
+	from, to int // the Authorization header's value within text
+	body     int // the length of the body after it
+	known    api.KnownToken
+}
+
+// read parses b as parseQuick does.
+func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
+	n := len(h.text)
+	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
+		return quickRequest{authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
+	}
+	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= mostQuickHead {
+		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
+		h.from, h.to = 0, 0
+		h.known, r.known = api.KnownToken{}, &h.known
+		if len(r.authorization) > 0 {
+			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
+			h.to = h.from + len(r.authorization)
+		}
+	}
+	return r, ok
+}
+
+// parseQuick parses b as one whole request of the plainest form. It reports false for everything else, valid or not.
+func parseQuick(b []byte) (r quickRequest, ok bool) {
+	rest, ok := bytes.CutPrefix(b, []byte(quickLine))
+	length, hosts, tokens, lists := 0, 0, 0, 0
+	for ok {
+		if bytes.HasPrefix(rest, []byte("\r\n")) {
+			r.body = rest[2:]
+			break
+		}
+		var name, value []byte
+		if name, value, rest, ok = quickHeader(rest); !ok {
+			break
+		}
+		switch len(name) {
+		case len("host"):
+			if isName(name, "host") {
+				hosts++
+				ok = plainHost(value)
+			}
+		case len("content-length"):
+			if isName(name, "content-length") {
+				ok = length == 0 && quickLength(value) > 0
+				length = quickLength(value)
+			} else {
+				ok = !isName(name, "sec-fetch-site")
+			}
+		case len("authorization"):
+			if isName(name, "authorization") {
+				tokens++
+				r.authorization = value
+			}
+		case len("connection"):
+			if isName(name, "connection") {
+				lists++
+				ok = lists == 1 && string(value) == "keep-alive"
+			}
+		case len("expect"):
+			ok = !isName(name, "expect") && !isName(name, "origin")
+		case len("trailer"):
+			ok = !isName(name, "trailer")
+		case len("transfer-encoding"):
+			ok = !isName(name, "transfer-encoding")
+		}
+	}
+	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
+}
+
+// quickHeader cuts the first line off b: a name of letters, digits and dashes, and a value of printable ASCII without
+// blanks around it.
+func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
+	i := 0
+	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
+		i++
+	}
+	if i == 0 || i+1 >= len(b) || b[i] != ':' || b[i+1] != ' ' {
+		return nil, nil, nil, false
+	}
+	from := i + 2
+	to := from
+	for to < len(b) && ' ' <= b[to] && b[to] <= '~' {
+		to++
+	}
+	if to+1 >= len(b) || b[to] != '\r' || b[to+1] != '\n' || to > from && (b[from] == ' ' || b[to-1] == ' ') {
+		return nil, nil, nil, false
+	}
+	return b[:i], b[from:to], b[to+2:], true
+}
+
+// isName reports whether name equals lower, ignoring case. name has only letters, digits and dashes.
+func isName(name []byte, lower string) bool {
+	if len(name) != len(lower) {
+		return false
+	}
+	for i := range name {
+		if name[i]|0x20 != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// quickLength parses a length of at most five digits. It returns 0 if value is not a length, or not plainly written.
+func quickLength(value []byte) (n int) {
+	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
+		return 0
+	}
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return 0
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}
+
+// plainHost reports whether value is a name or an IPv4 address, optionally with a port.
+func plainHost(value []byte) bool {
+	for i, c := range value {
+		switch {
+		case c == '.', c == '-', '0' <= c && c <= '9', 'a' <= c|0x20 && c|0x20 <= 'z':
+		case c == ':' && i > 0:
+			return quickLength(value[i+1:]) > 0
+		default:
+			return false
+		}
+	}
+	return len(value) > 0
+}
+
+// mayWait reports whether body may have a field wait, even one spelt with escapes. Its answer may have to be held back,
+// which takes the library.
+func mayWait(body []byte) bool {
+	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
+}
+
+// quickly answers the input b of c if it is one plain check. It reports false if the library must handle it.
+func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
+	r, ok := c.head.read(b)
+	if !ok || c.Spare || mayWait(r.body) || s.plane.Leaving() {
+		return false, nil
+	}
+	if !c.begin() {
+		return true, net.ErrClosed
+	}
+	defer func() {
+		if c.end() {
+			err = net.ErrClosed
+		}
+	}()
+	x := s.plane.acquire()
+	defer s.plane.release(x)
+	own := x.request.body
+	defer func() { x.request.body = own }() // b stays the library's
+	x.began = time.Now()
+	x.method, x.path, x.request.body = "POST", dataRoutes[0].path, r.body
+	x.authorization, x.known = codec.View(r.authorization), r.known
+	if route, refusal := s.plane.admit(x); refusal != nil {
+		x.Refuse(refusal)
+	} else {
+		s.plane.serve(route, x)
+	}
+	closes := x.hangUp || c.ending()
+	x.wire = s.appendReply(x.wire[:0], x, closes)
+	x.request.body = own
+	if !s.plane.charge(x) {
+		x.Body = nil
+		x.Refuse(s.plane.Budget.Full())
+		x.wire = s.appendReply(nil, x, closes)
+	}
+	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only recorded
+	if _, err := c.Write(x.wire); err != nil {
+		return true, err
+	}
+	if closes {
+		return true, io.EOF
+	}
+	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
+}
+
+// appendReply appends x's answer as the library would write it.
+func (s *Server) appendReply(b []byte, x *exchange, closes bool) []byte {
+	if x.Status == 200 {
+		b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
+	} else {
+		b = strconv.AppendInt(append(b, "HTTP/1.1 "...), int64(x.Status), 10)
+		b = append(append(append(b, ' '), fasthttp.StatusMessage(x.Status)...), "\r\nDate: "...)
+	}
+	b = append(b, s.date.at(x.began)...)
+	b = append(append(b, "\r\nContent-Type: "...), x.ContentType...)
+	b = strconv.AppendInt(append(b, "\r\nContent-Length: "...), int64(len(x.Body)), 10)
+	b = append(b, "\r\n"...)
+	for i := range x.Headers {
+		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
+	}
+	if closes {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return append(append(b, "\r\n"...), x.Body...)
+}
+
+// dateHeader is the value of the Date header, updated once a second.
+type dateHeader struct{ last atomic.Pointer[dateText] }
+
+type dateText struct {
+	second int64
+	text   []byte
+}
+
+func (d *dateHeader) at(now time.Time) []byte {
+	second := now.Unix()
+	if t := d.last.Load(); t != nil && t.second == second {
+		return t.text
+	}
+	t := &dateText{second: second, text: now.UTC().AppendFormat(nil, "Mon, 02 Jan 2006 15:04:05 GMT")}
+	d.last.Store(t)
+	return t.text
+}

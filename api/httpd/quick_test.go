@@ -1,0 +1,383 @@
+package httpd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// canned is a connection that delivers each element of reads in one piece and records what is sent.
+type canned struct {
+	net.Conn // nil: the other methods are unused
+	reads    []string
+	sent     bytes.Buffer
+	set      []time.Time // read deadlines
+}
+
+var nowhere = &net.TCPAddr{}
+
+func (c *canned) Read(b []byte) (int, error) {
+	if len(c.reads) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, c.reads[0])
+	if c.reads[0] = c.reads[0][n:]; c.reads[0] == "" {
+		c.reads = c.reads[1:]
+	}
+	return n, nil
+}
+
+func (c *canned) Write(b []byte) (int, error)        { return c.sent.Write(b) }
+func (c *canned) Close() error                       { return nil }
+func (c *canned) LocalAddr() net.Addr                { return nowhere }
+func (c *canned) RemoteAddr() net.Addr               { return nowhere }
+func (c *canned) SetReadDeadline(t time.Time) error  { c.set = append(c.set, t); return nil }
+func (c *canned) SetWriteDeadline(t time.Time) error { return nil }
+
+// startData serves a plane alone.
+func startData(t testing.TB, d api.Decider) *Server {
+	return startPlane(t, planeOf(d))
+}
+
+// startPlane serves a plane alone.
+func startPlane(t testing.TB, p *plane) *Server {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(p, ln, 0)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// both serves reads with and without the quick way, and returns the answers and how often the quick way answered.
+func both(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
+	serve := func() string {
+		c := &canned{reads: append([]string{}, reads...)}
+		one := s.over(track(t, s.conns, c))
+		_ = s.server.ServeConn(one) // an error shows in the answer
+		if err := one.Close(); err != nil {
+			t.Error(err)
+		}
+		return dates.ReplaceAllString(c.sent.String(), "Date: now")
+	}
+	s.quick = func(c *connection, b []byte) (bool, error) {
+		done, err := s.quickly(c, b)
+		if done {
+			quick++
+		}
+		return done, err
+	}
+	with = serve()
+	s.quick = nil
+	return with, serve(), quick
+}
+
+var dates = regexp.MustCompile("Date: [^\r]* GMT")
+
+// opening is a request that the quick way does not take; it never takes the first one on a connection.
+const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
+
+func quickPost(body string, lines ...string) string {
+	return post("/v1/check", body, lines...)
+}
+
+// The quick way answers the same bytes as the library, and takes only plain requests.
+func TestQuickWay(t *testing.T) {
+	allowed, refused := newFixed(), newFixed()
+	refused.refuse(1, 3*time.Second)
+	waits := `{"rule":"tenant","key":"k","wait":true}`
+	tests := []struct {
+		name  string
+		sent  string
+		quick int
+	}{
+		{"plain", quickPost(plainCheck), 1},
+		{"with headers", quickPost(plainCheck, "Content-Type: application/json", "user-agent: me/1.0", "X-A-1: ~ %\"", "Connection: keep-alive"), 1},
+		{"a port", strings.Replace(quickPost(plainCheck), "Host: n\r\n", "hOST: a-1.example:8080\r\n", 1), 1},
+		{"not JSON", quickPost(`{"rule"`), 1},
+		{"no object", quickPost(`[]`), 1},
+		{"unknown field", quickPost(`{"rule":"tenant","kez":"k"}`), 1},
+		{"not UTF-8", quickPost("{\"rule\":\"\xff\"}"), 1},
+		{"detail", quickPost(`{"rule":"tenant","key":"k","detail":true}`), 1},
+		{"wait", quickPost(waits), 0},
+		{"wait with an escape", quickPost(strings.Replace(waits, "wait", `w\u0061it`, 1)), 0},
+		{"two lengths, one of them none", strings.Replace(quickPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1), 0},
+		{"blanks around a value", quickPost(plainCheck, "Authorization:  Bearer a "), 0},
+		{"two", quickPost(plainCheck) + quickPost(plainCheck), 0},
+		{"more than a request", quickPost(plainCheck) + "P", 0},
+		{"another path", post("/v1/reserve", plainCheck), 0},
+		{"a query", post("/v1/check?x", plainCheck), 0},
+		{"another method", "PUT" + quickPost(plainCheck)[4:], 0},
+		{"HTTP/1.0", strings.Replace(quickPost(plainCheck), "HTTP/1.1", "HTTP/1.0", 1), 0},
+		{"chunks", quickPost("0\r\n\r\n", "Transfer-Encoding: chunked"), 0},
+		{"length twice", quickPost(plainCheck, "content-length: 27"), 0},
+		{"length with a sign", strings.Replace(quickPost(plainCheck), "Length: ", "Length: +", 1), 0},
+		{"length with a zero", strings.Replace(quickPost(plainCheck), "Length: ", "Length: 0", 1), 0},
+		{"no length", "POST /v1/check HTTP/1.1\r\nHost: n\r\n\r\n", 0},
+		{"length 0", quickPost(""), 0},
+		{"no host", "POST /v1/check HTTP/1.1\r\nContent-Length: 27\r\n\r\n" + plainCheck, 0},
+		{"two hosts", quickPost(plainCheck, "Host: m"), 0},
+		{"an odd host", strings.Replace(quickPost(plainCheck), "Host: n", "Host: n:x", 1), 0},
+		{"address of IPv6", strings.Replace(quickPost(plainCheck), "Host: n", "Host: [::1]", 1), 0},
+		{"closes", quickPost(plainCheck, "Connection: close"), 0},
+		{"expects", quickPost(plainCheck, "Expect: 100-continue"), 0},
+		{"of a page", quickPost(plainCheck, "Origin: https://evil.example"), 0},
+		{"of a page, in capitals", quickPost(plainCheck, "ORIGIN: null"), 0},
+		{"of another site", quickPost(plainCheck, "sec-fetch-site: cross-site"), 0},
+		{"expects something else", quickPost(plainCheck, "expect: x"), 0},
+		{"trailer", quickPost(plainCheck, "Trailer: Host"), 0},
+		{"a line goes on", quickPost(plainCheck, "X: y\r\n z"), 0},
+		{"a line ends otherwise", quickPost(plainCheck, "X: y\nZ: z"), 0},
+		{"no blank before a value", quickPost(plainCheck, "X:y"), 0},
+		{"no value", quickPost(plainCheck, "X:"), 0},
+		{"a blank behind a name", quickPost(plainCheck, "X : y"), 0},
+		{"no name", quickPost(plainCheck, ": y"), 0},
+		{"a byte that is no ASCII", quickPost(plainCheck, "X: \xff"), 0},
+		{"a NUL", quickPost(plainCheck, "X: \x00"), 0},
+	}
+	for _, f := range []*fixed{allowed, refused} {
+		s := startData(t, f)
+		for _, tt := range tests {
+			with, without, quick := both(t, s, opening, tt.sent, opening)
+			if with != without {
+				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
+			}
+			if quick != tt.quick {
+				t.Errorf("%s: %d answers the quick way, want %d", tt.name, quick, tt.quick)
+			}
+		}
+	}
+}
+
+// The library gets the first request of a connection, and any that comes in pieces; the next one is quick again.
+func TestQuickWayBeginsAndGoesOn(t *testing.T) {
+	s := startData(t, newFixed())
+	one := quickPost(plainCheck)
+	for cut := 1; cut < len(one); cut++ {
+		with, without, quick := both(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
+		if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
+			t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+		}
+	}
+}
+
+func TestQuickWayAsksForTheToken(t *testing.T) {
+	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	for _, tt := range []struct {
+		lines  []string
+		status string
+		quick  int
+	}{
+		{nil, "401 Unauthorized", 1},
+		{[]string{"Authorization: Bearer wrong"}, "401 Unauthorized", 1},
+		{[]string{"authorization: bearer secret"}, "200 OK", 1},
+		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
+	} {
+		one := quickPost(plainCheck, tt.lines...)
+		with, without, quick := both(t, s, opening, one, one, one)
+		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
+			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
+		}
+	}
+}
+
+// The remembered head changes nothing: neither the length nor the token.
+func TestQuickWayOfOtherHeads(t *testing.T) {
+	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
+	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
+	bare := quickPost(plainCheck)
+	large := quickPost(plainCheck, "X: "+strings.Repeat("y", mostQuickHead), "Authorization: Bearer secret")
+	reads := []string{opening, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
+	with, without, quick := both(t, s, reads...)
+	if with != without || quick != len(reads)-3 {
+		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
+	}
+	if have := strings.Count(with, "401 Unauthorized"); have != 4 {
+		t.Errorf("%d refusals, want 4", have)
+	}
+}
+
+func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
+	s := startData(t, panics{newFixed()})
+	with, without, quick := both(t, s, opening, quickPost(plainCheck), opening)
+	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
+		t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
+	}
+}
+
+type panics struct{ api.Decider }
+
+func (panics) Check(*limiter.Query, *limiter.Answer) error { panic("for a test") }
+
+func FuzzQuickWay(f *testing.F) {
+	for _, sent := range []string{quickPost(plainCheck), quickPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
+		f.Add(sent)
+	}
+	s := startData(f, newFixed())
+	f.Fuzz(func(t *testing.T, sent string) {
+		if with, without, _ := both(t, s, opening, sent, opening); with != without {
+			t.Errorf("%q: have\n%s\nwant\n%s", sent, with, without)
+		}
+	})
+}
+
+// slowFixed decides when it is told to.
+type slowFixed struct {
+	*fixed
+	asked, decide chan struct{}
+}
+
+func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
+	s.asked <- struct{}{}
+	<-s.decide
+	return s.fixed.Check(q, a)
+}
+
+// A server that closes while the quick way decides sends the answer, marks it as the last, and waits for it.
+func TestCloseWaitsForTheQuickWay(t *testing.T) {
+	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
+	s := startData(t, f)
+	var served atomic.Pointer[connection]
+	s.quick = func(c *connection, b []byte) (bool, error) {
+		served.Store(c)
+		return s.quickly(c, b)
+	}
+	c, err := net.Dial("tcp", s.ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for _, send := range []string{opening, quickPost(plainCheck)} {
+		if _, err := io.WriteString(c, send); err != nil {
+			t.Fatal(err)
+		}
+		if send == opening {
+			if status, body, _ := answer(t, r); status != 200 {
+				t.Fatalf("have %d %s", status, body)
+			}
+		}
+	}
+	<-f.asked
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close(t.Context()) }()
+	apitest.Until(t, "the server wants to close the connection", served.Load().ending)
+	close(f.decide)
+	if status, body, closes := answer(t, r); status != 200 || !closes {
+		t.Errorf("have %d %s, closes %v", status, body, closes)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("have %v, want the end", err)
+	}
+}
+
+// Requests that arrive in one piece move no timer each, whichever way answers them. A deadline is never earlier than
+// the library asked for, nor later than the slack allows.
+func TestDeadlinesAreSeldomMoved(t *testing.T) {
+	s := startData(t, newFixed())
+	for _, requests := range []string{quickPost(plainCheck), post("/v1/check?x", plainCheck)} {
+		c := &canned{}
+		for range 1000 {
+			c.reads = append(c.reads, requests)
+		}
+		one := s.over(track(t, s.conns, c))
+		before := time.Now()
+		if err := s.server.ServeConn(one); err != nil {
+			t.Fatal(err)
+		}
+		after := time.Now()
+		if err := one.Close(); err != nil {
+			t.Fatal(err)
+		}
+		slack := dataReadTimeout / slackPart
+		if most := 2 + int(after.Sub(before)/slack); len(c.set) > most+1 {
+			t.Errorf("%d deadlines for 1000 requests, want %d", len(c.set), most)
+		}
+		last := c.set[len(c.set)-1]
+		if last.Before(before.Add(dataIdleTimeout)) || last.After(after.Add(dataIdleTimeout+slack)) {
+			t.Errorf("the last deadline is %v after the end, want %v", last.Sub(after), dataIdleTimeout)
+		}
+	}
+}
+
+// A deadline that is brought forward is moved.
+func TestDeadlineComesEarlier(t *testing.T) {
+	ours := &transport{began: time.Now(), slack: time.Second}
+	c := &canned{reads: []string{"a", "b", "c", "d", "e"}}
+	one := ours.over(track(t, api.NewConnections(0), c))
+	now := ours.began.Add(time.Minute)
+	var want []string
+	for _, step := range []struct {
+		at   time.Time
+		want string
+	}{
+		{now, "1s"}, {now.Add(500 * time.Millisecond), ""}, {now.Add(-10 * time.Second), "-9s"}, {time.Time{}, "none"}, {now, "1s"},
+	} {
+		if err := one.SetReadDeadline(step.at); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := one.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if step.want != "" {
+			want = append(want, step.want)
+		}
+	}
+	var have []string
+	for _, at := range c.set {
+		if at.IsZero() {
+			have = append(have, "none")
+		} else {
+			have = append(have, at.Sub(now).String())
+		}
+	}
+	if fmt.Sprint(have) != fmt.Sprint(want) {
+		t.Errorf("have %v, want %v", have, want)
+	}
+}
+
+// A caller that was quick and then stops in the middle of a request is cut off in time, like any other.
+func TestQuickThenSlow(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
+	c := n.dial(t)
+	r := bufio.NewReader(c)
+	one := quickPost(good)
+	for range 3 {
+		if _, err := io.WriteString(c, one); err != nil {
+			t.Fatal(err)
+		}
+		if status, body, _ := answer(t, r); status != 200 {
+			t.Fatalf("have %d %s", status, body)
+		}
+	}
+	if _, err := io.WriteString(c, one[:len(one)-1]); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, closes := answer(t, r); status != 408 || !closes {
+		t.Errorf("have %d %s, closes %v", status, body, closes)
+	}
+}

@@ -1,0 +1,54 @@
+package httpd
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
+)
+
+// checkOrReserve asks the decider about x's check or reservation.
+func (p *plane) checkOrReserve(x *exchange) (err error) {
+	if !x.check.Reserving {
+		return p.Decider.Check(&x.check.Query, &x.answer)
+	}
+	x.check.Reservation, err = p.Decider.Reserve(&x.check.Query, x.check.TTL, &x.answer)
+	return err
+}
+
+// settleReservation answers POST /v1/settle.
+func (p *plane) settleReservation(x *exchange) *api.Error {
+	costs := slices.Clone(x.check.Costs)
+	for i := range costs {
+		costs[i].Unit = strings.Clone(costs[i].Unit) // it may be sent on after this request is over
+	}
+	id := strings.Clone(x.check.Reservation)
+	out, err := p.Decider.Settle(id, costs)
+	if err != nil {
+		return p.explain(err)
+	}
+	x.JSON(200)
+	x.Body = appendSettlement(x.Body, id, out)
+	return nil
+}
+
+func appendSettlement(b []byte, id string, out *limiter.Settlement) []byte {
+	b = append(b, `{"reservation":`...)
+	b = codec.AppendString(b, id)
+	b = append(b, `,"settled":true,"costs":{`...)
+	for i := range out.Costs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = codec.AppendString(b, out.Costs[i].Unit)
+		b = codec.AppendInt(b, ":", out.Costs[i].Cost)
+	}
+	b = append(b, '}')
+	if out.Remaining >= 0 {
+		b = codec.AppendInt(b, `,"remaining":`, out.Remaining)
+	}
+	b = codec.AppendBool(append(b, ','), `"repeated":`, out.Repeated)
+	return append(b, '}')
+}

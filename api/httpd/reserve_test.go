@@ -1,0 +1,88 @@
+package httpd
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+func (n *node) post(path, body string) (int, string) {
+	n.T.Helper()
+	resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + path, Body: body})
+	return resp.StatusCode, text
+}
+
+func TestReserveAndSettle(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	reserve := func(body string) string {
+		t.Helper()
+		status, text := n.post("/v1/reserve", body)
+		id, _ := apitest.Fields(t, text)["reservation"].(string)
+		if status != 200 || id == "" || !strings.Contains(text, `"allowed":true,"rule":"b","limit":`) {
+			t.Fatalf("have %d %s", status, text)
+		}
+		return id
+	}
+	expect := func(body string, status int, want string) {
+		t.Helper()
+		if have, text := n.post("/v1/settle", body); have != status || !strings.Contains(text, want) {
+			t.Errorf("%s: have %d %s\nwant %d %s", body, have, text, status, want)
+		}
+	}
+	id := reserve(`{"rule":"b","key":"u","costs":{"tokens":50},"ttl_ms":5000}`)
+	expect(`{"reservation":"`+id+`","costs":{"tokens":30}}`, 200,
+		`{"reservation":"`+id+`","settled":true,"costs":{"tokens":30},"remaining":70,"repeated":false}`)
+	expect(`{"reservation":"`+id+`","costs":{}}`, 200, `"costs":{"tokens":30},"remaining":70,"repeated":true}`)
+	id = reserve(`{"rule":"b","key":"u","costs":{"tokens":50}}`)
+	expect(`{"costs":{},"reservation":"`+id+`"}`, 200, `"costs":{"requests":0,"tokens":0}`)
+	if _, text := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=b&key=u"}); !strings.Contains(text, `"used":1,`) || !strings.Contains(text, `"used":30,`) {
+		t.Errorf("have %s", text)
+	}
+	if status, text := n.post("/v1/reserve", `{"rule":"b","key":"u","costs":{"tokens":71}}`); status != 429 || strings.Contains(text, "reservation") {
+		t.Errorf("too much: have %d %s", status, text)
+	}
+	// A reservation decided by a list, or by no rule, can be settled too.
+	_, text := n.post("/v1/reserve", `{"attributes":{"tenant":"internal"}}`)
+	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{"tokens":7}}`, 200, `"settled":true,"costs":{},"repeated":false}`)
+	_, text = n.post("/v1/reserve", `{"attributes":{}}`)
+	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{}}`, 200, `"settled":true`)
+}
+
+func TestReserveAndSettleRefuse(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	for _, tt := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"reserve", `{"rule":"a","key":"u","ttl_ms":0}`, 400, "ttl_ms must be a whole number from 1 to 3600000"},
+		{"reserve", `{"rule":"a","key":"u","ttl_ms":3600001}`, 400, "ttl_ms"},
+		{"reserve", `{"rule":"a","key":"u","ttl_ms":1.5}`, 400, "ttl_ms"},
+		{"reserve", `{"rule":"a","key":"u","ttl_ms":"5"}`, 400, "ttl_ms"},
+		{"reserve", `{"rule":"a","key":"u","ttl_ms":5,"ttl_ms":5}`, 400, `"bad-json"`},
+		{"reserve", `{"rule":"a","key":"u","peek":true}`, 400, "peek"},
+		{"reserve", `{"rule":"a","key":"u","reservation":"x"}`, 400, `"unknown-field"`},
+		{"reserve", `{}`, 400, `"missing-key"`},
+		{"reserve", `{"rule":"nope","key":"u"}`, 404, `"unknown-rule"`},
+		{"check", `{"rule":"a","key":"u","ttl_ms":5}`, 400, `"unknown-field"`},
+		{"settle", `{"costs":{}}`, 400, "reservation is missing"},
+		{"settle", `{"reservation":"x"}`, 400, "costs is missing"},
+		{"settle", `{"reservation":7,"costs":{}}`, 400, "reservation must be a string"},
+		{"settle", `{"reservation":"x","costs":{"tokens":-1}}`, 400, "costs.tokens"},
+		{"settle", `{"reservation":"x","costs":7}`, 400, "costs must be an object"},
+		{"settle", `{"reservation":"x","costs":{},"costs":{}}`, 400, `"bad-json"`},
+		{"settle", `{"reservation":"x","costs":{},"cost":1}`, 400, `"unknown-field"`},
+		{"settle", `{"reservation":"x","costs":{}}`, 404, `"unknown-reservation"`},
+		{"settle", `{"reservation":"","costs":{}}`, 404, `"unknown-reservation"`},
+		{"settle", `{"reservation":"` + strings.Repeat("A", 60_000) + `","costs":{}}`, 404, `"unknown-reservation"`},
+		{"settle", `[]`, 400, `"bad-json"`},
+		{"settle", ``, 400, `"bad-json"`},
+	} {
+		if have, text := n.post("/v1/"+tt.path, tt.body); have != tt.status || !strings.Contains(text, tt.want) {
+			t.Errorf("%s %.80s: have %d %s\nwant %d %s", tt.path, tt.body, have, text, tt.status, tt.want)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package httpd
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/internal/tracing"
+)
+
+// trace records an answered request if it is sampled.
+func (p *plane) trace(r *route, x *exchange) {
+	if r.need == api.Anyone || !p.tracer.Sampled(x.traceparent) {
+		return
+	}
+	t := tracing.Request{
+		Name: x.method + " " + r.path, Traceparent: x.traceparent, Tracestate: x.tracestate, Method: x.method, Path: r.path,
+		Status: x.Status, Began: x.began, Ended: time.Now(),
+	}
+	if x.decided {
+		a := &x.answer
+		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
+		if l := a.TightestLimit(); l != nil {
+			d.Rule, d.Limit, d.Unit, d.Remaining, d.Delay = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining, l.Delay
+		}
+		t.Decision = d
+	}
+	t.Checks = x.checks
+	if x.token != nil {
+		t.Token = x.token.Name
+	}
+	p.tracer.Record(&t)
+}

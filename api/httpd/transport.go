@@ -1,0 +1,178 @@
+package httpd
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// transport says how connections of the data plane are read and written.
+type transport struct {
+	began time.Time
+	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
+	slack time.Duration
+	// quick, if not nil, answers input that was read between two requests. If it reports false, the reader gets the input.
+	quick func(*connection, []byte) (bool, error)
+	// framed means that requests arrive in plain text and are parsed strictly.
+	framed bool
+}
+
+// listener makes the connections of a transport.
+type listener struct {
+	net.Listener
+	*transport
+}
+
+// Accept waits for the next connection.
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.over(api.Below[*api.Connection](c)), nil
+}
+
+func (t *transport) over(c *api.Connection) *connection {
+	return &connection{Connection: c, transport: t}
+}
+
+// dataConn is a connection of the data plane.
+type connection struct {
+	*api.Connection
+	transport *transport
+
+	reading, writing deadline // used only if the transport has slack
+
+	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves
+	// the connection uses it.
+	between bool
+	frame   framing
+	head    quickHead    // of the last request that was answered the quick way
+	work    atomic.Int32 // the state of the quick way
+}
+
+// The states of the quick way on a connection.
+const (
+	workNone   int32 = iota
+	workAnswer       // a request is being answered
+	workLast         // a request is being answered, and the connection closes after it
+	workClosed       // the connection is closed
+)
+
+// begin starts an answer of the quick way. It reports false if the connection is closed.
+func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
+
+// ending reports whether the answer in progress is the last one.
+func (c *connection) ending() bool { return c.work.Load() == workLast }
+
+// end finishes an answer. It closes the connection and reports true if Close was called in the meantime.
+func (c *connection) end() bool {
+	if c.work.CompareAndSwap(workAnswer, workNone) {
+		return false
+	}
+	c.work.Store(workClosed)
+	_ = c.Connection.Close() // no one is left to handle the error
+	return true
+}
+
+// Close closes the connection, at once or after the answer in progress.
+func (c *connection) Close() error {
+	for !c.work.CompareAndSwap(workNone, workClosed) {
+		if c.work.CompareAndSwap(workAnswer, workLast) {
+			return nil
+		}
+		switch c.work.Load() {
+		case workLast:
+			return nil
+		case workClosed:
+			return c.Connection.Close()
+		}
+	}
+	return c.Connection.Close()
+}
+
+// SetDeadline bounds the next reads and writes.
+func (c *connection) SetDeadline(t time.Time) error {
+	if c.transport.slack == 0 {
+		return c.Connection.SetDeadline(t)
+	}
+	c.reading.ask(t, c.transport.began)
+	c.writing.ask(t, c.transport.began)
+	return nil
+}
+
+// SetReadDeadline bounds the next reads.
+func (c *connection) SetReadDeadline(t time.Time) error {
+	if c.transport.slack == 0 {
+		return c.Connection.SetReadDeadline(t)
+	}
+	c.reading.ask(t, c.transport.began)
+	return nil
+}
+
+// SetWriteDeadline bounds the next writes.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	if c.transport.slack == 0 {
+		return c.Connection.SetWriteDeadline(t)
+	}
+	c.writing.ask(t, c.transport.began)
+	return nil
+}
+
+// Write sends b.
+func (c *connection) Write(b []byte) (int, error) {
+	if slack := c.transport.slack; slack > 0 {
+		if t, moves := c.writing.next(c.transport.began, slack); moves {
+			if err := c.Connection.SetWriteDeadline(t); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return c.Connection.Write(b)
+}
+
+// Read returns received bytes, except for requests that the quick way answers itself.
+func (c *connection) Read(b []byte) (int, error) {
+	if c.frame.err != nil {
+		return 0, c.frame.err
+	}
+	for {
+		n, err := c.receive(b)
+		if n == 0 || err != nil || !c.between || c.transport.quick == nil {
+			return c.follow(b[:n], err)
+		}
+		done, err := c.transport.quick(c, b[:n])
+		if err != nil {
+			return 0, err
+		}
+		if !done {
+			return c.follow(b[:n], nil)
+		}
+	}
+}
+
+// follow turns b and err, as read from the connection below, into Read's result. It checks the framing if framed is
+// set.
+func (c *connection) follow(b []byte, err error) (int, error) {
+	if !c.transport.framed {
+		return len(b), err
+	}
+	return c.frame.filter(b, err)
+}
+
+// receive reads from the connection below.
+func (c *connection) receive(b []byte) (int, error) {
+	if slack := c.transport.slack; slack > 0 {
+		if t, moves := c.reading.next(c.transport.began, slack); moves {
+			if err := c.Connection.SetReadDeadline(t); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return c.Connection.Read(b)
+}
+
+// NetConn returns the connection below.
+func (c *connection) NetConn() net.Conn { return c.Connection }

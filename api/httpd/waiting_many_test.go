@@ -1,0 +1,146 @@
+package httpd
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// pipes is a listener with in-memory connections, so that the bound on open files does not matter.
+type pipes struct {
+	ends chan net.Conn
+	once sync.Once
+	over chan struct{}
+}
+
+func newPipes() *pipes { return &pipes{ends: make(chan net.Conn), over: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.ends:
+		return c, nil
+	case <-p.over:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.over) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// crowdRules pass 5,000 per second; the 20,000th check waits four seconds.
+const crowdRules = `version: 1
+rules:
+  - {name: crowd, key: [q], max_delay: 1m, limits: [{limit: 5000, per: 1s, algorithm: leaky-bucket, burst: 60000}]}
+`
+
+// Twenty thousand checks wait at once; each is answered when its time has come, and costs only memory.
+func TestTwentyThousandWait(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	const crowd = 20_000
+	table, clock := counters.New(1000), limiter.NewClock()
+	t.Cleanup(func() { clock.Close(); table.Close() })
+	l := limiter.New(table, clock)
+	doc, err := rules.Parse([]byte(crowdRules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rules.Compile(doc, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Use(set)
+	plane := planeOf(l)
+	ln := newPipes()
+	s := start(plane, ln, 0)
+	s.waiting.most = crowd
+	var mu sync.Mutex // guards due
+	due := map[net.Conn]time.Time{}
+	inner := s.waiting.answer
+	s.waiting.answer = func(w *waiter, left time.Duration) {
+		mu.Lock()
+		due[api.Below[*api.Connection](w.conn).Conn] = w.due
+		mu.Unlock()
+		inner(w, left)
+	}
+	// Start with a queue four seconds long, so that no check is answered before all of them wait.
+	if _, err := l.Adjust("crowd", []string{"x"}, 4*5000, ""); err != nil {
+		t.Fatal(err)
+	}
+	before := memoryInUse()
+	type end struct {
+		ours, theirs net.Conn
+		came         time.Time
+	}
+	ends := make([]end, crowd)
+	body := post("/v1/check", `{"rule":"crowd","key":"x","wait":true}`)
+	for i := range ends {
+		ours, theirs := net.Pipe()
+		ends[i] = end{ours: ours, theirs: theirs}
+		ln.ends <- theirs
+		if _, err := io.WriteString(ours, body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apitest.Until(t, "all wait", func() bool { return s.waiting.count() == crowd })
+	each := (memoryInUse() - before) / crowd
+	var readers sync.WaitGroup
+	for i := range ends {
+		readers.Go(func() {
+			r := bufio.NewReaderSize(ends[i].ours, 1024)
+			_, err := r.ReadByte()
+			if ends[i].came = time.Now(); err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+			for r.Buffered() > 0 {
+				_, _ = r.Discard(r.Buffered())
+			}
+		})
+	}
+	readers.Wait()
+	late := make([]time.Duration, 0, crowd)
+	for i := range ends {
+		d := ends[i].came.Sub(due[ends[i].theirs])
+		if d < 0 {
+			t.Errorf("waiter %d is answered %v early", i, -d)
+		}
+		late = append(late, d)
+	}
+	slices.Sort(late)
+	t.Logf("%d waited: late p50 %v, p99 %v, most %v; %d bytes each", crowd, late[crowd/2], late[crowd*99/100], late[crowd-1], each)
+	if each > 16<<10 {
+		t.Errorf("%d bytes for each that waits, want at most 16 KiB", each)
+	}
+	for i := range ends {
+		_ = ends[i].ours.Close()
+	}
+	ctx := t.Context()
+	if err := s.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// memoryInUse returns the size of heap and stacks, in bytes.
+func memoryInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}

@@ -1,0 +1,85 @@
+package limiter
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// TightestLimit returns the limit that the answer describes, or nil if only shadow limits were evaluated.
+func (a *Answer) TightestLimit() *LimitAnswer {
+	if a.Tightest < 0 || a.DecidedBy >= ByList {
+		return nil
+	}
+	return &a.Limits[a.Tightest]
+}
+
+// AppendReason appends one sentence that tells a person why the check was refused.
+func (a *Answer) AppendReason(b []byte) []byte {
+	t := a.TightestLimit()
+	switch {
+	case a.DecidedBy == ByList:
+		return append(b, "The deny list refuses this."...)
+	case t == nil:
+		return append(b, "No rule applies, and the default is to deny."...)
+	case t.Blocked:
+		return appendBlocked(b, t)
+	case t.Full:
+		b = append(b, "The node has no room for a new counter of limit "...)
+	default:
+		b = append(b, "Limit "...)
+	}
+	b = strconv.AppendQuote(b, t.Limit.Name)
+	b = append(b, " of rule "...)
+	b = strconv.AppendQuote(b, t.Rule.Name)
+	b = strconv.AppendInt(append(b, " ("...), t.Limit.Amount, 10)
+	b = append(b, ' ')
+	b = append(b, t.Limit.Unit...)
+	b = append(b, " per "...)
+	b = append(b, t.Limit.Window...)
+	if t.Limit.Whole > 0 { // this region's share may be far less than the limit that the answer shows
+		b = append(b, " in this region"...)
+	}
+	switch {
+	case t.RetryAfter == algorithms.Never:
+		return append(b, ") can never allow it: the cost is above its capacity."...)
+	case t.Full:
+		b = append(b, "); retry in "...)
+	default:
+		b = append(b, ") is used up; retry in "...)
+	}
+	return appendSeconds(b, t.RetryAfter)
+}
+
+// appendBlocked appends the sentence for a subject that is blocked.
+func appendBlocked(b []byte, t *LimitAnswer) []byte {
+	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
+	b = append(b, " blocks this for "...)
+	length := strings.TrimSuffix(t.Rule.Block.String(), "m0s") // 30m0s and 1h0m0s become 30m and 1h
+	if whole := strings.TrimSuffix(length, "h0"); whole != length {
+		length = whole + "h"
+	} else if length != t.Rule.Block.String() {
+		length += "m"
+	}
+	b = append(b, length...)
+	b = append(b, " after a refusal; "...)
+	if t.RetryAfter == algorithms.Never {
+		return append(b, "this can never be allowed: the cost is above the capacity."...)
+	}
+	return appendSeconds(append(b, "retry in "...), t.RetryAfter)
+}
+
+// appendSeconds appends a duration, rounded up to milliseconds, and ends the sentence.
+func appendSeconds(b []byte, d time.Duration) []byte {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	b = strconv.AppendInt(b, ms/1000, 10)
+	if part := ms % 1000; part > 0 {
+		b = append(b, '.', '0'+byte(part/100), '0'+byte(part/10%10), '0'+byte(part%10))
+	}
+	return append(b, " s."...)
+}
