@@ -13,7 +13,7 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = cluster|cmd/rlnode|limiter|node|partitions|regions
-PURE = agreement|algorithms|counters|grants|localcache|replay|ring|rules
+PURE = agreement|algorithms|counters|localcache|replay|ring|rules
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 race-real: # those that wait for sockets, disks and timers

@@ -60,16 +60,20 @@ func (c *crew) census(s *agreement.State) []member {
 		}
 	}
 	conf, _ := c.configuration()
+	remembered := c.memory.state.Load() // names what this node has not heard of since it started
 	for _, server := range conf.Servers {
 		id := nodeID(server.ID)
 		m, there := all[id]
 		if !there {
 			m.Member = Member{ID: id, Name: id.String(), Address: host(string(server.Address)), State: gossip.Failed}
+			if remembered != nil && remembered.Members[id].Name != "" {
+				m.Name, m.Region, m.Zone = remembered.Members[id].Name, remembered.Members[id].Region, remembered.Members[id].Zone
+			}
 		}
 		m.server, m.at, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
 		all[id] = m
 	}
-	leader, behind := c.Leader(), *c.told.Load()
+	leader, behind := c.Leader(), *c.withoutAuthority.Load()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := make([]member, 0, len(all))

@@ -65,7 +65,7 @@ func New(cfg Config) (*Cluster, error) {
 		core: core, founder: &founder{core: core}, crew: &crew{core: core, heard: map[ring.NodeID]heard{}, removing: map[ring.NodeID]removal{}},
 		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: reports{}},
 	}
-	c.crew.told.Store(&[]ring.NodeID{})
+	c.crew.withoutAuthority.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
 	if err := c.founder.recall(); err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (c *Cluster) Start() error {
 	if err != nil {
 		return err
 	}
-	if empty && c.cfg.alone() {
+	if empty && c.cfg.foundsAlone() {
 		if err := c.founder.bootstrap([]ring.NodeID{c.cfg.Self.ID}); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (c *Cluster) Start() error {
 	c.look()
 	for _, loop := range []func(){
 		c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
-		c.crew.standBack, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
+		c.crew.deferElections, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
 	} {
 		c.group.Go(loop)
 	}
@@ -198,7 +198,7 @@ func (c *core) tellGossip() {
 		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("gossip does not tell what has changed here", "error", err)
+		c.cfg.Logger.Warn("gossip can't announce what has changed here", "error", err)
 	}
 }
 

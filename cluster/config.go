@@ -192,5 +192,5 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// alone reports whether this node founds a cluster by itself, without looking for others.
-func (c *Config) alone() bool { return c.Expect == 1 && len(c.Gossip.Join) == 0 }
+// foundsAlone reports whether this node founds a cluster by itself, without looking for others.
+func (c *Config) foundsAlone() bool { return c.Expect == 1 && len(c.Gossip.Join) == 0 }

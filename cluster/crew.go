@@ -19,9 +19,9 @@ type crew struct {
 	*core
 	remembered []string // as last passed to Remember; only look uses it
 	tally      tally
-	// told are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty without
-	// contact. Never nil.
-	told atomic.Pointer[[]ring.NodeID]
+	// withoutAuthority are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty
+	// without contact. Never nil.
+	withoutAuthority atomic.Pointer[[]ring.NodeID]
 	// removed: an operator has removed this process, according to the leader.
 	removed atomic.Bool
 
@@ -51,8 +51,8 @@ func (c *Cluster) makeAuthority() {
 	c.giver = authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
 		State: c.State, Propose: c.propose, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
-		HandOn: func() { c.spawn(func() { c.crew.handLeadOn(c.ctx) }) },
-		Now:    func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
+		TransferLead: func() { c.spawn(func() { c.crew.transferLead(c.ctx) }) },
+		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
 		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.ask, Status: c.crew.status,
@@ -100,14 +100,14 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
-		c.told.Store(&[]ring.NodeID{})
+		c.withoutAuthority.Store(&[]ring.NodeID{})
 		return reply, err
 	case reply.Differs:
-		c.goneAstray(r)
+		c.stopDiverged(r)
 	case reply.Removed && !c.removed.Swap(true):
 		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
 	}
-	c.told.Store(&reply.Behind)
+	c.withoutAuthority.Store(&reply.Behind)
 	return reply, nil
 }
 

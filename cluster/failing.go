@@ -36,9 +36,9 @@ func (w *watchedLogs) note(err error) error {
 	return err
 }
 
-// standBack is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could. The
-// first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
-func (c *crew) standBack() {
+// deferElections is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could.
+// The first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
+func (c *crew) deferElections() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
@@ -59,7 +59,7 @@ func (c *crew) standBack() {
 			back = want
 		}
 		if stuck {
-			c.handLeadOn(c.ctx)
+			c.transferLead(c.ctx)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func (c *crew) standFor(late bool) bool {
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
 	}
 	if err := r.ReloadConfig(rc); err != nil {
-		c.cfg.Logger.Warn("the time until an election can't be changed", "error", err)
+		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
 	c.cfg.Logger.Warn("Raft's store", "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
@@ -85,7 +85,7 @@ func (c *crew) standFor(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (c *crew) noteStuck() {
 	c.holder.Revoke()
-	c.cfg.Logger.Error("this node stores and votes, and decides nothing as an owner any more", "error", c.machine.stuck.Load())
+	c.cfg.Logger.Error("this node still stores and votes, but decides nothing as an owner any more", "error", c.machine.stuck.Load())
 }
 
 // Stuck returns why this node applies nothing more; nil if it does.

@@ -256,7 +256,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		for i := range 8 {
 			before := w.aLeader()
-			before.c.Load().crew.handLeadOn(t.Context())
+			before.c.Load().crew.transferLead(t.Context())
 			var next *node
 			w.until(500*time.Millisecond, "another leader", func() bool {
 				next = w.leader()

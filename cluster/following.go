@@ -131,7 +131,7 @@ func (c *governor) noteFollowed(err error) {
 	}
 	if now.Sub(c.failing) >= patience && !c.warned {
 		c.warned = true
-		c.cfg.Logger.Warn("the primary region can't be followed: this region goes on with the rules that it has",
+		c.cfg.Logger.Warn("can't follow the primary region: this region keeps the rules that it has",
 			"primary", c.cfg.Primary, "error", err)
 	}
 }

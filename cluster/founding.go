@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +41,7 @@ type founder struct {
 	mu      sync.Mutex
 	promise promise // as on disk
 
-	refused atomic.Pointer[error] // why this node founds nothing with its flags; nil if it would
+	lacks atomic.Pointer[error] // why there is no cluster yet, as of the last step; nil before the first
 }
 
 // empty reports whether Raft has no data yet. A term left by a half-done founding does not count.
@@ -62,7 +64,7 @@ func (c *founder) clearHalfFounded() error {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := c.cfg.alone() && c.identity.Load().Cluster == [16]byte{}
+	alone := c.cfg.foundsAlone() && c.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}
@@ -103,7 +105,8 @@ func (c *founder) bootstrap(set []ring.NodeID) error {
 
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft no longer is.
 func (c *founder) foundCluster() {
-	var reminded, deferred time.Time
+	var deferred time.Time
+	reminded, said := time.Now(), "" // what is over within a second is not worth a line
 	c.loop(c.cfg.Timings.Founding, c.founding, func() (last bool) {
 		empty, err := c.empty()
 		switch {
@@ -120,13 +123,17 @@ func (c *founder) foundCluster() {
 		if lower {
 			deferred = time.Now()
 		}
-		if err != nil && time.Since(reminded) > remindEvery {
-			reminded = time.Now()
+		if err == nil {
+			return false
+		}
+		c.lacks.Store(&err)
+		if since := time.Since(reminded); since > remindEvery || since > time.Second && err.Error() != said {
+			reminded, said = time.Now(), err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			c.cfg.Logger.Log(c.ctx, level, "no cluster yet", "reason", err)
+			c.cfg.Logger.Log(c.ctx, level, "no cluster yet: "+said)
 		}
 		return false
 	})
@@ -164,19 +171,38 @@ func (c *founder) foundOnce() (lower bool, err error) {
 	if tooMany != nil {
 		return false, tooMany
 	}
-	return false, fmt.Errorf("%d nodes are needed, or another one founds it", c.cfg.Expect)
+	return false, waiting(c.cfg.Expect, c.gossip.Load().Missing(), c.gossip.Load().Members())
+}
+
+// waiting says which nodes this one waits for. It expects that many, missing are those of --join that are not there, and
+// members are gossip's.
+func waiting(expect int, missing []string, members []gossip.Member) error {
+	found, others := 0, ""
+	for _, m := range members {
+		switch {
+		case m.State != gossip.Alive || m.Expect == 0:
+		case m.Expect == expect:
+			found++
+		default:
+			others += fmt.Sprintf("; %s has --bootstrap-expect %d", m.Name, m.Expect)
+		}
+	}
+	who := strings.Join(missing, ", ")
+	switch {
+	case expect == 0 && who != "":
+		return fmt.Errorf("waiting for %s, to join its cluster", who)
+	case expect == 0:
+		return errors.New("waiting for the nodes of --join to found one; if this is one of its first nodes, start it with --bootstrap-expect")
+	case found >= expect:
+		return fmt.Errorf("waiting for another node to found it (%d of %d found)", found, expect)
+	}
+	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
 // tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
 // start, a network that splits at that moment would make two clusters of them.
 func (c *founder) tooMany() error {
-	err := tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
-	if errors.Is(err, ErrRefused) {
-		c.refused.Store(&err)
-	} else {
-		c.refused.Store(nil)
-	}
-	return err
+	return tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
 }
 
 // tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
@@ -269,7 +295,7 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 		return true, errors.New("this node has given its attempt up meanwhile")
 	}
 	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
-		return false, errors.New("there is one meanwhile")
+		return false, errors.New("there is one by now")
 	}
 	if err := c.tooMany(); err != nil {
 		return false, err

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -90,11 +91,16 @@ func (c *governor) claim(ctx context.Context) error {
 func (c *governor) become(ctx context.Context, term int64) error {
 	e := agreement.Primary{Region: c.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
+	before := c.State().Regions.Primary
 	r, err := c.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
-	c.cfg.Logger.Info("this region is the primary: rules are written here", "region", e.Region, "term", c.State().Regions.Term)
+	level := slog.LevelInfo
+	if before == "" { // always so in a new cluster
+		level = slog.LevelDebug
+	}
+	c.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", c.State().Regions.Term)
 	return nil
 }
 
@@ -131,12 +137,12 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 	for _, r := range c.cfg.Far.Regions() {
 		switch own := c.cfg.Primary; {
 		case r.Primary && r.Name != own:
-			c.cfg.Logger.Warn("two regions take themselves for the primary, or this one goes by the wrong one: "+
+			c.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong one: "+
 				"their rules are not the same; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			c.cfg.Logger.Warn("the primary region takes another one for the primary: no rules can be written; "+
+			c.cfg.Logger.Warn("the primary region believes that another region is the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -161,7 +167,7 @@ func (c *governor) governRegions() {
 			govern = c.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			c.cfg.Logger.Debug("the regions could not be looked after", "error", err)
+			c.cfg.Logger.Debug("work for the other regions failed", "error", err)
 		}
 		return false
 	})

@@ -29,7 +29,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.Stuck() == nil { // if stuck, its standbys have its copies, or get its partitions once its end is agreed on
 		c.leaving.Store(true)
 		// A leader that hands over the lead first spares the others an election at the end.
-		c.crew.handLeadOn(ctx)
+		c.crew.transferLead(ctx)
 		c.holder.Poke()
 		self := c.cfg.Self.ID
 		err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
@@ -53,9 +53,9 @@ func (c *Cluster) onlyOne(s *agreement.State) bool {
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
-// handLeadOn transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
+// transferLead transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
 // later.
-func (c *crew) handLeadOn(ctx context.Context) {
+func (c *crew) transferLead(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
 		r := c.raft.Load()
@@ -64,7 +64,7 @@ func (c *crew) handLeadOn(ctx context.Context) {
 		}
 		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.at)))
 		if err != nil {
-			c.cfg.Logger.Debug("leadership was not handed on", "error", err)
+			c.cfg.Logger.Debug("leadership was not transferred", "error", err)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 		return nil
 	}
 	c.departing.Store(true)
-	c.crew.handLeadOn(ctx)
+	c.crew.transferLead(ctx)
 	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
@@ -170,10 +170,10 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return done{}, fmt.Errorf("%w: this node leads still", ErrNoLeader)
+			return done{}, fmt.Errorf("%w: this node still leads", ErrNoLeader)
 		}
 		if d.Force {
-			c.crew.handLeadOn(ctx)
+			c.crew.transferLead(ctx)
 			return done{}, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
 		}
 		return done{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)

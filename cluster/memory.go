@@ -66,14 +66,14 @@ func (c *Cluster) recallState() {
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
 		if err != nil {
-			c.cfg.Logger.Warn("what was applied is not known any more", "error", err)
+			c.cfg.Logger.Warn("the record of what was applied is lost", "error", err)
 		}
 		return
 	}
 	c.memory.noted = binary.LittleEndian.Uint64(b[len(own):])
 	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.noted)
 	if err != nil {
-		c.cfg.Logger.Warn("what was applied can't all be read", "error", err)
+		c.cfg.Logger.Warn("the record of what was applied can't be read in full", "error", err)
 	}
 	if s.To.Rank(c.cfg.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
@@ -135,7 +135,7 @@ func (c *Cluster) noteApplied() {
 		}
 		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
-			c.cfg.Logger.Warn("what is applied is not noted: after a restart without the others, less is remembered", "error", err)
+			c.cfg.Logger.Warn("can't record what was applied: after a restart without the others, less is remembered", "error", err)
 		}
 		if failing = err != nil; !failing {
 			noted, c.memory.noted = s, s.Index
@@ -182,7 +182,7 @@ func (c *Cluster) relyOnMemory() {
 	if m == nil {
 		return // in sync just in time
 	}
-	c.cfg.Logger.Warn("no majority can be reached: this node decides by itself, by what it remembers",
+	c.cfg.Logger.Warn("no majority can be reached: this node decides alone, from what it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 	if c.State().Index < m.Index { // otherwise the snapshot had it all
 		c.tellRules(m)

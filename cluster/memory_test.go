@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -91,6 +92,14 @@ func remembers(t *testing.T, snapshotBytes int64) {
 	for range 2 {
 		last.rules.Store(nil)
 		last.run()
+		for _, m := range last.c.Load().View().Members {
+			if m.Name == m.ID.String() {
+				t.Errorf("the node that was called so before has no name but %s", m.Name)
+			}
+		}
+		if err := last.c.Load().Ready(); !errors.Is(err, errNoAuthority) {
+			t.Errorf("it was in a cluster: have %v", err)
+		}
 		begun := time.Now()
 		w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
 		c := last.c.Load()

@@ -57,7 +57,7 @@ func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &c.honours
 	s := c.State()
 	h.want(standingOf(s), c.machine.ruled.Load())
-	if h.next.Version > 0 && c.giver.Honoured(ctx, h.index) {
+	if h.next.Version > 0 && c.giver.AppliedByAll(ctx, h.index) {
 		h.got()
 	}
 	return s, h.reached.Version
@@ -229,7 +229,7 @@ func (c *governor) record(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			c.cfg.Logger.Info("all regions go by a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			c.cfg.Logger.Info("all regions use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil

@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
 // quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
@@ -16,7 +16,7 @@ type quiet struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
 func raftLogger(l *slog.Logger) hclog.Logger {
-	return persist.HashicorpLogger(slog.New(quiet{l.Handler()}).With("from", "raft"))
+	return hashilog.New(slog.New(quiet{l.Handler()}).With("from", "raft"))
 }
 
 // quietLevel returns the level that a line of Raft deserves.
@@ -28,7 +28,8 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	case "failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC",
 		"failed to make preVote RPC", "failed to make requestPreVote RPC", "failed to install snapshot",
 		"failed to send snapshot to", "failed to decode incoming command", "failed to flush response",
-		"failed to accept connection", "failed to contact quorum of nodes, stepping down":
+		"failed to accept connection", "failed to contact quorum of nodes, stepping down",
+		"peer has newer term, stopping replication":
 		return slog.LevelDebug
 	}
 	return slog.LevelWarn

@@ -270,7 +270,7 @@ func (c *Cluster) followLeadership() {
 				c.giver.Follow()
 			}
 			poke(c.governor.wake)
-			c.cfg.Logger.Info("leadership changed", "leads", leads)
+			c.cfg.Logger.Debug("leadership changed", "leads", leads)
 			c.holder.Poke()
 		case <-c.ctx.Done():
 			return

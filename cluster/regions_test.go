@@ -429,7 +429,7 @@ func TestTwoPrimariesAreWarnedOf(t *testing.T) {
 		w.log = slog.New(slog.NewTextHandler(said, nil))
 		f.takeForPrimary("us", "us")
 		w.startAll()
-		w.until(10*time.Second, "warning", func() bool { return said.has("two regions take themselves for the primary") })
+		w.until(10*time.Second, "warning", func() bool { return said.has("two regions claim to be the primary") })
 		for _, n := range w.nodes {
 			if s := n.c.Load().State(); s.Regions.Primary != n.region || !slices.Equal(s.Regions.Names, []string{n.region}) {
 				t.Errorf("%s: have %+v", n.name, s.Regions)

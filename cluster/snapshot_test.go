@@ -81,7 +81,7 @@ func TestMachineSnapshots(t *testing.T) {
 	woken := 0
 	m := newMachine(agreement.This, func() { woken++ })
 	entry := func(e agreement.Entry) []byte {
-		b, err := agreement.Encode(e)
+		b, err := agreement.This.Encode(e)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errWay means that a node's state differs from what a majority has made of the same entries.
-var errWay = errors.New("its state is not the one that a majority has made of the same entries: " +
+// errDiverged means that a node's state differs from what a majority has made of the same entries.
+var errDiverged = errors.New("its state differs from what a majority made of the same entries: " +
 	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
 
 // tally collects the state hashes that nodes report with requests for authority, while this node leads.
 type tally struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// told are the hashes by index, for the last keptChecks indices. compare bounds it to the nodes of Raft.
-	told    map[uint64]map[ring.NodeID]agreement.Hash
+	// hashes are the hashes by index, for the last keptChecks indices. compare bounds it to the nodes of Raft.
+	hashes  map[uint64]map[ring.NodeID]agreement.Hash
 	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
 }
 
@@ -34,18 +34,18 @@ const keptChecks = 4
 func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.told == nil {
-		t.told = map[uint64]map[ring.NodeID]agreement.Hash{}
+	if t.hashes == nil {
+		t.hashes = map[uint64]map[ring.NodeID]agreement.Hash{}
 	}
-	at := t.told[c.Index]
+	at := t.hashes[c.Index]
 	if at == nil {
 		at = map[ring.NodeID]agreement.Hash{}
-		t.told[c.Index] = at
-		for len(t.told) > keptChecks {
-			oldest := slices.Min(slices.Collect(maps.Keys(t.told)))
-			votes, most := count(t.told[oldest])
+		t.hashes[c.Index] = at
+		for len(t.hashes) > keptChecks {
+			oldest := slices.Min(slices.Collect(maps.Keys(t.hashes)))
+			votes, most := count(t.hashes[oldest])
 			split = split || len(votes) > 1 && 2*votes[most] <= members
-			delete(t.told, oldest)
+			delete(t.hashes, oldest)
 		}
 	}
 	at[id] = c.Hash
@@ -93,7 +93,7 @@ func (c *crew) alarm(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes have made different states of the same entries, and no side is a majority: all go on; "+
+		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and no side is a majority: all continue; "+
 			"compare rlnode rules and rlnode members of each", "node", r.Node, "entry", r.Check.Index)
 	}
 }
@@ -106,9 +106,9 @@ func (c *crew) Split() bool {
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
-// goneAstray stops this node from applying, because its state differs from a majority's. A leader hands over the lead
+// stopDiverged stops this node from applying, because its state differs from a majority's. A leader hands over the lead
 // first.
-func (c *crew) goneAstray(r authority.Request) {
-	c.handLeadOn(c.ctx)
-	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errWay)})
+func (c *crew) stopDiverged(r authority.Request) {
+	c.transferLead(c.ctx)
+	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errDiverged)})
 }

@@ -48,8 +48,8 @@ func TestTally(t *testing.T) {
 	for i := range uint64(100) {
 		tl.note(ring.NodeID{1}, agreement.Check{Index: 16 * (i + 3), Hash: a}, 5)
 	}
-	if len(tl.told) != keptChecks {
-		t.Errorf("%d indices are kept", len(tl.told))
+	if len(tl.hashes) != keptChecks {
+		t.Errorf("%d indices are kept", len(tl.hashes))
 	}
 }
 
@@ -85,7 +85,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			if <-led {
 				t.Error("it stopped while it led")
 			}
-			w.until(10*time.Second, "stop", func() bool { return errors.Is(odd.c.Load().Stuck(), errWay) })
+			w.until(10*time.Second, "stop", func() bool { return errors.Is(odd.c.Load().Stuck(), errDiverged) })
 			var others []*node
 			for _, n := range nodes {
 				if n != odd {

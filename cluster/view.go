@@ -52,7 +52,7 @@ func (c *Cluster) Condition() error {
 // Behind reports whether this node asks for authority and can't be granted any, because it lags behind what is agreed on.
 // While most nodes do, it is false on all of them: some node must be ready.
 func (c *crew) Behind() bool {
-	list := *c.told.Load()
+	list := *c.withoutAuthority.Load()
 	nodes := len(list)
 	for _, id := range c.State().To.Members() {
 		if !slices.Contains(list, id) {
@@ -81,21 +81,23 @@ func (c *Cluster) Ready() error {
 	switch {
 	case c.memory.relied.Load():
 		return nil
-	case c.Stuck() != nil && !c.holder.Once():
+	case c.Stuck() != nil && !c.holder.EverValid():
 		return c.Stuck() // it was started with the wrong release
+	case (s == nil || s.Cluster.IsZero()) && c.memory.state.Load() != nil:
+		return errNoAuthority // it was in a cluster
 	case s == nil || s.Cluster.IsZero():
 		if err := c.founder.tooOld.Load(); err != nil {
 			return *err
 		}
-		if refused := c.founder.refused.Load(); refused != nil {
-			return fmt.Errorf("%w: %w", errNoCluster, *refused)
+		if lacks := c.founder.lacks.Load(); lacks != nil {
+			return fmt.Errorf("%w: %w", errNoCluster, *lacks)
 		}
 		return errNoCluster
 	case rulesVersion(s) == 0:
 		return errNoRules
 	case s.To == nil:
 		return errNoRing
-	case !c.holder.Once():
+	case !c.holder.EverValid():
 		return errNoAuthority
 	}
 	return c.Condition()

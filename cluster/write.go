@@ -104,12 +104,12 @@ func (c *core) awaitFollowed(ctx context.Context, version int64) {
 	defer cancel()
 	if c.secondary() { // otherwise this region's own leader has agreed on it
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
-			c.cfg.Logger.Debug("the leader does not know that there is something to follow", "error", err)
+			c.cfg.Logger.Debug("the leader could not be told of a new version", "error", err)
 		}
 	}
 	err := c.wait(ctx, func(s *agreement.State) bool { return c.follows(s) && rulesVersion(s) >= version })
 	if err != nil {
-		c.cfg.Logger.Info("a version that was written here is not followed here yet", "rules_version", version)
+		c.cfg.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
 	}
 }
 
@@ -143,14 +143,14 @@ func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	}
 	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
 	// keeps pace with the majority is left behind.
-	if !c.giver.Followed(ctx, c.machine.ruled.Load()) {
+	if !c.giver.AwaitMajority(ctx, c.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is
 	// conditional on a version is meant for that version's regions.
 	if write.IfMatch == 0 {
 		if err := c.addRegions(ctx, c.newcomers()); err != nil {
-			c.cfg.Logger.Info("a region is not added before a write", "error", err)
+			c.cfg.Logger.Info("a region was not added before a write", "error", err)
 		}
 	}
 	result, err := c.propose(ctx, write)

@@ -12,14 +12,6 @@ type edit struct {
 	log   func(*algorithms.Log)
 }
 
-// oblige debits cost as of from; see [Table.Oblige].
-func oblige(l *algorithms.Limit, from algorithms.Taken, now algorithms.Now, cost int64) edit {
-	return edit{
-		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
-		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
-	}
-}
-
 // penalty debits cost now, whether or not the limit allows it.
 func penalty(l *algorithms.Limit, now algorithms.Now, cost int64) edit {
 	return edit{
@@ -47,18 +39,16 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 	}
 }
 
-// Oblige debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.Oblige]. A log takes all of
-// the cost. If it fails, with ErrShut or ErrFull, nothing changes.
+// Oblige debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.Oblige]. A log takes all
+// of the cost. It does not check the gate: a standby changes its copy. If it fails, with ErrFull, nothing changes.
 func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
-	return t.change(now, k, l, oblige(l, from, now, cost))
-}
-
-// ObligeCopy is Oblige without checking the gate, for a standby that changes its copy.
-func (t *Table) ObligeCopy(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.changeHeld(s, now, k, l, oblige(l, from, now, cost))
+	return t.changeHeld(s, now, k, l, edit{
+		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
+		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
+	})
 }
 
 // Penalize debits cost now, whether or not the limit allows it. If it fails, with ErrShut or ErrFull, nothing changes.
@@ -180,16 +170,16 @@ func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Lim
 	e := t.logSlot(s, k)
 	before := e.log.Len()
 	change(&e.log)
-	t.keepBooks(e, before, l)
+	t.accountLog(e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
 	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, &d))
-	s.soilLog(k, e, everyone)
+	s.markLogDirty(k, e, everyone)
 }
 
-// keepBooks updates the count of entries after a change to a log that had before entries. If need be, it makes the log
+// accountLog updates the count of entries after a change to a log that had before entries. If need be, it makes the log
 // coarser; see changeLog.
-func (t *Table) keepBooks(e *logSlot, before int, l *algorithms.Limit) {
+func (t *Table) accountLog(e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
 		if fair := max(t.maxLogEntries/max(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
 			e.log.Coarsen(l, fair/2)
@@ -202,7 +192,7 @@ func (t *Table) dropLog(s *shard, k Key) {
 	r := s.of(k)
 	e := r.logs[k]
 	t.logEntries.Add(int64(-e.log.Len()))
-	s.cleanLog(e, everyone)
+	s.markLogClean(e, everyone)
 	delete(r.logs, k)
 	s.room++
 	t.logs.Add(-1)

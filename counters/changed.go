@@ -20,7 +20,7 @@ func (t *Table) Changed(yield func([]Record) error) error {
 			continue
 		}
 		if err := yield(batch); err != nil {
-			t.mark(batch, checkpoints)
+			t.markChanged(batch, checkpoints)
 			return err
 		}
 		batch = batch[:0]
@@ -39,30 +39,30 @@ func (s *shard) collect(batch []Record) []Record {
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				batch = append(batch, g.record(slot))
-				s.clean(r.at(i, slot), checkpoints)
+				s.markClean(r.at(i, slot), checkpoints)
 			}
 		}
 		for k, e := range r.logs {
 			if e.dirty&checkpoints != 0 {
 				batch = append(batch, e.record(k))
-				s.cleanLog(e, checkpoints)
+				s.markLogClean(e, checkpoints)
 			}
 		}
 	})
 	return batch
 }
 
-// mark marks the counters of batch as changed again, if they still exist.
-func (t *Table) mark(batch []Record, by readers) {
+// markChanged marks the counters of batch as changed again, if they still exist.
+func (t *Table) markChanged(batch []Record, by readers) {
 	for i := range batch {
 		k := batch[i].Key
 		s := t.shardOf(k)
 		s.mu.Lock()
 		if e := s.log(k); e != nil {
-			s.soilLog(k, e, by)
+			s.markLogDirty(k, e, by)
 		}
 		if p := s.find(k); p.found() {
-			s.soil(p, by)
+			s.markDirty(p, by)
 		}
 		s.mu.Unlock()
 	}
@@ -77,12 +77,12 @@ func (t *Table) Mark(part, n int) (next, marked int) {
 			for i := range r.groups {
 				for slot, tag := range r.groups[i].tags {
 					if tag >= tagUsed {
-						s.soil(r.at(i, slot), checkpoints)
+						s.markDirty(r.at(i, slot), checkpoints)
 					}
 				}
 			}
 			for k, e := range r.logs {
-				s.soilLog(k, e, checkpoints)
+				s.markLogDirty(k, e, checkpoints)
 			}
 			marked += r.count()
 		})

@@ -104,7 +104,7 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 		before := e.log.Len()
 		e.log, e.mark, e.freshAt = *log, newMark(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
 		t.fitLog(e, before, r)
-		s.soilLog(r.Key, e, by)
+		s.markLogDirty(r.Key, e, by)
 		return true
 	}
 	if !p.found() {
@@ -113,7 +113,7 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	g := p.home()
 	g.records[p.slot()].state, g.marks[p.slot()] = r.State, newMark(r.Kind, r.Level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.soil(p, by)
+	s.markDirty(p, by)
 	return true
 }
 
@@ -133,7 +133,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	if e.log.Len() > algorithms.MaxLogEntries {
 		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
 	}
-	t.keepBooks(e, before, l)
+	t.accountLog(e, before, l)
 }
 
 // Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.
@@ -161,5 +161,5 @@ func (t *Table) dropFrom(s *shard, p int) {
 		}
 		r.shrink()
 	})
-	t.tidy(s)
+	t.returnSpare(s)
 }

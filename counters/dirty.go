@@ -43,8 +43,8 @@ func (t *trail) addLog(k Key) {
 	}
 }
 
-// soil marks a record as changed.
-func (s *shard) soil(p place, by readers) {
+// markDirty marks a record as changed.
+func (s *shard) markDirty(p place, by readers) {
 	g := p.home()
 	added := uint64(by) << p.slot() &^ g.dirty
 	if added == 0 {
@@ -57,16 +57,16 @@ func (s *shard) soil(p place, by readers) {
 	s.count(readers(added>>p.slot()), 1)
 }
 
-// clean marks a record as unchanged.
-func (s *shard) clean(p place, by readers) {
+// markClean marks a record as unchanged.
+func (s *shard) markClean(p place, by readers) {
 	g := p.home()
 	gone := uint64(by) << p.slot() & g.dirty
 	g.dirty &^= gone
 	s.count(readers(gone>>p.slot()), -1)
 }
 
-// soilLog marks a log as changed.
-func (s *shard) soilLog(k Key, e *logSlot, by readers) {
+// markLogDirty marks a log as changed.
+func (s *shard) markLogDirty(k Key, e *logSlot, by readers) {
 	added := by &^ e.dirty
 	if added&replicas != 0 {
 		s.of(k).trail.addLog(k)
@@ -75,8 +75,8 @@ func (s *shard) soilLog(k Key, e *logSlot, by readers) {
 	s.count(added, 1)
 }
 
-// cleanLog marks a log as unchanged.
-func (s *shard) cleanLog(e *logSlot, by readers) {
+// markLogClean marks a log as unchanged.
+func (s *shard) markLogClean(e *logSlot, by readers) {
 	s.count(by&e.dirty, -1)
 	e.dirty &^= by
 }

@@ -3,13 +3,9 @@ package counters
 import (
 	"errors"
 	"sync/atomic"
+
+	"github.com/rlnode/rlnode/ring"
 )
-
-// Partitions is the number of partitions. A partition is a slice of the key space with one owner: all keys that begin with
-// the same 12 bits.
-const Partitions = 1 << partitionBits
-
-const partitionBits = 12
 
 // Errors of changes to single counters.
 var (
@@ -39,12 +35,12 @@ func verdictOf(admitted bool) Verdict {
 	return Refused
 }
 
-// Partition returns the partition of k, 0…Partitions−1.
-func (k Key) Partition() int { return int(k.Hi >> (64 - partitionBits)) }
+// Partition returns the partition of k.
+func (k Key) Partition() int { return ring.PartitionOf(k.Hi) }
 
 // gates has one bit per partition, set while it is shut. Decisions check it while they hold the shards of their keys. So
 // once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still running.
-type gates [Partitions / 64]atomic.Uint64
+type gates [ring.Partitions / 64]atomic.Uint64
 
 func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
 
@@ -72,7 +68,7 @@ func (t *Table) ShutAll() {
 func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
 
 // Shut shuts the gate of p. When it returns, no decision for p is running, and none starts until Open. Until then only calls
-// that ignore the gate change its counters: Act, ObligeCopy, SetNote, Restore, Put, Merge and Drop, as well as evictions and
+// that ignore the gate change its counters: Act, Oblige, SetNote, Restore, Put, Merge and Drop, as well as evictions and
 // Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
@@ -97,7 +93,7 @@ func (s *shard) wait() {
 // shardsOf returns the shards that hold the counters of p: either one, which p may share with its neighbours, or several of
 // its own.
 func (t *Table) shardsOf(p int) []shard {
-	begin := uint64(p) << (64 - partitionBits)
-	end := begin + (1<<(64-partitionBits) - 1)
+	begin := uint64(p) << (64 - ring.PartitionBits)
+	end := begin + (1<<(64-ring.PartitionBits) - 1)
 	return t.shards[t.index(Key{Hi: begin}) : t.index(Key{Hi: end})+1]
 }

@@ -128,7 +128,7 @@ func (t *Table) Forget(now algorithms.Now, k Key) {
 			// As after a reset, the note stays until it has replaced its copies.
 			g := p.home()
 			g.records[p.slot()].state, g.marks[p.slot()] = algorithms.State{}, newMark(noteKind, 0)
-			s.soil(p, everyone)
+			s.markDirty(p, everyone)
 		}
 	}
 }

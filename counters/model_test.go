@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // modelBounds make tables of 1, 8, 64, 4096 and 16384 shards.
@@ -293,7 +294,7 @@ func (r *run) copyAndDrop() {
 // replicate reports changes to replicas, sometimes with a failure on the way.
 func (r *run) replicate() {
 	wanted, calls := r.subset(), rapid.IntRange(0, 6).Draw(r.t, "fails at")
-	have, failedFrom := map[Key]Record{}, Partitions
+	have, failedFrom := map[Key]Record{}, ring.Partitions
 	r.m.replicated = true
 	err := r.table.Replicate(wanted, func(p int, b []Record) error {
 		if calls--; calls == 0 {
@@ -303,7 +304,7 @@ func (r *run) replicate() {
 		collected(r.t, have, p, b)
 		return nil
 	})
-	if errors.Is(err, errFailed) != (failedFrom < Partitions) {
+	if errors.Is(err, errFailed) != (failedFrom < ring.Partitions) {
 		r.t.Fatalf("have %v", err)
 	}
 	same(r.t, "replicate", have, r.m.records(func(c *counter) bool {
@@ -320,7 +321,7 @@ func (r *run) replicate() {
 
 // sharesUnit reports whether changes of both partitions are read together.
 func (r *run) sharesUnit(p, q int) bool {
-	per := max(1, Partitions/len(r.table.shards))
+	per := max(1, ring.Partitions/len(r.table.shards))
 	return p/per == q/per
 }
 
@@ -399,7 +400,7 @@ func TestAgainstModel(t *testing.T) {
 		rt.Repeat(do)
 		addsUp(rt, r.table)
 		have := map[Key]Record{}
-		for p := range Partitions {
+		for p := range ring.Partitions {
 			r.table.Copy(p, func(b []Record) error { collected(rt, have, p, b); return nil })
 		}
 		same(rt, "in the end", have, r.m.records(func(*counter) bool { return true }))

@@ -163,5 +163,5 @@ func (s *shard) note(n *Note, until int64) {
 	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
 	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // never evicted
 	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.soil(p, everyone)
+	s.markDirty(p, everyone)
 }

@@ -225,19 +225,19 @@ func (r *records) layOut(n int) {
 	old := r.groups
 	r.trail.lost = r.trail.lost || len(r.trail.groups) > 0
 	r.trail.groups = r.trail.groups[:0]
-	r.begin(n)
+	r.allocate(n)
 	for i := range old {
 		for slot, tag := range old[i].tags {
 			if tag >= tagUsed {
-				r.take(&old[i], slot)
+				r.copySlot(&old[i], slot)
 			}
 		}
 	}
 	release(old)
 }
 
-// begin gives r n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
-func (r *records) begin(n int) {
+// allocate gives r n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
+func (r *records) allocate(n int) {
 	if n*groupBytes >= pageBytes {
 		pages := (n*groupBytes + pageBytes - 1) / pageBytes
 		n = pages * pageBytes / groupBytes
@@ -247,8 +247,8 @@ func (r *records) begin(n int) {
 	r.live, r.dead, r.spare = 0, 0, len(r.groups)*groupSlots*7/8
 }
 
-// take copies a slot of g into r, which must have a spare slot.
-func (r *records) take(g *group, slot int) {
+// copySlot copies a slot of g into r, which must have a spare slot.
+func (r *records) copySlot(g *group, slot int) {
 	p := r.insert(g.records[slot].key)
 	to := p.home()
 	to.marks[p.slot()] = g.marks[slot]
@@ -257,8 +257,8 @@ func (r *records) take(g *group, slot int) {
 	to.records[p.slot()] = g.records[slot]
 }
 
-// end releases the memory. All places become void.
-func (r *records) end() {
+// releaseAll releases the memory. All places become void.
+func (r *records) releaseAll() {
 	release(r.groups)
 	r.groups, r.live, r.spare, r.dead, r.logs, r.trail = nil, 0, 0, 0, nil, trail{}
 	r.moves++

@@ -1,6 +1,10 @@
 package counters
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/rlnode/rlnode/ring"
+)
 
 // fate says what happens to a change when replicas are told.
 type fate uint8
@@ -20,7 +24,7 @@ const (
 // Copy could be forgotten, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
-	var fates [Partitions]fate
+	var fates [ring.Partitions]fate
 	for p := range fates {
 		if wanted(p) {
 			fates[p] = hand
@@ -28,15 +32,15 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	}
 	var sorted sorter
 	var batch []Record
-	step := max(1, len(t.shards)/Partitions) // shards per partition, or one shard that holds several partitions
+	step := max(1, len(t.shards)/ring.Partitions) // shards per partition, or one shard that holds several partitions
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
 			batch = t.shards[i].replicate(batch, func(p int) fate { return fates[p] })
 		}
 		rest := batch
-		if len(t.shards) < Partitions {
-			rest = sorted.sort(batch, first*Partitions/len(t.shards), Partitions/len(t.shards))
+		if len(t.shards) < ring.Partitions {
+			rest = sorted.sort(batch, first*ring.Partitions/len(t.shards), ring.Partitions/len(t.shards))
 		}
 		for len(rest) > 0 {
 			p, n := rest[0].Key.Partition(), 1
@@ -44,7 +48,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 				n++
 			}
 			if err := yield(p, rest[:n]); err != nil {
-				t.mark(rest, replicas)
+				t.markChanged(rest, replicas)
 				return err
 			}
 			rest = rest[n:]
@@ -114,7 +118,7 @@ func (s *shard) replicateGroup(batch []Record, r *records, i int, fateOf func(p 
 		if f == hand {
 			batch = append(batch, g.record(slot))
 		}
-		s.clean(r.at(i, slot), replicas)
+		s.markClean(r.at(i, slot), replicas)
 	}
 	if g.dirty&replicasByte != 0 {
 		r.trail.addGroup(i, len(r.groups))
@@ -133,7 +137,7 @@ func (s *shard) replicateLog(batch []Record, r *records, k Key, e *logSlot, fate
 	case hand:
 		batch = append(batch, e.record(k))
 	}
-	s.cleanLog(e, replicas)
+	s.markLogClean(e, replicas)
 	return batch
 }
 

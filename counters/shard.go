@@ -12,7 +12,7 @@ type shard struct {
 	// A Take of an existing counter only touches the first of these cache lines.
 
 	mu   sync.Mutex // guards everything below
-	many *parts     // nil if all counters are in one
+	many *subtables // nil if all counters are in one
 	one  records
 
 	table   *Table
@@ -26,13 +26,13 @@ type shard struct {
 	_ [16]byte // gives each lock its own cache lines
 }
 
-// parts holds the tables of records of a large shard.
-type parts struct {
+// subtables holds the tables of records of a large shard.
+type subtables struct {
 	bits int        // how many leading bits of Key.Lo select a table
 	list []*records // indexed by these bits; a table that was split less often appears several times
 }
 
-func (p *parts) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
+func (p *subtables) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
 
 // maxBits bounds splitting: keys chosen to share more bits than this stay in large tables.
 const maxBits = 12
@@ -94,7 +94,7 @@ func (s *shard) insert(k Key) place {
 
 // remove frees a slot.
 func (s *shard) remove(p place) {
-	s.clean(p, everyone)
+	s.markClean(p, everyone)
 	p.in.free(p)
 	s.room++
 }
@@ -137,32 +137,32 @@ func (s *shard) split(r *records) {
 		}
 	}
 	for i, h := range []*records{lower, upper} {
-		h.begin(counts[i]*8/49 + 1) // room for a seventh more before it must grow
+		h.allocate(counts[i]*8/49 + 1) // room for a seventh more before it must grow
 		h.trail.lost = r.trail.lost || len(r.trail.groups)+len(r.trail.logs) > 0
 	}
 	for i := range r.groups {
 		g := &r.groups[i]
 		for slot, tag := range g.tags {
 			if tag >= tagUsed {
-				half(g.records[slot].key).take(g, slot)
+				half(g.records[slot].key).copySlot(g, slot)
 			}
 		}
 	}
 	for k, e := range r.logs {
 		half(k).putLog(k, e)
 	}
-	r.end()
-	s.enlist(lower, upper)
+	r.releaseAll()
+	s.replaceSplit(lower, upper)
 }
 
-// enlist replaces a table by the two it was split into.
-func (s *shard) enlist(lower, upper *records) {
-	var old parts
+// replaceSplit replaces a table by the two it was split into.
+func (s *shard) replaceSplit(lower, upper *records) {
+	var old subtables
 	if s.many != nil {
 		old = *s.many
 	}
 	if lower.bits > old.bits {
-		s.many = &parts{bits: lower.bits, list: make([]*records, 1<<lower.bits)}
+		s.many = &subtables{bits: lower.bits, list: make([]*records, 1<<lower.bits)}
 		for i := range old.list {
 			s.many.list[2*i], s.many.list[2*i+1] = old.list[i], old.list[i]
 		}
@@ -189,20 +189,20 @@ func (s *shard) join() {
 		return
 	}
 	one := &s.one
-	one.begin(live*8/49 + 1)
+	one.allocate(live*8/49 + 1)
 	one.trail.lost = lost
 	s.all(func(r *records) {
 		for i := range r.groups {
 			for slot, tag := range r.groups[i].tags {
 				if tag >= tagUsed {
-					one.take(&r.groups[i], slot)
+					one.copySlot(&r.groups[i], slot)
 				}
 			}
 		}
 		for k, e := range r.logs {
 			one.putLog(k, e)
 		}
-		r.end()
+		r.releaseAll()
 	})
 	s.many = nil
 	one.shrink()

@@ -40,11 +40,11 @@ func (t *Table) sweepShard(s *shard, second int64, unread readers) {
 		s.expired += int64(before - r.count())
 		r.shrink()
 	})
-	t.tidy(s)
+	t.returnSpare(s)
 }
 
-// tidy joins a shard's tables if they are small, and returns spare room to the budget.
-func (t *Table) tidy(s *shard) {
+// returnSpare joins a shard's tables if they are small, and returns spare room to the budget.
+func (t *Table) returnSpare(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.join()

@@ -81,7 +81,7 @@ func (t *Table) Close() {
 				t.dropLog(s, k)
 			}
 			s.room += r.live
-			r.end()
+			r.releaseAll()
 		})
 		s.many, s.unsaved, s.unsent = nil, 0, 0
 		t.budget.Add(int64(s.room))
@@ -131,7 +131,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	for i := range ops {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
-		t.decide(s, now, op)
+		t.decideOp(s, now, op)
 		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
@@ -176,7 +176,7 @@ func (t *Table) Look(now algorithms.Now, ops []Op) Verdict {
 // peek decides ops without taking anything. Their shards must be held.
 func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
-		t.decide(t.shardOf(ops[i].Key), now, &ops[i])
+		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
 	t.beginBlocks(now, ops, false)
 	return verdictOf(t.conclude(now, ops))
@@ -217,8 +217,8 @@ func (t *Table) unlock(held []int) {
 	}
 }
 
-// decide finds op's counter and decides op. The shard s must be held.
-func (t *Table) decide(s *shard, now algorithms.Now, op *Op) {
+// decideOp finds op's counter and decides op. The shard s must be held.
+func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 	op.Full = false
 	if op.Limit.Kind == algorithms.SlidingLog {
 		t.decideLog(s, now, op)
@@ -329,7 +329,7 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 	g.records[p.slot()].state = state
 	g.marks[p.slot()] = newMark(l.Kind, level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.soil(p, everyone)
+	s.markDirty(p, everyone)
 }
 
 // touchRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
@@ -355,7 +355,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 	if moved || fresh > g.freshAt[slot] {
 		g.freshAt[slot] = max(g.freshAt[slot], fresh)
-		s.soil(op.at, everyone)
+		s.markDirty(op.at, everyone)
 	}
 }
 

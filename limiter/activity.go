@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// activityAge bounds the age of Activity's result. However many callers there are, nodes are asked at most five times a
+	// activityAge bounds the age of what a round of questions returned. However many callers there are, nodes are asked at most five times a
 	// second.
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules in a node's counts: as many as a rules document may have.
@@ -33,6 +33,15 @@ func (c *Counts) Add(other *Counts) {
 	}
 }
 
+// subtract takes earlier from c. A count that went back is 0: a rule was removed, and checks by it were still under way.
+func (c *Counts) subtract(earlier *Counts) {
+	for d := range c {
+		for by := range c[d] {
+			c[d][by] = max(c[d][by]-earlier[d][by], 0)
+		}
+	}
+}
+
 // RuleCounts are the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string
@@ -42,41 +51,48 @@ type RuleCounts struct {
 // NodeActivity is what one node has decided since its process began. A check counts once in Checks, and once in Rules for each
 // rule that applied to it.
 type NodeActivity struct {
-	Node    ring.NodeID   // zero for a standalone node
-	Process uint64        // identifies the process; when it changes, the counts start again from zero
-	Uptime  time.Duration // age of the process when the counts were read; whole milliseconds
-	Checks  Counts
-	Rules   []RuleCounts // rules with any checks; at most 1,000
+	Node        ring.NodeID   // zero for a standalone node
+	Incarnation uint64        // identifies the process; when it changes, the counts start again from zero
+	Uptime      time.Duration // age of the process when the counts were read; whole milliseconds
+	Checks      Counts
+	Rules       []RuleCounts // rules with any checks; at most 1,000
 }
 
 // rounds keeps the result of the last round of questions for callers that come at the same time.
-type rounds struct {
+type rounds[T any] struct {
 	mu   sync.Mutex // held during a round; guards at and last
 	at   time.Time
-	last []NodeActivity
+	last []T
+}
+
+// ask returns the result of the last round, if it is new enough, else that of another one.
+func (r *rounds[T]) ask(round func() []T) []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == nil || time.Since(r.at) > activityAge {
+		r.last, r.at = round(), time.Now()
+	}
+	return r.last
 }
 
 // Activity returns what this node has decided, first, and then the same for every other node that answers within half a second.
 // The caller must not change the result: other callers get the same one for a fifth of a second.
 func (l *Limiter) Activity() []NodeActivity {
-	r := &l.rounds
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.last == nil || time.Since(r.at) > activityAge {
-		r.last, r.at = []NodeActivity{l.activityHere()}, time.Now()
+	return l.rounds.ask(func() []NodeActivity {
+		all := []NodeActivity{l.activityHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
 				a.Node = from
-				r.last = append(r.last, *a)
+				all = append(all, *a)
 			})
 		}
-	}
-	return r.last
+		return all
+	})
 }
 
 // activityHere returns what this node has decided.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Process: l.process, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
+	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
 	if l.member != nil {
 		a.Node = l.member.Self
 	}
@@ -97,7 +113,7 @@ func (l *Limiter) activityHere() NodeActivity {
 
 // Code implements wire.Message.
 func (a *NodeActivity) Code(c *wire.Coder) {
-	wire.Fixed(c, &a.Process)
+	wire.Fixed(c, &a.Incarnation)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Checks.code(c)
 	wire.List(c, &a.Rules, maxActiveRules, 1+counts, func(r *RuleCounts) {

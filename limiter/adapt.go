@@ -34,7 +34,7 @@ func (l *Limiter) Factor(r *rules.Rule) float64 {
 }
 
 // adapt calls ask for the steps in force. The caller holds Limiter.mu.
-func (b *book) adapt(ask func(*rules.Set) []int) {
+func (b *activeRules) adapt(ask func(*rules.Set) []int) {
 	if ask == nil || b.steps == nil {
 		return
 	}
@@ -43,8 +43,8 @@ func (b *book) adapt(ask func(*rules.Set) []int) {
 	}
 }
 
-// lower lowers the limits of m's hits by the steps in force.
-func (b *book) lower(m *rules.Match) {
+// lowerLimits lowers the limits of m's hits by the steps in force.
+func (b *activeRules) lowerLimits(m *rules.Match) {
 	if b.steps == nil {
 		return
 	}

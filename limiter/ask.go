@@ -20,30 +20,30 @@ type ask struct {
 	owner ring.NodeID // grants the leases in the answer
 	q     question    // its ops receive the decisions
 	// terms are the terms of leases, by subject. It is nil if no lease is wanted.
-	terms   []localcache.Terms
-	renewal bool        // only renews a lease: no check waits for it
-	rule    *rules.Rule // of the only subject
-	limits  []*rules.Limit
-	until   time.Time // the check must be decided by then
-	state   atomic.Int32
-	done    chan struct{} // capacity 1; signals that the answer is there
+	terms    []localcache.Terms
+	renewal  bool        // only renews a lease: no check waits for it
+	rule     *rules.Rule // of the only subject
+	limits   []*rules.Limit
+	deadline time.Time // the check must be decided by then
+	state    atomic.Int32
+	done     chan struct{} // capacity 1; signals that the answer is there
 
 	// The answer, written before done is signalled.
-	leased   bool // answered from a lease; receipt says which
-	receipt  localcache.Receipt
-	err      error // the question was not delivered, or not answered
-	status   status
-	revision int64
-	version  int64
-	hint     ring.NodeID
-	standby  bool
-	admitted bool
-	decider  ring.NodeID
-	process  uint64
-	steady   int64
-	lineages []uint64
-	windows  []int64 // by op
-	used     []int64 // by op
+	leased      bool // answered from a lease; receipt says which
+	receipt     localcache.Receipt
+	err         error // the question was not delivered, or not answered
+	status      status
+	revision    int64
+	version     int64
+	hint        ring.NodeID
+	standby     bool
+	admitted    bool
+	decider     ring.NodeID
+	incarnation uint64
+	steady      int64
+	lineages    []uint64
+	windows     []int64 // by op
+	used        []int64 // by op
 }
 
 // The states of an ask.
@@ -60,7 +60,7 @@ func (a *ask) wait() bool {
 		return true
 	default:
 	}
-	timer := time.NewTimer(time.Until(a.until))
+	timer := time.NewTimer(time.Until(a.deadline))
 	defer timer.Stop()
 	select {
 	case <-a.done:
@@ -74,8 +74,8 @@ func (a *ask) wait() bool {
 	return true
 }
 
-// take copies the answer for the i-th of the identical checks into a.
-func (a *ask) take(r *reply, err error, i int) {
+// readAnswer copies the answer for the i-th of the identical checks into a.
+func (a *ask) readAnswer(r *reply, err error, i int) {
 	a.err = err
 	if err != nil {
 		return
@@ -91,7 +91,7 @@ func (a *ask) take(r *reply, err error, i int) {
 		}
 		i = last
 	}
-	a.standby, a.decider, a.process, a.steady = r.standby, r.decider, r.process, r.steady
+	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
 	a.admitted = r.admitted[i]
 	a.lineages = append(a.lineages[:0], r.lineages...)
 	a.windows, a.used = a.windows[:0], a.used[:0]
@@ -125,8 +125,8 @@ const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends a's question. If together is set, it may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
-	v := l.member.visit()
-	defer l.member.leave(v)
+	v := l.member.newServedAsk()
+	defer l.member.release(v)
 	v.key = a.q.appendBody(append(v.key[:0], a.to[:]...))
 	if !together || len(a.q.ops) > maxResults/2 {
 		l.post(nil, v.key[keyPrefix:], []*ask{a})
@@ -155,13 +155,13 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 
 // post sends one message for asks, which are identical.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
-	v := l.member.visit()
-	defer l.member.leave(v)
+	v := l.member.newServedAsk()
+	defer l.member.release(v)
 	now := time.Now()
 	q := &asks[0].q
-	timeout := asks[len(asks)-1].until.Sub(now) // the last one has the latest deadline
+	timeout := asks[len(asks)-1].deadline.Sub(now) // the last one has the latest deadline
 	head := question{count: len(asks), patient: timeout, hops: q.hops}
-	l.member.leases.wish(&head, asks)
+	l.member.leases.addRequests(&head, asks)
 	sent := l.member.Boottime()
 	v.out = append(head.appendHead(v.out[:0]), body...)
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
@@ -169,28 +169,28 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 		if err == nil {
 			l.member.figures.answered(time.Since(now))
 		}
-		l.arrived(f, asks, sent, body, err)
+		l.handleReply(f, asks, sent, body, err)
 	})
 }
 
-// arrived delivers the answer to asks and sends the questions that have queued up meanwhile.
-func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
-	v := l.member.visit()
-	defer l.member.leave(v)
+// handleReply delivers the answer to asks and sends the questions that have queued up meanwhile.
+func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
+	v := l.member.newServedAsk()
+	defer l.member.release(v)
 	ops := asks[0].q.ops
 	if err == nil {
 		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
 	}
-	l.member.leases.learn(asks, sent, &v.reply, err)
+	l.member.leases.takeReply(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
 		// After a timeout, ask the slow node again for the checks that still have time.
-		next = f.take(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
+		next = f.nextAsks(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
 		}
-		if next = l.member.leases.decide(next); len(next) > 0 {
+		if next = l.member.leases.decideQueued(next); len(next) > 0 {
 			break
 		}
 	}
@@ -209,8 +209,8 @@ func (l *Limiter) arrived(f *flight, asks []*ask, sent time.Duration, body []byt
 	}
 }
 
-// take returns the asks for the next message: all of them, or at most bound. If there are none, the flight is over.
-func (f *flight) take(all bool, bound int) (next []*ask) {
+// nextAsks returns the asks for the next message: all of them, or at most bound. If there are none, the flight is over.
+func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
 	f.queue = slices.DeleteFunc(f.queue, func(a *ask) bool { return a.state.Load() != askOpen })
@@ -227,18 +227,18 @@ func (f *flight) take(all bool, bound int) (next []*ask) {
 
 // deliver gives one ask its answer. If its check is already decided, deliver gives back what the answer took.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
-	a.take(r, err, i)
+	a.readAnswer(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
 		if a.err == nil && a.status == decided {
-			a.undo(l)
+			a.rollBack(l)
 		}
 		return
 	}
 	a.done <- struct{}{}
 }
 
-// undo gives back what a took, if a was admitted.
-func (a *ask) undo(l *Limiter) {
+// rollBack gives back what a took, if a was admitted.
+func (a *ask) rollBack(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return
 	}
@@ -246,11 +246,11 @@ func (a *ask) undo(l *Limiter) {
 		l.member.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
-	var list []gift
+	var list []refund
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := subjectOps(ops[first:])
-		g := gift{debit: debit{hi: ops[first].Key.Hi, process: a.process, lineage: a.lineages[subject], steady: a.steady}}
+		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if took(&ops[i]) {
 				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])
@@ -264,5 +264,5 @@ func (a *ask) undo(l *Limiter) {
 	if len(list) > 0 && a.decider != l.member.Self {
 		l.member.figures.given.Add(1)
 	}
-	l.giveBack(list)
+	l.refund(list)
 }

@@ -79,7 +79,7 @@ func (b *batch) keepOrder(i int) {
 
 // alike reports whether two checks are identical and about a single subject.
 func (b *batch) alike(i, j int) bool {
-	if b.queries[i].Peek != b.queries[j].Peek || b.answers[i].scratch.book != b.answers[j].scratch.book {
+	if b.queries[i].Peek != b.queries[j].Peek || b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false
 	}
 	x, y := b.answers[i].scratch.ops, b.answers[j].scratch.ops

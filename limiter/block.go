@@ -18,8 +18,8 @@ func opsOf(h *rules.Hit) int {
 	return len(h.Limits)
 }
 
-// askBlock appends the block of a hit after the hit's limits.
-func (a *Answer) askBlock(h *rules.Hit) {
+// addBlock appends the block of a hit after the hit's limits.
+func (a *Answer) addBlock(h *rules.Hit) {
 	a.scratch.blocks = true
 	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
 	a.scratch.ops = append(a.scratch.ops, op)
@@ -61,10 +61,10 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	}
 }
 
-// held reports whether subject i must wait until every subject without a block is decided. Otherwise another rule might refuse
-// the check after i has taken its cost. That cost looks used until it is given back, and a refusal in that time would begin a
-// block.
-func (c *journey) held(i int) bool {
+// mustWait reports whether subject i must wait until every subject without a block is decided. Otherwise another rule might
+// refuse the check after i has taken its cost. That cost looks used until it is given back, and a refusal in that time would
+// begin a block.
+func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
 	if !c.answer.scratch.blocks || hits[i].Block == nil {
 		return false
@@ -78,7 +78,7 @@ func (c *journey) held(i int) bool {
 }
 
 // blockAlone begins, in the private counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
-func (c *journey) blockAlone(list []int) {
+func (c *clusterCheck) blockAlone(list []int) {
 	if c.peek {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -20,45 +21,45 @@ import (
 // the window and the lineage it was requested for. A loan lost on the way is lost quota.
 
 const (
-	// tellPause is the least time between two notifications about one subject.
-	tellPause = 20 * time.Millisecond
-	// toldSlots is how many slots record those times. Subjects that share a slot share its pause.
-	toldSlots = 4096
+	// noticePause is the least time between two notifications about one subject.
+	noticePause = 20 * time.Millisecond
+	// noticeSlots is how many slots record those times. Subjects that share a slot share its pause.
+	noticeSlots = 4096
 	// loanTime bounds how long a loan is waited for.
 	loanTime = time.Second
-	// maxDebtors bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
-	maxDebtors = 16_384
-	maxLoans   = 1024
-	// debtorLife is how long the lenders of a counter are remembered after it last looked for a loan.
-	debtorLife = time.Minute
+	// maxBorrowers bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
+	maxBorrowers = 16_384
+	maxLoans     = 1024
+	// borrowerLife is how long the lenders of a counter are remembered after it last looked for a loan.
+	borrowerLife = time.Minute
 	// laterPause is how long to wait before asking again a region that could not lend just now; unknownPause, one that knows no
 	// such limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
-	// restPause is how long to wait before looking for a lender again.
-	restPause = 250 * time.Millisecond
+	// noLenderPause is how long to wait before looking for a lender again.
+	noLenderPause = 250 * time.Millisecond
 	// awayPause is how long to wait before asking again a region that did not answer.
 	awayPause = 2 * time.Second
 )
 
 // loans is what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady clock.
 type loans struct {
-	l       *Limiter
-	told    [toldSlots]atomic.Int64 // when an owner was last notified
-	lending atomic.Int64            // requests from other regions being answered
+	l        *Limiter
+	notified [noticeSlots]atomic.Int64 // when an owner was last notified
+	lending  atomic.Int64              // requests from other regions being answered
 
 	mu     sync.Mutex // guards known, flying and away
-	known  map[counters.Key]*debtor
+	known  map[counters.Key]*borrower
 	flying int
 	away   map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
 }
 
-// debtor is a counter that borrows.
-type debtor struct {
-	window int64
-	used   int64 // when it last looked for a lender
-	flying bool  // whether a loan is under way
-	rest   int64 // no region is worth asking until then
-	from   map[string]*lender
+// borrower is a counter that borrows.
+type borrower struct {
+	window    int64
+	used      int64 // when it last looked for a lender
+	flying    bool  // whether a loan is under way
+	restUntil int64 // no region is worth asking until then
+	from      map[string]*lender
 }
 
 // lender is what is known of a region as a lender of one counter in one window.
@@ -68,18 +69,18 @@ type lender struct {
 }
 
 func (x *loans) init(l *Limiter) {
-	x.l, x.known, x.away = l, make(map[counters.Key]*debtor), make(map[string]int64)
+	x.l, x.known, x.away = l, make(map[counters.Key]*borrower), make(map[string]int64)
 }
 
-// due reports whether to notify the owner of a subject now.
-func (x *loans) due(subject rules.Hash, steady int64) bool {
-	slot := &x.told[subject.Lo%toldSlots]
+// noticeDue reports whether to notify the owner of a subject now.
+func (x *loans) noticeDue(subject rules.Hash, steady int64) bool {
+	slot := &x.notified[subject.Lo%noticeSlots]
 	last := slot.Load()
-	return (steady-last >= int64(tellPause) || steady < last) && slot.CompareAndSwap(last, steady)
+	return (steady-last >= int64(noticePause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
-// seek notifies the owners of subjects whose share is nearly used.
-func (x *loans) seek(q *Query, a *Answer) {
+// notifyOwners notifies the owners of subjects whose share is nearly used.
+func (x *loans) notifyOwners(q *Query, a *Answer) {
 	m := x.l.member
 	if m.Far == nil || a.DecidedBy == ByFallback {
 		return
@@ -89,8 +90,8 @@ func (x *loans) seek(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && x.due(h.Subject, a.Now.Steady) {
-			x.tellOwner(q, h)
+		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && x.noticeDue(h.Subject, a.Now.Steady) {
+			x.notifyOwner(q, h)
 		}
 	}
 }
@@ -106,15 +107,16 @@ func anyShort(limits []LimitAnswer) bool {
 	return false
 }
 
-// tellOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends another.
-func (x *loans) tellOwner(q *Query, h *rules.Hit) {
+// notifyOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends
+// another.
+func (x *loans) notifyOwner(q *Query, h *rules.Hit) {
 	m := x.l.member
-	r := m.Ownership.Route(partitionOf(h.Subject.Hi))
-	here := r.Place == partitions.Held
+	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
+	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := named{version: x.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
+	n := subjectRef{version: x.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
 	if here {
 		x.borrow(&n)
 	} else {
@@ -123,14 +125,14 @@ func (x *loans) tellOwner(q *Query, h *rules.Hit) {
 }
 
 // borrow requests loans for those limits of an owned subject that are short. It does not wait for them.
-func (x *loans) borrow(n *named) {
+func (x *loans) borrow(n *subjectRef) {
 	m := x.l.member
 	if m.Far == nil {
 		return
 	}
 	now := x.l.clock.Now()
 	for _, d := range x.dividedLimits(n, now) {
-		if r := m.Ownership.Route(d.partition); r.Place == partitions.Held && m.Authority() {
+		if r := m.Ownership.Route(d.partition); r.Place == partitions.Here && m.Authority() {
 			x.borrowFor(n, &d, now)
 		}
 	}
@@ -138,45 +140,45 @@ func (x *loans) borrow(n *named) {
 
 // loan is a loan under way to a counter here.
 type loan struct {
-	request LoanRequest
-	region  string
-	to      divided
-	lineage uint64
-	sent    int64 // on the steady clock
-	debtor  *debtor
-	over    atomic.Bool
+	request  LoanRequest
+	region   string
+	to       divided
+	lineage  uint64
+	sent     int64 // on the steady clock
+	borrower *borrower
+	answered atomic.Bool
 }
 
 // borrowFor requests a loan for one limit, unless one is under way or no region has anything to lend.
-func (x *loans) borrowFor(n *named, d *divided, now algorithms.Now) {
+func (x *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
 	m := x.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
 	stand := x.l.table.Loans(now, d.key, &d.limit.Limit)
 	if !short(d.rule, d.limit, stand.Remaining) {
 		return
 	}
-	want := stand.Room(m.leases.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := stand.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = aim(d.limit) - stand.Remaining
 	}
 	if want < 1 {
 		return
 	}
-	if f.region, f.debtor = x.choose(d, stand.Window, now.Steady, m.Far); f.debtor == nil {
+	if f.region, f.borrower = x.choose(d, stand.Window, now.Steady, m.Far); f.borrower == nil {
 		return
 	}
-	f.request = LoanRequest{named: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
-	f.request.version = d.book.set.Version
-	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.arrived(f, body, err) })
+	f.request = LoanRequest{subjectRef: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
+	f.request.version = d.active.set.Version
+	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.handleReply(f, body, err) })
 }
 
 // choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
 // having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
 // choose returns no debtor if there is no region to ask, if a loan to the counter is already under way, or if too many loans
 // are.
-func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *debtor) {
-	shares := d.book.set.Division(d.rule, d.limit)
-	delete(shares, d.book.set.Shares().Region)
+func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
+	shares := d.active.set.Division(d.rule, d.limit)
+	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
 		if d.limit.Kind == algorithms.FixedWindow {
 			share = max(1, share)
@@ -186,8 +188,8 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 	})
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	c := x.debtor(d.key, window, steady)
-	if c.flying || x.flying >= maxLoans || steady < c.rest {
+	c := x.borrower(d.key, window, steady)
+	if c.flying || x.flying >= maxLoans || steady < c.restUntil {
 		return "", nil
 	}
 	most := int64(0)
@@ -201,7 +203,7 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 		}
 	}
 	if most == 0 {
-		c.rest = steady + int64(restPause)
+		c.restUntil = steady + int64(noLenderPause)
 		return "", nil
 	}
 	c.flying = true
@@ -209,18 +211,18 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 	return region, c
 }
 
-// debtor returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
-func (x *loans) debtor(k counters.Key, window, steady int64) *debtor {
+// borrower returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
+func (x *loans) borrower(k counters.Key, window, steady int64) *borrower {
 	c := x.known[k]
 	if c == nil {
-		if len(x.known) >= maxDebtors {
+		if len(x.known) >= maxBorrowers {
 			x.dropOne()
 		}
-		c = &debtor{window: window}
+		c = &borrower{window: window}
 		x.known[k] = c
 	}
 	if c.window != window {
-		c.window, c.from, c.rest = window, nil, 0
+		c.window, c.from, c.restUntil = window, nil, 0
 	}
 	c.used = steady
 	return c
@@ -241,13 +243,13 @@ func (x *loans) dropOne() {
 func (x *loans) sweep(steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.known, func(_ counters.Key, c *debtor) bool { return !c.flying && steady-c.used > int64(debtorLife) })
+	maps.DeleteFunc(x.known, func(_ counters.Key, c *borrower) bool { return !c.flying && steady-c.used > int64(borrowerLife) })
 	maps.DeleteFunc(x.away, func(_ string, until int64) bool { return steady > until })
 }
 
-// arrived handles the answer to a request for a loan, once.
-func (x *loans) arrived(f *loan, body []byte, err error) {
-	if !f.over.CompareAndSwap(false, true) {
+// handleReply handles the answer to a request for a loan, once.
+func (x *loans) handleReply(f *loan, body []byte, err error) {
+	if !f.answered.CompareAndSwap(false, true) {
 		return
 	}
 	m, now := x.l.member, x.l.clock.Now()
@@ -258,23 +260,23 @@ func (x *loans) arrived(f *loan, body []byte, err error) {
 	if err != nil {
 		m.figures.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		x.receive(f, &r, now)
+		x.creditLoan(f, &r, now)
 	}
-	x.learn(f, &r, err != nil, now.Steady)
+	x.recordAnswer(f, &r, err != nil, now.Steady)
 }
 
-// learn records what a region's answer, or its silence, means for the next choice.
-func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
+// recordAnswer records what a region's answer, or its silence, means for the next choice.
+func (x *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.flying--
-	f.debtor.flying = false
+	f.borrower.flying = false
 	if failed {
 		x.away[f.region] = steady + int64(awayPause)
 		return
 	}
 	delete(x.away, f.region)
-	if f.debtor.window != f.request.Window {
+	if f.borrower.window != f.request.Window {
 		return
 	}
 	heard := &lender{unused: r.unused}
@@ -293,18 +295,18 @@ func (x *loans) learn(f *loan, r *LoanReply, failed bool, steady int64) {
 	case r.status == loanNothing:
 		heard.unused = 0 // nor will there be any in this window
 	}
-	if f.debtor.from == nil {
-		f.debtor.from = make(map[string]*lender)
+	if f.borrower.from == nil {
+		f.borrower.from = make(map[string]*lender)
 	}
-	f.debtor.from[f.region] = heard
+	f.borrower.from[f.region] = heard
 }
 
-// receive puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
+// creditLoan puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
 // requested. For a token bucket it also leaves out what may have refilled at the lender since.
-func (x *loans) receive(f *loan, r *LoanReply, now algorithms.Now) {
+func (x *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
 	m := x.l.member
 	amount := min(r.Amount, f.request.Want)
-	d, ok := x.dividedLimit(&f.request.named, f.request.limit, now)
+	d, ok := x.dividedLimit(&f.request.subjectRef, f.request.limit, now)
 	if !ok || d.key != f.to.key || !m.Authority() {
 		m.figures.lost.Add(amount)
 		return
@@ -315,7 +317,7 @@ func (x *loans) receive(f *loan, r *LoanReply, now algorithms.Now) {
 		put = max(0, amount-lender.Drained(time.Duration(now.Steady-f.sent)))
 	}
 	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
-	out := m.leases.granted.Back(m.Boottime(), d.key.Hi, d.key.Lo)
+	out := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
 	n, err := x.l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
 	if err != nil {
 		n = 0
@@ -324,6 +326,6 @@ func (x *loans) receive(f *loan, r *LoanReply, now algorithms.Now) {
 	if n > 0 {
 		m.figures.borrowed.Add(1)
 		m.figures.borrowedUnits.Add(n)
-		m.leases.forget(forgetting{hi: d.key.Hi, room: true})
+		m.leases.forgetEverywhere(forgetMessage{hi: d.key.Hi, room: true})
 	}
 }

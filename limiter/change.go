@@ -55,17 +55,17 @@ func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
-	return l.do(ctx, &errand{hi: c.ops[0].Key.Hi, hops: c.hops, here: func() error {
-		if c.ticket = t; c.hops == 0 && t.idle() {
+	return l.doAtOwner(ctx, &ownerRequest{hi: c.ops[0].Key.Hi, hops: c.hops, here: func() error {
+		if c.ticket = t; c.hops == 0 && t.unneeded() {
 			c.ticket = nil
 		}
-		return c.here(l)
-	}, ask: func(to ring.NodeID) error {
+		return c.applyHere(l)
+	}, forward: func(to ring.NodeID) error {
 		next, list := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops}, results{}
 		if t != nil {
 			t.sent = true
 		}
-		if err := l.member.errand(ctx, to, MethodChange, &next, &list); err != nil {
+		if err := l.member.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
 		if !c.takeOver(list) {
@@ -75,11 +75,11 @@ func (c *change) apply(l *Limiter) error {
 	}})
 }
 
-// here carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut or
-// one of the errors of apply.
-func (c *change) here(l *Limiter) (err error) {
+// applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
+// or one of the errors of apply.
+func (c *change) applyHere(l *Limiter) (err error) {
 	if now := l.clock.Now(); c.verb == verbUsage {
-		err = c.look(l, now)
+		err = c.readUsage(l, now)
 	} else {
 		err = c.amend(l, now)
 	}
@@ -89,13 +89,13 @@ func (c *change) here(l *Limiter) (err error) {
 	case l.member != nil && !l.member.Authority():
 		return ErrNoOwner
 	case err == nil:
-		c.forget(l)
+		c.voidLeases(l)
 	}
 	return err
 }
 
-// look reads the usage into c. It fails with counters.ErrShut if a counter is not here.
-func (c *change) look(l *Limiter, now algorithms.Now) error {
+// readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not here.
+func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 	c.used = c.used[:0]
 	for i := range c.ops {
 		op := &c.ops[i]
@@ -108,8 +108,8 @@ func (c *change) look(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// forget voids the subject's leases and remembered refusals if c has made room: they would contradict it.
-func (c *change) forget(l *Limiter) {
+// voidLeases voids the subject's leases and remembered refusals if c has made room: they would contradict it.
+func (c *change) voidLeases(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	if l.member == nil || c.verb != verbReset && !(c.verb == verbAdjust && reward) {
 		return
@@ -118,7 +118,7 @@ func (c *change) forget(l *Limiter) {
 	if c.verb == verbReset {
 		l.member.leases.granted.Forget(hi)
 	}
-	l.member.leases.forget(forgetting{hi: hi})
+	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
 }
 
 // changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
@@ -147,20 +147,20 @@ func changeOf(v verb, u *Usage, cost int64) *change {
 	return c
 }
 
-// carryOut applies c, which was made from u, and writes the result into u.
-func (l *Limiter) carryOut(c *change, u *Usage) error {
+// applyChange applies c, which was made from u, and writes the result into u.
+func (l *Limiter) applyChange(c *change, u *Usage) error {
 	if len(c.ops) == 0 {
 		return nil
 	}
 	if err := c.apply(l); err != nil {
 		return fmt.Errorf("%s %q: %w", verbNames[c.verb], u.Rule.Name, err)
 	}
-	l.tell(u, c)
+	l.fillUsage(u, c)
 	return nil
 }
 
-// tell writes the result of c into u, from which c was made.
-func (l *Limiter) tell(u *Usage, c *change) {
+// fillUsage writes the result of c into u, from which c was made.
+func (l *Limiter) fillUsage(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -175,13 +175,13 @@ func (l *Limiter) tell(u *Usage, c *change) {
 	for i := range u.Limits {
 		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0], loans[1], loans[2:]
-			lu.widened()
+			lu.subtractLoans()
 		}
 	}
 }
 
-// widened subtracts from the usage of a fixed window the amount by which loans have widened it.
-func (u *LimitUsage) widened() {
+// subtractLoans subtracts from the usage of a fixed window the amount by which loans have widened it.
+func (u *LimitUsage) subtractLoans() {
 	share := u.Limit.Amount
 	switch {
 	case u.Limit.Kind != algorithms.FixedWindow:

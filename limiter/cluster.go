@@ -11,7 +11,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -20,8 +19,8 @@ import (
 const (
 	// checkTime bounds how long a check may take.
 	checkTime = 900 * time.Millisecond
-	// reserve is the part of checkTime left over when the check stops waiting for replies.
-	reserve = 20 * time.Millisecond
+	// replySlack is the part of checkTime left over when the check stops waiting for replies.
+	replySlack = 20 * time.Millisecond
 	// frozenTime bounds how long a check waits for partitions that are being handed over; it is part of checkTime.
 	frozenTime = 500 * time.Millisecond
 	// catchUpTime bounds how long a node that is behind waits for the rules or the ring that another node uses.
@@ -131,11 +130,11 @@ func (c *Cluster) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	Cluster
-	flights flights
-	visits  sync.Pool // holds *visit
-	figures tallies
-	leases  leases
-	loans   loans // loans between regions
+	flights    flights
+	servedAsks sync.Pool // holds *servedAsk
+	figures    tallies
+	leases     leases
+	loans      loans // loans between regions
 
 	serving chan struct{} // holds a token for each question being served in a goroutine
 	ctx     context.Context
@@ -162,7 +161,7 @@ func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
 	l := New(table, clock)
 	l.member = m
 	m.loans.init(l)
-	m.leases = leases{l, localcache.NewLeases(bound), grants.NewLedger(bound)}
+	m.leases = leases{l, localcache.NewLeases(bound), localcache.NewLeaseLedger(bound)}
 	m.done.Go(m.leases.tend)
 	return l, nil
 }
@@ -191,8 +190,8 @@ func (l *Limiter) Close() error {
 	return nil
 }
 
-// place returns how many nodes divide limits among themselves, and this node's rank among them (−1 if it has none).
-func (m *member) place() (nodes, rank int) {
+// rankInRing returns how many nodes divide limits among themselves, and this node's rank among them (−1 if it has none).
+func (m *member) rankInRing() (nodes, rank int) {
 	t := m.Ring()
 	if t == nil {
 		return 0, -1

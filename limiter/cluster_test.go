@@ -511,8 +511,8 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if w.nodes[0].start(&q, a) {
 			t.Fatal("decided at once")
 		}
-		asked := a.scratch.journey.asks[0]
-		asked.until = time.Now()
+		asked := a.scratch.cluster.asks[0]
+		asked.deadline = time.Now()
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
@@ -524,7 +524,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 	})
 }
 
-// A gift of another lineage, or of another process's clock, is dropped.
+// A refund of another lineage, or of another process's clock, is dropped.
 func TestGiftsAreLooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
@@ -538,13 +538,13 @@ func TestGiftsAreLooked(t *testing.T) {
 			gift debit
 			want int64
 		}{
-			{"another process", debit{process: n.process + 1, lineage: lineage}, 5},
-			{"another lineage", debit{process: n.process, lineage: lineage + 1}, 5},
-			{"no lineage", debit{process: n.process, lineage: 0}, 5},
-			{"as it was taken", debit{process: n.process, lineage: lineage}, 0},
+			{"another process", debit{incarnation: n.incarnation + 1, lineage: lineage}, 5},
+			{"another lineage", debit{incarnation: n.incarnation, lineage: lineage + 1}, 5},
+			{"no lineage", debit{incarnation: n.incarnation, lineage: 0}, 5},
+			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
 			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodGive, wire.Encode(nil, &gifts{[]gift{{debit: tt.gift}}}), &worldAnswer{})
+			n.ServeFor(w.nodes[0].id, MethodGive, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}

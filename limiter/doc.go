@@ -8,21 +8,21 @@
 // # In a cluster
 //
 // [New] makes a standalone node, [Join] a member of a cluster. A check whose partitions are all decided here is a single Take,
-// with authority checked before and after it. Any other check is a journey (journey.go). It routes each subject once: here, to
-// a lease, to another node, or to this node alone. What this node decides comes first. Then all the other nodes are asked at
-// once, one message each, and each decides its group all or nothing. Every subject gets a ruling: how it was decided, and how
-// to undo that. If one subject is refused, the others give back what they took: once, in a message without a reply, with the
-// lineage it was taken in (gift.go).
+// with authority checked before and after it. Any other check is a cluster check (clustercheck.go). It routes each subject
+// once: here, to a lease, to another node, or to this node alone. What this node decides comes first. Then all the other nodes
+// are asked at once, one message each, and each decides its group all or nothing. Every subject gets a decision: how it was
+// made, and how to undo that. If one subject is refused, the others give back what they took: once, in a message without a
+// reply, with the lineage it was taken in (refund.go).
 //
 // Before another node is asked, the subject's lease is spent, and a refusal that its owner made a moment ago is repeated
-// (package localcache). Questions carry wishes for leases; answers carry the leases that the owner debited (package grants).
+// (package localcache). Questions carry requests for leases; answers carry the leases that the owner debited.
 // When a lease ends, what is left of it goes back the same way as a check's cost.
 //
-// If a node can't be asked, the next one on the subject's trail is (route.go): the node that the first one named, the other end
+// If a node can't be asked, the subject's next candidate is (route.go): the node that the first one named, the other end
 // of a hand-off, then the standby, which passes the question on or acts, and in the end this node alone, by `on_partition`. A
 // check waits, without polling, for a partition that is being handed over. It also waits for a node that is slow but not
 // silent: a loaded cluster must not admit more than an idle one. A check takes at most 900 ms. Changes of counters,
-// settlements, and reservations with an id are errands along the same trail (remote.go).
+// settlements, and reservations with an id go to the owner in the same order (remote.go).
 //
 // Identical checks on their way to one node share a message. Messages carry the limits themselves, so owner and asker use the
 // same version of the rules: the asker's, once it has had a chance to catch up. Each message has one Code method, which both

@@ -12,10 +12,10 @@ import (
 // uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`: the owner may be back by then.
 const uncountedRetry = time.Second
 
-// alone decides subjects on this node alone: those of `consistency: local` rules (by is ByOwner), and those in fallback.
-func (c *journey) alone(list []int, by DecidedBy) {
+// decideAlone decides subjects on this node alone: those of `consistency: local` rules (by is ByOwner), and those in fallback.
+func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.member
-	nodes, rank := m.place()
+	nodes, rank := m.rankInRing()
 	start, refused := len(c.private), false
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -29,7 +29,7 @@ func (c *journey) alone(list []int, by DecidedBy) {
 		ops := c.ops(s)
 		for j := range ops {
 			op := ops[j]
-			counted := c.divide(&op, mode, nodes, rank)
+			counted := c.applyShare(&op, mode, nodes, rank)
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && !op.Decision.Allowed && !op.Shadow
 			if !counted {
@@ -46,7 +46,7 @@ func (c *journey) alone(list []int, by DecidedBy) {
 		admitted = m.Private.Take(c.now, taken) == counters.Admitted
 	}
 	for _, i := range list {
-		c.tell(&c.subjects[i])
+		c.copyDecisions(&c.subjects[i])
 	}
 	if admitted && by == ByFallback {
 		admitted = c.owe(list)
@@ -54,15 +54,15 @@ func (c *journey) alone(list []int, by DecidedBy) {
 	}
 	for _, i := range list {
 		s := &c.subjects[i]
-		c.rule(s, by, admitted, undoAlone)
+		c.markDecided(s, by, admitted, undoAlone)
 		s.when = c.now
 		s.withdrawn = !admitted && !refused && !undone // if owe refused, Remaining already includes the cost
 	}
 	c.refused = c.refused || !admitted
 }
 
-// divide replaces op's limit by this node's part of it. It returns false, with op decided, if nothing needs counting.
-func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+// applyShare replaces op's limit by this node's part of it. It returns false, with op decided, if nothing needs counting.
+func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // a block is not divided: it holds in full on this node
 	}
@@ -81,7 +81,7 @@ func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank in
 	}
 	share, ok := localcache.Scaled(op.Limit, nodes, rank)
 	if !ok {
-		op.Decision = localcache.Nothing(op.Limit, c.now, op.Cost)
+		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 		return false
 	}
 	c.shares = append(c.shares, share) // if the slice moves, earlier ops still point into the old array
@@ -89,26 +89,26 @@ func (c *journey) divide(op *counters.Op, mode rules.OnPartition, nodes, rank in
 	return true
 }
 
-// tell copies the private counters' decisions into s's ops.
-func (c *journey) tell(s *subject) {
+// copyDecisions copies the private counters' decisions into s's ops.
+func (c *clusterCheck) copyDecisions(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		op, counted := &ops[j], &c.private[s.private+j]
 		if uncounted(op, counted) {
-			continue // divide has decided it
+			continue // applyShare has decided it
 		}
-		op.Decision, op.Full = localcache.Told(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
+		op.Decision, op.Full = localcache.Unscaled(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
 	}
 }
 
-// uncounted reports whether divide has decided op; counted is the op that stands for it in journey.private.
+// uncounted reports whether applyShare has decided op; counted is the op that stands for it in clusterCheck.private.
 func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
 
 // owe records what the private counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
 // used up, owe returns false, and everything taken is put back.
-func (c *journey) owe(list []int) bool {
+func (c *clusterCheck) owe(list []int) bool {
 	m := c.limiter.member
 	c.local = c.local[:0]
 	for _, i := range list {
@@ -133,7 +133,7 @@ func (c *journey) owe(list []int) bool {
 		for j := range ops {
 			op, counted := &ops[j], &c.private[s.private+j]
 			if !uncounted(op, counted) {
-				c.within(op, &asked[0], verdict == counters.Admitted)
+				c.narrow(op, &asked[0], verdict == counters.Admitted)
 				admitted = admitted && (op.Decision.Allowed || op.Shadow)
 				asked = asked[1:]
 			}
@@ -147,8 +147,8 @@ func (c *journey) owe(list []int) bool {
 			if c.peek || !took(counted) || admitted && ops[j].Decision.Allowed {
 				continue
 			}
-			if c.giveAlone(counted, c.now); admitted {
-				counted.Decision.Allowed = false // so that undoAlone skips it
+			if c.putBackAlone(counted, c.now); admitted {
+				counted.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
 	}
@@ -158,35 +158,35 @@ func (c *journey) owe(list []int) bool {
 	return admitted
 }
 
-// giveAlone puts what op took back into the private counters.
-func (c *journey) giveAlone(op *counters.Op, at algorithms.Now) {
+// putBackAlone puts what op took back into the private counters.
+func (c *clusterCheck) putBackAlone(op *counters.Op, at algorithms.Now) {
 	_ = c.limiter.member.Private.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
-// within narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
+// narrow narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
 // left as if the cost had been taken.
-func (c *journey) within(op, asked *counters.Op, admitted bool) {
+func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {
 	case !d.Allowed:
 	case asked.Cost == 0 && d.Remaining < op.Cost: // a peek
-		d = localcache.Nothing(op.Limit, c.now, op.Cost)
+		d = localcache.NoShare(op.Limit, c.now, op.Cost)
 	case asked.Cost == 0 || !admitted:
 		d.Remaining -= op.Cost
 	}
 	if op.Decision.Allowed && !d.Allowed {
-		op.Decision, op.Full = localcache.Told(d, op.Limit, c.now, op.Cost), asked.Full
+		op.Decision, op.Full = localcache.Unscaled(d, op.Limit, c.now, op.Cost), asked.Full
 	}
 	op.Decision.Remaining = max(0, min(op.Decision.Remaining, d.Remaining))
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// undoAlone gives s's cost back to the private counters and takes back the debt recorded for it.
-func (c *journey) undoAlone(s *subject) {
+// rollBackAlone gives s's cost back to the private counters and takes back the debt recorded for it.
+func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if counted := &c.private[s.private+j]; took(counted) {
-			if c.giveAlone(counted, s.when); s.by == ByFallback {
+			if c.putBackAlone(counted, s.when); s.by == ByFallback {
 				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
 			}
 		}

@@ -18,15 +18,15 @@ const (
 	maxShared = 16
 )
 
-// named is a subject identified by names: the body of MethodBorrow and of MethodShare.
-type named struct {
+// subjectRef is a subject identified by names: the body of MethodBorrow and of MethodShare.
+type subjectRef struct {
 	version int64 // of the sender's rules
 	Rule    string
 	Key     []string
 }
 
 // Code implements wire.Message.
-func (n *named) Code(c *wire.Coder) {
+func (n *subjectRef) Code(c *wire.Coder) {
 	wire.Number(c, &n.version, maxVersion)
 	c.Text(&n.Rule, maxRuleBytes)
 	c.Texts(&n.Key, maxNamedKey, maxValueBytes)
@@ -34,7 +34,7 @@ func (n *named) Code(c *wire.Coder) {
 
 // LoanRequest asks another region for a loan: the body of MethodLend.
 type LoanRequest struct {
-	named
+	subjectRef
 	limit  uint64 // rules.Limit.ID
 	Window int64  // number of the window; zero for a bucket
 	Want   int64  // units
@@ -42,7 +42,7 @@ type LoanRequest struct {
 
 // Code implements wire.Message.
 func (r *LoanRequest) Code(c *wire.Coder) {
-	r.named.Code(c)
+	r.subjectRef.Code(c)
 	wire.Fixed(c, &r.limit)
 	wire.Varint(c, &r.Window)
 	wire.Number(c, &r.Want, algorithms.MaxAmount)

@@ -18,11 +18,11 @@ func read[T any, M interface {
 
 // A message is read as it was written.
 func TestFarMessages(t *testing.T) {
-	n := named{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
-	if have, err := read[named](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {
+	n := subjectRef{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
+	if have, err := read[subjectRef](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {
 		t.Errorf("have %+v, %v", have, err)
 	}
-	r := LoanRequest{named: n, limit: 1 << 63, Window: -3, Want: algorithms.MaxAmount}
+	r := LoanRequest{subjectRef: n, limit: 1 << 63, Window: -3, Want: algorithms.MaxAmount}
 	if have, err := read[LoanRequest](wire.Encode(nil, &r)); err != nil || !reflect.DeepEqual(have, r) {
 		t.Errorf("have %+v, %v", have, err)
 	}
@@ -39,15 +39,15 @@ func TestFarMessages(t *testing.T) {
 
 // An invalid message is rejected, whatever length it claims.
 func TestBadFarMessages(t *testing.T) {
-	long := named{Rule: strings.Repeat("r", maxRuleBytes+1)}
-	wide := named{Key: make([]string, maxNamedKey+1)}
-	deep := named{Key: []string{strings.Repeat("v", maxValueBytes+1)}}
-	for name, n := range map[string]named{"rule": long, "key": wide, "value": deep} {
-		if have, err := read[named](wire.Encode(nil, &n)); err == nil {
+	long := subjectRef{Rule: strings.Repeat("r", maxRuleBytes+1)}
+	wide := subjectRef{Key: make([]string, maxNamedKey+1)}
+	deep := subjectRef{Key: []string{strings.Repeat("v", maxValueBytes+1)}}
+	for name, n := range map[string]subjectRef{"rule": long, "key": wide, "value": deep} {
+		if have, err := read[subjectRef](wire.Encode(nil, &n)); err == nil {
 			t.Errorf("%s: have %+v", name, have)
 		}
 	}
-	good := wire.Encode(nil, &LoanRequest{named: named{Rule: "r", Key: []string{"x"}}, Want: 1})
+	good := wire.Encode(nil, &LoanRequest{subjectRef: subjectRef{Rule: "r", Key: []string{"x"}}, Want: 1})
 	for i := range good {
 		if have, err := read[LoanRequest](good[:i]); err == nil {
 			t.Errorf("cut at %d: have %+v", i, have)
@@ -70,7 +70,7 @@ func TestBadFarMessages(t *testing.T) {
 }
 
 func FuzzFarMessages(f *testing.F) {
-	f.Add(wire.Encode(nil, &LoanRequest{named: named{version: 1, Rule: "r", Key: []string{"x"}}, limit: 5, Window: 9, Want: 1}))
+	f.Add(wire.Encode(nil, &LoanRequest{subjectRef: subjectRef{version: 1, Rule: "r", Key: []string{"x"}}, limit: 5, Window: 9, Want: 1}))
 	f.Add(wire.Encode(nil, &LoanReply{status: loanMade, Amount: 1, unused: 2, rate: 3}))
 	f.Add(wire.Encode(nil, &shareReply{[]ShareUsage{{id: 1, Share: 2, Used: 3, Lent: 4, Borrowed: 5, Remaining: 6}}}))
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -90,6 +90,6 @@ func FuzzFarMessages(f *testing.F) {
 				t.Errorf("have %+v, then %+v, %v", list, again, err)
 			}
 		}
-		_, _ = read[named](body)
+		_, _ = read[subjectRef](body)
 	})
 }

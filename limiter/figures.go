@@ -44,6 +44,13 @@ var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1
 func (l *Limiter) Figures(s figures.Sink) {
 	for _, r := range l.Stats() {
 		r.show(s)
+		if r.Rule == "" {
+			unmatched := int64(0)
+			for decision := range r.Checks {
+				unmatched += r.Checks[decision][ByNone]
+			}
+			s.Count("unmatched_total", "Checks that no rule matched, and no list: decided by `default`.", unmatched)
+		}
 	}
 	if l.member == nil {
 		return

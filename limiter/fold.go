@@ -1,13 +1,15 @@
 package limiter
 
+import "github.com/rlnode/rlnode/ring"
+
 // fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
 // It reports whether the check is decided.
-func (c *journey) fold() bool {
+func (c *clusterCheck) fold() bool {
 	a := c.answer
 	switch {
 	case c.refused:
-		c.giveBack()
-		c.leaveOut()
+		c.rollBack()
+		c.dropUndecided()
 	case c.decided < len(c.subjects):
 		return false
 	}
@@ -16,9 +18,9 @@ func (c *journey) fold() bool {
 	return true
 }
 
-// leaveOut removes the undecided subjects from the answer to a refused check. The others are rolled back, so it reports them as
-// never charged.
-func (c *journey) leaveOut() {
+// dropUndecided removes the undecided subjects from the answer to a refused check. The others are rolled back, so it reports
+// them as never charged.
+func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
 	hits, ops, limits := k.match.Hits[:0], k.ops[:0], a.Limits[:0]
@@ -43,8 +45,8 @@ func (c *journey) leaveOut() {
 	k.match.Hits, k.ops, a.Limits = hits, ops, limits
 }
 
-// giveBack gives back everything that was taken.
-func (c *journey) giveBack() {
+// rollBack gives back everything that was taken.
+func (c *clusterCheck) rollBack() {
 	l := c.limiter
 	for i := range c.subjects {
 		s := &c.subjects[i]
@@ -53,22 +55,22 @@ func (c *journey) giveBack() {
 		}
 		switch s.undo {
 		case undoHere:
-			c.giveHere(s)
+			c.rollBackHere(s)
 		case undoAlone:
-			c.undoAlone(s)
+			c.rollBackAlone(s)
 		case undoLease:
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
-			s.from.undo(l)
+			s.from.rollBack(l)
 			s.from.admitted = false // so that its other subjects don't give it back again
 		}
 	}
 }
 
-// giveHere gives s's cost back to the counters here, if they are still the ones it came from.
-func (c *journey) giveHere(s *subject) {
+// rollBackHere gives s's cost back to the counters here, if they are still the ones it came from.
+func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
-	if l.member.Ownership.Lineage(partitionOf(s.hi)) != s.lineage {
+	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {
 		return
 	}
 	ops := c.ops(s)

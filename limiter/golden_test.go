@@ -25,7 +25,7 @@ func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
 	taken := debit{
-		hi: 1, lineage: 2, process: 3, steady: 4, when: []int64{7},
+		hi: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
 		ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limit, Cost: 6}},
 	}
 	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
@@ -37,24 +37,26 @@ func TestGolden(t *testing.T) {
 	messages := []goldenMessage{
 		{"question", someQuestion().appendBody(someQuestion().appendHead(nil)), func(b []byte) error { return new(question).read(b) }},
 		{"reply", someReply().append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
-		{"not-mine", (&reply{status: notMine, revision: 5, version: 1}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
-		{"gifts", wire.Encode(nil, someGifts()), func(b []byte) error { return wire.Decode(b, new(gifts), "gifts") }},
+		{"not-mine", (&reply{status: notOwner, revision: 5, version: 1}).append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
+		{"gifts", wire.Encode(nil, someRefunds()), func(b []byte) error { return wire.Decode(b, new(refundList), "gifts") }},
 		{"reservation", []byte(reservation.id(key)), func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
-		message("named", &named{version: 7, Rule: "r", Key: []string{"a", "b"}}),
-		message("loan-request", &LoanRequest{named: named{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
+		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
+		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
-		message("forgetting", &forgetting{hi: 1, room: true}),
+		message("forgetting", &forgetMessage{hi: 1, room: true}),
 		message("change", someChange()),
 		message("results", &results{{used: 5}}),
-		message("settling", &settling{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
+		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
 		message("reserve", &reserveRequest{
 			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
 		}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
-		message("activity", &NodeActivity{Process: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
+		message("recent", &recentList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900, Recent: 3}}}),
+		message("history", &NodeHistory{Steps: []StepCounts{{Number: 60_000_000, Checks: counts}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

@@ -1,24 +1,26 @@
 package limiter
 
 import (
+	"math"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 )
 
-// grantFor grants the wishes of v's question as far as the limits allow. It debits each grant first.
-func (x *leases) grantFor(v *visit, now algorithms.Now) {
+// grantFor grants the requests of v's question as far as the limits allow. It debits each grant first.
+func (x *leases) grantFor(v *servedAsk, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, x.l.member
 	last := len(r.admitted) - 1
-	if len(q.wishes) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
+	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
-	nodes, _ := m.place()
+	nodes, _ := m.rankInRing()
 	results := r.results[last*len(q.ops):]
-	for i := range q.wishes {
-		w := &q.wishes[i]
+	for i := range q.requests {
+		w := &q.requests[i]
 		at, subject := findSubject(q.ops, w.hi)
 		ops := q.ops[at : at+len(w.Want)]
 		for j := range ops {
@@ -32,10 +34,10 @@ func (x *leases) grantFor(v *visit, now algorithms.Now) {
 	}
 }
 
-// grant grants one wish, and reports whether it did.
-func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage uint64, nodes int) (granted, bool) {
+// grant grants one request, and reports whether it did.
+func (x *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := x.l.member
-	g := granted{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
+	g := leaseGrant{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
@@ -45,7 +47,7 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := grants.Request{Holder: w.holder, Lineage: lineage, Mine: w.Process == x.l.process, Wish: &w.Wish, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == x.l.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = x.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
@@ -58,8 +60,75 @@ func (x *leases) grant(now algorithms.Now, w *wish, ops []counters.Op, lineage u
 	return g, g.ID != 0
 }
 
-// forget makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL anyway.
-func (x *leases) forget(f forgetting) {
+// forgetEverywhere makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL
+// anyway.
+func (x *leases) forgetEverywhere(f forgetMessage) {
 	x.held.Forget(x.l.member.Boottime(), f.hi, f.room)
 	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
+}
+
+// leaseRequest asks for a lease on one of a question's subjects.
+type leaseRequest struct {
+	hi     uint64 // Key.Hi of the subject
+	holder ring.NodeID
+	localcache.LeaseRequest
+}
+
+// leaseGrant is a lease granted in a reply.
+type leaseGrant struct {
+	hi uint64 // Key.Hi of the subject
+	localcache.Grant
+}
+
+const (
+	// maxHeldGrants bounds the grants of one subject that a node may hold.
+	maxHeldGrants = 2
+	// leastLeaseRequest and leastGrant are the least sizes of a request and a grant, in bytes.
+	leastLeaseRequest = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
+	leastGrant        = 8 + 1 + 1 + 2 + 2
+)
+
+func (w *leaseRequest) code(c *wire.Coder) {
+	t := &w.Terms
+	wire.Fixed(c, &w.hi)
+	c.Raw(w.holder[:])
+	c.Float(&t.Threshold)
+	c.Float(&t.Idle)
+	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
+	wire.Fixed(c, &w.Incarnation)
+	wire.Number(c, &w.Seen, math.MaxInt64)
+	codeAmounts(c, &w.Want, math.MaxInt64)
+	wire.List(c, &w.Held, maxHeldGrants, 2, func(h *localcache.HeldGrant) {
+		wire.Number(c, &h.ID, math.MaxInt64)
+		codeAmounts(c, &h.Left, math.MaxInt64)
+		c.Require(len(h.Left) == len(w.Want))
+	})
+	// Written so that NaN fails too.
+	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(w.Want) > 0)
+}
+
+func (g *leaseGrant) code(c *wire.Coder) {
+	wire.Fixed(c, &g.hi)
+	wire.Number(c, &g.ID, math.MaxInt64)
+	wire.Number(c, &g.EndsIn, int64(localcache.MaxTTL))
+	codeAmounts(c, &g.Amounts, algorithms.MaxAmount)
+	wire.List(c, &g.Windows, maxSubjectOps, 1, func(n *int64) { wire.Varint(c, n) })
+	c.Require(g.ID != 0 && len(g.Amounts) > 0 && len(g.Windows) == len(g.Amounts))
+}
+
+// codeAmounts writes or reads a number of units for each limit of a subject.
+func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
+	wire.List(c, list, maxSubjectOps, 1, func(n *int64) { wire.Number(c, n, most) })
+}
+
+// forgetMessage is the body of MethodForget.
+type forgetMessage struct {
+	hi   uint64 // Key.Hi of the subject
+	room bool   // there is room again: forget only refusals, not leases
+}
+
+// Code implements wire.Message.
+func (f *forgetMessage) Code(c *wire.Coder) {
+	wire.Fixed(c, &f.hi)
+	c.Bool(&f.room)
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/limiter/grants"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -14,7 +13,7 @@ import (
 type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
-	granted *grants.Ledger
+	granted *localcache.LeaseLedger
 }
 
 // termsOf returns the terms of leases for a hit's subject; none if it takes no leases.
@@ -59,10 +58,10 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 		return
 	}
 	// No check waits for it. If the answer is lost, so is the quota.
-	a := &ask{to: owner, owner: owner, until: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
-	a.q.flags, a.q.version = flagLast, x.l.version()
-	a.q.revision = m.Ownership.Route(partitionOf(ops[0].Key.Hi)).Revision
+	a.q.flags, a.q.version = flagIgnoreNewer, x.l.version()
+	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
@@ -70,8 +69,8 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	a.dispatch(x.l, false)
 }
 
-// wish adds to a message's head the leases that this node wants of asks' subjects.
-func (x *leases) wish(head *question, asks []*ask) {
+// addRequests adds to a message's head the leases that this node wants of asks' subjects.
+func (x *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
 		return
@@ -79,15 +78,15 @@ func (x *leases) wish(head *question, asks []*ask) {
 	at, first := x.l.member.Boottime(), 0
 	for subject := range a.terms {
 		n := subjectOps(a.q.ops[first:])
-		if w, ok := x.held.Wish(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.wishes = append(head.wishes, wish{hi: a.q.ops[first].Key.Hi, holder: x.l.member.Self, Wish: w})
+		if w, ok := x.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: x.l.member.Self, LeaseRequest: w})
 		}
 		first += n
 	}
 }
 
-// learn takes over the leases and refusals in the reply to asks.
-func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
+// takeReply takes over the leases and refusals in the reply to asks.
+func (x *leases) takeReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], x.l.member
 	if a.terms == nil {
 		return
@@ -120,7 +119,7 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 				g = r.grants[i].Grant
 			}
 		}
-		from := localcache.Source{Owner: r.decider, Process: r.process, Lineage: r.lineages[subject]}
+		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lineages[subject]}
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
 			x.held.Admitted(sent, at, from, ops, g, a.renewal)
@@ -131,8 +130,8 @@ func (x *leases) learn(asks []*ask, sent time.Duration, r *reply, err error) {
 	}
 }
 
-// decide answers queued asks from a lease that arrived meanwhile. It returns the rest.
-func (x *leases) decide(asks []*ask) []*ask {
+// decideQueued answers queued asks from a lease that arrived meanwhile. It returns the rest.
+func (x *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
 		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
@@ -161,7 +160,7 @@ func (x *leases) tend() {
 	for {
 		at := m.Boottime()
 		ended = x.held.Ended(at, ended[:0])
-		x.give(ended)
+		x.returnEnded(ended)
 		x.granted.Sweep(at)
 		m.loans.sweep(x.l.clock.Now().Steady)
 		timer := time.NewTimer(min(max(x.held.Next()-m.Boottime(), leastPause), ledgerPause))
@@ -186,15 +185,15 @@ const (
 	ledgerPause = 10 * time.Second
 )
 
-// give gives back what is left of ended leases.
-func (x *leases) give(ended []localcache.Ended) {
-	var list []gift
+// returnEnded gives back what is left of ended leases.
+func (x *leases) returnEnded(ended []localcache.Ended) {
+	var list []refund
 	for i := range ended {
 		e := &ended[i]
-		d := debit{hi: e.Ops[0].Key.Hi, process: e.Source.Process, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
-		list = append(list, gift{debit: d, grant: e.Grant})
+		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
+		list = append(list, refund{debit: d, grant: e.Grant})
 	}
-	x.l.giveBack(list)
+	x.l.refund(list)
 }
 
 // UseLeases sets whether this node leases from other nodes. With false, because the node is leaving, it gives back all its
@@ -205,6 +204,6 @@ func (l *Limiter) UseLeases(yes bool) {
 		return
 	}
 	at := m.Boottime()
-	m.leases.held.Use(at, yes)
-	m.leases.give(m.leases.held.Ended(at, nil))
+	m.leases.held.Enable(at, yes)
+	m.leases.returnEnded(m.leases.held.Ended(at, nil))
 }

@@ -237,15 +237,15 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := partitionOf(u.Hash.Hi)
+		p := ring.PartitionOf(u.Hash.Hi)
 		w.change(func() { w.place[p].frozen = true })
-		list := make([]gift, maxGifts)
+		list := make([]refund, maxRefunds)
 		for i := range list {
 			op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: 1}, Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = gift{debit: debit{hi: op.Key.Hi, process: 1, lineage: 1, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
+			list[i] = refund{debit: debit{hi: op.Key.Hi, incarnation: 1, lineage: 1, ops: []counters.Op{op}, when: []int64{0}}, grant: uint64(i + 1)}
 		}
 		for range 4 {
-			owner.giveBack(list)
+			owner.refund(list)
 		}
 		if n := len(owner.member.serving); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)

@@ -47,15 +47,15 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	d, ok := x.dividedLimit(&r.named, r.limit, x.l.clock.Now())
+	d, ok := x.dividedLimit(&r.subjectRef, r.limit, x.l.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
 	}
 	route := m.Ownership.Route(d.partition)
 	switch {
-	case passed || route.Place == partitions.Held:
-		x.answer(&r, to)
+	case passed || route.Place == partitions.Here:
+		x.lendLater(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
 			if err != nil {
@@ -71,9 +71,9 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 
 func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// answer answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
+// lendLater answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
 // nothing.
-func (x *loans) answer(r *LoanRequest, to Answerer) {
+func (x *loans) lendLater(r *LoanRequest, to Answerer) {
 	m := x.l.member
 	if x.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer x.lending.Add(-1)
@@ -89,7 +89,7 @@ func (x *loans) answer(r *LoanRequest, to Answerer) {
 // unconfirmed loan if possible.
 func (x *loans) lend(r *LoanRequest) LoanReply {
 	m, now := x.l.member, x.l.clock.Now()
-	d, ok := x.dividedLimit(&r.named, r.limit, now)
+	d, ok := x.dividedLimit(&r.subjectRef, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
@@ -97,11 +97,11 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
 		return LoanReply{status: loanLater}
 	}
-	n, stand, err := x.debit(&d, now, r.Window, r.Want)
+	n, stand, err := x.debitLoan(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
 	// In the first moment of a window, and while a version is not yet recorded, this region uses less than its share in the
 	// window. It may have something to lend after that.
-	share := d.book.set.Division(d.rule, d.limit)[d.book.set.Shares().Region]
+	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:
 		return LoanReply{status: loanLater}
@@ -126,8 +126,8 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	return reply
 }
 
-// debit debits a loan and returns its size.
-func (x *loans) debit(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+// debitLoan debits a loan and returns its size.
+func (x *loans) debitLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
 	n, stand, err := x.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		x.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })

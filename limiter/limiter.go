@@ -17,16 +17,18 @@ import (
 
 // Limiter decides checks. All methods may be called concurrently.
 type Limiter struct {
-	table   *counters.Table
-	clock   *Clock
-	inForce atomic.Pointer[book]
-	top     *top
-	answers atomic.Uint32 // number of Answers seen so far; see stripes
-	member  *member       // nil for a standalone node
-	process uint64        // random; identifies this process's counts and readings of its clock
-	began   time.Time
-	rounds  rounds
-	meter   Meter // counts admitted cost for billing; may be nil
+	table       *counters.Table
+	clock       *Clock
+	inForce     atomic.Pointer[activeRules]
+	top         *top
+	answers     atomic.Uint32 // number of Answers seen so far; see stripes
+	member      *member       // nil for a standalone node
+	incarnation uint64        // random; identifies this process's counts and readings of its clock
+	began       time.Time
+	rounds      rounds[NodeActivity]
+	history     history
+	histories   rounds[NodeHistory]
+	meter       Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests
@@ -36,8 +38,8 @@ type Limiter struct {
 	opened rules.Opened
 }
 
-// book is a version of the rules together with the figures of its rules.
-type book struct {
+// activeRules is a version of the rules together with the figures of its rules.
+type activeRules struct {
 	set     *rules.Set
 	stats   []*ruleStats // by Rule.Index
 	whole   *ruleStats   // whole checks by decision, however many rules applied
@@ -53,8 +55,8 @@ type book struct {
 // New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
 // rules. If clock is nil, only the methods that take the time as an argument may be called.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, top: newTop(), process: mathrand.Uint64(), began: time.Now()}
-	l.reservations.l, l.requests.under = l, make(map[counters.Key]chan struct{})
+	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), began: time.Now()}
+	l.reservations.l, l.requests.deciding = l, make(map[counters.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.ownKey[:]) // never fails
 	return l
 }
@@ -66,8 +68,8 @@ func (l *Limiter) Use(set *rules.Set) {
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.opened.Note(set, l.authorityAt())
-	next := &book{set: set, whole: &ruleStats{}, monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
-	next.divide()
+	next := &activeRules{set: set, whole: &ruleStats{}, monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
+	next.noteShares()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
 		for i, r := range old.set.Rules {
@@ -160,36 +162,36 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	if b.global || b.steps != nil {
 		b.enforce(m, now.Wall)
 	}
-	a.ask(q)
+	a.listCounters(q)
 	return false, nil
 }
 
 // start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
 // questions and leaves the rest to finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
-	s, powerless := &a.scratch, false
+	s, unauthorized := &a.scratch, false
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
-		verdict, powerful := l.take(a.Now, s.ops, q.Peek)
+		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peek)
 		if verdict != counters.Shut {
 			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
 			a.conclude()
 			return true
 		}
-		powerless = !powerful
+		unauthorized = !authorized
 	}
-	if s.journey == nil {
-		s.journey = &journey{}
+	if s.cluster == nil {
+		s.cluster = &clusterCheck{}
 	}
-	c := s.journey
-	c.limiter, c.answer, c.book, c.now, c.peek, c.last = l, a, s.book, a.Now, q.Peek, false
-	c.until, c.thaw = time.Time{}, time.Time{}
-	c.begin(powerless)
+	c := s.cluster
+	c.limiter, c.answer, c.active, c.now, c.peek, c.ignoreNewer = l, a, s.active, a.Now, q.Peek, false
+	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
+	c.begin(unauthorized)
 	return len(c.asks) == 0 && c.fold()
 }
 
-// take decides ops from the counters here, as their owner. It checks authority before and after. Without authority the verdict
-// is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
-func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, powerful bool) {
+// takeAsOwner decides ops from the counters here, as their owner. It checks authority before and after. Without authority the
+// verdict is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
+func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
 	m := l.member
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
@@ -205,33 +207,33 @@ func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) (verdic
 	case !m.Authority():
 		return counters.Shut, false
 	case verdict != counters.Shut:
-		m.record(ByOwner, ops, began, 1)
+		m.recordDecision(ByOwner, ops, began, 1)
 	}
 	return verdict, true
 }
 
 // finish completes a check that start left under way. It waits for replies, and asks again, until the check is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
-	c := a.scratch.journey
+	c := a.scratch.cluster
 	for {
 		c.collect()
-		if c.behind > 0 && !c.last { // decide it again, by the newer rules
-			c.giveBack()
+		if c.behind > 0 && !c.ignoreNewer { // decide it again, by the newer rules
+			c.rollBack()
 			l.catchUp(l.member.ctx, 0, c.behind)
-			c.now, c.last = l.clock.Now(), true
+			c.now, c.ignoreNewer = l.clock.Now(), true
 			if over, err := l.prepare(c.now, q, a); err != nil {
 				return err
 			} else if over {
 				break
 			}
-			c.book = a.scratch.book
+			c.active = a.scratch.active
 			c.begin(false)
 			continue
 		}
 		if c.fold() {
 			break
 		}
-		c.decide()
+		c.advance()
 	}
 	l.count(q, a)
 	return nil
@@ -242,33 +244,33 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 }
 
 // begin clears a for a new check.
-func (a *Answer) begin(b *book, now algorithms.Now) {
+func (a *Answer) begin(b *activeRules, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
-	a.scratch.book, a.scratch.local = b, false
+	a.scratch.active, a.scratch.local = b, false
 	a.scratch.blocks = false
 	a.Limits, a.Tightest = a.Limits[:0], -1
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// ask lists the counters that the check debits.
-func (a *Answer) ask(q *Query) {
+// listCounters lists the counters that the check debits.
+func (a *Answer) listCounters(q *Query) {
 	hits := a.scratch.match.Hits
 	for i := range hits {
 		h := &hits[i]
 		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
-			op := a.list(h.Rule, limit)
+			op := a.addOp(h.Rule, limit)
 			op.Key, op.Limit, op.Cost, op.Shadow = counterKey(h, limit), &limit.Limit, q.cost(h, limit), h.Rule.Shadow
 		}
 		if h.Block != nil {
-			a.askBlock(h)
+			a.addBlock(h)
 		}
 	}
 }
 
-// list appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
+// addOp appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
 // and copying them would cost more than filling them in.
-func (a *Answer) list(rule *rules.Rule, limit *rules.Limit) *counters.Op {
+func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
 		s.ops = slices.Grow(s.ops, 1)

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -186,7 +187,7 @@ func TestLoansOneByOne(t *testing.T) {
 	first := far.next(t)
 	press := func() {
 		for range 5 {
-			<-time.After(tellPause)
+			<-time.After(noticePause)
 			n.check(q)
 		}
 	}
@@ -251,7 +252,7 @@ func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 	limit := u.Limits[0].Limit
 	at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
 	window := n.table.Loans(n.clock.Now(), at, &limit.Limit).Window
-	return LoanRequest{named: named{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
+	return LoanRequest{subjectRef: subjectRef{version: 1, Rule: rule, Key: []string{key}}, limit: limit.ID, Window: window, Want: want}
 }
 
 // Forged, stale or greedy requests get nothing, or no more than there is.
@@ -356,7 +357,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, hi := partitionOf(u.Hash.Hi), u.Hash.Hi
+			p, hi := ring.PartitionOf(u.Hash.Hi), u.Hash.Hi
 			for _, name := range []string{"ap", "us"} {
 				e.all[name].killWhenConfirmed(p, seed)
 			}
@@ -532,20 +533,20 @@ func TestGlobalChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// The number of debtors is bounded, and they are forgotten in the end.
+// The number of borrowers is bounded, and they are forgotten in the end.
 func TestDebtorsAreBounded(t *testing.T) {
 	var x loans
 	x.init(nil)
-	for i := range maxDebtors + 100 {
+	for i := range maxBorrowers + 100 {
 		x.mu.Lock()
-		c := x.debtor(counters.Key{Hi: uint64(i)}, 1, int64(i))
+		c := x.borrower(counters.Key{Hi: uint64(i)}, 1, int64(i))
 		c.flying = i < 10
 		x.mu.Unlock()
 	}
-	if len(x.known) != maxDebtors {
-		t.Errorf("have %d, want %d", len(x.known), maxDebtors)
+	if len(x.known) != maxBorrowers {
+		t.Errorf("have %d, want %d", len(x.known), maxBorrowers)
 	}
-	x.sweep(int64(2 * debtorLife))
+	x.sweep(int64(2 * borrowerLife))
 	if len(x.known) != 10 {
 		t.Errorf("have %d, want the 10 with loans under way", len(x.known))
 	}

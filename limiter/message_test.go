@@ -36,38 +36,38 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagLast, revision: 9, version: 17, ops: someOps(), wishes: someWishes()}
+	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someWishes()}
 }
 
 func someChange() *change {
 	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
 }
 
-func someWishes() []wish {
+func someWishes() []leaseRequest {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
-	return []wish{
-		{hi: 1, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Process: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
-			Held: []localcache.Held{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
-		{hi: 1 << 63, holder: ring.NodeID{3}, Wish: localcache.Wish{Terms: t, Want: []int64{5}}},
+	return []leaseRequest{
+		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
+			Held: []localcache.HeldGrant{{ID: 8, Left: []int64{1, 2}}, {ID: 9, Left: []int64{0, 0}}}}},
+		{hi: 1 << 63, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Want: []int64{5}}},
 	}
 }
 
-func someGifts() *gifts {
-	return &gifts{[]gift{
-		{debit: debit{hi: 1, process: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
+func someRefunds() *refundList {
+	return &refundList{[]refund{
+		{debit: debit{hi: 1, incarnation: 7, lineage: 1 << 63, ops: someOps()[:1], when: []int64{-3}}, grant: 5, hops: 1},
 		{debit: debit{hi: 2, steady: -5, ops: someOps()[2:3], when: []int64{12}}, made: 9},
 	}}
 }
 
 func someReply() *reply {
 	return &reply{
-		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, process: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
+		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
-		grants: []granted{{hi: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
+		grants: []leaseGrant{{hi: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},
 	}
 }
 
@@ -92,20 +92,20 @@ func TestMessagesComeBack(t *testing.T) {
 	if c, err := read[change](wire.Encode(nil, someChange())); err != nil || !reflect.DeepEqual(&c, someChange()) {
 		t.Errorf("have %+v, %v", c, err)
 	}
-	if !reflect.DeepEqual(have.wishes, q.wishes) {
-		t.Errorf("have %+v", have.wishes)
+	if !reflect.DeepEqual(have.requests, q.requests) {
+		t.Errorf("have %+v", have.requests)
 	}
-	var given gifts
-	err := wire.Decode(wire.Encode(nil, someGifts()), &given, "gifts")
-	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someGifts())) || given.list[0].ops[0].Key.Hi != 1 {
+	var given refundList
+	err := wire.Decode(wire.Encode(nil, someRefunds()), &given, "gifts")
+	if err != nil || !bytes.Equal(wire.Encode(nil, &given), wire.Encode(nil, someRefunds())) || given.list[0].ops[0].Key.Hi != 1 {
 		t.Errorf("have %+v, %v", given, err)
 	}
 	r, got := someReply(), &reply{}
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	no := &reply{status: notMine, revision: 5, hint: ring.NodeID{1}}
-	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notMine || got.hint != no.hint || len(got.results) != 0 {
+	no := &reply{status: notOwner, revision: 5, hint: ring.NodeID{1}}
+	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner || got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
 	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 9}, {Rule: "s", Refused: 1}}}, topList{}
@@ -153,16 +153,16 @@ func TestBadQuestions(t *testing.T) {
 		"this node's zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("Local", 0))
 		},
-		"a wish of no subject":     func(q *question) { q.wishes[1].hi = 3 },
-		"two wishes of a subject":  func(q *question) { q.wishes[1].hi = 1 },
-		"wishes in no order":       func(q *question) { q.wishes[0], q.wishes[1] = q.wishes[1], q.wishes[0] },
-		"a wish of another's size": func(q *question) { q.wishes[1].Want = []int64{1, 2} },
-		"a long lease":             func(q *question) { q.wishes[0].Terms.TTL = localcache.MaxTTL + 1 },
-		"a short lease":            func(q *question) { q.wishes[0].Terms.TTL = localcache.MinTTL - 1 },
-		"no threshold":             func(q *question) { q.wishes[0].Terms.Threshold = math.NaN() },
-		"all of it idle":           func(q *question) { q.wishes[0].Terms.Idle = 1.5 },
+		"a request of no subject":     func(q *question) { q.requests[1].hi = 3 },
+		"two requests of a subject":   func(q *question) { q.requests[1].hi = 1 },
+		"requests in no order":        func(q *question) { q.requests[0], q.requests[1] = q.requests[1], q.requests[0] },
+		"a request of another's size": func(q *question) { q.requests[1].Want = []int64{1, 2} },
+		"a long lease":                func(q *question) { q.requests[0].Terms.TTL = localcache.MaxTTL + 1 },
+		"a short lease":               func(q *question) { q.requests[0].Terms.TTL = localcache.MinTTL - 1 },
+		"no threshold":                func(q *question) { q.requests[0].Terms.Threshold = math.NaN() },
+		"all of it idle":              func(q *question) { q.requests[0].Terms.Idle = 1.5 },
 		"three grants held": func(q *question) {
-			q.wishes[1].Held = []localcache.Held{{Left: []int64{1}}, {Left: []int64{1}}, {Left: []int64{1}}}
+			q.requests[1].Held = []localcache.HeldGrant{{Left: []int64{1}}, {Left: []int64{1}}, {Left: []int64{1}}}
 		},
 		"no such zone": func(q *question) {
 			q.ops[2].Limit.Calendar = algorithms.NewCalendar(algorithms.Day, time.FixedZone("../x", 0))
@@ -236,9 +236,9 @@ func FuzzReply(f *testing.F) {
 }
 
 func FuzzGifts(f *testing.F) {
-	f.Add(wire.Encode(nil, someGifts()))
+	f.Add(wire.Encode(nil, someRefunds()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var have, again gifts
+		var have, again refundList
 		if wire.Decode(b, &have, "gifts") != nil {
 			return
 		}
@@ -262,7 +262,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{
-		debit: debit{hi: 1, lineage: 2, process: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
+		debit: debit{hi: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))

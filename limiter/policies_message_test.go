@@ -42,12 +42,12 @@ func TestPoliciesTravel(t *testing.T) {
 			t.Errorf("%s is read", name)
 		}
 	}
-	g := &gifts{[]gift{{debit: debit{ops: []counters.Op{{Limit: &slow, Cost: 1}}, when: []int64{5}}}}}
-	if err := wire.Decode(wire.Encode(nil, g), &gifts{}, "gifts"); err != nil {
+	g := &refundList{[]refund{{debit: debit{ops: []counters.Op{{Limit: &slow, Cost: 1}}, when: []int64{5}}}}}
+	if err := wire.Decode(wire.Encode(nil, g), &refundList{}, "gifts"); err != nil {
 		t.Error(err)
 	}
 	g.list[0].ops[0] = counters.Op{Limit: &block, Block: true}
-	if err := wire.Decode(wire.Encode(nil, g), &gifts{}, "gifts"); err == nil {
+	if err := wire.Decode(wire.Encode(nil, g), &refundList{}, "gifts"); err == nil {
 		t.Error("a block is given back")
 	}
 }

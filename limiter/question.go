@@ -7,7 +7,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/ring"
 )
 
 // The messages between limiters.
@@ -23,16 +22,19 @@ const (
 	MethodLend                             // from another region, or passed on to the owner: requests a loan, with a reply
 	MethodShare                            // from another region: asks for this region's use of its shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
+	MethodRecent                           // the subjects refused most in the last five minutes, with a reply
+	MethodHistory                          // a node's decisions in the last hour, with a reply
+	endOfMethods
 )
 
 // flags are the flags of a question.
 type flags uint8
 
 const (
-	flagPeek    flags = 1 << iota // take nothing
-	flagStandby                   // the owner can't be reached: reach it as the standby, or act for it
-	flagLast                      // decide even though the rules here are newer than the asker's
-	allFlags    = flagPeek | flagStandby | flagLast
+	flagPeek        flags = 1 << iota // take nothing
+	flagStandby                       // the owner can't be reached: reach it as the standby, or act for it
+	flagIgnoreNewer                   // decide even though the rules here are newer than the asker's
+	allFlags        = flagPeek | flagStandby | flagIgnoreNewer
 )
 
 // maxHops bounds how often a question may be passed on.
@@ -47,9 +49,9 @@ type question struct {
 	revision int64
 	version  int64 // of the asker's rules
 	// ops are in order of Key.Hi. Ops with the same Key.Hi are one subject.
-	ops    []counters.Op
-	limits []algorithms.Limit // limits that ops refer to, in a question that was read
-	wishes []wish             // in order of their subjects
+	ops      []counters.Op
+	limits   []algorithms.Limit // limits that ops refer to, in a question that was read
+	requests []leaseRequest     // in order of their subjects
 }
 
 // appendHead and appendBody append the two parts of a question. The head differs from message to message; identical questions
@@ -73,7 +75,7 @@ func (q *question) read(body []byte) error {
 	q.codeHead(&c)
 	q.codeBody(&c)
 	q.patient = min(q.patient, checkTime)
-	c.Require(q.count >= 1 && q.wishesFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
+	c.Require(q.count >= 1 && q.requestsFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
 	return c.In.Done("question")
 }
 
@@ -81,7 +83,7 @@ func (q *question) codeHead(c *wire.Coder) {
 	wire.Number(c, &q.count, maxAlike)
 	c.Millis(&q.patient, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
-	wire.List(c, &q.wishes, maxMessageOps, leastWish, func(w *wish) { w.code(c) })
+	wire.List(c, &q.requests, maxMessageOps, leastLeaseRequest, func(w *leaseRequest) { w.code(c) })
 }
 
 func (q *question) codeBody(c *wire.Coder) {
@@ -92,12 +94,12 @@ func (q *question) codeBody(c *wire.Coder) {
 	c.Require(len(q.ops) > 0)
 }
 
-// wishesFit reports whether the wishes are for q's subjects, each at most once and in their order.
-func (q *question) wishesFit() bool {
-	for i := range q.wishes {
-		w := &q.wishes[i]
+// requestsFit reports whether the requests are for q's subjects, each at most once and in their order.
+func (q *question) requestsFit() bool {
+	for i := range q.requests {
+		w := &q.requests[i]
 		at, _ := findSubject(q.ops, w.hi)
-		if at < 0 || len(w.Want) != subjectOps(q.ops[at:]) || i > 0 && w.hi <= q.wishes[i-1].hi {
+		if at < 0 || len(w.Want) != subjectOps(q.ops[at:]) || i > 0 && w.hi <= q.requests[i-1].hi {
 			return false
 		}
 	}
@@ -131,6 +133,3 @@ func subjectsOf(ops []counters.Op) (n int) {
 	}
 	return n
 }
-
-// partitionOf returns the partition of a subject.
-func partitionOf(hi uint64) int { return ring.PartitionOf(hi) }

@@ -50,7 +50,7 @@ func (l *Limiter) askRegions(u *Usage) {
 			far = append(far, i)
 		}
 	}
-	message := wire.Encode(nil, &named{version: b.set.Version, Rule: u.Rule.Name, Key: u.Key})
+	message := wire.Encode(nil, &subjectRef{version: b.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(far, func(i int, done func([]byte, error)) {
 		l.member.Far.Go(names[i], MethodShare, message, gatherTime, done)
 	}, func(i int, reply []byte, err error) {
@@ -90,7 +90,7 @@ func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 
 // serveShare tells another region what is used here of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Answerer) {
-	var n named
+	var n subjectRef
 	if err := wire.Decode(body, &n, "subject"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
@@ -99,7 +99,7 @@ func (l *Limiter) serveShare(body []byte, to Answerer) {
 		to.Fail(CodeMessage, "no such rule that regions share")
 		return
 	}
-	l.member.answer(to, func() {
+	l.member.serveLater(to, func() {
 		u, err := l.usageHere(n.Rule, n.Key)
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())

@@ -14,27 +14,27 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errand is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
-type errand struct {
+// ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
+type ownerRequest struct {
 	hi   uint64
 	hops int // how often it was passed on before it came to this node
 	// here does the work with the counters here. It fails with counters.ErrShut if they have moved.
 	here func() error
-	// ask makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
+	// forward makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
 	// asked.
-	ask func(to ring.NodeID) error
+	forward func(to ring.NodeID) error
 }
 
-// do has the owner of e's subject, which may be this node, do e. The standby is asked too: it may have become the owner a
-// moment ago. It fails with ErrNoOwner if no owner can be reached, or as e fails.
-func (l *Limiter) do(ctx context.Context, e *errand) error {
-	m, t := l.member, trail{hi: e.hi, acted: true, leant: true} // only an owner may do it, so no node acts as the standby
+// doAtOwner has the owner of e's subject, which may be this node, do e. The standby is asked too: it may have become the owner
+// a moment ago. It fails with ErrNoOwner if no owner can be reached, or as e fails.
+func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
+	m, t := l.member, candidates{hi: e.hi, acted: true, standbyAsked: true} // only an owner may do it, so no node acts as the standby
 	if m == nil {
 		return e.here()
 	}
 	for ; ctx.Err() == nil && t.turns < maxTurns; t.turns++ {
-		switch t.look(l) {
-		case partitions.Held:
+		switch t.locate(l) {
+		case partitions.Here:
 			if !m.Authority() {
 				return ErrNoOwner
 			}
@@ -42,14 +42,14 @@ func (l *Limiter) do(ctx context.Context, e *errand) error {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.Wait(ctx, partitionOf(e.hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(e.hi))
 		default:
 			w, to := t.next(m)
-			if w != wayAsk && w != wayStandby || e.hops >= maxHops {
+			if w != wayAsk && w != wayAskStandby || e.hops >= maxHops {
 				return ErrNoOwner
 			}
-			t.try(to)
-			if err := e.ask(to); !errors.Is(err, ErrNoOwner) {
+			t.markTried(to)
+			if err := e.forward(to); !errors.Is(err, ErrNoOwner) {
 				return err
 			}
 		}
@@ -69,9 +69,9 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 	return reply, err
 }
 
-// errand makes another node do something. The reply begins with a status. The error is one of statusErrors, or ErrNoOwner if
+// forward makes another node do something. The reply begins with a status. The error is one of statusErrors, or ErrNoOwner if
 // the other node did not do it.
-func (m *member) errand(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
+func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
 		return ErrNoOwner
@@ -85,13 +85,13 @@ func (m *member) errand(ctx context.Context, to ring.NodeID, method peer.Method,
 	return nil
 }
 
-// serveErrand does what another node's message asks for, in a goroutine of its own.
-func serveErrand[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
+// serveForwarded does what another node's message asks for, in a goroutine of its own.
+func serveForwarded[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "errand"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	m.answer(to, func() {
+	m.serveLater(to, func() {
 		reply, err := do()
 		b := []byte{byte(statusOf(err))}
 		if err == nil {
@@ -149,7 +149,7 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
-	timer := time.NewTimer(gatherTime + reserve)
+	timer := time.NewTimer(gatherTime + replySlack)
 	defer timer.Stop()
 	for range all {
 		select {
@@ -180,9 +180,9 @@ func (m *member) spawn(work func()) bool {
 	return true
 }
 
-// answer runs work, which may wait for something and then answers to. If work can't run, answer tells the asker that this node
+// serveLater runs work, which may wait for something and then answers to. If work can't run, it tells the asker that this node
 // is busy, and returns false.
-func (m *member) answer(to Answerer, work func()) bool {
+func (m *member) serveLater(to Answerer, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}

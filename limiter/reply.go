@@ -15,20 +15,20 @@ type status uint8
 
 const (
 	decided     status = iota
-	notMine            // this node is not the owner; the reply may say which node is
+	notOwner           // this node is not the owner; the reply may say which node is
 	noAuthority        // the owner has no authority now
 	unreachable        // this node could not reach the owner, and could not act for it
 	behind             // the asker's rules are older than those here
 	full               // the table of counters has no room for the change
 	otherBody          // an earlier request with the same id had another body
-	crowded            // there is no room to keep the answer to a request with an id
+	answersFull        // there is no room to keep the answer to a request with an id
 	unknown            // no such reservation can be settled any more
 	undecided          // never sent: the answer ended before this check's turn
 	statuses    = undecided
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, crowded: ErrRequests, unknown: ErrUnknownReservation}
+var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, answersFull: ErrRequests, unknown: ErrUnknownReservation}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {
@@ -62,16 +62,16 @@ type reply struct {
 	hint     ring.NodeID // with notMine or unreachable: the owner, zero if not known
 
 	// The rest is set only with decided.
-	standby  bool        // a standby decided
-	decider  ring.NodeID // the node that decided
-	process  uint64      // of the decider: only this process can interpret readings of its clock
-	steady   int64       // time of the decision on the decider's clock
-	lineages []uint64    // by subject; zero if nothing can be given back
+	standby     bool        // a standby decided
+	decider     ring.NodeID // the node that decided
+	incarnation uint64      // of the decider: only this process can interpret readings of its clock
+	steady      int64       // time of the decision on the decider's clock
+	lineages    []uint64    // by subject; zero if nothing can be given back
 	// admitted is by check. Nothing follows a refusal: the remaining checks are refused too. If the last one listed was
 	// admitted, the checks left out must ask again.
 	admitted []bool
 	results  []result // by check, and by op within each
-	grants   []granted
+	grants   []leaseGrant
 }
 
 // result is what one limit said to one check.
@@ -111,12 +111,12 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	}
 	c.Bool(&r.standby)
 	c.Raw(r.decider[:])
-	wire.Fixed(c, &r.process)
+	wire.Fixed(c, &r.incarnation)
 	wire.Fixed(c, &r.steady)
 	wire.List(c, &r.lineages, subjects, 8, func(v *uint64) { wire.Fixed(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)
 	wire.List(c, &r.results, ops*len(r.admitted), leastResult, func(v *result) { v.code(c) })
-	wire.List(c, &r.grants, subjects, leastGrant, func(g *granted) { g.code(c) })
+	wire.List(c, &r.grants, subjects, leastGrant, func(g *leaseGrant) { g.code(c) })
 	// The answer may cover fewer checks than were asked about; see admitted.
 	n := len(r.admitted)
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))

@@ -65,8 +65,8 @@ func (t *ticket) kind() requestKind {
 	return ofWrite
 }
 
-// idle reports whether t is not needed: no other node can have done the request, and it won't be repeated.
-func (t *ticket) idle() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
+// unneeded reports whether t is not needed: no other node can have done the request, and it won't be repeated.
+func (t *ticket) unneeded() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
 
 func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
 	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
@@ -105,9 +105,9 @@ const (
 // the nodes that decided them.
 type requests struct {
 	// mu guards kept and under.
-	mu    sync.Mutex
-	kept  [requestKinds][]keptRequest    // in order of decision
-	under map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait
+	mu       sync.Mutex
+	kept     [requestKinds][]keptRequest    // in order of decision
+	deciding map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait
 
 	repeated, refused atomic.Int64
 }
@@ -117,9 +117,9 @@ type keptRequest struct {
 	until int64
 }
 
-// enter makes room for m among the answers that this node keeps. It returns false if there is none: all kept answers are of
+// makeRoom makes room for m among the answers that this node keeps. It returns false if there is none: all kept answers are of
 // writes, or m is of a check and no kept answer is.
-func (r *requests) enter(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
+func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total := 0
@@ -146,20 +146,20 @@ func (r *requests) enter(t *counters.Table, k requestKind, m *counters.Memo, now
 	return true
 }
 
-// alone waits until no other request with this key is being decided here, and holds others off until done is called.
-func (r *requests) alone(ctx context.Context, key counters.Key) (done func(), ok bool) {
+// lock waits until no other request with this key is being decided here, and holds others off until done is called.
+func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok bool) {
 	mine := make(chan struct{})
 	for {
 		r.mu.Lock()
-		other := r.under[key]
+		other := r.deciding[key]
 		if other == nil {
-			r.under[key] = mine
+			r.deciding[key] = mine
 		}
 		r.mu.Unlock()
 		if other == nil {
 			return func() {
 				r.mu.Lock()
-				delete(r.under, key)
+				delete(r.deciding, key)
 				r.mu.Unlock()
 				close(mine)
 			}, true
@@ -192,7 +192,7 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 		if err != nil && !errors.Is(err, counters.ErrBody) {
 			return err
 		}
-		if err == nil && !found && !l.requests.enter(l.table, c.ticket.kind(), a.Memo, now) {
+		if err == nil && !found && !l.requests.makeRoom(l.table, c.ticket.kind(), a.Memo, now) {
 			if c.ticket.kind() == ofWrite {
 				return ErrRequests
 			}
@@ -211,7 +211,7 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	l.requests.repeated.Add(1)
 	var list results
 	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.takeOver(list) {
-		return c.look(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
+		return c.readUsage(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
 	}
 	return nil
 }

@@ -28,25 +28,26 @@ type reserveRequest struct {
 	hops    int
 }
 
-// once makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The error is
-// ErrNoOwner if it could not be decided that way, or ErrRequestBody.
-func (x *reservations) once(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
-	hi, ok := a.home()
+// reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
+// error is ErrNoOwner if it could not be decided that way, or ErrRequestBody.
+func (x *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+	hi, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = x.l.do(ctx, &errand{hi: hi, hops: r.hops, here: func() (err error) {
-		id, err = x.here(ctx, r, hi, a)
+	err = x.l.doAtOwner(ctx, &ownerRequest{hi: hi, hops: r.hops, here: func() (err error) {
+		id, err = x.reserveHere(ctx, r, hi, a)
 		return err
-	}, ask: func(to ring.NodeID) (err error) {
-		id, err = x.ask(ctx, to, r, a)
+	}, forward: func(to ring.NodeID) (err error) {
+		id, err = x.askOwner(ctx, to, r, a)
 		return err
 	}})
 	return id, err
 }
 
-// home returns the first subject of a check that has an owner. Under local rules there is none: each node counts by itself.
-func (a *Answer) home() (hi uint64, ok bool) {
+// homeSubject returns the first subject of a check that has an owner. Under local rules there is none: each node counts by
+// itself.
+func (a *Answer) homeSubject() (hi uint64, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
 			return h.Subject.Hi, true
@@ -55,11 +56,11 @@ func (a *Answer) home() (hi uint64, ok bool) {
 	return 0, false
 }
 
-// here decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
+// reserveHere decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
 // counters.ErrShut if the counters are no longer here.
-func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
+func (x *reservations) reserveHere(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(hi, a.Now)
-	done, ok := x.l.requests.alone(ctx, memo.Key)
+	done, ok := x.l.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
@@ -78,10 +79,10 @@ func (x *reservations) here(ctx context.Context, r *reserveRequest, hi uint64, a
 			return a.restore(&kept), nil
 		}
 	}
-	if id, err = x.decide(r.query, r.ttl, a, false); err != nil || found {
+	if id, err = x.reserve(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); x.l.requests.enter(x.l.table, ofCheck, memo, a.Now) {
+	if memo.Answer = wire.Encode(nil, a.pack(id)); x.l.requests.makeRoom(x.l.table, ofCheck, memo, a.Now) {
 		err = x.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
 	}
 	if !errors.Is(err, counters.ErrShut) {
@@ -164,11 +165,11 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// ask makes another node decide r. The error is ErrNoOwner if that was not possible.
-func (x *reservations) ask(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+// askOwner makes another node decide r. The error is ErrNoOwner if that was not possible.
+func (x *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
-	if err := x.l.member.errand(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := x.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion {
@@ -189,8 +190,8 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	l.member.Await(ctx, revision, version)
 }
 
-// decideFor decides r for another node.
-func (x *reservations) decideFor(r *reserveRequest) (*keptAnswer, error) {
+// reserveFor decides r for another node.
+func (x *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(x.l.member.ctx, homeTime)
 	defer cancel()
 	if x.l.version() < r.version {
@@ -205,7 +206,7 @@ func (x *reservations) decideFor(r *reserveRequest) (*keptAnswer, error) {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 	a.scratch.until = time.Now().Add(homeTime)
-	id, err := x.once(ctx, r, &a)
+	id, err := x.reserveOnce(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -247,8 +248,8 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	c.Require(r.hops > 0 && r.ttl >= time.Millisecond)
 }
 
-// decide decides a reservation that a was prepared for. over means that there is no counter to ask.
-func (x *reservations) decide(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+// reserve decides a reservation that a was prepared for. over means that there is no counter to ask.
+func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
 	if !over && !x.l.start(q, a) {

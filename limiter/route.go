@@ -11,47 +11,47 @@ import (
 type way uint8
 
 const (
-	wayOpen    way = iota // not known yet
-	wayHere               // from the counters here
-	wayAsk                // by another node, asked as the owner
-	wayStandby            // by another node, asked as the standby or as the node that handed over to the owner
-	wayAct                // by this node, as the standby or as the node that handed over
-	wayAlone              // by this node alone
-	wayAsked              // asked; the answer is under way
+	wayOpen         way = iota // not known yet
+	wayHere                    // from the counters here
+	wayAsk                     // by another node, asked as the owner
+	wayAskStandby              // by another node, asked as the standby or as the node that handed over to the owner
+	wayActAsStandby            // by this node, as the standby or as the node that handed over
+	wayAlone                   // by this node alone
+	wayAsked                   // asked; the answer is under way
 	wayDecided
 )
 
-// trail leads from node to node until one decides the subject: the node named last, the owner, the other end of a move, the
-// standby.
-type trail struct {
-	hi     uint64
-	route  partitions.Route // as of the last look
-	tried  []ring.NodeID    // nodes that can't be asked or can't decide
-	passed []ring.NodeID    // nodes that named another one
-	hint   ring.NodeID      // the node that the last of these named
-	acted  bool             // this node tried to decide as the standby
-	leant  bool             // another node was asked to decide as the standby
-	turns  int              // at most maxTurns
+// candidates leads from node to node until one decides the subject: the node named last, the owner, the other end of a move,
+// the standby.
+type candidates struct {
+	hi           uint64
+	route        partitions.Route // when last located
+	tried        []ring.NodeID    // nodes that can't be asked or can't decide
+	redirected   []ring.NodeID    // nodes that named another one
+	hint         ring.NodeID      // the node that the last of these named
+	acted        bool             // this node tried to decide as the standby
+	standbyAsked bool             // another node was asked to decide as the standby
+	turns        int              // at most maxTurns
 }
 
-// look returns where the subject is decided now. Held means here; Frozen means here or elsewhere, after the hand-off.
-func (t *trail) look(l *Limiter) partitions.Place {
-	p := partitionOf(t.hi)
+// locate returns where the subject is decided now. Frozen means here or elsewhere, after the hand-off.
+func (t *candidates) locate(l *Limiter) partitions.Place {
+	p := ring.PartitionOf(t.hi)
 	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
-		return partitions.Held
+		return partitions.Here
 	}
 	t.route = l.member.Ownership.Route(p)
 	if place := t.route.Place; mine || place == partitions.Elsewhere {
-		return place // Held: the gate has just opened
+		return place // Here: the gate has just opened
 	}
 	return partitions.Nowhere
 }
 
 // next returns the node to ask next if the subject is not decided here. The standby comes last.
-func (t *trail) next(m *member) (way, ring.NodeID) {
+func (t *candidates) next(m *member) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{t.hint, t.route.Owner, t.route.Other} {
-		if id != m.Self && t.opens(m, id) {
+		if id != m.Self && t.usable(m, id) {
 			return wayAsk, id
 		}
 	}
@@ -59,48 +59,48 @@ func (t *trail) next(m *member) (way, ring.NodeID) {
 	other, moving := t.route.Other, !t.route.Other.IsZero() && slices.Contains(t.tried, t.route.Owner)
 	switch id := t.route.Standby; {
 	case moving && other == m.Self && !t.acted:
-		return wayAct, other
-	case moving && other != m.Self && !t.leant && m.Peers.Reachable(other):
-		return wayStandby, other
+		return wayActAsStandby, other
+	case moving && other != m.Self && !t.standbyAsked && m.Peers.Reachable(other):
+		return wayAskStandby, other
 	case id == m.Self:
 		if !t.acted && !t.hasTried(id) {
-			return wayAct, id
+			return wayActAsStandby, id
 		}
-	case t.opens(m, id):
-		return wayStandby, id
+	case t.usable(m, id):
+		return wayAskStandby, id
 	}
 	return wayAlone, ring.NodeID{}
 }
 
-// opens reports whether id can be reached and has not been tried yet.
-func (t *trail) opens(m *member, id ring.NodeID) bool {
+// usable reports whether id can be reached and has not been tried yet.
+func (t *candidates) usable(m *member, id ring.NodeID) bool {
 	if id.IsZero() || t.hasTried(id) {
 		return false
 	}
 	if m.Peers.Reachable(id) {
 		return true
 	}
-	t.try(id) // the call would fail at once
+	t.markTried(id) // the call would fail at once
 	m.figures.failed.Add(1)
 	return false
 }
 
-func (t *trail) hasTried(id ring.NodeID) bool {
-	return slices.Contains(t.tried, id) || slices.Contains(t.passed, id)
+func (t *candidates) hasTried(id ring.NodeID) bool {
+	return slices.Contains(t.tried, id) || slices.Contains(t.redirected, id)
 }
 
-func (t *trail) try(id ring.NodeID) {
+func (t *candidates) markTried(id ring.NodeID) {
 	if !t.hasTried(id) {
 		t.tried = append(t.tried, id)
 	}
 }
 
-func (t *trail) untry(id ring.NodeID) {
+func (t *candidates) unmarkTried(id ring.NodeID) {
 	t.tried = slices.DeleteFunc(t.tried, func(t ring.NodeID) bool { return t == id })
 }
 
-// pass records that id named another node.
-func (t *trail) pass(id, hint ring.NodeID) {
-	t.untry(id)
-	t.passed, t.hint = append(t.passed, id), hint
+// redirect records that id named another node.
+func (t *candidates) redirect(id, hint ring.NodeID) {
+	t.unmarkTried(id)
+	t.redirected, t.hint = append(t.redirected, id), hint
 }

@@ -138,7 +138,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 	})
 }
 
-// While a partition moves, an errand asks its owner, the other end and the standby, each once: only an owner does it, and no
+// While a partition moves, a request asks its owner, the other end and the standby, each once: only an owner does it, and no
 // node acts for an owner.
 func TestAnErrandAsksEachOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestAnErrandAsksEachOnce(t *testing.T) {
 		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}
 		w.change(func() { w.place[p].other, w.place[p].standby = ids[1], ids[2] })
 		var asked []ring.NodeID
-		err := w.nodes[0].do(t.Context(), &errand{hi: hi, here: func() error { return counters.ErrShut }, ask: func(to ring.NodeID) error {
+		err := w.nodes[0].doAtOwner(t.Context(), &ownerRequest{hi: hi, here: func() error { return counters.ErrShut }, forward: func(to ring.NodeID) error {
 			asked = append(asked, to)
 			return ErrNoOwner
 		}})

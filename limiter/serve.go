@@ -26,34 +26,34 @@ type Answerer interface {
 	Fail(code peer.Code, detail string)
 }
 
-// visit is a question from another node, with buffers to answer it. Visits are pooled; questions that this node asks use their
-// buffers too.
-type visit struct {
+// servedAsk is a question from another node, with buffers to answer it. Visits are pooled; questions that this node asks use
+// their buffers too.
+type servedAsk struct {
 	from     ring.NodeID
 	question question
 	reply    reply
 	out, key []byte
 }
 
-// keptOps and keptBytes bound the buffers of a visit that goes back to the pool.
+// keptOps and keptBytes bound the buffers of a servedAsk that goes back to the pool.
 const keptOps, keptBytes = 1024, 64 << 10
 
-func (m *member) visit() *visit {
-	if v, ok := m.visits.Get().(*visit); ok {
+func (m *member) newServedAsk() *servedAsk {
+	if v, ok := m.servedAsks.Get().(*servedAsk); ok {
 		return v
 	}
-	return &visit{}
+	return &servedAsk{}
 }
 
-func (m *member) leave(v *visit) {
+func (m *member) release(v *servedAsk) {
 	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.out)+cap(v.key) <= keptBytes {
-		m.visits.Put(v)
+		m.servedAsks.Put(v)
 	}
 }
 
 // Handle registers with p the messages of other limiters, in this region and in others.
 func (l *Limiter) Handle(p *peer.Peers) {
-	for m := MethodAsk; m <= MethodReserve; m++ {
+	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
 			p.Handle(m, peer.Near, func(c *peer.Call) { l.ServeFor(c.From.Node, c.Method, c.Body, c) })
 		}
@@ -74,41 +74,48 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodAsk:
 		l.serveAsk(from, body, to)
 	case MethodGive:
-		var g gifts
+		var g refundList
 		if wire.Decode(body, &g, "what is given back") == nil {
 			for i := range g.list {
 				g.list[i].hops++
 			}
-			l.giveBack(g.list)
+			l.refund(g.list)
 		}
 	case MethodTop:
-		m.answer(to, func() { to.Reply(wire.Encode(nil, fitting(ranked(l.top.list(), maxTopKept)))) })
+		m.serveLater(to, func() { to.Reply(wire.Encode(nil, fitting(ranked(l.top.list(), maxTopKept)))) })
 	case MethodActivity:
-		m.answer(to, func() {
+		m.serveLater(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
+	case MethodRecent:
+		m.serveLater(to, func() { to.Reply(wire.Encode(nil, (*recentList)(fitting(rankedRecent(l.top.list(), maxTopKept))))) })
+	case MethodHistory:
+		m.serveLater(to, func() {
+			h := l.historyHere()
+			to.Reply(wire.Encode(nil, &h))
+		})
 	case MethodChange:
 		var c change
-		serveErrand(m, to, body, &c, func() (*results, error) {
+		serveForwarded(m, to, body, &c, func() (*results, error) {
 			if err := c.apply(l); err != nil {
 				return nil, err
 			}
 			return resultsOf(c.ops, c.used), nil
 		})
 	case MethodSettle:
-		var s settling
-		serveErrand(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
+		var s settleRequest
+		serveForwarded(m, to, body, &s, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &s) })
 	case MethodReserve:
 		var r reserveRequest
-		serveErrand(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.decideFor(&r) })
+		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.reserveFor(&r) })
 	case MethodForget:
-		var f forgetting
+		var f forgetMessage
 		if wire.Decode(body, &f, "what is to be forgotten") == nil {
 			m.leases.held.Forget(m.Boottime(), f.hi, f.room)
 		}
 	case MethodBorrow:
-		var n named
+		var n subjectRef
 		if wire.Decode(body, &n, "subject") == nil {
 			l.member.loans.borrow(&n)
 		}
@@ -121,29 +128,29 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 
 func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	m := l.member
-	v := m.visit()
+	v := m.newServedAsk()
 	v.from = from
 	if err := v.question.read(body); err != nil {
-		m.leave(v)
+		m.release(v)
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
 	q := &v.question
 	v.reply.reset()
 	v.reply.version = l.version()
-	v.reply.revision = m.Ownership.Route(partitionOf(q.ops[0].Key.Hi)).Revision
+	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
 	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
-	if v.ahead(l) || !waits && v.decide(l) {
-		v.answer(to)
-		m.leave(v)
+	if v.refuseOldRules(l) || !waits && v.decideAsOwner(l) {
+		v.sendReply(to)
+		m.release(v)
 		return
 	}
-	if !m.answer(to, func() { v.host(l, to) }) {
-		m.leave(v)
+	if !m.serveLater(to, func() { v.waitAndAnswer(l, to) }) {
+		m.release(v)
 	}
 }
 
-func (v *visit) answer(to Answerer) {
+func (v *servedAsk) sendReply(to Answerer) {
 	v.out = v.reply.append(v.out[:0])
 	to.Reply(v.out)
 }
@@ -156,21 +163,21 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// ahead turns away an asker whose rules are older than those here. It does so once, or every time if shares may have grown
-// elsewhere since.
-func (v *visit) ahead(l *Limiter) bool {
+// refuseOldRules turns away an asker whose rules are older than those here. It does so once, or every time if shares may have
+// grown elsewhere since.
+func (v *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &v.question
-	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagLast != 0) {
+	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
 	v.reply.status = behind
 	return true
 }
 
-// host answers a question that must wait for something or that belongs to another node.
-func (v *visit) host(l *Limiter, to Answerer) {
+// waitAndAnswer answers a question that must wait for something or that belongs to another node.
+func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
 	m, q := l.member, &v.question
-	defer m.leave(v)
+	defer m.release(v)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
 	defer cancel()
 	if v.reply.version < q.version || v.reply.revision < q.revision {
@@ -180,18 +187,18 @@ func (v *visit) host(l *Limiter, to Answerer) {
 	frozen, thawed := context.WithTimeout(ctx, frozenTime)
 	defer thawed()
 	for turn := 0; ; turn++ {
-		if v.decide(l) {
-			v.answer(to)
+		if v.decideAsOwner(l) {
+			v.sendReply(to)
 			return
 		}
 		r, p := m.whereabouts(q.ops)
-		if r.Place == partitions.Held && m.Authority() && turn < maxTurns {
+		if r.Place == partitions.Here && m.Authority() && turn < maxTurns {
 			continue // the partition has just arrived
 		}
 		// Without authority this node could not decide it after the hand-off either.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !v.passOn(ctx, l, r, to) {
-				v.answer(to)
+				v.sendReply(to)
 			}
 			return
 		}
@@ -202,14 +209,14 @@ func (v *visit) host(l *Limiter, to Answerer) {
 // whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
 // elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
-	p = partitionOf(ops[0].Key.Hi)
+	p = ring.PartitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
 	for i := range ops {
-		n := partitionOf(ops[i].Key.Hi)
+		n := ring.PartitionOf(ops[i].Key.Hi)
 		if n == p || r.Place == partitions.Frozen {
 			continue
 		}
-		if next := m.Ownership.Route(n); r.Place == partitions.Held || next.Place == partitions.Frozen {
+		if next := m.Ownership.Route(n); r.Place == partitions.Here || next.Place == partitions.Frozen {
 			r, p = next, n
 		}
 	}
@@ -218,20 +225,20 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 
 // passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
 // node was asked as the standby, it acts for the owner. It returns false if there was no answer; v's reply then says why.
-func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
+func (v *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
 	m, q := l.member, &v.question
 	v.reply.reset()
 	v.reply.revision, v.reply.version = r.Revision, l.version()
-	v.reply.status = notMine
+	v.reply.status = notOwner
 	if r.Place != partitions.Elsewhere {
-		if r.Place == partitions.Held || !m.Authority() {
+		if r.Place == partitions.Here || !m.Authority() {
 			v.reply.status = noAuthority
 		}
 		return false
 	}
 	v.reply.hint = r.Owner
 	for i := range q.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(partitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
+		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
 		}
 	}
@@ -244,10 +251,10 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 	}
 	why := partitions.Unreachable
 	if v.reply.status == noAuthority || r.Owner == v.from {
-		why = partitions.Powerless
+		why = partitions.WithoutAuthority
 	}
-	if q.flags&flagStandby != 0 && v.act(l, why) {
-		v.answer(to)
+	if q.flags&flagStandby != 0 && v.decideAsStandby(l, why) {
+		v.sendReply(to)
 		return true
 	}
 	if r.Owner == v.from && !m.Authority() {
@@ -258,7 +265,7 @@ func (v *visit) passOn(ctx context.Context, l *Limiter, r partitions.Route, to A
 
 // relay passes v's question on to owner, and the answer back. It returns false if there was no decision; v's reply then says
 // why.
-func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
+func (v *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
 	m := l.member
 	next := v.question
 	next.hops++
@@ -279,9 +286,9 @@ func (v *visit) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Ans
 	return false
 }
 
-// decide decides v's question here, as the owner. It returns false if this node does not own all of it, or has no authority. In
-// that case anything already taken is kept: ownership can no longer be proved.
-func (v *visit) decide(l *Limiter) bool {
+// decideAsOwner decides v's question here, as the owner. It returns false if this node does not own all of it, or has no
+// authority. In that case anything already taken is kept: ownership can no longer be proved.
+func (v *servedAsk) decideAsOwner(l *Limiter) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
@@ -292,7 +299,7 @@ func (v *visit) decide(l *Limiter) bool {
 	// Read the lineages first. If one changes meanwhile, what is taken now is not given back to the next one.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
-			r.lineages = append(r.lineages, m.Ownership.Lineage(partitionOf(q.ops[i].Key.Hi)))
+			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
 		}
 	}
 	r.status = decided
@@ -300,22 +307,22 @@ func (v *visit) decide(l *Limiter) bool {
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
-	if !v.each(now, take) {
+	if !v.decideEach(now, take) {
 		return false
 	}
 	l.member.leases.grantFor(v, now)
 	if !m.Authority() {
 		return false
 	}
-	m.record(ByOwner, q.ops, began, len(r.admitted))
+	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
-	r.standby, r.decider, r.process, r.steady = false, m.Self, l.process, now.Steady
+	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady
 	return true
 }
 
-// each decides the identical checks one after another until one is refused. It returns false if none was decided. The askers of
-// the rest ask again.
-func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
+// decideEach decides the identical checks one after another until one is refused. It returns false if none was decided. The
+// askers of the rest ask again.
+func (v *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &v.question, &v.reply
 	for range q.count {
 		verdict := decide(now, q.ops)
@@ -334,29 +341,29 @@ func (v *visit) each(now algorithms.Now, decide func(algorithms.Now, []counters.
 	return true
 }
 
-// act decides v's question within this node's share, in place of an owner that can't decide; see Ownership.Act.
-func (v *visit) act(l *Limiter, why partitions.Absence) bool {
+// decideAsStandby decides v's question within this node's share, in place of an owner that can't decide; see Ownership.Act.
+func (v *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
-		return l.act(now, ops, q.flags&flagPeek != 0, why)
+		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, why)
 	}
-	if !v.each(now, act) {
+	if !v.decideEach(now, act) {
 		return false
 	}
 	for range subjectsOf(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
-	r.status, r.standby, r.decider, r.process, r.steady = decided, true, m.Self, l.process, now.Steady
+	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
 	return true
 }
 
-// act decides ops in place of their owner; see Ownership.Act. Whatever it admits becomes a debt, so a peek asks about a cost of
-// 0.
-func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
+// takeAsStandby decides ops in place of their owner; see Ownership.Act. Whatever it admits becomes a debt, so a peek asks about
+// a cost of 0.
+func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
-	nodes, rank := m.place()
+	nodes, rank := m.rankInRing()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
 		if ops[i].Block {
@@ -380,16 +387,16 @@ func (l *Limiter) act(now algorithms.Now, ops []counters.Op, peek bool, why part
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
-	m.record(ByStandby, ops, began, 1)
+	m.recordDecision(ByStandby, ops, began, 1)
 	m.figures.acted.Add(1)
 	for i := range ops {
 		op := &ops[i]
-		op.Decision, op.Full = localcache.Told(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
+		op.Decision, op.Full = localcache.Unscaled(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
 		if !peek || op.Cost == 0 {
 			continue
 		}
 		if op.Decision.Remaining < op.Cost {
-			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.Nothing(op.Limit, now, op.Cost).RetryAfter
+			op.Decision.Allowed, op.Decision.RetryAfter = false, localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
 			if !op.Shadow {
 				verdict = counters.Refused
 			}
@@ -408,14 +415,14 @@ func (m *member) clock() int64 {
 	return m.Recorder.Clock()
 }
 
-// record reports decisions about ops to the recorder.
-func (m *member) record(by DecidedBy, ops []counters.Op, began int64, times int) {
+// recordDecision reports decisions about ops to the recorder.
+func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m.Recorder == nil {
 		return
 	}
 	ended := m.Recorder.Clock()
 	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
-		p, lineage := partitionOf(ops[first].Key.Hi), uint64(0)
+		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)
 		}

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// strangeClock is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
+	// maxClockSkew is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
 	// most.
-	strangeClock = time.Second
+	maxClockSkew = time.Second
 	// chargeTime is how long to keep reporting a debt to its owner.
 	chargeTime = 10 * time.Second
 )
@@ -36,8 +36,9 @@ func (s *Settlement) Code(c *wire.Coder) {
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
-// settling is a request to settle a reservation: the reservation and what it really used. As a message it carries only the id.
-type settling struct {
+// settleRequest is a request to settle a reservation: the reservation and what it really used. As a message it carries only the
+// id.
+type settleRequest struct {
 	*reservation
 	id    string
 	costs []UnitCost
@@ -48,7 +49,7 @@ type settling struct {
 const maxReservationID = 64 << 10
 
 // Code implements wire.Message.
-func (s *settling) Code(c *wire.Coder) {
+func (s *settleRequest) Code(c *wire.Coder) {
 	wire.Number(c, &s.hops, maxHops)
 	c.Text(&s.id, maxReservationID)
 	codeCosts(c, &s.costs)
@@ -66,14 +67,14 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 // costs do not name stays as reserved; if costs is empty, nothing was used. Only the first settlement of a reservation counts,
 // on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	out, err := l.reservations.settle(context.Background(), &settling{id: id, costs: costs})
+	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
 	return out, nil
 }
 
-func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement, err error) {
+func (x *reservations) settle(ctx context.Context, s *settleRequest) (out *Settlement, err error) {
 	key, known := x.signingKey()
 	if !known {
 		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
@@ -84,26 +85,26 @@ func (x *reservations) settle(ctx context.Context, s *settling) (out *Settlement
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	err = x.l.do(ctx, &errand{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+	err = x.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = x.settleHere(s)
 		return err
-	}, ask: func(to ring.NodeID) error { // asking again does no harm
+	}, forward: func(to ring.NodeID) error { // asking again does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return x.l.member.errand(ctx, to, MethodSettle, &next, out)
+		return x.l.member.forward(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
 
 // settleHere settles s in the counters here, as their owner, and then notifies the owners of its other subjects. The error is
 // counters.ErrShut if this node is not the owner.
-func (x *reservations) settleHere(s *settling) (*Settlement, error) {
+func (x *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := x.l.clock.Now()
 	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	sure := x.l.sameLife(s.home().hi, s.home().lineage)
-	c := s.atHome(x.l, now, sure)
+	refundable := x.l.sameLineage(s.home().hi, s.home().lineage)
+	c := s.homeChanges(x.l, now, refundable)
 	repeated, done, err := x.l.table.Settle(now, c)
 	switch {
 	case err != nil:
@@ -118,23 +119,23 @@ func (x *reservations) settleHere(s *settling) (*Settlement, error) {
 		return s.settlement(c, true), nil
 	}
 	x.settled.Add(1)
-	s.bill(x.l, now)
+	s.correctBill(x.l, now)
 	for i := range s.subjects {
 		of := &s.subjects[i]
 		for j := range of.ops {
-			if !sure && s.excess(of, j) < 0 {
+			if !refundable && s.excess(of, j) < 0 {
 				x.dropped.Add(1)
 			}
 		}
 		if i > 0 {
-			x.settleElsewhere(s, of, sure)
+			x.settleAtOwner(s, of, refundable)
 		}
 	}
 	return s.settlement(c, false), nil
 }
 
-// bill corrects what was billed at the time of the reservation.
-func (s *settling) bill(l *Limiter, now algorithms.Now) {
+// correctBill corrects what was billed at the time of the reservation.
+func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 	if l.meter == nil {
 		return
 	}
@@ -157,29 +158,30 @@ func (s *settling) bill(l *Limiter, now algorithms.Now) {
 	}
 }
 
-// sameLife reports whether the subject's counters here are of that lineage.
-func (l *Limiter) sameLife(hi, lineage uint64) bool {
-	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(partitionOf(hi)) == lineage
+// sameLineage reports whether the subject's counters here are of that lineage.
+func (l *Limiter) sameLineage(hi, lineage uint64) bool {
+	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
 }
 
 // excess returns how much more than reserved the i-th op of a subject really cost; negative if it cost less.
-func (s *settling) excess(of *reserved, i int) int64 {
+func (s *settleRequest) excess(of *reserved, i int) int64 {
 	if len(s.costs) == 0 {
 		return -of.ops[i].Cost
 	}
-	if at := s.named(of.units[i]); at >= 0 {
+	if at := s.costIndex(of.units[i]); at >= 0 {
 		return s.costs[at].Cost - of.ops[i].Cost
 	}
 	return 0
 }
 
-// named returns the index of a unit among the settling's costs, or −1 if it is not named.
-func (s *settling) named(unit int) int {
+// costIndex returns the index of a unit among the settlement's costs, or −1 if it is not named.
+func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// atHome returns the changes of the home's counters, and what to record there. sure says whether refunds are allowed.
-func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.Settling {
+// homeChanges returns the changes of the home's counters, and what to record there. refundable says whether refunds are
+// allowed.
+func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settling {
 	c := &counters.Settling{
 		Until: (now.Steady+s.until-now.Wall+int64(keptSettling))/1e9 + 1,
 		Late:  now.Wall > s.until,
@@ -187,7 +189,7 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 	for unit := range max(1, len(s.units)) {
 		n := counters.Note{Key: s.note(unit)}
 		if unit < len(s.units) {
-			if i := s.named(unit); i >= 0 {
+			if i := s.costIndex(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
 			} else if len(s.costs) == 0 {
 				n.At = noteNamed
@@ -198,12 +200,12 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 	home := s.home()
 	for i := range home.ops {
 		op, cost := &home.ops[i], s.excess(home, i)
-		if !sure {
+		if !refundable {
 			cost = max(0, cost)
 		}
 		c.Changes = append(c.Changes, counters.SettledCost{
-			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.Taken{Window: home.when[i]}, Rest: l.rest(&home.debit, i, s.made, now),
-			Told: len(s.costs) == 0 || s.named(home.units[i]) >= 0,
+			Key: op.Key, Limit: op.Limit, Cost: cost, From: algorithms.Taken{Window: home.when[i]}, Rest: l.remainingLife(&home.debit, i, s.made, now),
+			Told: len(s.costs) == 0 || s.costIndex(home.units[i]) >= 0,
 		})
 	}
 	return c
@@ -212,20 +214,20 @@ func (s *settling) atHome(l *Limiter, now algorithms.Now, sure bool) *counters.S
 // noteNamed is the Note.At of a unit that the settling named.
 const noteNamed = 1
 
-// rest returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added since.
-// Between processes it allows for strangeClock.
-func (l *Limiter) rest(d *debit, i int, made int64, now algorithms.Now) time.Duration {
+// remainingLife returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added
+// since. Between processes it allows for maxClockSkew.
+func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now) time.Duration {
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
 		return 0
-	case d.process == l.process:
+	case d.incarnation == l.incarnation:
 		return time.Duration(d.when[i] - (now.Steady - d.steady))
 	}
-	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(strangeClock))
+	return time.Duration(d.when[i] - max(0, now.Wall-made) - int64(maxClockSkew))
 }
 
 // settlement returns the Settlement that c's notes record.
-func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
+func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlement {
 	out := &Settlement{Remaining: c.Tightest, Repeated: repeated}
 	for unit := range s.units {
 		if n := &c.Notes[unit]; n.At == noteNamed {
@@ -235,11 +237,11 @@ func (s *settling) settlement(c *counters.Settling, repeated bool) *Settlement {
 	return out
 }
 
-// settleElsewhere settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
+// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
 // create quota. It sends a debt until it is acknowledged, because a repeated one only costs.
-func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
+func (x *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
 	debt := &change{verb: verbAdjust}
-	back := gift{debit: of.debit, made: s.made}
+	back := refund{debit: of.debit, made: s.made}
 	back.ops, back.when = nil, nil
 	for i := range of.ops {
 		op := of.ops[i]
@@ -247,7 +249,7 @@ func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 		case cost > 0:
 			op.Cost = cost
 			debt.ops = append(debt.ops, op)
-		case cost < 0 && sure:
+		case cost < 0 && refundable:
 			op.Cost = -cost
 			back.ops, back.when = append(back.ops, op), append(back.when, of.when[i])
 		}
@@ -255,9 +257,9 @@ func (x *reservations) settleElsewhere(s *settling, of *reserved, sure bool) {
 	switch {
 	case len(back.ops) == 0:
 	case of.lineage == 0:
-		x.lose(&back)
+		x.countLost(&back)
 	default:
-		x.l.giveBack([]gift{back})
+		x.l.refund([]refund{back})
 	}
 	if len(debt.ops) > 0 {
 		debt.ticket = ticketOf("", 0, chargeTime)

@@ -8,15 +8,16 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
 // This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
 // regions; see borrow.go and lend.go.
 
-// divide records whether regions divide limits of b's set, and the last version that the primary has recorded as honoured by
-// all regions.
-func (b *book) divide() {
+// noteShares records whether regions divide limits of b's set, and the last version that the primary has recorded as honoured
+// by all regions.
+func (b *activeRules) noteShares() {
 	x := b.set.Shares()
 	if x == nil {
 		return
@@ -31,11 +32,11 @@ func (b *book) divide() {
 
 // enforce replaces the limits of m's hits by those in force here at wall (Unix nanoseconds): this region's shares, lowered by
 // the steps of adaptive rules.
-func (b *book) enforce(m *rules.Match, wall int64) {
+func (b *activeRules) enforce(m *rules.Match, wall int64) {
 	if b.global {
 		b.set.Share(m, wall)
 	}
-	b.lower(m)
+	b.lowerLimits(m)
 }
 
 // stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
@@ -64,12 +65,12 @@ type divided struct {
 	rule      *rules.Rule
 	limit     *rules.Limit
 	key       counters.Key
-	book      *book
+	active    *activeRules
 	partition int
 }
 
 // dividedLimits returns the limits of a subject that regions divide, by this node's rules.
-func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
+func (x *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divided) {
 	b := x.l.inForce.Load()
 	if b == nil || !b.global {
 		return nil
@@ -85,7 +86,7 @@ func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
 		for _, limit := range h.Limits {
 			if loanable(r, limit) {
 				found = append(found, divided{
-					rule: r, limit: limit, key: counterKey(h, limit), book: b, partition: partitionOf(h.Subject.Hi),
+					rule: r, limit: limit, key: counterKey(h, limit), active: b, partition: ring.PartitionOf(h.Subject.Hi),
 				})
 			}
 		}
@@ -94,7 +95,7 @@ func (x *loans) dividedLimits(n *named, now algorithms.Now) (found []divided) {
 }
 
 // dividedLimit returns the one of dividedLimits with that ID.
-func (x *loans) dividedLimit(n *named, id uint64, now algorithms.Now) (divided, bool) {
+func (x *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (divided, bool) {
 	for _, d := range x.dividedLimits(n, now) {
 		if d.limit.ID == id {
 			return d, true

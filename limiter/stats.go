@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ const stripes = 8
 type ruleStats struct {
 	stripe [stripes]struct {
 		// usual counts the common case, by headroom: allowed by the owner, one rule matched. Such a check is counted only here,
-		// once, although it belongs to several figures: checks, headroom, and the book's whole.
+		// once, although it belongs to several figures: checks, headroom, and the whole of activeRules.
 		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
@@ -76,7 +77,7 @@ func (s *ruleStats) absorb(gone *ruleStats) {
 }
 
 // checks returns the whole checks by decision.
-func (b *book) checks() Counts {
+func (b *activeRules) checks() Counts {
 	all := b.whole.read("").Checks
 	for _, s := range b.stats {
 		all[DecisionAllowed][ByOwner] += s.usual()
@@ -98,7 +99,7 @@ func (l *Limiter) Stats() []RuleStats {
 }
 
 // unruled returns the counts of checks that no rule decided.
-func (b *book) unruled() RuleStats {
+func (b *activeRules) unruled() RuleStats {
 	s := b.whole.read("")
 	for d := range s.Checks {
 		clear(s.Checks[d][:ByList])
@@ -126,7 +127,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peek {
 		return
 	}
-	b := a.scratch.book
+	b := a.scratch.active
 	if a.scratch.stripe == 0 {
 		a.scratch.stripe = l.answers.Add(1)%stripes + 1
 	}
@@ -136,7 +137,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 			l.measure(q, a)
 		}
 		if b.global && l.member != nil {
-			l.member.loans.seek(q, a)
+			l.member.loans.notifyOwners(q, a)
 		}
 		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, b, stripe) {
 			return
@@ -154,7 +155,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 
 // countUsual counts a check that the owner allowed and one rule matched. It returns false if that rule is a shadow rule that
 // would have refused.
-func (l *Limiter) countUsual(q *Query, a *Answer, b *book, stripe uint32) bool {
+func (l *Limiter) countUsual(q *Query, a *Answer, b *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
 	if refused {
@@ -166,7 +167,7 @@ func (l *Limiter) countUsual(q *Query, a *Answer, b *book, stripe uint32) bool {
 }
 
 // countRules counts a check for each rule that applied to it.
-func (l *Limiter) countRules(q *Query, a *Answer, b *book, stripe uint32) {
+func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32) {
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
@@ -227,11 +228,47 @@ func tenths(remaining, capacity int64) int64 {
 type scratch struct {
 	match     rules.Match
 	ops       []counters.Op
-	stripe    uint32    // 1…stripes; 0 before the first check
-	book      *book     // the rules and figures of the check
-	local     bool      // one of its rules has `consistency: local`
-	blocks    bool      // ops include blocks, each after the limits of its hit
-	reserving bool      // a reservation must report what it takes: use no leases
-	until     time.Time // the check must be decided by then; zero for the usual deadline
-	journey   *journey  // of checks that other nodes decide too; nil before the first
+	stripe    uint32        // 1…stripes; 0 before the first check
+	active    *activeRules  // the rules and figures of the check
+	local     bool          // one of its rules has `consistency: local`
+	blocks    bool          // ops include blocks, each after the limits of its hit
+	reserving bool          // a reservation must report what it takes: use no leases
+	until     time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster   *clusterCheck // of checks that other nodes decide too; nil before the first
+}
+
+// Meter counts admitted cost for billing. *usage.Meter implements it.
+type Meter interface {
+	// Add adds to what a subject was admitted of a unit in the month that contains wall (Unix nanoseconds), and reports whether
+	// it knows the subject. cost may be negative.
+	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
+	// Enter is Add for a subject that is not known yet. It keeps none of the strings. A nil key means that the key is unknown.
+	Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
+}
+
+// UseMeter makes m count what is admitted from now on. Call it before the first check.
+func (l *Limiter) UseMeter(m Meter) { l.meter = m }
+
+// measure counts an admitted check for rules with `usage: monthly`. The cost counts once for each rule and unit, even if the
+// rule has several limits in that unit.
+func (l *Limiter) measure(q *Query, a *Answer) {
+	ops := a.scratch.ops
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		for j, limit := range h.Limits {
+			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
+			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
+				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h.Rule, q), limit.Unit, ops[j].Cost, 1)
+			}
+		}
+		ops = ops[len(h.Limits):]
+	}
+}
+
+// keyText is subjectText, but never nil, even for a rule that has one counter for all.
+func keyText(r *rules.Rule, q *Query) []string {
+	if key := subjectText(r, q); key != nil {
+		return key
+	}
+	return []string{}
 }

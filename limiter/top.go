@@ -6,7 +6,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -15,6 +17,7 @@ const (
 	topStripes  = 16  // each subject belongs to one stripe
 	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
+	topTurns    = int(5 * time.Minute / HistoryStep)
 )
 
 // TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
@@ -25,6 +28,8 @@ type TopSubject struct {
 	Refused int64
 	// Checks counts checks since then, plus as many before as fill the limit that refused first. It is at least Refused.
 	Checks int64
+	// Recent is how many of Refused were in the last five minutes, to half a minute; 0 in what Top returns.
+	Recent int64
 }
 
 // top keeps the subjects refused most, in bounded memory. It uses the space-saving algorithm of Metwally, Agrawal and El Abbadi
@@ -34,11 +39,14 @@ type top struct {
 }
 
 type topStripe struct {
-	mu      sync.Mutex // guards entries, refused and index
+	mu      sync.Mutex // guards all but filter
 	entries []topEntry
 	refused [topCapacity]int64 // by entry; kept apart, so that finding the least touches few cache lines
 	index   map[rules.Hash]int // into entries
 	stale   int                // subjects displaced since the filter was rebuilt
+	turns   int                // steps of the history that have ended
+	// past has refused as it was when each of the last steps ended, by number; 20 kB.
+	past [topTurns][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some that were there before. Allowed checks look at it before
 	// they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
@@ -49,6 +57,8 @@ type topEntry struct {
 	rule   string
 	key    []string
 	checks int64
+	turns  int   // of the stripe when the subject entered
+	before int64 // refused at that moment: of the subject that was displaced
 }
 
 func newTop() *top {
@@ -110,6 +120,7 @@ func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 			s.renewFilter()
 		}
 	}
+	s.entries[i].turns, s.entries[i].before = s.turns, s.refused[i]
 	s.index[e.hash] = i
 	return i
 }
@@ -123,6 +134,27 @@ func (s *topStripe) renewFilter() {
 		s.filter[i].Store(fresh[i])
 	}
 	s.stale = 0
+}
+
+// turn notes the counts as a step of the history ends.
+func (t *top) turn() {
+	for i := range t.stripe {
+		s := &t.stripe[i]
+		s.mu.Lock()
+		s.past[s.turns%topTurns] = s.refused
+		s.turns++
+		s.mu.Unlock()
+	}
+}
+
+// recent returns how often an entry's subject was refused since the oldest turn that is kept, or since it entered. The caller
+// holds mu.
+func (s *topStripe) recent(i int) int64 {
+	e := &s.entries[i]
+	if e.turns > s.turns-topTurns {
+		return s.refused[i] - e.before
+	}
+	return s.refused[i] - s.past[s.turns%topTurns][i]
 }
 
 // subjectText returns the key of q's subject under r. It copies the query's strings, which belong to the caller.
@@ -149,7 +181,25 @@ func (l *Limiter) Top(n int) []TopSubject {
 		gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
 		all = merged(all)
 	}
-	return ranked(all, n)
+	all = ranked(all, n)
+	for i := range all {
+		all[i].Recent = 0 // other nodes have not said theirs
+	}
+	return all
+}
+
+// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before. It also returns the
+// nodes whose counts are in that, this one first.
+func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
+	all, nodes = l.top.list(), make([]ring.NodeID, 1)
+	if l.member != nil {
+		nodes[0] = l.member.Self
+		gatherFrom(l.member, MethodRecent, func(from ring.NodeID, other *recentList) {
+			all, nodes = append(all, other.list...), append(nodes, from)
+		})
+		all = merged(all)
+	}
+	return rankedRecent(all, min(max(n, 0), maxTop)), nodes
 }
 
 // list returns the subjects kept, in no particular order.
@@ -158,7 +208,7 @@ func (t *top) list() (all []TopSubject) {
 		s := &t.stripe[i]
 		s.mu.Lock()
 		for i, e := range s.entries {
-			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: s.refused[i], Checks: e.checks})
+			all = append(all, TopSubject{Rule: e.rule, Key: e.key, Refused: s.refused[i], Checks: e.checks, Recent: s.recent(i)})
 		}
 		s.mu.Unlock()
 	}
@@ -171,4 +221,79 @@ func ranked(all []TopSubject, n int) []TopSubject {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
+}
+
+// rankedRecent sorts all, most refused of late first, and returns the first n.
+func rankedRecent(all []TopSubject, n int) []TopSubject {
+	all = ranked(all, len(all))
+	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
+	return all[:min(n, len(all))]
+}
+
+const (
+	maxTop = 1000 // bounds the subjects that Top returns
+	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
+	maxTopKept = topStripes * topCapacity
+	// maxTopBytes bounds a node's list as sent. The subjects refused least are cut off.
+	maxTopBytes = 4 << 20
+	maxKeyParts = 32
+)
+
+// merged adds up what several nodes report of the same subject.
+func merged(all []TopSubject) []TopSubject {
+	at := make(map[string]int, len(all))
+	out := all[:0]
+	for _, s := range all {
+		// The encoded lengths keep different keys from looking alike.
+		name := string(wire.AppendTexts(wire.AppendText(nil, s.Rule), s.Key))
+		if i, ok := at[name]; ok {
+			out[i].Refused += s.Refused
+			out[i].Checks += s.Checks
+			out[i].Recent += s.Recent
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, s)
+	}
+	return out
+}
+
+// fitting returns as much of the beginning of list as may be sent.
+func fitting(list []TopSubject) *topList {
+	size := 0
+	for i := range list {
+		size += len(list[i].Rule) + len(strings.Join(list[i].Key, "")) + 64
+		if size > maxTopBytes {
+			return &topList{list[:i]}
+		}
+	}
+	return &topList{list}
+}
+
+// topList is a node's list of subjects, as sent.
+type topList struct{ list []TopSubject }
+
+// Code implements wire.Message.
+func (t *topList) Code(c *wire.Coder) {
+	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) { s.code(c) })
+}
+
+// recentList is a node's list of subjects with what was refused of late, as sent.
+type recentList topList
+
+// Code implements wire.Message.
+func (t *recentList) Code(c *wire.Coder) {
+	wire.List(c, &t.list, maxTopKept, 5, func(s *TopSubject) {
+		s.code(c)
+		wire.Number(c, &s.Recent, 1<<62)
+	})
+}
+
+func (s *TopSubject) code(c *wire.Coder) {
+	const maxText = 1 << 20
+	c.Text(&s.Rule, maxText)
+	s.Rule = strings.ToValidUTF8(s.Rule, "\uFFFD")
+	c.Texts(&s.Key, maxKeyParts, maxText)
+	wire.Number(c, &s.Refused, 1<<62)
+	wire.Number(c, &s.Checks, 1<<62)
 }

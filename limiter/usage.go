@@ -51,7 +51,7 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	if b.global { // only shares need a clock
 		b.set.Share(&m, l.clock.Now().Wall)
 	}
-	b.lower(&m)
+	b.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
@@ -79,7 +79,7 @@ func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return u, l.carryOut(changeOf(verbUsage, u, 0), u)
+	return u, l.applyChange(changeOf(verbUsage, u, 0), u)
 }
 
 // Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty, which may
@@ -96,7 +96,7 @@ func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*U
 	}
 	c := changeOf(verbAdjust, u, n)
 	c.ticket = ticketOf(request, hashBody(verbAdjust, rule, u.Key, n), checkTime)
-	return u, l.carryOut(c, u)
+	return u, l.applyChange(c, u)
 }
 
 // Reset makes a subject's counters fresh and lifts its block. It returns the usage afterwards. request is as for Adjust. The
@@ -108,7 +108,7 @@ func (l *Limiter) Reset(rule string, key []string, request string) (*Usage, erro
 	}
 	c := changeOf(verbReset, u, 0)
 	c.ticket = ticketOf(request, hashBody(verbReset, rule, u.Key, 0), checkTime)
-	if err := l.carryOut(c, u); err != nil {
+	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}
 	l.askRegions(u)

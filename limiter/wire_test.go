@@ -4,7 +4,7 @@ import "testing"
 
 func BenchmarkMessages(b *testing.B) {
 	q, r := someQuestion(), someReply()
-	q.wishes, q.hops = nil, 0
+	q.requests, q.hops = nil, 0
 	question, reply := q.appendBody(q.appendHead(nil)), r.append(nil)
 	b.Run("question/append", func(b *testing.B) {
 		b.ReportAllocs()

@@ -185,7 +185,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 		r.Owner = id.(ring.NodeID)
 	}
 	if r.Owner == n.id {
-		if r.Place = partitions.Held; at.frozen {
+		if r.Place = partitions.Here; at.frozen {
 			r.Place = partitions.Frozen
 		}
 	}
@@ -306,7 +306,9 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		}
 		a.stop = func() { timer.Stop() }
 		n.w.node(to).ServeFor(n.id, m, body, a)
-		if m != MethodAsk && m != MethodChange && m != MethodTop && m != MethodSettle && m != MethodActivity && m != MethodLend && m != MethodReserve {
+		switch m {
+		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodLend, MethodReserve, MethodRecent, MethodHistory:
+		default:
 			timer.Stop()
 		}
 		clear(body) // a body is valid only until ServeFor returns
@@ -351,7 +353,7 @@ func (w *world) partition(rule, key string) int {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return partitionOf(u.Hash.Hi)
+	return ring.PartitionOf(u.Hash.Hi)
 }
 
 // check makes a check at n now.

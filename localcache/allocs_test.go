@@ -21,7 +21,7 @@ func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 		return ops
 	}
 	refused = of(1)
-	s.Wish(1, someone, terms, refused, 1)
+	s.Request(1, someone, terms, refused, 1)
 	for i := range refused {
 		refused[i].Decision = algorithms.Decision{RetryAfter: time.Minute, ResetAfter: time.Minute}
 	}

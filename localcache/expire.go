@@ -33,7 +33,7 @@ func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}
-	s.held.Add(-1)
+	s.grants.Add(-1)
 	e.grants, e.renew = slices.Delete(e.grants, 0, 1), 0
 	sh.ended = append(sh.ended, out)
 	s.poke(out.due)
@@ -84,7 +84,7 @@ func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for len(sh.queue) > 0 && sh.queue[0].due <= at {
-			s.look(sh, sh.queue[0], at)
+			s.update(sh, sh.queue[0], at)
 		}
 		if len(sh.queue) > 0 {
 			next = min(next, sh.queue[0].due)
@@ -98,8 +98,8 @@ func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 	return buf
 }
 
-// look does what is due for e.
-func (s *Leases) look(sh *leaseShard, e *lease, at time.Duration) {
+// update does what is due for e.
+func (s *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
 	for len(e.grants) > 0 && at >= e.grants[0].until {
 		s.endFirst(sh, e, at)
 	}
@@ -115,8 +115,8 @@ func (s *Leases) look(sh *leaseShard, e *lease, at time.Duration) {
 	}
 }
 
-// Use sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
-func (s *Leases) Use(at time.Duration, yes bool) {
+// Enable sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
+func (s *Leases) Enable(at time.Duration, yes bool) {
 	if s.closed.Store(!yes); yes {
 		return
 	}

@@ -27,7 +27,7 @@ func leaseOps(costs ...int64) []counters.Op {
 
 // heldUnits returns what s may still spend of its grants, as it reports it to an owner.
 func heldUnits(s *Leases, at time.Duration) (n int64) {
-	w, _ := s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	for _, h := range w.Held {
 		n += h.Left[0]
 	}
@@ -40,8 +40,8 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
 	come := func(process uint64) {
-		s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
-		s.Admitted(at, at, Source{Owner: leaseOwner, Process: process, Lineage: process}, leaseOps(1),
+		s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Admitted(at, at, Source{Owner: leaseOwner, Incarnation: process, Lineage: process}, leaseOps(1),
 			Grant{ID: 1, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
 	come(1)
@@ -61,13 +61,13 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
-	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	come := func(id uint64) {
 		s.Admitted(at, at, from, leaseOps(1), Grant{ID: id, EndsIn: time.Second, Amounts: []int64{10}, Windows: []int64{1}}, false)
 	}
-	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	come(6)
-	w, _ := s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	if w.Seen != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
@@ -83,11 +83,11 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
-	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
+	s.Request(at, leaseOwner, leaseTerms, leaseOps(1, 1000), 1)
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	if outcome, _ := s.Spend(at+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("within the first limit's time: have %d", outcome)
 	}
@@ -104,11 +104,11 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 // subject for ever.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
-	from := Source{Owner: leaseOwner, Process: 1, Lineage: 1}
+	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
 	renewed := 0
 	for i := range 3 {
 		at := time.Duration(i+1) * 2 * time.Second
-		s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+		s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 		s.Admitted(at, at, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
 		for range 100 {
 			if _, r := s.Spend(at, leaseOwner, leaseOps(1)); r.Renew {
@@ -128,9 +128,9 @@ func TestDemandOfHugeCosts(t *testing.T) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 1, Lo: 1}, Limit: huge, Cost: algorithms.MaxAmount}}
 	for i := range 200 {
 		at := time.Second + time.Duration(i)*time.Millisecond
-		w, _ := s.Wish(at, leaseOwner, leaseTerms, ops, 10_000)
+		w, _ := s.Request(at, leaseOwner, leaseTerms, ops, 10_000)
 		if w.Want[0] <= 0 {
-			t.Fatalf("after %d questions: have a wish for %d", i, w.Want[0])
+			t.Fatalf("after %d questions: have a request for %d", i, w.Want[0])
 		}
 	}
 }
@@ -139,10 +139,10 @@ func TestDemandOfHugeCosts(t *testing.T) {
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
-	s.Wish(at, leaseOwner, leaseTerms, leaseOps(1), 1)
+	s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.Refused(at, Source{Owner: leaseOwner, Process: 1, Lineage: 1}, ops, leaseTerms.TTL)
+	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
 	if outcome, _ := s.Spend(at, leaseOwner, ops); outcome == Refused && ops[0].Decision.RetryAfter != algorithms.Never {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)

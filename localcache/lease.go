@@ -10,19 +10,19 @@ import (
 
 // lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
 type lease struct {
-	hi      uint64
-	source  Source
-	limits  []leased
-	grants  []grant // at most maxGrants; the first one is being spent
-	seen    uint64  // ID of the last grant that arrived
-	refused refusal
-	pressed pressure
-	asking  time.Duration // until then a renewal is under way, unless it is answered
-	renew   time.Duration // when to renew next, at the earliest
-	toldAt  time.Duration // when the owner said what limits' told records
-	touched time.Duration // when it was last used
-	terms   Terms         // of its grants
-	keep    time.Duration // how long to remember it after touched
+	hi         uint64
+	source     Source
+	limits     []leasedLimit
+	grants     []grant // at most maxGrants; the first one is being spent
+	seen       uint64  // ID of the last grant that arrived
+	refused    refusal
+	pressed    pressure
+	asking     time.Duration // until then a renewal is under way, unless it is answered
+	renew      time.Duration // when to renew next, at the earliest
+	decisionAt time.Duration // when the owner made the decisions that limits record
+	touched    time.Duration // when it was last used
+	terms      Terms         // of its grants
+	keep       time.Duration // how long to remember it after touched
 
 	due   time.Duration // when to look at it again
 	index int           // in the shard's queue
@@ -30,17 +30,17 @@ type lease struct {
 
 // Source identifies who granted: the owner, its process, and the lineage of its counters.
 type Source struct {
-	Owner   ring.NodeID
-	Process uint64 // of the owner
-	Lineage uint64
+	Owner       ring.NodeID
+	Incarnation uint64 // of the owner
+	Lineage     uint64
 }
 
-// leased is one limit's part of a lease.
-type leased struct {
-	lo     uint64
-	limit  *algorithms.Limit
-	demand demand
-	told   algorithms.Decision // the owner's last decision, less what it granted with it
+// leasedLimit is one limit's part of a lease.
+type leasedLimit struct {
+	lo           uint64
+	limit        *algorithms.Limit
+	demand       demand
+	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
 // maxGrants bounds the grants held of one subject: the one being spent, and the next.
@@ -50,13 +50,13 @@ const maxGrants = 2
 type grant struct {
 	id    uint64
 	until time.Duration // not spent from then on
-	parts []held        // by limit
+	parts []balance     // by limit
 }
 
-// held is what is left of one limit's part of a grant.
-type held struct {
+// balance is what is left of one limit's part of a grant.
+type balance struct {
 	left, size int64
-	told       int64 // what was left at the last report to the owner
+	reported   int64 // what was left at the last report to the owner
 	window     int64 // in which the owner debited it
 }
 
@@ -89,11 +89,11 @@ func (e *lease) matches(ops []counters.Op) bool {
 	return true
 }
 
-// begin empties the lease and makes it one of ops' limits.
-func (e *lease) begin(ops []counters.Op) {
+// reset empties the lease and makes it one of ops' limits.
+func (e *lease) reset(ops []counters.Op) {
 	e.limits = e.limits[:0]
 	for i := range ops {
-		e.limits = append(e.limits, leased{lo: ops[i].Key.Lo, limit: ops[i].Limit})
+		e.limits = append(e.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
 	e.grants, e.refused, e.pressed = e.grants[:0], refusal{}, pressure{}
 }
@@ -104,7 +104,7 @@ func (g *grant) putBack(ops []counters.Op) {
 	for i := range ops {
 		h, most := &g.parts[i], g.parts[i].size
 		if ops[i].Limit.Kind.Bucket() {
-			most = max(h.left, h.told)
+			most = max(h.left, h.reported)
 		}
 		h.left = min(most, h.left+ops[i].Cost)
 	}
@@ -129,7 +129,7 @@ func (e *lease) spend(at time.Duration, ops []counters.Op) {
 		l, op := &e.limits[i], &ops[i]
 		e.grants[0].parts[i].left -= op.Cost
 		l.demand.note(op.Cost)
-		d := later(l.told, at-e.toldAt)
+		d := later(l.lastDecision, at-e.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
 		for j := range e.grants {
 			d.Remaining += e.grants[j].parts[i].left

@@ -15,7 +15,7 @@ var (
 	hour    = algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 9000, Window: time.Hour}
 	someone = ring.NodeID{1}
 	terms   = Terms{Threshold: 0.85, Idle: 0.02, TTL: 3 * time.Second}
-	from    = Source{Owner: someone, Process: 5, Lineage: 6}
+	from    = Source{Owner: someone, Incarnation: 5, Lineage: 6}
 )
 
 // opsOf returns ops on the minute, and on the hour if there is a second cost.
@@ -31,7 +31,7 @@ func opsOf(costs ...int64) []counters.Op {
 // granted delivers the answer to a check, with a grant of these amounts.
 func (s *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
-	s.Wish(at, someone, terms, ops, 1)
+	s.Request(at, someone, terms, ops, 1)
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
@@ -141,9 +141,9 @@ func TestWhatEndsALease(t *testing.T) {
 		},
 		"one limit more":  func(s *Leases) Outcome { o, _ := s.Spend(1, someone, opsOf(1, 1)); return o },
 		"a change":        func(s *Leases) Outcome { s.Forget(1, 1<<60, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
-		"this node's end": func(s *Leases) Outcome { s.Use(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
+		"this node's end": func(s *Leases) Outcome { s.Enable(1, false); o, _ := s.Spend(1, someone, opsOf(1)); return o },
 		"another life of the counters": func(s *Leases) Outcome {
-			s.Admitted(1, 1, Source{Owner: someone, Process: 5, Lineage: 7}, opsOf(0), Grant{}, false)
+			s.Admitted(1, 1, Source{Owner: someone, Incarnation: 5, Lineage: 7}, opsOf(0), Grant{}, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
 			return o
 		},
@@ -163,7 +163,7 @@ func TestRememberedRefusals(t *testing.T) {
 	s := NewLeases(0)
 	refuse := func(wait time.Duration, full bool, costs ...int64) {
 		ops := opsOf(costs...)
-		s.Wish(0, someone, terms, ops, 1)
+		s.Request(0, someone, terms, ops, 1)
 		ops[0].Decision, ops[0].Full = algorithms.Decision{RetryAfter: wait, Remaining: 2}, full
 		for i := range ops[1:] {
 			ops[1+i].Decision.Allowed = true
@@ -213,7 +213,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	for i := range 4 * minSubjects {
 		ops := opsOf(1)
 		ops[0].Key.Hi = uint64(i)
-		if _, ok := s.Wish(time.Duration(i), someone, terms, ops, 1); ok {
+		if _, ok := s.Request(time.Duration(i), someone, terms, ops, 1); ok {
 			n++
 		}
 	}

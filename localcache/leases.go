@@ -23,12 +23,12 @@ type Leases struct {
 	wake     chan struct{} // capacity 1; something is due earlier than Next said
 	armed    atomic.Int64  // when to call Ended next
 	closed   atomic.Bool   // no leases any more
-	held     atomic.Int64  // number of grants
+	grants   atomic.Int64  // number of grants
 }
 
 const (
 	leaseShards = 64
-	// minSubjects is the smallest bound on the subjects of Leases.
+	// minSubjects is the smallest bound on the subjects of Leases and of a Ledger.
 	minSubjects = 1024
 	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4
@@ -56,24 +56,24 @@ const (
 // Receipt records what a Spend took, for Unspend.
 type Receipt struct {
 	Until time.Duration // the Spend is void if it happened later
-	Renew bool          // fetch the next grant; see Wish
+	Renew bool          // fetch the next grant; see Request
 	from  Source
 	grant uint64
 }
 
-// Held is what is left of a grant here.
-type Held struct {
+// HeldGrant is what is left of a grant here.
+type HeldGrant struct {
 	ID   uint64
 	Left []int64 // by limit
 }
 
-// Wish is what a node asks of the owner for a subject, and reports to it, with a question.
-type Wish struct {
-	Terms   Terms
-	Process uint64 // process of the owner that Seen and Held refer to
-	Seen    uint64 // ID of the last grant that arrived
-	Held    []Held // grants held here with IDs up to Seen; at most two
-	Want    []int64
+// LeaseRequest is what a node asks of the owner for a subject, and reports to it, with a question.
+type LeaseRequest struct {
+	Terms       Terms
+	Incarnation uint64      // process of the owner that Seen and Held refer to
+	Seen        uint64      // ID of the last grant that arrived
+	Held        []HeldGrant // grants held here with IDs up to Seen; at most two
+	Want        []int64
 }
 
 // Grant is a debit at the owner, as sent to the node that may spend it.
@@ -104,9 +104,9 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// hold locks a subject's shard and returns the subject's lease, or nil if there is none. Subjects of one partition are spread
+// lock locks a subject's shard and returns the subject's lease, or nil if there is none. Subjects of one partition are spread
 // over shards.
-func (s *Leases) hold(hi uint64) (*leaseShard, *lease) {
+func (s *Leases) lock(hi uint64) (*leaseShard, *lease) {
 	sh := &s.shards[hi%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
@@ -115,7 +115,7 @@ func (s *Leases) hold(hi uint64) (*leaseShard, *lease) {
 // Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
 // lease from another node ends.
 func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
-	sh, e := s.hold(ops[0].Key.Hi)
+	sh, e := s.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if e == nil {
 		return Unknown, Receipt{}
@@ -150,7 +150,7 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 // Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
 // already handed it out, the cost is lost.
 func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
-	sh, e := s.hold(ops[0].Key.Hi)
+	sh, e := s.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	switch {
 	case e == nil || r.grant == 0:
@@ -161,31 +161,31 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Wish returns the wish to send with a question about ops, all of one subject, for that many checks. It returns false if there
-// is nothing to lease: there is no room for another subject, or traffic is too slow.
-func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (Wish, bool) {
+// Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
+// there is nothing to lease: there is no room for another subject, or traffic is too slow.
+func (s *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if s.closed.Load() || t.None() {
-		return Wish{}, false
+		return LeaseRequest{}, false
 	}
-	sh, e := s.hold(ops[0].Key.Hi)
+	sh, e := s.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if e == nil {
 		if len(sh.known) >= s.perShard {
-			return Wish{}, false
+			return LeaseRequest{}, false
 		}
 		e = &lease{hi: ops[0].Key.Hi, index: -1}
-		e.begin(ops)
+		e.reset(ops)
 		sh.known[e.hi] = e
 	} else if !e.matches(ops) {
 		s.end(sh, e, at)
-		e.begin(ops)
+		e.reset(ops)
 	}
 	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		s.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
-	w := Wish{Terms: t, Process: e.source.Process, Seen: e.seen, Want: make([]int64, len(ops))}
+	w := LeaseRequest{Terms: t, Incarnation: e.source.Incarnation, Seen: e.seen, Want: make([]int64, len(ops))}
 	some := false
 	for i := range ops {
 		d := &e.limits[i].demand
@@ -196,17 +196,17 @@ func (s *Leases) Wish(at time.Duration, owner ring.NodeID, t Terms, ops []counte
 		w.Want[i] = d.want(at, t.TTL, ops[i].Cost)
 		some = some || w.Want[i] > 0
 	}
-	w.Held = e.heldLocked()
+	w.Held = e.reportHeld()
 	s.schedule(sh, e)
 	return w, some
 }
 
-// heldLocked lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
-func (e *lease) heldLocked() (out []Held) {
+// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
+func (e *lease) reportHeld() (out []HeldGrant) {
 	for _, g := range e.grants {
-		h := Held{ID: g.id, Left: make([]int64, len(g.parts))}
+		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
 		for i := range g.parts {
-			g.parts[i].told, h.Left[i] = g.parts[i].left, g.parts[i].left
+			g.parts[i].reported, h.Left[i] = g.parts[i].left, g.parts[i].left
 		}
 		out = append(out, h)
 	}
@@ -216,14 +216,14 @@ func (e *lease) heldLocked() (out []Held) {
 // Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
 // sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
 func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
-	sh, e := s.hold(ops[0].Key.Hi)
+	sh, e := s.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if e != nil && renewal {
 		e.asking = 0
 	}
 	if e == nil || e.source.Owner != from.Owner || !e.matches(ops) || s.closed.Load() {
 		if g.ID != 0 {
-			s.refund(sh, at, from, ops, &g)
+			s.returnUnused(sh, at, from, ops, &g)
 		}
 		return
 	}
@@ -231,43 +231,43 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 		s.end(sh, e, at) // its grants are from another process or lineage
 		e.source, e.seen = from, 0
 	}
-	e.toldAt = at
+	e.decisionAt = at
 	for i := range ops {
 		l := &e.limits[i]
-		l.told = ops[i].Decision
+		l.lastDecision = ops[i].Decision
 		if g.ID != 0 {
-			l.told.Remaining = max(0, l.told.Remaining-g.Amounts[i])
+			l.lastDecision.Remaining = max(0, l.lastDecision.Remaining-g.Amounts[i])
 		}
 	}
-	e.refused = e.usedUp(sent, ops)
+	e.refused = e.predictRefusal(sent, ops)
 	if g.ID != 0 {
-		s.take(sh, e, sent, at, from, ops, &g)
+		s.addGrant(sh, e, sent, at, from, ops, &g)
 	} else if renewal && len(e.grants) > 0 {
 		e.renew = at + (e.grants[0].until-at)/4 // the owner has nothing to grant now
 	}
 	s.schedule(sh, e)
 }
 
-// take adds a grant to e.
-func (s *Leases) take(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+// addGrant adds a grant to e.
+func (s *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
 	if len(e.grants) == maxGrants || until <= at || g.ID <= e.seen {
 		e.seen = max(e.seen, g.ID)
-		s.refund(sh, at, from, ops, g)
+		s.returnUnused(sh, at, from, ops, g)
 		return
 	}
 	e.seen = g.ID
-	s.held.Add(1)
-	n := grant{id: g.ID, until: until, parts: make([]held, len(e.limits))}
+	s.grants.Add(1)
+	n := grant{id: g.ID, until: until, parts: make([]balance, len(e.limits))}
 	for i, amount := range g.Amounts {
-		n.parts[i] = held{left: amount, size: amount, told: amount, window: g.Windows[i]}
+		n.parts[i] = balance{left: amount, size: amount, reported: amount, window: g.Windows[i]}
 	}
 	e.grants = append(e.grants, n)
 }
 
-// refund leaves an unused grant for Ended to hand out, as it came.
-func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+// returnUnused leaves an unused grant for Ended to hand out, as it came.
+func (s *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
@@ -280,7 +280,7 @@ func (s *Leases) refund(sh *leaseShard, at time.Duration, from Source, ops []cou
 // Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
 // there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
 func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
-	sh, e := s.hold(ops[0].Key.Hi)
+	sh, e := s.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if e == nil || !e.matches(ops) || s.closed.Load() {
 		return
@@ -298,7 +298,7 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 		}
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, e.pressed.hold(at, e.terms, ops[i].Limit, ops[i].Cost))
+			d.RetryAfter = max(d.RetryAfter, e.pressed.backOff(at, e.terms, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
 		r.ops[i].decision = d
@@ -312,7 +312,7 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 
 // Unanswered records that the renewal of a subject's lease got no answer.
 func (s *Leases) Unanswered(at time.Duration, hi uint64) {
-	sh, e := s.hold(hi)
+	sh, e := s.lock(hi)
 	defer sh.mu.Unlock()
 	if e != nil {
 		e.asking = 0
@@ -325,7 +325,7 @@ func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 // Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
 // were changed, and leases end too.
 func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, e := s.hold(hi)
+	sh, e := s.lock(hi)
 	defer sh.mu.Unlock()
 	if e == nil {
 		return
@@ -336,7 +336,7 @@ func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
 }
 
 // Count returns how many grants are held.
-func (s *Leases) Count() int64 { return s.held.Load() }
+func (s *Leases) Count() int64 { return s.grants.Load() }
 
 // leaseQueue is a heap: the lease due first is in front.
 type leaseQueue []*lease

@@ -48,15 +48,15 @@ func TestWithoutShare(t *testing.T) {
 		if _, ok := Scaled(&tt.limit, 3, 2); ok {
 			t.Errorf("%s: the third of three has a share of 2", tt.name)
 		}
-		if have := Nothing(&tt.limit, now, tt.cost); have != tt.want {
+		if have := NoShare(&tt.limit, now, tt.cost); have != tt.want {
 			t.Errorf("%s: have %+v, want %+v", tt.name, have, tt.want)
 		}
 	}
 	window := tests[0].limit
-	if d := Told(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
+	if d := Unscaled(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 2); d.RetryAfter != 40*time.Second {
 		t.Errorf("above the share only: have %+v", d)
 	}
-	if d := Told(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
+	if d := Unscaled(algorithms.Decision{RetryAfter: algorithms.Never}, &window, now, 3); d.RetryAfter != algorithms.Never {
 		t.Errorf("above the limit: have %+v", d)
 	}
 }

@@ -11,9 +11,9 @@ const (
 	// pressedBy is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
 	// before it asks again.
 	pressedBy = 8
-	// holdParts bounds how long a pressed node waits: at most a holdParts-th of a lease's TTL, and of the time in which a
+	// backOffParts bounds how long a pressed node waits: at most a holdParts-th of a lease's TTL, and of the time in which a
 	// bucket fills.
-	holdParts = 4
+	backOffParts = 4
 )
 
 // pressure counts recent refusals of a subject's checks, here or by its owner. A refusal counts less and less over a lease's
@@ -25,43 +25,43 @@ type pressure struct {
 
 // note counts one more refused check.
 func (p *pressure) note(at, ttl time.Duration) {
-	p.refused = p.of(at, ttl) + 1
+	p.refused = p.level(at, ttl) + 1
 	p.at = max(p.at, at)
 }
 
-func (p *pressure) of(at, ttl time.Duration) float64 {
+func (p *pressure) level(at, ttl time.Duration) float64 {
 	left := 1 - float64(max(0, at-p.at))/float64(max(1, ttl))
 	return p.refused * max(0, left)
 }
 
 // on reports whether the node is pressed.
-func (p *pressure) on(at, ttl time.Duration) bool { return p.of(at, ttl) >= pressedBy }
+func (p *pressure) on(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressedBy }
 
-// hold returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
+// backOff returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
 // would ask for each unit separately, as soon as there is one. hold is no longer than it takes to refill what one question can
 // bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
 // full meanwhile.
-func (p *pressure) hold(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
+func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
 	always := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
 	if !always || l.Amount == 0 || !p.on(at, t.TTL) {
 		return 0
 	}
 	unit := float64(l.Window) / float64(l.Amount)
-	brings := float64(cost) + float64(t.Part(l))
-	return time.Duration(min(float64(t.TTL)/holdParts, float64(l.Capacity())*unit/holdParts, brings*unit))
+	brings := float64(cost) + float64(t.IdlePart(l))
+	return time.Duration(min(float64(t.TTL)/backOffParts, float64(l.Capacity())*unit/backOffParts, brings*unit))
 }
 
-// usedUp predicts how the owner, for some time after the question was sent, would refuse checks for more than it had left after
-// its grant. It returns an empty refusal if the node is not pressed.
-func (e *lease) usedUp(sent time.Duration, ops []counters.Op) refusal {
+// predictRefusal predicts how the owner, for some time after the question was sent, would refuse checks for more than it had
+// left after its grant. It returns an empty refusal if the node is not pressed.
+func (e *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !e.pressed.on(sent, e.terms.TTL) {
 		return refusal{}
 	}
 	r := refusal{at: sent}
 	for i := range ops {
 		l := &e.limits[i]
-		o := refusedOp{cost: l.told.Remaining + 1, decision: l.told}
-		if hold := e.pressed.hold(sent, e.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
+		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
+		if hold := e.pressed.backOff(sent, e.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
 			o.decision.Allowed, o.decision.RetryAfter = false, hold
 			o.until = sent + hold
 		}

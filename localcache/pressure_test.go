@@ -22,9 +22,9 @@ func TestPressure(t *testing.T) {
 		want  time.Duration
 	}{
 		{"few", second, 1000, pressedBy - 1, 0, 0},
-		{"many", second, 1000, pressedBy, 0, terms.TTL / holdParts},
+		{"many", second, 1000, pressedBy, 0, terms.TTL / backOffParts},
 		{"many, a while ago", second, 1000, pressedBy, terms.TTL / 2, 0},
-		{"very many, a while ago", second, 1000, 2 * pressedBy, terms.TTL / 2, terms.TTL / holdParts},
+		{"very many, a while ago", second, 1000, 2 * pressedBy, terms.TTL / 2, terms.TTL / backOffParts},
 		{"very many, long ago", second, 1000, 100, terms.TTL, 0},
 		{"a bucket that is soon full", small, 1000, pressedBy, 0, 10 * time.Millisecond},
 		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressedBy, 0, 70 * time.Millisecond},
@@ -35,7 +35,7 @@ func TestPressure(t *testing.T) {
 		for range tt.times {
 			p.note(time.Minute, terms.TTL)
 		}
-		if have := p.hold(time.Minute+tt.after, terms, &tt.limit, tt.cost); have != tt.want {
+		if have := p.backOff(time.Minute+tt.after, terms, &tt.limit, tt.cost); have != tt.want {
 			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
 		}
 	}
@@ -55,7 +55,7 @@ func TestUsedUp(t *testing.T) {
 	answer := func(at time.Duration, d algorithms.Decision) {
 		ops := opsOf(1)
 		ops[0].Limit = &bucket
-		s.Wish(at, someone, terms, ops, 1)
+		s.Request(at, someone, terms, ops, 1)
 		if ops[0].Decision = d; d.Allowed {
 			s.Admitted(at, at, from, ops, Grant{}, false)
 		} else {

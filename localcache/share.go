@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 )
 
 // Share returns how many of amount whole units the node with this rank (from 0), of that many nodes, may spend by itself. Parts
@@ -30,8 +31,8 @@ func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }
 
-// Nothing returns a limit's answer to a cost on a node that has no share of it.
-func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+// NoShare returns a limit's answer to a cost on a node that has no share of it.
+func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
 		return algorithms.Decision{Allowed: true}
@@ -41,9 +42,9 @@ func Nothing(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	return algorithms.Decision{RetryAfter: untilTurn(l, now)}
 }
 
-// Told turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
+// Unscaled turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
 // allowed once the owner is back.
-func Told(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
+func Unscaled(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
 		d.RetryAfter = untilTurn(l, now)
 	}
@@ -71,3 +72,10 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	}
 	return l.Window
 }
+
+// minCounters is the smallest bound on the counters kept here.
+const minCounters = 1000
+
+// New returns the counters that a node decides by itself, beside a table of at most bound counters. It keeps at most an eighth
+// as many, but at least 1,000. They survive a restart, so that a restart does not renew shares. Their gates are always open.
+func New(bound int64) *counters.Table { return counters.New(max(bound/8, minCounters)) }

@@ -57,11 +57,11 @@ func Leasable(l *algorithms.Limit, nodes int) bool {
 	return l.Kind.Leased() && l.MaxDelay == 0 && l.Window >= minWindow && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
-// Together returns how much of a limit all leases together may hold above Threshold.
-func (t Terms) Together(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
+// IdleTotal returns how much of a limit all leases together may hold above Threshold.
+func (t Terms) IdleTotal(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
 
-// Part returns one node's part of Together.
-func (t Terms) Part(l *algorithms.Limit) int64 { return t.Together(l) / int64(max(1, t.Nodes)) }
+// IdlePart returns one node's part of Together.
+func (t Terms) IdlePart(l *algorithms.Limit) int64 { return t.IdleTotal(l) / int64(max(1, t.Nodes)) }
 
 // None reports whether the subject takes no leases.
 func (t Terms) None() bool { return t.TTL == 0 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 
@@ -104,13 +105,13 @@ func openStore(c *settings) (s storage, err error) {
 		return s, nil
 	}
 	if s.id, err = persist.OpenDir(c.DataDir); err != nil {
-		return s, err
+		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 	config := persist.DefaultRaftConfig()
 	config.Dir, config.Logger = c.DataDir, c.Logger
 	opened, err := persist.OpenRaft(config)
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
 	}
 	s.store, s.disk, s.dir, s.checkpoints = opened, opened.Status, c.DataDir, true
 	return s, nil
@@ -235,7 +236,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closes(n.limiter)
 	n.limiter.Follow(n.loads.Steps)
-	n.recent.read = n.limiter.Stats
+	n.recent.read, n.recent.remember = n.limiter.Stats, n.limiter.Remember
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
@@ -290,7 +291,7 @@ func (n *Node) listen() (err error) {
 	}
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, Catch: n.cluster.Catch,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, Catch: n.cluster.Catch,
 	}
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Figures)

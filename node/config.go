@@ -120,6 +120,9 @@ type Config struct {
 	// FreeMemory is called when much memory has become garbage at once. rlnode serve sets it to debug.FreeOSMemory,
 	// which stops the whole process for a moment. Nil: left to the garbage collector.
 	FreeMemory func()
+	// Ready is called once, when /readyz would report the node ready. It must return soon, and not call Close. Nil:
+	// nobody is told.
+	Ready func(*Node)
 	// FieldName maps a field to the name that users of this program know, such as "--join" for Join. Errors and log
 	// lines use it. Nil: the field's own name.
 	FieldName func(field string) string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/rlnode/rlnode/persist"
@@ -66,7 +67,11 @@ func (n *Node) load() error {
 			n.log.Warn("not all "+f.what+" came back; those begin anew", "restored", found.Restored, "damaged_frames", found.Bad,
 				"no_room", found.NoRoom)
 		} else {
-			n.log.Info(f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
+			level := slog.LevelDebug
+			if found.Restored > 0 {
+				level = slog.LevelInfo
+			}
+			n.log.Log(n.ctx, level, f.what+" loaded", "restored", found.Restored, "expired", found.Expired, "took", found.Duration)
 		}
 		if err := f.Start(); err != nil {
 			return err

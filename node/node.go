@@ -143,9 +143,9 @@ func (n *Node) open() {
 	close(n.opened)
 }
 
-// ready logs that the node is ready, once probes report it too.
+// ready reports that the node is ready, once probes report it too.
 func (n *Node) ready() {
-	attributes := []any{"name", n.config.Name}
+	var attributes []any
 	scheme := "http"
 	if n.config.CertFile != "" {
 		scheme = "https"
@@ -157,6 +157,9 @@ func (n *Node) ready() {
 		attributes = append(attributes, "admin", scheme+"://"+a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
+	if n.config.Ready != nil {
+		n.config.Ready(n)
+	}
 }
 
 // WaitReady returns when the node decides checks. In a healthy cluster that is at once; a new cluster has to be founded

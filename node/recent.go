@@ -14,7 +14,8 @@ const recentSeconds = 10
 const waysToDecide = int(limiter.ByNone) + 1
 
 type recent struct {
-	read func() []limiter.RuleStats
+	read     func() []limiter.RuleStats
+	remember func() // keeps the limiter's history
 
 	mu   sync.Mutex // guards the fields below
 	ring [recentSeconds][waysToDecide]int64
@@ -66,6 +67,7 @@ func (r *recent) follow(stop <-chan struct{}) {
 		select {
 		case <-tick.C:
 			r.note()
+			r.remember()
 		case <-stop:
 			return
 		}

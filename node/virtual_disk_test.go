@@ -74,7 +74,7 @@ func (h *handle) Stable() raft.StableStore      { return handleStable{h.InmemSto
 func (h *handle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
 func (h *handle) Close() error                  { return nil }
 
-var errDiskHangs = errors.New("disk does not answer")
+var errDiskHangs = errors.New("disk does not respond")
 
 // logWrite returns nil if the log may be written.
 func (h *handle) logWrite() error {

@@ -15,6 +15,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
 const (
@@ -78,7 +79,7 @@ type Raft struct {
 	stable    *stable
 	snapshots raft.SnapshotStore
 	ballast   *ballast
-	crew      *crew
+	workers   *workers
 	size      atomic.Int64 // of raft.db after the last write, in bytes
 
 	once   sync.Once
@@ -92,7 +93,7 @@ func OpenRaft(cfg RaftConfig) (*Raft, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Raft{cfg: cfg, path: filepath.Join(cfg.Dir, raftFile), crew: newCrew()}
+	r := &Raft{cfg: cfg, path: filepath.Join(cfg.Dir, raftFile), workers: newWorkers()}
 	if err := r.create(); err != nil {
 		return nil, err
 	}
@@ -112,27 +113,27 @@ func OpenRaft(cfg RaftConfig) (*Raft, error) {
 func (r *Raft) assemble() error {
 	log := r.cfg.Logger
 	var err error
-	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.cfg.Dir, keptSnapshots, HashicorpLogger(log))
+	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.cfg.Dir, keptSnapshots, hashilog.New(log))
 	if err != nil {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
-	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.crew, log)
+	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
 	r.stable = &stable{
-		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, crew: r.crew, log: log,
-		written: r.written, parked: make(chan struct{}),
+		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
+		written: r.recordSize, parked: make(chan struct{}),
 	}
-	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.crew, log)
-	r.logs.written = r.written
+	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.workers, log)
+	r.logs.written = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
 	r.ballast.prepare()
-	r.written()
+	r.recordSize()
 	return nil
 }
 
-// written records the file's size.
-func (r *Raft) written() {
+// recordSize records the file's size.
+func (r *Raft) recordSize() {
 	if info, err := r.handle.Stat(); err == nil {
 		r.size.Store(info.Size())
 	}
@@ -212,7 +213,7 @@ func (r *Raft) Close() error {
 
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
-	r.crew.end(func() { closed <- guard(r.store.Close) })
+	r.workers.closeAfter(func() { closed <- guard(r.store.Close) })
 	patience := time.NewTimer(r.cfg.Timeout)
 	defer patience.Stop()
 	select {

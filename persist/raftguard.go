@@ -20,7 +20,7 @@ const (
 )
 
 // errHung: the disk does not respond.
-var errHung = errors.New("disk does not answer")
+var errHung = errors.New("disk does not respond")
 
 // guardedLogs is a log whose writes fail when the disk hangs. Raft does not notice a hung disk by itself: a leader would
 // stay leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
@@ -40,9 +40,10 @@ var errHung = errors.New("disk does not answer")
 //
 // So a write that was reported to Raft as failed is undone before anything else is written, by the goroutine that made it.
 // Undoing deletes the entries past the end that Raft believes in, and restores the entries Raft believes in (these are in
-// cut: the entries that Raft has deleted off the end and not replaced). Until the undo succeeds, every write fails at once.
-// Reading an entry in doubt fails too, since Raft would acknowledge it. If the process ends before the undo, no missing
-// entry has been acknowledged. Raft then starts with the log it finds, as after a crash between writing and answering.
+// unreplaced: the entries that Raft has deleted off the end and not replaced). Until the undo succeeds, every write fails at
+// once. Reading an entry in doubt fails too, since Raft would acknowledge it. If the process ends before the undo, no
+// missing entry has been acknowledged. Raft then starts with the log it finds, as after a crash between writing and
+// answering.
 //
 // Raft ends the process when it can't read a committed entry. So a read that hangs is given a long time before it fails.
 // Reading an entry in doubt fails rather than waits; committed entries are hardly ever in doubt, since they are never
@@ -58,24 +59,24 @@ var errHung = errors.New("disk does not answer")
 type guardedLogs struct {
 	inner   raft.LogStore
 	timeout time.Duration
-	crew    *crew
+	workers *workers
 	log     *slog.Logger
 	written func() // called after each write
 	health  health
 
-	turn  chan struct{} // capacity 1: a token in it is the right to write
-	reads chan struct{} // capacity maxReads: each token is the right to read
+	writeToken chan struct{} // capacity 1: a token in it is the right to write
+	reads      chan struct{} // capacity maxReads: each token is the right to read
 
-	mu     sync.Mutex  // guards what follows
-	refuse error       // why writes fail at once, or nil
-	doubt  uint64      // entries from this index on can't be read; math.MaxUint64 if none are in doubt
-	cut    []*raft.Log // entries that Raft has deleted off the end and not replaced: it still believes in them
+	mu         sync.Mutex  // guards what follows
+	writeErr   error       // why writes fail at once, or nil
+	doubtFrom  uint64      // entries from this index on can't be read; math.MaxUint64 if none are in doubt
+	unreplaced []*raft.Log // entries that Raft has deleted off the end and not replaced: it still believes in them
 }
 
-func newGuardedLogs(inner raft.LogStore, timeout time.Duration, crew *crew, log *slog.Logger) *guardedLogs {
+func newGuardedLogs(inner raft.LogStore, timeout time.Duration, crew *workers, log *slog.Logger) *guardedLogs {
 	return &guardedLogs{
-		inner: inner, timeout: timeout, crew: crew, log: log, written: func() {},
-		turn: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubt: math.MaxUint64,
+		inner: inner, timeout: timeout, workers: crew, log: log, written: func() {},
+		writeToken: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
 	}
 }
 
@@ -112,12 +113,12 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 		}
 		return first
 	}
-	whole := func() { g.cut = nil } // the store holds what Raft believes in
+	whole := func() { g.unreplaced = nil } // the store holds what Raft believes in
 	return g.write(&logWrite{
 		from: from, made: whole, undone: whole,
 		do: func() error {
 			g.mu.Lock()
-			cut = g.cut
+			cut = g.unreplaced
 			g.mu.Unlock()
 			return g.inner.StoreLogs(logs)
 		},
@@ -146,7 +147,7 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 		from: func() uint64 { return low },
 		made: func() {
 			if len(cut) > 0 {
-				g.cut = cut
+				g.unreplaced = cut
 			}
 		},
 		undone: func() {},
@@ -190,7 +191,7 @@ func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
 	return cut, nil
 }
 
-// write waits for its turn and makes a write.
+// write waits for the write token and makes a write.
 func (g *guardedLogs) write(w *logWrite) error {
 	patience := time.NewTimer(g.timeout)
 	defer patience.Stop()
@@ -198,23 +199,23 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return err
 	}
 	select {
-	case g.turn <- struct{}{}:
-	case <-g.crew.ending:
+	case g.writeToken <- struct{}{}:
+	case <-g.workers.closing:
 		return ErrClosed
 	case <-patience.C:
 		return errHung
 	}
 	if err := g.refused(); err != nil {
-		<-g.turn
+		<-g.writeToken
 		return err
 	}
 	result := make(chan error, 1)
-	started := g.crew.start(func() {
-		defer func() { <-g.turn }()
-		g.carryOut(w, result)
+	started := g.workers.start(func() {
+		defer func() { <-g.writeToken }()
+		g.runWrite(w, result)
 	})
 	if !started {
-		<-g.turn
+		<-g.writeToken
 		return ErrClosed
 	}
 	select {
@@ -228,7 +229,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return w.err
 	}
 	w.abandoned = true
-	g.refuse, g.doubt = errHung, w.from()
+	g.writeErr, g.doubtFrom = errHung, w.from()
 	g.log.Error("the disk hangs: Raft's log can't be written", "after", g.timeout)
 	return errHung
 }
@@ -236,11 +237,11 @@ func (g *guardedLogs) write(w *logWrite) error {
 func (g *guardedLogs) refused() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.refuse
+	return g.writeErr
 }
 
-// carryOut makes the write, and undoes it if Raft is told that it failed.
-func (g *guardedLogs) carryOut(w *logWrite, result chan<- error) {
+// runWrite makes the write, and undoes it if Raft is told that it failed.
+func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	err := g.measured(w.do)
 	if err == nil {
 		g.recovered()
@@ -254,7 +255,7 @@ func (g *guardedLogs) carryOut(w *logWrite, result chan<- error) {
 		}
 	}
 	if err != nil || !told {
-		g.refuse, g.doubt = g.reason(err), w.from()
+		g.writeErr, g.doubtFrom = g.reason(err), w.from()
 	}
 	g.mu.Unlock()
 	if err == nil && told {
@@ -262,7 +263,7 @@ func (g *guardedLogs) carryOut(w *logWrite, result chan<- error) {
 		return
 	}
 	if !errors.Is(err, errBroken) {
-		g.settle(w, func() { result <- err })
+		g.undoUntilDone(w, func() { result <- err })
 	} else {
 		result <- err
 	}
@@ -279,29 +280,29 @@ func (g *guardedLogs) reason(err error) error {
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
 }
 
-// settle undoes w, however long it takes, and then lets others write again. It calls tried once, after the first try.
-func (g *guardedLogs) settle(w *logWrite, tried func()) {
+// undoUntilDone undoes w, however long it takes, and then lets others write again. It calls tried once, after the first try.
+func (g *guardedLogs) undoUntilDone(w *logWrite, tried func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := g.measured(w.undo)
 		if err == nil {
 			g.mu.Lock()
-			g.refuse, g.doubt = nil, math.MaxUint64
+			g.writeErr, g.doubtFrom = nil, math.MaxUint64
 			w.undone()
 			hung := w.abandoned
 			g.mu.Unlock()
 			if hung {
-				g.log.Info("the disk answers again: Raft's log can be written")
+				g.log.Info("the disk responds again: Raft's log can be written")
 			}
 		} else if errors.Is(err, errBroken) {
 			g.mu.Lock()
-			g.refuse = g.reason(err)
+			g.writeErr = g.reason(err)
 			g.mu.Unlock()
 		}
 		if tried != nil {
 			tried()
 			tried = nil
 		}
-		if err == nil || errors.Is(err, errBroken) || !g.crew.rest(pause) {
+		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
 		}
 	}
@@ -327,22 +328,22 @@ func (g *guardedLogs) recovered() {
 
 // FirstIndex returns the first entry's index, zero if there is none.
 func (g *guardedLogs) FirstIndex() (uint64, error) {
-	return bounded(g, g.inner.FirstIndex)
+	return readBounded(g, g.inner.FirstIndex)
 }
 
 // LastIndex returns the last entry's index, zero if there is none.
 func (g *guardedLogs) LastIndex() (uint64, error) {
-	if err := g.trusted(math.MaxUint64); err != nil {
+	if err := g.checkTrusted(math.MaxUint64); err != nil {
 		return 0, err
 	}
-	return bounded(g, g.inner.LastIndex)
+	return readBounded(g, g.inner.LastIndex)
 }
 
 func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
-	if err := g.trusted(index); err != nil {
+	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
-	l, err := bounded(g, func() (*raft.Log, error) {
+	l, err := readBounded(g, func() (*raft.Log, error) {
 		l := new(raft.Log) // if the read is given up, into belongs to the caller again
 		return l, g.inner.GetLog(index, l)
 	})
@@ -350,25 +351,25 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 		return err
 	}
 	// The entry may have become doubtful meanwhile, and what was read may not be what Raft believes.
-	if err := g.trusted(index); err != nil {
+	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
 	*into = *l
 	return nil
 }
 
-// trusted returns an error if entry index may differ from the one Raft believes in.
-func (g *guardedLogs) trusted(index uint64) error {
+// checkTrusted returns an error if entry index may differ from the one Raft believes in.
+func (g *guardedLogs) checkTrusted(index uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.doubt != math.MaxUint64 && index >= g.doubt {
-		return g.refuse
+	if g.doubtFrom != math.MaxUint64 && index >= g.doubtFrom {
+		return g.writeErr
 	}
 	return nil
 }
 
-// bounded runs read, but waits no longer than readFactor timeouts.
-func bounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
+// readBounded runs read, but waits no longer than readFactor timeouts.
+func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -378,13 +379,13 @@ func bounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	defer patience.Stop()
 	select {
 	case g.reads <- struct{}{}:
-	case <-g.crew.ending:
+	case <-g.workers.closing:
 		return none, ErrClosed
 	case <-patience.C:
 		return none, errHung
 	}
 	result := make(chan answer, 1)
-	started := g.crew.start(func() {
+	started := g.workers.start(func() {
 		defer func() { <-g.reads }()
 		var a answer
 		a.err = guard(func() (err error) {
@@ -403,4 +404,100 @@ func bounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	case <-patience.C:
 		return none, errHung
 	}
+}
+
+// workers is the set of a store's goroutines that may be stuck waiting for the disk.
+type workers struct {
+	closing chan struct{} // closed when the store begins to close
+
+	mu    sync.Mutex // guards ended, so that nothing starts after it is set
+	ended bool
+	wg    sync.WaitGroup
+	last  sync.WaitGroup
+}
+
+func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
+
+// start runs f in a goroutine, or returns false if the store is closing.
+func (c *workers) start(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// closeAfter tells the goroutines to stop, and runs f after the last of them. It does not wait.
+func (c *workers) closeAfter(f func()) {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	close(c.closing)
+	c.last.Go(func() {
+		c.wg.Wait()
+		f()
+	})
+}
+
+// sleep waits for d, or returns false once the store is closing.
+func (c *workers) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-c.closing:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// health records how writes to a disk are going.
+type health struct {
+	mu           sync.Mutex // guards what follows
+	begun        time.Time  // when the current write began; zero if there is none
+	failingSince time.Time  // when writes began to fail; zero if the last one succeeded
+	err          error      // of the last failed write
+}
+
+// begin records that a write begins.
+func (h *health) begin() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.begun = time.Now()
+}
+
+// end records that the write has returned, with err if it failed. It returns true if this is the first failure.
+func (h *health) end(err error) (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.begun = time.Time{}
+	if err == nil {
+		return false
+	}
+	first = h.failingSince.IsZero()
+	if first {
+		h.failingSince = time.Now()
+	}
+	h.err = err
+	return first
+}
+
+// succeed records that a write succeeded. It returns true if the previous one had failed.
+func (h *health) succeed() (recovered bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	recovered = !h.failingSince.IsZero()
+	h.failingSince, h.err = time.Time{}, nil
+	return recovered
+}
+
+func (h *health) report(timeout time.Duration) (hung, full time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.begun.IsZero() && time.Since(h.begun) > timeout {
+		hung = h.begun
+	}
+	return hung, h.failingSince, h.err
 }

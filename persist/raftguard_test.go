@@ -80,14 +80,14 @@ func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
 func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	t.Helper()
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
-	g := newGuardedLogs(inner, 2*time.Second, newCrew(), quiet)
+	g := newGuardedLogs(inner, 2*time.Second, newWorkers(), quiet)
 	cache, err := raft.NewLogCache(CachedEntries, g)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		done := make(chan struct{})
-		g.crew.end(func() { close(done) })
+		g.workers.closeAfter(func() { close(done) })
 		<-done
 	})
 	return g, cache, inner

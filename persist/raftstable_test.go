@@ -84,7 +84,7 @@ func TestRaftBallast(t *testing.T) {
 		if n, err := r.Stable().GetUint64(termKey); n != 9 || err != nil {
 			t.Errorf("have %d, %v", n, err)
 		}
-		if a, b := log.count("is given up"), log.count("set aside again"); a != 1 || b != 1 {
+		if a, b := log.count("is deleted"), log.count("is back"); a != 1 || b != 1 {
 			t.Errorf("%d and %d lines, want one each", a, b)
 		}
 		closeRaft(t, r)

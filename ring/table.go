@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// Partitions is the number of slices of the key space.
-	Partitions = 4096
+	// Partitions is the number of slices of the key space. A hash names its partition in its first PartitionBits bits.
+	Partitions    = 1 << PartitionBits
+	PartitionBits = 12
 	// MaxMembers bounds the members of a table. Computing one takes milliseconds up to 50 members, and seconds at this
 	// bound.
 	MaxMembers = 1024
 
-	partitionBits = 12 // of a hash, from the top
-	nobody        = 0xffff
+	nobody = 0xffff
 )
 
 // ErrMembers: no table can have these members.
 var ErrMembers = errors.New("members can't form a ring")
 
 // PartitionOf returns the partition of a subject whose hash has this upper half.
-func PartitionOf(hi uint64) int { return int(hi >> (64 - partitionBits)) }
+func PartitionOf(hi uint64) int { return int(hi >> (64 - PartitionBits)) }
 
 // Table is the assignment of all partitions to nodes.
 type Table struct {

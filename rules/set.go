@@ -150,10 +150,10 @@ type Limit struct {
 	// or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	Aim int64
 
-	standing  *standing // how regions divide it in the present window; nil if as in the version in force
-	undivided *Limit    // the limit of which this is a share; nil if it isn't one
-	dividing  *dividing // set for the first limit of a global rule's list; else nil
-	lowering  *lowering // set for the first limit of a list that steps lower; else nil
+	inWindow  *windowDivision // how regions divide it in the present window; nil if as in the version in force
+	undivided *Limit          // the limit of which this is a share; nil if it isn't one
+	dividing  *dividing       // set for the first limit of a global rule's list; else nil
+	lowering  *lowering       // set for the first limit of a list that steps lower; else nil
 }
 
 // UndividedCapacity returns the capacity that answers show: that of all regions together, if regions divide the limit.

@@ -110,16 +110,16 @@ func (s *Set) Share(m *Match, wall int64) {
 			continue
 		}
 		switch {
-		case !d.settled(h.Limits, wall):
-			h.Limits = s.moving(m, h, wall)
+		case !d.onlyLast(h.Limits, wall):
+			h.Limits = s.movingShares(m, h, wall)
 		case !d.alone || len(h.Rule.Regions) > 0:
-			h.Limits = s.settled(h)
+			h.Limits = s.soleShares(h)
 		}
 	}
 }
 
-// settled reports whether only the last view counts for limits at wall.
-func (d *division) settled(limits []*Limit, wall int64) bool {
+// onlyLast reports whether only the last view counts for limits at wall.
+func (d *division) onlyLast(limits []*Limit, wall int64) bool {
 	if d.last == math.MinInt64 {
 		return true
 	}
@@ -160,13 +160,13 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 // dividing caches a region's shares of a list of limits, so that a check allocates nothing. Each list of limits of a
 // global rule has one, at its first limit.
 type dividing struct {
-	number  int32 // of the list, in its set; from 1
-	settled atomicSettled
-	moving  atomicMoving
+	number int32 // of the list, in its set; from 1
+	sole   atomicSole
+	moving atomicMoving
 }
 
-// settledLimits are shares when only the last view counts.
-type settledLimits struct {
+// soleLimits are shares when only the last view counts.
+type soleLimits struct {
 	by     *division
 	limits []*Limit
 }
@@ -192,9 +192,9 @@ type phase struct {
 // room is how much a share has room for.
 type room struct{ amount, burst int64 }
 
-// settled returns the shares of a hit's limits when only the last view counts.
-func (s *Set) settled(h *Hit) []*Limit {
-	d, kept := s.division, &h.Limits[0].dividing.settled
+// soleShares returns the shares of a hit's limits when only the last view counts.
+func (s *Set) soleShares(h *Hit) []*Limit {
+	d, kept := s.division, &h.Limits[0].dividing.sole
 	if c := kept.Load(); c != nil && c.by == d {
 		return c.limits
 	}
@@ -205,13 +205,13 @@ func (s *Set) settled(h *Hit) []*Limit {
 			rooms[i] = divide(names, names, h.Rule, l).of(own)
 		}
 	}
-	c := &settledLimits{by: d, limits: s.shared(h, rooms, rooms)}
+	c := &soleLimits{by: d, limits: s.shared(h, rooms, rooms)}
 	kept.Store(c)
 	return c.limits
 }
 
-// moving returns the shares of a hit's limits when more than one view may count.
-func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
+// movingShares returns the shares of a hit's limits when more than one view may count.
+func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	d, kept := s.division, &h.Limits[0].dividing.moving
 	views := s.shares.Views
 	m.lists = m.lists[:0]
@@ -240,7 +240,7 @@ func (s *Set) moving(m *Match, h *Hit, wall int64) []*Limit {
 	next.limits = s.shared(h, rooms, newest)
 	for i, amounts := range bases {
 		if amounts != nil {
-			next.limits[i].standing = &standing{d.names, amounts}
+			next.limits[i].inWindow = &windowDivision{d.names, amounts}
 		}
 	}
 	kept.Store(&next)
@@ -352,8 +352,8 @@ func (s *Set) aim(l *Limit, share int64) int64 {
 	return (l.Amount-1)/int64(len(names)) + 1
 }
 
-// standing is how a limit is divided in the present window.
-type standing struct {
+// windowDivision is how a limit is divided in the present window.
+type windowDivision struct {
 	names   []string
 	amounts []int64
 }
@@ -361,12 +361,52 @@ type standing struct {
 // Division returns each region's part of a limit of a global rule in the present window. It ignores the lowering by
 // versions that are not recorded yet. limit is one that Share made; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
-	if limit.standing == nil {
+	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)
 	}
-	out := make(map[string]int64, len(limit.standing.names))
-	for i, name := range limit.standing.names {
-		out[name] = limit.standing.amounts[i]
+	out := make(map[string]int64, len(limit.inWindow.names))
+	for i, name := range limit.inWindow.names {
+		out[name] = limit.inWindow.amounts[i]
 	}
 	return out
+}
+
+// Opened records when a process's region had certainly not honoured a version yet. The zero value, for a process that
+// has just started, knows nothing. It is not safe for concurrent use.
+//
+// A region honours a version when all of its nodes that may have authority have applied it. So a process that has
+// authority and has not applied a version thereby proves that its region has not honoured it. Applying it late proves
+// nothing, because nodes without authority are not waited for.
+type Opened struct {
+	newest int64           // versions up to it are not new
+	at     map[int64]int64 // View.Open of the versions in the last set
+}
+
+// Note returns set, which the process is about to apply, with what is known about its versions. now is the process's
+// wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
+// process must not have announced set as applied before the call.
+func (o *Opened) Note(set *Set, now int64) *Set {
+	x := set.shares
+	if x == nil {
+		return set
+	}
+	at, newest, known := make(map[int64]int64, len(x.Views)), o.newest, false
+	for _, v := range x.Views {
+		n := v.Set.Version
+		open, seen := o.at[n]
+		if !seen && n > o.newest {
+			open = now
+		}
+		at[n], newest = open, max(newest, n)
+		known = known || open != 0 && (v.At == 0 || v.Doubtful) // for the other versions it doesn't matter
+	}
+	o.at, o.newest = at, newest
+	if !known {
+		return set
+	}
+	dated := &Shares{Region: x.Region, Views: slices.Clone(x.Views)}
+	for i := range dated.Views {
+		dated.Views[i].Open = at[dated.Views[i].Set.Version]
+	}
+	return set.WithShares(dated)
 }

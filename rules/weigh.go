@@ -10,8 +10,8 @@ import (
 )
 
 type (
-	atomicSettled = atomic.Pointer[settledLimits]
-	atomicMoving  = atomic.Pointer[movingLimits]
+	atomicSole   = atomic.Pointer[soleLimits]
+	atomicMoving = atomic.Pointer[movingLimits]
 )
 
 // vector is what one view gives each region of one limit.

@@ -114,7 +114,7 @@ func TestGoldenFile(t *testing.T) {
 	l := newLedger(id, "n1", 100)
 	for i := range 3 {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
-		hi, lo := place(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
+		hi, lo := ledgerPlace(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
 		l.enter(hi, lo, &row)
 	}
 	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}

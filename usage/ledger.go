@@ -81,8 +81,8 @@ func newLedger(id ledgerID, node string, maxRows int) *ledger {
 // holds reports whether a time is in the month.
 func (l *ledger) holds(wall int64) bool { return wall >= l.begin && wall < l.end }
 
-// place returns the hash under which to find the row of a subject and a unit.
-func place(s rules.Hash, unit string) (hi, lo uint64) {
+// ledgerPlace returns the hash under which to find the row of a subject and a unit.
+func ledgerPlace(s rules.Hash, unit string) (hi, lo uint64) {
 	if unit == rules.Requests {
 		return s.Hi, s.Lo
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -86,7 +87,7 @@ func Open(cfg Config) (*Meter, error) {
 	}
 	if err != nil {
 		m.figures.failures.Add(1)
-		cfg.Logger.Error("usage of earlier can't be read now; what is counted is in memory", "error", err)
+		cfg.Logger.Error("earlier usage can't be read now; new usage is counted in memory", "error", err)
 	}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(context.Background())
@@ -101,14 +102,14 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	if l == nil || !l.holds(wall) {
 		l = m.ledgerOf(wall)
 	}
-	hi, lo := place(subject, unit)
+	hi, lo := ledgerPlace(subject, unit)
 	return l.add(hi, lo, cost, checks)
 }
 
 // Enter is Add for a subject that may not have a row yet. It retains none of the strings. If there is no room, or key is nil
 // rather than empty, a subject without a row is counted among the others of rule and unit.
 func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	hi, lo := place(subject, unit)
+	hi, lo := ledgerPlace(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
 		if key == nil && l.add(hi, lo, cost, checks) {
@@ -165,4 +166,16 @@ func (m *Meter) Stats() Stats {
 		s.InMemory = m.file.Missing() && s.SyncFailures > 0
 	}
 	return s
+}
+
+// Figures reports how counting is going.
+func (m *Meter) Figures(s figures.Sink) {
+	st := m.Stats()
+	s.Gauge("usage_rows", "Rows of usage in this month: a rule, a subject and a unit.", float64(st.Rows))
+	s.Gauge("usage_rows_max", "Bound on the rows of usage a month.", float64(st.MaxRows))
+	s.Count("usage_others_total", "Checks counted in usage without their subjects' names, for want of room.", st.Others)
+	s.Count("usage_lost_total", "Checks that usage could not count. Anything but 0 makes bills too low.", st.Lost)
+	s.Count("usage_set_aside_total", "Damaged files of usage set aside.", st.SetAside)
+	s.Gauge("usage_sync_failures", "Failed attempts to bring usage to the disk since the last one that succeeded.", float64(st.SyncFailures))
+	s.Flag("usage_in_memory", "1 while a month of usage has no file, and a crash would forget it.", st.InMemory)
 }

@@ -148,7 +148,7 @@ func (m *Meter) load() error {
 	defer m.mu.Unlock()
 	for _, l := range found {
 		if l.damaged {
-			m.cfg.Logger.Error("a month of usage is damaged: what is whole of it goes on", "month", l.id.Month)
+			m.cfg.Logger.Error("a month of usage is damaged: its intact part is kept", "month", l.id.Month)
 		}
 		m.ledgers = append(m.ledgers, l)
 		if l.id.Source != m.cfg.Self {

@@ -91,7 +91,7 @@ func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 	heard := map[string]bool{}
 	for i := range nodes {
 		n := &nodes[i]
-		one := nodeActivity{ID: n.Node.String(), Answered: true, Process: fmt.Sprintf("%016x", n.Process), UptimeMS: n.Uptime.Milliseconds()}
+		one := nodeActivity{ID: n.Node.String(), Answered: true, Process: fmt.Sprintf("%016x", n.Incarnation), UptimeMS: n.Uptime.Milliseconds()}
 		if i == 0 {
 			one.Name = r.Node
 		} else {

@@ -105,6 +105,7 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/top", api.ScopeRead, s.getTop},
 		{"GET /v1/load", api.ScopeRead, s.getLoad},
 		{"GET /v1/activity", api.ScopeRead, s.getActivity},
+		{"GET /v1/history", api.ScopeRead, s.getHistory},
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 

@@ -213,6 +213,7 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"GET", "/v1/owner?rule=nope", 404, "unknown-rule"},
 		{"GET", "/v1/top", 200, `{"subjects":[{"rule":"login","key":"198.51.100.7","refused":2,"checks":`},
 		{"GET", "/v1/top?by=refused&n=1", 200, `"refused":2`},
+		{"GET", "/v1/top?by=recent&n=1", 200, `"recent":2}],"nodes":[{"name":"n1","id":`},
 		{"GET", "/v1/top?by=checks", 400, "bad-value"},
 		{"GET", "/v1/top?n=0", 400, "bad-value"},
 		{"GET", "/v1/top?n=1001", 400, "bad-value"},

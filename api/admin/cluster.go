@@ -12,9 +12,11 @@ type Cluster interface {
 
 // ClusterView is the cluster as one node sees it.
 type ClusterView struct {
-	Epoch        int64  `json:"epoch"`
-	Settled      bool   `json:"settled"` // this epoch's ring has replaced the previous one everywhere
-	View         string `json:"view"`    // connected or cut-off
+	Epoch   int64  `json:"epoch"`
+	Settled bool   `json:"settled"` // this epoch's ring has replaced the previous one everywhere
+	View    string `json:"view"`    // connected or cut-off
+	// Starting is why the node does not decide checks yet; filled in here.
+	Starting     string `json:"starting,omitempty"`
 	Leader       string `json:"leader"`
 	RulesVersion int64  `json:"rules_version"` // filled in here
 	// Recorded is the newest version of the rules that all regions are known to use; 0 for none.

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/figures"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -22,6 +23,9 @@ type Subjects interface {
 	Reset(rule string, key []string, request string) (*limiter.Usage, error)
 	// Top returns the n most refused subjects, in descending order.
 	Top(n int) []limiter.TopSubject
+	// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before, and the nodes
+	// that this is of, this one first.
+	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
 	// Factor returns what a rule's limits are currently multiplied by.
 	Factor(*rules.Rule) float64
 	// Feedback counts a refusal that should not have happened, and returns the subject and the rule's count at this node.
@@ -81,6 +85,7 @@ type Config struct {
 	Levels     Levels
 	Regions    RegionRemover
 	Activity   func() []limiter.NodeActivity
+	History    func() limiter.History
 	Loads      Loads  // the loads that adaptive rules follow
 	Months     Months // nil: usage is not counted by month
 	// Figures are those of all parts of the node except the API's own and the admin plane's. All are exported as metrics.
@@ -101,6 +106,7 @@ func (c *Config) Validate() error {
 		api.Need(c.Levels != nil, "Levels"),
 		api.Need(c.Regions != nil, "Regions"),
 		api.Need(c.Activity != nil, "Activity"),
+		api.Need(c.History != nil, "History"),
 		api.Need(c.Loads != nil, "Loads"),
 		api.Need(c.Catch != nil, "Catch"),
 	)

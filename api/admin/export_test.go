@@ -9,8 +9,11 @@ import (
 type (
 	ActivityReport = activityReport
 	CheckCounts    = checkCounts
+	HistoryReport  = historyReport
 	NodeActivity   = nodeActivity
+	NodeSteps      = nodeSteps
 	RuleActivity   = ruleActivity
+	StepReport     = stepReport
 )
 
 const (
@@ -38,4 +41,9 @@ func (s *Server) Routes() map[string]api.Scope {
 		all[e.route] = e.need
 	}
 	return all
+}
+
+// NewNodeSteps returns a node's part of a history.
+func NewNodeSteps(name, id string, answered bool, steps int) NodeSteps {
+	return NodeSteps{nodePart{name, id, answered}, steps}
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -142,12 +141,12 @@ func (k subjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, 
 // getTop lists the most refused subjects.
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	if by := cmp.Or(q.Get("by"), "refused"); by != "refused" {
-		return api.Errorf(api.BadValue, "by must be refused")
+	by, err := choice(q, "by", "refused", "recent")
+	if err != nil {
+		return err
 	}
 	n := defaultTop
 	if text := q.Get("n"); text != "" {
-		var err error
 		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxTop {
 			return api.Errorf(api.BadValue, "n must be a whole number from 1 to %d", maxTop)
 		}
@@ -157,12 +156,24 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 		Key     subjectKey `json:"key"`
 		Refused int64      `json:"refused"`
 		Checks  int64      `json:"checks"`
+		Recent  *int64     `json:"recent,omitempty"`
 	}
-	list := []subject{}
+	answer := struct {
+		Subjects []subject  `json:"subjects"`
+		Nodes    []nodePart `json:"nodes,omitempty"`
+	}{Subjects: []subject{}}
+	if by == "recent" {
+		list, nodes := s.config.Subjects.TopRecent(n)
+		for _, t := range list {
+			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
+		}
+		answer.Nodes = s.parts(nodes)
+		return s.reply(w, answer)
+	}
 	for _, t := range s.config.Subjects.Top(n) {
-		list = append(list, subject{t.Rule, t.Key, t.Refused, t.Checks})
+		answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, nil})
 	}
-	return s.reply(w, map[string][]subject{"subjects": list})
+	return s.reply(w, answer)
 }
 
 // getCluster answers with the cluster as this node sees it.
@@ -171,6 +182,7 @@ func (s *Server) getCluster(w http.ResponseWriter, _ *http.Request) error {
 	if set := s.doors.Decider.Rules(); set != nil {
 		view.RulesVersion = set.Version
 	}
+	view.Starting = s.doors.Starting()
 	return s.reply(w, view)
 }
 

@@ -51,6 +51,7 @@ var dataRoutes = []route{
 	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
+	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},
 }
 
 func routeOf(path string) *route {
@@ -207,6 +208,14 @@ func (p *plane) explain(err error) *api.Error {
 func (p *plane) healthz(x *exchange) *api.Error {
 	x.JSON(200)
 	x.Body = append(x.Body, p.HealthReport()...)
+	return nil
+}
+
+// welcome tells somebody who came by chance what this is.
+func (p *plane) welcome(x *exchange) *api.Error {
+	x.JSON(200)
+	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
+		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
 	return nil
 }
 

@@ -247,12 +247,15 @@ func TestDataRoutes(t *testing.T) {
 	}{
 		{"GET", "/v1/check", 405, "POST"}, {"PUT", "/v1/adjust", 405, "POST"}, {"DELETE", "/v1/check/batch", 405, "POST"},
 		{"POST", "/healthz", 405, "GET, HEAD"}, {"GET", "/healthz", 200, ""}, {"HEAD", "/healthz", 200, ""}, {"GET", "/readyz?x=1", 200, ""},
-		{"GET", "/v1/reserve", 405, "POST"}, {"GET", "/v1/settle", 405, "POST"}, {"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 404, ""},
+		{"GET", "/v1/reserve", 405, "POST"}, {"GET", "/v1/settle", 405, "POST"}, {"GET", "/v1/auth/web", 404, ""}, {"GET", "/", 200, ""}, {"POST", "/", 405, "GET, HEAD"}, {"GET", "/nothing", 404, ""},
 		{"POST", "/v1/check/", 404, ""}, {"POST", "/v1/check/%00%ff", 404, ""}, {"POST", "/v1/%63heck", 400, ""},
 	} {
 		resp, body := n.Do(apitest.Call{Method: tt.method, URL: n.DataURL + tt.path})
 		if resp.StatusCode != tt.status || resp.Header.Get("Allow") != tt.allow {
 			t.Errorf("%s %s: have %d, Allow %q, want %d %q: %s", tt.method, tt.path, resp.StatusCode, resp.Header.Get("Allow"), tt.status, tt.allow, body)
+		}
+		if tt.path == "/" && resp.StatusCode == 200 && (apitest.Fields(t, body)["node"] == nil || !strings.Contains(body, "/openapi.yaml")) {
+			t.Errorf("/: have %s", body)
 		}
 		if resp.StatusCode == 404 && apitest.Fields(t, body)["code"] != string(api.NotFound) {
 			t.Errorf("%s: have %s", tt.path, body)

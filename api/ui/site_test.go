@@ -49,6 +49,15 @@ func TestFilesAreServed(t *testing.T) {
 	if err != nil || seen < 10 {
 		t.Fatalf("%d files, %v", seen, err)
 	}
+	total := 0
+	for _, f := range s.files {
+		if f != s.files[""] {
+			total += len(f.body)
+		}
+	}
+	if total += len(s.files[""].body); total > 100_000 {
+		t.Errorf("the page has %d bytes, want 100,000 at most", total)
+	}
 	for _, name := range []string{"nothing", "static/app.js", "../site.go", "/app.js", "app.js/", "APP.JS"} {
 		if _, found := serve(s, "GET", name, nil); found {
 			t.Errorf("%q is served", name)

@@ -21,7 +21,7 @@ func TestApplyPrepared(t *testing.T) {
 	bad := write(2, "rulez: []\n")
 	index, plain, prepared := uint64(0), New(), New()
 	for _, e := range []Rules{good, bad, good, write(3, "")} {
-		entry, err := Encode(e)
+		entry, err := This.Encode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestApplyPrepared(t *testing.T) {
 		}
 	}
 	stale := New().Prepare(write(9, ""))
-	entry, _ := Encode(write(4, "rulez: []\n"))
+	entry, _ := This.Encode(write(4, "rulez: []\n"))
 	if _, r := This.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
 		t.Errorf("another entry's preparation was used: %+v", r)
 	}

@@ -65,9 +65,6 @@ func needs(e Entry) Level {
 	return 1
 }
 
-// Encode writes an entry as this build. The error wraps [ErrEntry].
-func Encode(e Entry) ([]byte, error) { return This.Encode(e) }
-
 // Encode writes an entry, with its signature. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
@@ -120,10 +117,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 // inMillis rounds a time down to what entries keep: UTC milliseconds.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of [Encode]. The body of a change aliases b. The error is an [*Unreadable] that wraps [ErrEntry].
-func Decode(b []byte) (Entry, error) { return This.Decode(b) }
-
-// Decode is the inverse of Encode, for entries that this build can read. The error is an [*Unreadable].
+// Decode is the inverse of Encode, for entries that this build can read. The body of a change aliases entry. The error is
+// an [*Unreadable] that wraps [ErrEntry].
 func (b *Build) Decode(entry []byte) (Entry, error) {
 	w, err := b.decode(entry)
 	return w.Entry, err

@@ -49,8 +49,8 @@ func invariants(t failer, s *State) {
 // follows checks what is true of a state and the next one.
 func follows(t failer, before, after *State) {
 	t.Helper()
-	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded {
-		t.Fatalf("index %d, epoch %d, last ended %d", after.Index, after.Epoch, after.LastEnded)
+	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded || after.Revision < before.Revision {
+		t.Fatalf("index %d, epoch %d, last ended %d, revision %d after %d", after.Index, after.Epoch, after.LastEnded, after.Revision, before.Revision)
 	}
 	for id, g := range before.Generations {
 		if after.Generation(id) < g {
@@ -159,7 +159,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 		s, other := New(), New()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			e := entryFor(t, s)
-			entry, err := Encode(e)
+			entry, err := This.Encode(e)
 			if rapid.Bool().Draw(t, "terms") {
 				entry, _, err = This.Propose(s, e)
 			}
@@ -179,7 +179,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v", err)
 				}
-				if other, err = Parse(b); err != nil {
+				if other, err = This.Parse(b); err != nil {
 					t.Fatalf("%v", err)
 				}
 				if c, _ := s.AppendBinary(nil); !bytes.Equal(b, c) {

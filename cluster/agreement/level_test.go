@@ -57,7 +57,7 @@ func TestLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Parse(b); !errors.As(err, new(*Unreadable)) {
+	if _, err := This.Parse(b); !errors.As(err, new(*Unreadable)) {
 		t.Errorf("have %v", err)
 	}
 	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Boots[node(2)].Zones != "2031a" {

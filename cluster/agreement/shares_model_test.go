@@ -157,7 +157,7 @@ func newWorld(seed uint64, bucket bool) *world {
 }
 
 func (w *world) do(r *region, e Entry) error {
-	b, err := Encode(e)
+	b, err := This.Encode(e)
 	if err != nil {
 		panic(err)
 	}

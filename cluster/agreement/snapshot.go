@@ -86,11 +86,8 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	return err
 }
 
-// Parse is the inverse of [State.AppendBinary]. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
+// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
 // undamaged but this build can't read it.
-func Parse(b []byte) (*State, error) { return This.Parse(b) }
-
-// Parse is the inverse of AppendSnapshot.
 func (w *Build) Parse(b []byte) (*State, error) {
 	content, ok := wire.CutSum(b)
 	if !ok || len(content) == 0 {
@@ -177,7 +174,7 @@ func (s *State) check() error {
 		return fmt.Errorf("entries %d and %d behind the last, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.Answers) > KeptRequests ||
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
-		return errors.New("there is more in it than is ever kept")
+		return errors.New("it holds more than is ever kept")
 	}
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {

@@ -113,7 +113,7 @@ func TestClone(t *testing.T) {
 		if e := d.decide(); e != nil {
 			d.want(kind(e), "Boot")
 			d.apply(e)
-			d.ledger.proposed(e)
+			d.ledger.outcomeKnown(e)
 		}
 	}
 	if d.state.Boot(id(2)) != 999 {
@@ -189,7 +189,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)
-	d.ledger.proposed(e)
+	d.ledger.outcomeKnown(e)
 	if have := d.ask(d.request(2)); !have.Granted {
 		t.Errorf("have %+v", have)
 	}

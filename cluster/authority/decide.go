@@ -32,18 +32,18 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// decide brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
-// outcome through proposed before it calls decide again, and calls look at least every tickEvery.
-func (l *ledger) decide(v *view) agreement.Entry {
-	l.look(v.now)
+// nextEntry brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
+// outcome through outcomeKnown before it calls nextEntry again, and calls detectStall at least every tickEvery.
+func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
+	l.detectStall(v.now)
 	l.raiseFloor(v)
 	l.observeReports(v)
 	for _, id := range v.members {
 		l.review(v, id)
 	}
-	l.tidy(v)
+	l.dropStale(v)
 	l.observeRing(v)
-	for _, next := range []func(*view) agreement.Entry{l.boots, l.ends, l.settles, l.leaves, l.rings} {
+	for _, next := range []func(*view) agreement.Entry{l.bootEntry, l.endEntry, l.settleEntry, l.leaveEntry, l.ringEntry} {
 		if e := next(v); e != nil {
 			return e
 		}
@@ -51,27 +51,27 @@ func (l *ledger) decide(v *view) agreement.Entry {
 	return nil
 }
 
-// look detects whether this loop has stalled. After a stall requests may lie unread, so look discards all evidence against
-// nodes and cancels every pending end.
-func (l *ledger) look(now time.Duration) {
-	if now-l.looked > tickEvery+late {
+// detectStall detects whether this loop has stalled. After a stall requests may lie unread, so it discards all evidence
+// against nodes and cancels every pending end.
+func (l *authorityLedger) detectStall(now time.Duration) {
+	if now-l.lastTick > tickEvery+late {
 		l.trusted = now
 		for _, r := range l.records {
-			r.cutSince, r.relayedSince, r.vainSince, r.staleSince, r.ending = never, never, never, never, false
+			r.cutSince, r.relayedSince, r.failingSince, r.staleSince, r.ending = never, never, never, never, false
 		}
 	}
-	l.looked = now
+	l.lastTick = now
 }
 
 // observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through another,
 // and which nodes ask without success. A node's own reports count in the vote about itself.
-func (l *ledger) observeReports(v *view) {
-	cut, relayed, voices := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
+func (l *authorityLedger) observeReports(v *view) {
+	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
 		if r.boot == 0 || l.silence(v.now, r.asked) >= patience || r.asked == never {
 			continue
 		}
-		voices++
+		reporters++
 		for _, id := range r.unreachable {
 			cut[id]++
 		}
@@ -88,25 +88,25 @@ func (l *ledger) observeReports(v *view) {
 		}
 	}
 	// A refusal proves nothing about a node while this leader can't commit anything.
-	proved := l.proves(v.now)
+	proved := l.provesLead(v.now)
 	l.behind = nil
 	for _, id := range l.sorted() {
 		r := l.record(v.state, id)
-		mark(&r.cutSince, 2*cut[id] > voices)
-		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > voices)
+		mark(&r.cutSince, 2*cut[id] > reporters)
+		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
 		mark(&r.staleSince, proved && !v.state.Settled && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
-		mark(&r.wellSince, r.relayedSince == never && l.holds(v.now, v.state, id))
+		mark(&r.wellSince, r.relayedSince == never && l.hasAuthority(v.now, v.state, id))
 		if !proved || l.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
-			r.vainSince = never
+			r.failingSince = never
 		}
-		if r.vainSince != never && v.now-r.vainSince >= patience && len(l.behind) < maxReported {
+		if r.failingSince != never && v.now-r.failingSince >= patience && len(l.behind) < maxReported {
 			l.behind = append(l.behind, id)
 		}
 	}
 }
 
 // review weighs the evidence against a member of the ring.
-func (l *ledger) review(v *view, id ring.NodeID) {
+func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	r := l.record(v.state, id)
 	if r == nil {
 		return
@@ -130,57 +130,57 @@ func (l *ledger) review(v *view, id ring.NodeID) {
 		end(agreement.Silent)
 	case cut && v.now-r.cutSince >= cutPatience:
 		end(agreement.Unreachable)
-	case l.endsInVain(v, id, r):
+	case l.endsFailing(v, id, r):
 		end(agreement.Behind)
 	}
 }
 
-// endsInVain reports whether to end a node because it asks without success, because it doesn't ask although it can be
+// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it can be
 // reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
 // vainPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
-func (l *ledger) endsInVain(v *view, id ring.NodeID, r *record) bool {
-	vain := r.vainSince != never && v.now-r.vainSince >= vainPatience && r.without >= vainPatience
+func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
+	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.without >= failingPatience
 	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
-	mute := l.silence(v.now, max(r.asked, r.newerAsked)) >= vainPatience && l.proves(v.now)
-	stale := r.staleSince != never && v.now-r.staleSince >= vainPatience
-	if !vain && !mute && !stale || v.now-l.vainEnded < vainPause || !l.spares(v, id) {
+	asksNothing := l.silence(v.now, max(r.asked, r.newerAsked)) >= failingPatience && l.provesLead(v.now)
+	stale := r.staleSince != never && v.now-r.staleSince >= failingPatience
+	if !failing && !asksNothing && !stale || v.now-l.failingEnded < failingPause || !l.canSpare(v, id) {
 		return false
 	}
-	l.vainEnded = v.now
+	l.failingEnded = v.now
 	if id == l.self {
-		l.handOn()
+		l.transferLead()
 		return false
 	}
 	return true
 }
 
-// proves reports whether this leader committed an empty entry less than patience ago.
-func (l *ledger) proves(now time.Duration) bool { return now-l.proved < patience }
+// provesLead reports whether this leader committed an empty entry less than patience ago.
+func (l *authorityLedger) provesLead(now time.Duration) bool { return now-l.proved < patience }
 
-// spares reports whether at least half of the ring has authority without id.
-func (l *ledger) spares(v *view, id ring.NodeID) bool {
+// canSpare reports whether at least half of the ring has authority without id.
+func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
 	hold := 0
 	for _, other := range v.members {
-		if other != id && l.holds(v.now, v.state, other) {
+		if other != id && l.hasAuthority(v.now, v.state, other) {
 			hold++
 		}
 	}
 	return 2*hold >= len(v.members)
 }
 
-// tidy drops nodes that are not members and no longer ask. A dropped node has no authority: it expired long ago.
-func (l *ledger) tidy(v *view) {
+// dropStale drops nodes that are not members and no longer ask. A dropped node has no authority: it expired long ago.
+func (l *authorityLedger) dropStale(v *view) {
 	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
 			return false
 		}
 		r.ending = false
-		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordLife
+		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordTTL
 	})
 }
 
-// boots registers a node's new process once the previous one certainly has no authority left.
-func (l *ledger) boots(v *view) agreement.Entry {
+// bootEntry registers a node's new process once the previous one certainly has no authority left.
+func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 	for _, id := range l.sorted() {
 		r := l.record(v.state, id)
 		if r.newer == 0 || r.newer == r.boot || r.newerStuck || r.ending || v.now-r.newerAsked >= Term {
@@ -199,36 +199,36 @@ func (l *ledger) boots(v *view) agreement.Entry {
 	return nil
 }
 
-// ends ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the reign's
-// first entry: an earlier leader may have granted authority.
-func (l *ledger) ends(v *view) agreement.Entry {
+// endEntry ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the
+// reign's first entry: an earlier leader may have granted authority.
+func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 	if v.now-l.since < Wait {
 		return nil
 	}
 	for _, id := range v.members {
 		if r := l.records[id]; r != nil && r.ending && l.expired(v.now, r) {
 			r.ended = true
-			return l.end(v, id, r.why)
+			return l.endedEntry(v, id, r.why)
 		}
 	}
 	// Record a removed process that is in no ring, so that no leader admits it.
 	for _, id := range l.sorted() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
-			return l.end(v, id, agreement.Removed)
+			return l.endedEntry(v, id, agreement.Removed)
 		}
 	}
 	return nil
 }
 
-func (l *ledger) end(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
+func (l *authorityLedger) endedEntry(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
 	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
-// settles ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about the
-// moves that those entries caused.
-func (l *ledger) settles(v *view) agreement.Entry {
-	if v.state.Settled || !l.allHold(v) {
+// settleEntry ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about
+// the moves that those entries caused.
+func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
+	if v.state.Settled || !l.allHaveAuthority(v) {
 		return nil
 	}
 	for _, id := range v.members {
@@ -239,21 +239,21 @@ func (l *ledger) settles(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHold reports whether every member has authority. A member without it comes back or is ended; until then it could hand
-// nothing over, so no ring change begins or settles.
-func (l *ledger) allHold(v *view) bool {
+// allHaveAuthority reports whether every member has authority. A member without it comes back or is ended; until then it
+// could hand nothing over, so no ring change begins or settles.
+func (l *authorityLedger) allHaveAuthority(v *view) bool {
 	for _, id := range v.members {
-		if !l.holds(v.now, v.state, id) {
+		if !l.hasAuthority(v.now, v.state, id) {
 			return false
 		}
 	}
 	return true
 }
 
-// leaves lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes reach
-// only through others, which would otherwise carry all of its traffic forever.
-func (l *ledger) leaves(v *view) agreement.Entry {
-	if !v.state.Settled || len(v.members) < 2 || !l.allHold(v) {
+// leaveEntry lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes
+// reach only through others, which would otherwise carry all of its traffic forever.
+func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
+	if !v.state.Settled || len(v.members) < 2 || !l.allHaveAuthority(v) {
 		return nil
 	}
 	for _, id := range v.members {
@@ -268,20 +268,20 @@ func (l *ledger) leaves(v *view) agreement.Entry {
 		if id != l.self {
 			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wall.UnixMilli()}
 		}
-		if v.now-l.vainEnded >= vainPause {
-			l.vainEnded = v.now
-			l.handOn()
+		if v.now-l.failingEnded >= failingPause {
+			l.failingEnded = v.now
+			l.transferLead()
 		}
 	}
 	return nil
 }
 
 // observeRing records when the wanted nodes and the ring last changed.
-func (l *ledger) observeRing(v *view) {
+func (l *authorityLedger) observeRing(v *view) {
 	var wanted []ring.NodeID
 	for id, n := range v.nodes {
 		r := l.records[id]
-		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.holds(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
+		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.hasAuthority(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
 		// A new member must be directly reachable. One that was taken out must also do well for a while first.
@@ -298,11 +298,11 @@ func (l *ledger) observeRing(v *view) {
 	}
 }
 
-// rings adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never drops a
-// member: members go by leaving or by being ended.
-func (l *ledger) rings(v *view) agreement.Entry {
+// ringEntry adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never
+// drops a member: members go by leaving or by being ended.
+func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	s := v.state
-	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < settleDown || !l.allHold(v) {
+	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < wantedPatience || !l.allHaveAuthority(v) {
 		return nil
 	}
 	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.since < firstRing {
@@ -315,7 +315,7 @@ func (l *ledger) rings(v *view) agreement.Entry {
 		}
 	}
 	settings := ring.DefaultSettings()
-	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.toSince >= holeLife
+	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.toSince >= holePatience
 	if len(ids) == len(v.members) && !stale {
 		return nil
 	}
@@ -331,8 +331,8 @@ func (l *ledger) rings(v *view) agreement.Entry {
 	return e
 }
 
-// proposed records that an entry's outcome is known: it was applied or rejected.
-func (l *ledger) proposed(e agreement.Entry) {
+// outcomeKnown records that an entry's outcome is known: it was applied or rejected.
+func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
 		if r := l.records[e.Node]; r != nil {
@@ -346,6 +346,6 @@ func (l *ledger) proposed(e agreement.Entry) {
 }
 
 // sorted returns the ledger's nodes in order, so that equal ledgers decide alike.
-func (l *ledger) sorted() []ring.NodeID {
+func (l *authorityLedger) sorted() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -8,7 +8,7 @@
 // A [Giver] runs on every node and works while that node leads. It answers a request only after an empty entry, proposed
 // after the request arrived, has committed; so a leader that was deposed without knowing it grants nothing. To end a node's
 // authority, the leader stops answering it, waits a term and 1 % on its own clock, and only then proposes the entry Ended.
-// The decisions are made by [ledger], which has no clock and no goroutine; [Giver] is a thin loop around it.
+// The decisions are made by [authorityLedger], which has no clock and no goroutine; [Giver] is a thin loop around it.
 //
 // Why a node is never valid when its Ended is applied: let X be valid by a grant, and let Ended{X} be proposed in the reign
 // of leader L. If L made the grant, it did so before it stopped answering X, X sent the request earlier still, and L has

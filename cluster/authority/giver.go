@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -23,8 +24,8 @@ const (
 	emptyEvery = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal.
 	proposeTimeout = 2 * time.Second
-	// startOver is how long to pause after a proposal that was rejected or whose outcome is unknown.
-	startOver = 250 * time.Millisecond
+	// restartPause is how long to pause after a proposal that was rejected or whose outcome is unknown.
+	restartPause = 250 * time.Millisecond
 	// maxWaiting bounds the questions waiting for the next empty entry or for a majority of the ring.
 	maxWaiting = 8192
 )
@@ -59,8 +60,8 @@ type GiverConfig struct {
 	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
 	// Giver's loop and must not block.
 	Ruled func() uint64
-	// HandOn transfers the lead to another node, if one can take it. It must not block.
-	HandOn func()
+	// TransferLead transfers the lead to another node, if one can take it. It must not block.
+	TransferLead func()
 	// Now reads a monotonic clock. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
@@ -85,27 +86,27 @@ type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
-	ledger *ledger // nil until the mark has been applied
+	ledger *authorityLedger // nil until the mark has been applied
 
-	waiting  []*question // for an empty entry that has not been proposed yet
-	asked    []*question // for the empty entry under way
-	behind   []*question // for a majority of the ring to apply an index; with waiting, at most maxWaiting
-	emptyAt  time.Duration
-	empty    bool            // an empty entry is under way
-	deciding agreement.Entry // under way; nil if none is
-	pause    time.Duration   // no decision before this
-	overAt   time.Duration   // without a ledger: when to start over; never while the mark is under way
+	waiting   []*question // for an empty entry that has not been proposed yet
+	asked     []*question // for the empty entry under way
+	behind    []*question // for a majority of the ring to apply an index; with waiting, at most maxWaiting
+	emptyAt   time.Duration
+	empty     bool            // an empty entry is under way
+	proposal  agreement.Entry // under way; nil if none is
+	pause     time.Duration   // no decision before this
+	restartAt time.Duration   // without a ledger: when to start over; never while the mark is under way
 }
 
 // question waits for an empty entry to commit.
 type question struct {
 	request *Request // nil if the question is not about authority
 	// answer builds the reply once the empty entry has been applied.
-	answer func(l *ledger, now time.Duration, s *agreement.State) Reply
-	// followed is the index asked about by Followed, which waits for a majority of the ring instead; otherwise 0.
-	followed uint64
-	gone     <-chan struct{} // with followed: closed when the caller stops waiting
-	reply    chan Reply      // capacity 1
+	answer func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
+	// majorityAt is the index asked about by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	majorityAt uint64
+	gone       <-chan struct{} // with majorityAt: closed when the caller stops waiting
+	reply      chan Reply      // capacity 1
 }
 
 // outcome is the result of a proposal.
@@ -143,7 +144,7 @@ func (g *Giver) order(lead bool) {
 
 // Answer grants the request after an empty entry that was proposed after the call has committed, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
-	return g.ask(ctx, &question{request: &r, answer: func(l *ledger, now time.Duration, s *agreement.State) Reply {
+	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
 		reply.Behind = l.behind
 		return reply
@@ -153,7 +154,7 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 // Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait for.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
-	reply := g.ask(ctx, &question{answer: func(_ *ledger, _ time.Duration, s *agreement.State) Reply {
+	reply := g.ask(ctx, &question{answer: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
 	if !reply.Granted {
@@ -162,19 +163,19 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// Honoured reports whether every node that may have authority has applied the entry at index, which this node has applied.
-// If so, no node gets authority again without having applied it: not from this leader, and not from a later one, since a
-// leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a deposed leader's
-// knowledge of the nodes proves nothing.
-func (g *Giver) Honoured(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{answer: func(l *ledger, now time.Duration, _ *agreement.State) Reply {
-		return Reply{Granted: l.honoured(now, index)}
+// AppliedByAll reports whether every node that may have authority has applied the entry at index, which this node has
+// applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later one,
+// since a leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a deposed
+// leader's knowledge of the nodes proves nothing.
+func (g *Giver) AppliedByAll(ctx context.Context, index uint64) bool {
+	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
+		return Reply{Granted: l.appliedByAll(now, index)}
 	}}).Granted
 }
 
-// Followed waits until a majority of the ring has applied the entry at index, and reports whether it has.
-func (g *Giver) Followed(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{followed: index, gone: ctx.Done()}).Granted
+// AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
+func (g *Giver) AwaitMajority(ctx context.Context, index uint64) bool {
+	return g.ask(ctx, &question{majorityAt: index, gone: ctx.Done()}).Granted
 }
 
 // ask submits a question and waits for the reply. It is refused if ctx ends first.
@@ -210,7 +211,7 @@ func (g *Giver) run() {
 	defer g.follow()
 	for {
 		var wake <-chan time.Time
-		if wait, needed := g.flush(); needed {
+		if wait, needed := g.proposeEmpty(); needed {
 			wake = time.After(wait)
 		}
 		select {
@@ -222,19 +223,19 @@ func (g *Giver) run() {
 				g.lead()
 			}
 		case q := <-g.questions:
-			g.take(q)
+			g.accept(q)
 		case o := <-g.outcomes:
-			g.learn(o)
+			g.handleOutcome(o)
 		case <-wake:
 		case <-tick.C:
-			g.decide()
+			g.proposeNext()
 		}
 	}
 }
 
 // lead begins a reign by proposing its mark.
 func (g *Giver) lead() {
-	r := &reign{emptyAt: never, pause: never, overAt: never}
+	r := &reign{emptyAt: never, pause: never, restartAt: never}
 	var number [8]byte
 	rand.Read(number[:]) // never fails
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
@@ -277,8 +278,8 @@ func (g *Giver) propose(e agreement.Entry) {
 	})
 }
 
-// take accepts a question. A question that arrives before the reign's mark has been applied is handled after it.
-func (g *Giver) take(q *question) {
+// accept accepts a question. A question that arrives before the reign's mark has been applied is handled after it.
+func (g *Giver) accept(q *question) {
 	r := g.reign
 	switch {
 	case r == nil:
@@ -287,14 +288,14 @@ func (g *Giver) take(q *question) {
 	case len(r.waiting)+len(r.behind) >= maxWaiting:
 		q.reply <- Reply{Why: whyBusy}
 		return
-	case q.followed != 0:
+	case q.majorityAt != 0:
 		r.behind = append(r.behind, q)
-		g.follows()
+		g.answerMajority()
 		return
 	}
 	if r.ledger != nil && q.request != nil {
-		reply := r.ledger.hear(g.config.Now(), g.config.State(), q.request)
-		g.follows()
+		reply := r.ledger.handleRequest(g.config.Now(), g.config.State(), q.request)
+		g.answerMajority()
 		if reply.Why != "" {
 			reply.Behind = r.ledger.behind
 			q.reply <- reply
@@ -304,8 +305,8 @@ func (g *Giver) take(q *question) {
 	r.waiting = append(r.waiting, q)
 }
 
-// follows answers the questions waiting for a majority of the ring, and drops those whose callers stopped waiting.
-func (g *Giver) follows() {
+// answerMajority answers the questions waiting for a majority of the ring, and drops those whose callers stopped waiting.
+func (g *Giver) answerMajority() {
 	r := g.reign
 	if r.ledger == nil {
 		return
@@ -317,7 +318,7 @@ func (g *Giver) follows() {
 			return true
 		default:
 		}
-		there := r.ledger.followed(state, q.followed)
+		there := r.ledger.appliedByMajority(state, q.majorityAt)
 		if there {
 			q.reply <- Reply{Granted: true}
 		}
@@ -325,9 +326,9 @@ func (g *Giver) follows() {
 	})
 }
 
-// flush proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long to
-// wait.
-func (g *Giver) flush() (wait time.Duration, needed bool) {
+// proposeEmpty proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long
+// to wait.
+func (g *Giver) proposeEmpty() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.empty || len(r.waiting) == 0 {
 		return 0, false
@@ -342,11 +343,11 @@ func (g *Giver) flush() (wait time.Duration, needed bool) {
 	return 0, false
 }
 
-// learn handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this leader may be
-// wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
-func (g *Giver) learn(o outcome) {
+// handleOutcome handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this
+// leader may be wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
+func (g *Giver) handleOutcome(o outcome) {
 	r := g.reign
-	if r == nil || r != o.reign || r.overAt != never {
+	if r == nil || r != o.reign || r.restartAt != never {
 		return // also the second of two proposals, after the first failed
 	}
 	state := g.config.State()
@@ -354,36 +355,36 @@ func (g *Giver) learn(o outcome) {
 		g.config.Logger.Debug("a leader's proposal failed", "error", o.err)
 		r.refuse()
 		r.cancel()
-		r.ledger, r.overAt = nil, g.config.Now()+startOver
+		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
 		return
 	}
 	switch o.entry.(type) {
 	case agreement.Reign:
-		r.ledger = newLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		r.ledger.floor, r.ledger.handOn = g.config.Ruled(), g.config.HandOn
-		r.ledger.cry = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+		r.ledger = newAuthorityLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
+		r.ledger.floor, r.ledger.transferLead = g.config.Ruled(), g.config.TransferLead
+		r.ledger.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
 		for _, q := range early {
-			g.take(q)
+			g.accept(q)
 		}
 	case agreement.Empty:
-		g.answer(state)
+		g.answerCommitted(state)
 	default:
-		r.ledger.proposed(o.entry)
-		r.deciding = nil
+		r.ledger.outcomeKnown(o.entry)
+		r.proposal = nil
 		if o.result.Err != nil {
-			g.config.Logger.Warn("a leader's entry was rejected", "entry", o.entry, "error", o.result.Err)
-			r.pause = g.config.Now() + startOver
+			g.config.Logger.Warn("a leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
+			r.pause = g.config.Now() + restartPause
 		} else {
-			g.config.Logger.Info("a leader's entry was applied", "entry", o.entry)
+			g.config.Logger.Debug("a leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
-		g.decide()
+		g.proposeNext()
 	}
 }
 
-// answer replies to the questions that waited for the empty entry that has committed.
-func (g *Giver) answer(state *agreement.State) {
+// answerCommitted replies to the questions that waited for the empty entry that has committed.
+func (g *Giver) answerCommitted(state *agreement.State) {
 	r := g.reign
 	r.ledger.proved = g.config.Now()
 	for _, q := range r.asked {
@@ -392,26 +393,26 @@ func (g *Giver) answer(state *agreement.State) {
 	r.asked, r.empty = nil, false
 }
 
-// decide proposes the next entry, one at a time.
-func (g *Giver) decide() {
+// proposeNext proposes the next entry, one at a time.
+func (g *Giver) proposeNext() {
 	r := g.reign
 	if r == nil {
 		return
 	}
 	now := g.config.Now()
 	if r.ledger == nil {
-		if r.overAt != never && now >= r.overAt {
+		if r.restartAt != never && now >= r.restartAt {
 			g.follow()
 			g.lead()
 		}
 		return
 	}
-	if r.deciding != nil || now < r.pause {
-		r.ledger.look(now)
+	if r.proposal != nil || now < r.pause {
+		r.ledger.detectStall(now)
 		return
 	}
-	r.deciding = r.ledger.decide(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
-	if r.deciding != nil {
-		g.propose(r.deciding)
+	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
+	if r.proposal != nil {
+		g.propose(r.proposal)
 	}
 }

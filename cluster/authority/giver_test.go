@@ -67,7 +67,7 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 		s.mu.Unlock()
 		return agreement.Result{}, errors.New("not the leader")
 	}
-	b, _ := agreement.Encode(e)
+	b, _ := agreement.This.Encode(e)
 	var result agreement.Result
 	s.state, result = s.state.Apply(s.state.Index+1, b)
 	s.entries = append(s.entries, e)
@@ -108,7 +108,7 @@ func newSequence() *sequence {
 		agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
 		agreement.Boot{Node: id(1), Boot: 101}, agreement.Boot{Node: id(2), Boot: 102},
 	} {
-		b, _ := agreement.Encode(e)
+		b, _ := agreement.This.Encode(e)
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 	}
 	return s
@@ -193,7 +193,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.held = nil
-		b, _ := agreement.Encode(agreement.Reign{Number: 5})
+		b, _ := agreement.This.Encode(agreement.Reign{Number: 5})
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 		s.mu.Unlock()
 		close(held)
@@ -338,7 +338,7 @@ func TestFollowed(t *testing.T) {
 		index := r.Applied + 2
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			if g.Followed(ctx, index) {
+			if g.AwaitMajority(ctx, index) {
 				t.Fatal("nobody has applied it")
 			}
 			cancel()
@@ -348,7 +348,7 @@ func TestFollowed(t *testing.T) {
 			t.Errorf("%d questions are left that nobody waits for", have)
 		}
 		told := make(chan bool, 1)
-		go func() { told <- g.Followed(t.Context(), index) }()
+		go func() { told <- g.AwaitMajority(t.Context(), index) }()
 		synctest.Wait()
 		r.Applied = index
 		g.Answer(t.Context(), r)

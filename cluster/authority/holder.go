@@ -56,16 +56,16 @@ type Holder struct {
 	gaveUp     bool
 	why        string // of the last refusal or failure; empty after a grant
 
-	poke   chan struct{} // capacity 1
-	turned chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
-	ctx    context.Context
-	cancel context.CancelFunc
-	group  sync.WaitGroup
+	poke    chan struct{} // capacity 1
+	changed chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
+	ctx     context.Context
+	cancel  context.CancelFunc
+	group   sync.WaitGroup
 }
 
 // NewHolder returns a Holder without authority. Start makes it ask; Close stops it.
 func NewHolder(c HolderConfig) *Holder {
-	h := &Holder{config: c, poke: make(chan struct{}, 1), turned: make(chan struct{}, 1)}
+	h := &Holder{config: c, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
 	h.lost = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
@@ -80,8 +80,8 @@ func (h *Holder) Valid() bool {
 	return until != 0 && int64(h.config.Boottime()) < until
 }
 
-// Once reports whether this process has ever had authority.
-func (h *Holder) Once() bool { return h.once.Load() }
+// EverValid reports whether this process has ever had authority.
+func (h *Holder) EverValid() bool { return h.once.Load() }
 
 // Until returns the clock reading at which authority ends unless renewed; 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
@@ -96,7 +96,7 @@ func (h *Holder) Revoke() {
 	h.mu.Lock()
 	h.drop(now)
 	h.mu.Unlock()
-	signal(h.turned)
+	signal(h.changed)
 	h.Poke()
 }
 
@@ -115,7 +115,7 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	h.gaveUp = true
 	h.drop(now)
 	h.mu.Unlock()
-	signal(h.turned)
+	signal(h.changed)
 	for {
 		r := h.request()
 		r.GivingUp = true
@@ -163,11 +163,11 @@ func (h *Holder) run() {
 	}()
 	wish, valid := true, false
 	for {
-		under = under.pending()
+		under = under.running()
 		if wish && len(under) < maxAsks {
-			under, wish = append(under, h.begin()), false
+			under, wish = append(under, h.startAttempt()), false
 		}
-		h.compare()
+		h.dropOutdated()
 		if now := h.Valid(); now != valid {
 			valid = now
 			h.config.OnChange()
@@ -183,14 +183,14 @@ func (h *Holder) run() {
 		case <-h.poke:
 			wish = true
 			under.makeRoom()
-		case <-h.turned:
+		case <-h.changed:
 		case <-expiry.C:
 		}
 	}
 }
 
-// pending removes the attempts that have ended.
-func (u attempts) pending() attempts {
+// running removes the attempts that have ended.
+func (u attempts) running() attempts {
 	return slices.DeleteFunc(u, func(a *attempt) bool {
 		done := a.done.Load()
 		if done {
@@ -208,14 +208,14 @@ func (u attempts) makeRoom() {
 	}
 }
 
-// begin starts an attempt.
-func (h *Holder) begin() *attempt {
+// startAttempt starts an attempt.
+func (h *Holder) startAttempt() *attempt {
 	ctx, cancel := context.WithTimeout(h.ctx, askTimeout)
 	a := &attempt{began: time.Now(), cancel: cancel}
 	h.group.Go(func() {
 		h.ask(ctx)
 		a.done.Store(true)
-		signal(h.turned)
+		signal(h.changed)
 	})
 	return a
 }
@@ -229,7 +229,7 @@ func (h *Holder) without(now time.Duration) time.Duration {
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
-	r.Unreachable, r.Relayed, r.Release, r.Zones = reported(r.Unreachable), reported(r.Relayed), cut(r.Release), cut(r.Zones)
+	r.Unreachable, r.Relayed, r.Release, r.Zones = capped(r.Unreachable), capped(r.Relayed), truncate(r.Release), truncate(r.Zones)
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,10 +256,10 @@ func (h *Holder) ask(ctx context.Context) {
 	switch {
 	case err != nil:
 		h.why = "the leader can't be asked"
-		h.config.Logger.Debug("authority was not answered", "error", err)
+		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
 		if h.why != reply.Why {
-			h.config.Logger.Info("authority was refused", "why", reply.Why)
+			h.config.Logger.Debug("authority was refused", "why", reply.Why)
 		}
 		h.why = reply.Why
 	case era == h.era && present == r.Generation:
@@ -272,8 +272,8 @@ func (h *Holder) ask(ctx context.Context) {
 	}
 }
 
-// compare drops authority granted for an old generation, in case Revoke was not called.
-func (h *Holder) compare() {
+// dropOutdated drops authority granted for an old generation, in case Revoke was not called.
+func (h *Holder) dropOutdated() {
 	present, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()

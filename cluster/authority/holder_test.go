@@ -89,12 +89,12 @@ func TestTheTermCountsFromSending(t *testing.T) {
 		h := a.open(t)
 		synctest.Wait()
 		a.set(func() { a.err = errors.New("no leader") }) // only the first request is answered
-		if h.Valid() || h.Once() {
+		if h.Valid() || h.EverValid() {
 			t.Error("valid before the answer")
 		}
 		time.Sleep(700*time.Millisecond + 1)
 		synctest.Wait()
-		if !h.Valid() || !h.Once() || h.Until() != time.Hour+Term-Slack {
+		if !h.Valid() || !h.EverValid() || h.Until() != time.Hour+Term-Slack {
 			t.Errorf("valid: %v until %v", h.Valid(), h.Until())
 		}
 		time.Sleep(Term - Slack - 700*time.Millisecond - 2)
@@ -211,7 +211,7 @@ func TestAuthorityIsForOneGeneration(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		a.set(func() { a.generation = 1; a.reply = Reply{Why: "no"} })
 		time.Sleep(100 * time.Millisecond) // the answer for generation 0 has arrived
-		if h.Valid() || h.Once() {
+		if h.Valid() || h.EverValid() {
 			t.Error("valid for another generation")
 		}
 		a.set(func() { a.reply = Reply{Granted: true} })

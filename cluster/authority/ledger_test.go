@@ -15,7 +15,7 @@ func id(n byte) ring.NodeID { return ring.NodeID{15: n} }
 // desk is a ledger with a log and a clock that the test controls.
 type desk struct {
 	t       *testing.T
-	ledger  *ledger
+	ledger  *authorityLedger
 	state   *agreement.State
 	now     time.Duration
 	nodes   map[byte]*Node
@@ -38,14 +38,14 @@ func newDesk(t *testing.T, expect int) *desk {
 // lead begins a reign of node 1.
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
-	d.ledger = newLedger(id(1), 101, expect, testReign, d.now)
-	d.ledger.cry = func(string, ring.NodeID) { d.cried++ }
-	d.ledger.handOn = func() { d.handed++ }
+	d.ledger = newAuthorityLedger(id(1), 101, expect, testReign, d.now)
+	d.ledger.alarm = func(string, ring.NodeID) { d.cried++ }
+	d.ledger.transferLead = func() { d.handed++ }
 }
 
 func (d *desk) apply(e agreement.Entry) {
 	d.t.Helper()
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func (d *desk) request(n byte) Request {
 
 // ask passes a request to the ledger and has it granted unless it is refused.
 func (d *desk) ask(q Request) Reply {
-	if r := d.ledger.hear(d.now, d.state, &q); r.Why != "" {
+	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
 	d.ledger.proved = d.now
@@ -101,7 +101,7 @@ func (d *desk) decide() agreement.Entry {
 	for _, n := range d.nodes {
 		nodes = append(nodes, *n)
 	}
-	return d.ledger.decide(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
+	return d.ledger.nextEntry(newView(d.now, time.UnixMilli(0), d.state, d.ruled, nodes))
 }
 
 // run lets time pass in ticks while the nodes ask and decided entries are applied; it returns those entries.
@@ -126,7 +126,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				}
 			}
 			d.apply(e)
-			d.ledger.proposed(e)
+			d.ledger.outcomeKnown(e)
 			all = append(all, e)
 		}
 	}
@@ -257,7 +257,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatalf("have %#v, want a Leave", e)
 	}
 	d.apply(e)
-	d.ledger.proposed(e)
+	d.ledger.outcomeKnown(e)
 	if !leave(2).Granted {
 		t.Error("a node that leaves is not granted")
 	}
@@ -268,7 +268,7 @@ func TestLeaving(t *testing.T) {
 		d.ask(d.request(1))
 		if e := d.decide(); e != nil {
 			d.apply(e)
-			d.ledger.proposed(e)
+			d.ledger.outcomeKnown(e)
 		}
 	}
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
@@ -299,8 +299,8 @@ func TestEnding(t *testing.T) {
 		{"gossip says so and it is silent", gossip.Failed, false, false, Wait},
 		{"it left and is silent", gossip.Left, false, false, Wait},
 		{"nobody reaches it and it is silent", gossip.Alive, true, false, Wait},
-		{"it is just silent", gossip.Alive, false, false, vainPatience},
-		{"gossip suspects it", gossip.Suspect, false, false, vainPatience},
+		{"it is just silent", gossip.Alive, false, false, failingPatience},
+		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
 		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
 	}
@@ -408,13 +408,13 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
-	d.ledger.hear(d.now, d.state, &q)
-	d.ledger.look(d.now)
+	d.ledger.handleRequest(d.now, d.state, &q)
+	d.ledger.detectStall(d.now)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority while the entry that ends it was under way")
 	}
 	d.apply(e)
-	d.ledger.proposed(e)
+	d.ledger.outcomeKnown(e)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority for the generation that was ended")
 	}
@@ -487,7 +487,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.up(1, 2, 3)
 	d.run(Term+Term/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
-	d.want(d.run(vainPatience/2, 1, 2, 4), "Boot")
+	d.want(d.run(failingPatience/2, 1, 2, 4), "Boot")
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
@@ -512,7 +512,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		q := d.request(3)
-		if have := d.ledger.hear(d.now, d.state, &q); have.Why != "" {
+		if have := d.ledger.handleRequest(d.now, d.state, &q); have.Why != "" {
 			t.Fatalf("have %+v", have)
 		}
 		tt.first(d)

@@ -19,7 +19,7 @@ func newTestGiver(c GiverConfig) *Giver {
 	if c.Ruled == nil {
 		c.Ruled = func() uint64 { return 0 }
 	}
-	c.HandOn, c.Logger = func() {}, slog.New(slog.DiscardHandler)
+	c.TransferLead, c.Logger = func() {}, slog.New(slog.DiscardHandler)
 	return NewGiver(c)
 }
 

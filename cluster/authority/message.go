@@ -68,13 +68,13 @@ type Reply struct {
 	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 
-// bounded reports whether a request from another node respects the limits that senders do.
-func (q *Request) bounded() bool {
+// withinBounds reports whether a request from another node respects the limits that senders do.
+func (q *Request) withinBounds() bool {
 	return max(len(q.Unreachable), len(q.Relayed)) <= maxReported && max(len(q.Release), len(q.Zones)) <= maxText && q.Without >= 0
 }
 
-// reported truncates a list to what is sent.
-func reported(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
+// capped truncates a list to what is sent.
+func capped(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
 
-// cut truncates a text to what is sent.
-func cut(text string) string { return text[:min(len(text), maxText)] }
+// truncate truncates a text to what is sent.
+func truncate(text string) string { return text[:min(len(text), maxText)] }

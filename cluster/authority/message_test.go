@@ -27,7 +27,7 @@ func TestRequestsAreBounded(t *testing.T) {
 			continue
 		}
 		sent := (&Holder{config: HolderConfig{Self: q.Node, Boot: q.Boot, Boottime: NewClock().Boottime, Status: func() Request { return q }}}).request()
-		if !sent.bounded() {
+		if !sent.withinBounds() {
 			t.Errorf("%s: more is sent than may be", name)
 		}
 	}

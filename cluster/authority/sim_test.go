@@ -261,7 +261,7 @@ func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 
 // append adds an entry to the log and checks that it is allowed there. The caller holds mu.
 func (w *world) append(e agreement.Entry) agreement.Result {
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		panic(err)
 	}

@@ -76,8 +76,8 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		text  string
 		want  int
 	}{
-		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Refuting", 1}, {slog.LevelWarn, "", 2},
-		{slog.LevelInfo, "", 3}, {slog.LevelDebug, "", 18}, {slog.LevelDebug, "] ", 0},
+		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Refuting", 0},
+		{slog.LevelInfo, "", 1}, {slog.LevelDebug, "", 18}, {slog.LevelDebug, "] ", 0},
 	} {
 		if have := j.count(test.level, test.text); have != test.want {
 			t.Errorf("%v %q: have %d lines, want %d", test.level, test.text, have, test.want)

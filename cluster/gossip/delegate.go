@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -216,7 +217,11 @@ func (g events) put(n *memberlist.Node) {
 
 // tell logs a member's new state. The caller holds g.mu.
 func (g *Gossip) tell(m Member) {
-	g.config.Logger.Info("a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
+	level := slog.LevelInfo
+	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip says so, too
+		level = slog.LevelDebug
+	}
+	g.config.Logger.Log(context.Background(), level, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
 // NotifyLeave is called when a member has left or is given up. memberlist doesn't tell which, so a node that leaves says

@@ -57,8 +57,9 @@ type Gossip struct {
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
 	logged    said[noteKey]
-	twinHeard time.Time // when another process with this node's ID was last heard of; zero: never
-	named     int       // number of nodes that the seeds named at the last look; 0: not looked yet
+	twinHeard time.Time          // when another process with this node's ID was last heard of; zero: never
+	named     int                // number of nodes that the seeds named at the last look; 0: not looked yet
+	found     [][]netip.AddrPort // what each seed's name stood for at the last look
 	closed    bool
 }
 
@@ -238,7 +239,7 @@ func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
 	if err := g.list.UpdateNode(wait); err != nil {
-		g.config.Logger.Debug("announcement is not on its way yet", "error", err)
+		g.config.Logger.Debug("announcement not sent yet", "error", err)
 	}
 }
 

@@ -71,25 +71,23 @@ func newAdapter(l *slog.Logger) *log.Logger {
 	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
 }
 
-// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail.
+// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail, or that any
+// restart brings.
 var ownWords = [...]string{
-	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting an alive ",
+	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
 	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
 // Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.
-// memberlist's errors are problems of the network or of other nodes, never of this node, so they become warnings here. A
-// line that was written recently goes to the debug level.
+// memberlist's errors are problems of the network or of other nodes, never of this node, so they become warnings here. Its
+// info lines tell of suspicions, which are internals. A line that was written recently goes to the debug level.
 func (a *adapter) Write(line []byte) (int, error) {
 	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
 		text = rest
-		switch tag[1:] {
-		case "ERR", "ERROR", "WARN":
+		if tag == "[ERR" || tag == "[ERROR" || tag == "[WARN" {
 			level = slog.LevelWarn
-		case "INFO":
-			level = slog.LevelInfo
 		}
 	}
 	text = strings.TrimPrefix(text, "memberlist: ")

@@ -63,7 +63,7 @@ func (g events) LocalState(bool) []byte {
 func (g events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
-		g.config.Logger.Debug("what came along with a list of members is of no use", "error", err)
+		g.config.Logger.Debug("unreadable data came with a list of members", "error", err)
 		return
 	}
 	g.mu.Lock()
@@ -82,7 +82,7 @@ func (g events) NotifyMsg(b []byte) {
 		return
 	}
 	if err := g.config.News.Hear(b); err != nil {
-		g.config.Logger.Debug("news are of no use", "error", err)
+		g.config.Logger.Debug("unreadable news", "error", err)
 	}
 }
 

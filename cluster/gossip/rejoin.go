@@ -146,7 +146,7 @@ func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 		case err == nil && troubled[at]:
 			delete(troubled, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !troubled[at]:
+		case err != nil && !troubled[at] && more == 0: // in the first rounds it may be about to start
 			troubled[at] = true
 			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", at, "reason", reason(err))
 		}
@@ -170,7 +170,7 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	found := slices.Concat(lists...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.named = max(1, countNamed(lists, g.self.gossipAddress()))
+	g.named, g.found = max(1, countNamed(lists, g.self.gossipAddress())), lists
 	if g.self.State == Left {
 		return nil
 	}
@@ -243,6 +243,24 @@ func (g *Gossip) Named() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.named
+}
+
+// Missing returns those of Config.Join at which no member is alive, as they are written there.
+func (g *Gossip) Missing() (missing []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	there := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
+	for _, e := range g.table.entries {
+		if e.State == Alive && !e.hidden {
+			there[e.gossipAddress()] = true
+		}
+	}
+	for i, list := range g.found {
+		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return there[at] }) {
+			missing = append(missing, g.config.Join[i])
+		}
+	}
+	return missing
 }
 
 // lookup resolves the present addresses of each seed.

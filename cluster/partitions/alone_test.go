@@ -158,13 +158,13 @@ func TestDebtsAreBounded(t *testing.T) {
 		short := limit
 		short.Window = 5 * time.Second
 		c.keeper.mu.Lock()
-		for i := range maxAlone {
+		for i := range maxFallbackDebts {
 			c.keeper.debts.owe(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
 		}
 		c.keeper.mu.Unlock()
-		i := f.keysOf(a, b, 1)[0] + maxAlone
+		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
 		owe(t, c, i, counters.Admitted)
-		if st := c.keeper.Stats(); st.Debts != maxAlone || st.Dropped != 1 {
+		if st := c.keeper.Stats(); st.Debts != maxFallbackDebts || st.Dropped != 1 {
 			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
 		}
 		time.Sleep(21 * time.Second)
@@ -226,7 +226,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		for _, list := range k.debts.debts {
 			for _, d := range list {
-				if d.cost < 1 || d.absent < 0 || d.absent > d.cost || d.limit.Amount < 0 || d.over(k.cfg.Now()) {
+				if d.cost < 1 || d.absent < 0 || d.absent > d.cost || d.limit.Amount < 0 || d.expired(k.cfg.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}

@@ -15,9 +15,9 @@ var (
 	// ErrNotOwner: the token of the partition is not here, or no longer is.
 	ErrNotOwner = errors.New("the partition is not decided here")
 	// ErrUnconfirmed: no node that would take over the partition has acknowledged the changes.
-	ErrUnconfirmed = errors.New("no standby and no disk has what changed")
+	ErrUnconfirmed = errors.New("no standby and no disk has the changes")
 	// ErrBusy: too many confirmations are waiting.
-	ErrBusy = errors.New("too much waits to be confirmed")
+	ErrBusy = errors.New("too many confirmations are waiting")
 )
 
 // maxConfirms bounds the waiting confirmations; maxBackups bounds those for debts.
@@ -30,21 +30,21 @@ type confirmation struct {
 	marks   map[*progress]uint64 // the last message each follower must acknowledge; nil until the changes are sent
 	done    chan error           // capacity 1
 	debts   bool                 // it is for debts, so maxConfirms does not apply
-	struck  bool                 // nobody is waiting for it any more
+	dropped bool                 // nobody is waiting for it any more
 }
 
-// errAlone ends a confirmation of a partition without followers.
-var errAlone = errors.New("nobody follows the partition")
+// errNoFollowers ends a confirmation of a partition without followers.
+var errNoFollowers = errors.New("nobody follows the partition")
 
 // Backed reports whether a change in p can be confirmed now, as far as this node knows.
 func (k *Keeper) Backed(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.parts[p].phase != held {
+	if k.parts[p].phase != owning {
 		return false
 	}
 	var buf [3]ring.NodeID
-	nodes := k.view.Load().following(k.cfg.Self, p, buf[:0])
+	nodes := k.view.Load().followersOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
 		if !k.followers.synced(p, node) || !k.ready(node) {
 			return false
@@ -57,18 +57,18 @@ func (k *Keeper) Backed(p int) bool {
 // at its standby, to which it is pushed at once, or, without a standby, on disk. It fails with ErrNotOwner,
 // ErrUnconfirmed or ErrBusy, or with ctx's error or that of Config.Save; the outcome is then unknown.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
-	c, err := k.enlist(p, false)
+	c, err := k.addConfirmation(p, false)
 	if err != nil {
 		return err
 	}
-	defer k.strike(c)
-	if err = k.await(ctx, c); errors.Is(err, errAlone) {
+	defer k.dropConfirmations(c)
+	if err = k.await(ctx, c); errors.Is(err, errNoFollowers) {
 		err = k.save(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("confirm partition %d: %w", p, err)
 	}
-	if k.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != held {
+	if k.Lineage(p) != c.lineage || phase(k.phases[p].Load()) != owning {
 		return fmt.Errorf("confirm partition %d: %w", p, ErrNotOwner)
 	}
 	return nil
@@ -79,11 +79,11 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 func (k *Keeper) backUp(partitions map[int]bool) {
 	var list []*confirmation
 	for p := range partitions {
-		if c, err := k.enlist(p, true); err == nil {
+		if c, err := k.addConfirmation(p, true); err == nil {
 			list = append(list, c)
 		}
 	}
-	defer k.strike(list...)
+	defer k.dropConfirmations(list...)
 	ctx, cancel := context.WithTimeout(k.ctx, debtsBackup)
 	defer cancel()
 	for _, c := range list {
@@ -93,7 +93,7 @@ func (k *Keeper) backUp(partitions map[int]bool) {
 
 // await waits for a confirmation and returns its result.
 func (k *Keeper) await(ctx context.Context, c *confirmation) error {
-	k.hasten()
+	k.wakeConfirms()
 	select {
 	case err := <-c.done:
 		return err
@@ -104,15 +104,15 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 }
 
-// hasten makes the loop work on confirmations.
-func (k *Keeper) hasten() { signal(k.haste) }
+// wakeConfirms makes the loop work on confirmations.
+func (k *Keeper) wakeConfirms() { signal(k.confirmWake) }
 
-// enlist adds a confirmation for the loop to work on.
-func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {
+// addConfirmation adds a confirmation for the loop to work on.
+func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.parts[p].phase != held:
+	case k.parts[p].phase != owning:
 		return nil, ErrNotOwner
 	case !debts && k.loans >= maxConfirms:
 		return nil, ErrBusy
@@ -125,17 +125,17 @@ func (k *Keeper) enlist(p int, debts bool) (*confirmation, error) {
 	return c, nil
 }
 
-// strike forgets confirmations.
-func (k *Keeper) strike(list ...*confirmation) {
+// dropConfirmations forgets confirmations.
+func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, c := range list {
-		c.struck = true
+		c.dropped = true
 		if !c.debts {
 			k.loans--
 		}
 	}
-	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.struck })
+	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
 }
 
 // confirmAll pushes the changes that new confirmations wait for, and ends those that are decided. It runs in the loop.
@@ -159,7 +159,7 @@ func (k *Keeper) confirmAll() {
 		if over, err := k.confirmed(v, c); over {
 			select {
 			case c.done <- err:
-			default: // it has its result already, and is about to be struck
+			default: // it has its result already, and is about to be dropped
 			}
 		}
 	}
@@ -170,8 +170,8 @@ func (k *Keeper) confirmAll() {
 func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	marks := map[*progress]uint64{}
-	for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-		if pr := k.followers.of(p, node); pr != nil {
+	for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
+		if pr := k.followers.progressOf(p, node); pr != nil {
 			marks[pr] = k.followers[node].sent
 		}
 	}
@@ -181,19 +181,19 @@ func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
 // confirmed reports whether c is decided, and its result. All followers of the partition must have it whole, and have
 // acknowledged the messages up to c's marks. A copy begun after the mark includes everything. The caller holds mu.
 func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
-	if pt := &k.parts[c.p]; pt.phase != held || pt.lineage != c.lineage {
+	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
 	var buf [3]ring.NodeID
-	nodes := v.following(k.cfg.Self, c.p, buf[:0])
+	nodes := v.followersOf(k.cfg.Self, c.p, buf[:0])
 	if len(nodes) == 0 {
-		return true, errAlone
+		return true, errNoFollowers
 	}
 	for _, node := range nodes {
 		if !k.cfg.Calls.Reachable(node) {
 			return true, ErrUnconfirmed
 		}
-		pr := k.followers.of(c.p, node)
+		pr := k.followers.progressOf(c.p, node)
 		if pr == nil || !pr.whole {
 			return false, nil
 		}

@@ -184,7 +184,7 @@ func TestNotConfirmed(t *testing.T) {
 		time.Sleep(time.Second)
 		n := f.nodes[0]
 		p := 0
-		for n.keeper.Route(p).Place != Held {
+		for n.keeper.Route(p).Place != Here {
 			p++
 		}
 		if !n.keeper.Backed(p) {

@@ -15,8 +15,8 @@ import (
 // from arrival, so messages that wait for the same thing wait together, and no message behind them is held up longer.
 const catchUp = 50 * time.Millisecond
 
-// answer handles one message.
-func (k *Keeper) answer(c *peer.Call, came time.Time) {
+// handleMessage handles one message.
+func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 	d := wire.NewDecoder(c.Body)
 	h := decodeHeader(d)
 	if d.Failed() {
@@ -28,7 +28,7 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	ended := asks && d.Bool() // the sender says that this node was ended, which this node need not know
 	v, ok := k.view.Load(), true
 	if !ended {
-		v, ok = k.knows(h.revision, came)
+		v, ok = k.awaitRevision(h.revision, came)
 	}
 	switch {
 	case ended:
@@ -37,9 +37,9 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 		// its disk is full. The copies here are final: the owner's last process had lost its authority before the new one
 		// was agreed on.
 	case !ok:
-		c.Fail(codeBehind, "what was agreed on is not known here yet")
+		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
-	case !v.known(c.From, h.generation) && !(gives && k.gets(c.From.Node)):
+	case !v.isCurrent(c.From, h.generation) && !(gives && k.pulling(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -49,9 +49,9 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	case MethodFlip:
 		k.takeFlips(v, c, d)
 	case MethodLook, MethodPull:
-		k.takeCopyRequest(v, c, ended, d)
+		k.answerCopyRequest(v, c, ended, d)
 	case MethodBack:
-		k.takeBack(c, d)
+		k.takeCopies(c, d)
 	case MethodDebts:
 		k.takeDebts(c, d)
 	default:
@@ -59,19 +59,20 @@ func (k *Keeper) answer(c *peer.Call, came time.Time) {
 	}
 }
 
-// knows waits until came+catchUp for a view with revision. It returns the newest view, and whether it has the revision.
-func (k *Keeper) knows(revision uint64, came time.Time) (v *view, ok bool) {
+// awaitRevision waits until came+catchUp for a view with revision. It returns the newest view, and whether it has the
+// revision.
+func (k *Keeper) awaitRevision(revision uint64, came time.Time) (v *view, ok bool) {
 	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
 	defer cancel()
-	k.until(ctx, func() bool {
+	k.waitUntil(ctx, func() bool {
 		v = k.view.Load()
 		return v.Revision >= revision
 	})
 	return v, v.Revision >= revision
 }
 
-// known reports whether the sender is the process that may have tokens now.
-func (v *view) known(from peer.Identity, generation int64) bool {
+// isCurrent reports whether the sender is the process that may have tokens now.
+func (v *view) isCurrent(from peer.Identity, generation int64) bool {
 	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
 }
 
@@ -86,7 +87,7 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 			s = head
 			taken = k.beginPush(v, c.From, h.seq, s)
 			return taken
-		}, func(rec counters.Record) { k.put(c.From.Node, s, now, rec) })
+		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 		if !d.Failed() && taken {
 			taken = k.endPush(s)
 		}
@@ -94,7 +95,7 @@ func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 			refused = append(refused, s.p)
 		}
 	}
-	finish(c, d, appendPartitions(nil, refused))
+	answerCall(c, d, appendPartitions(nil, refused))
 }
 
 // beginPush reports whether to take a section of sender's push: not if the token is here, nor after something newer, nor
@@ -105,7 +106,7 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	pt, from := &k.parts[s.p], sender.Node
 	f, t := v.Owner(s.p)
 	switch {
-	case from != f && from != t, pt.phase != away && pt.phase != handed:
+	case from != f && from != t, pt.phase != away && pt.phase != handedOver:
 		return false
 	case pt.pusher == sender.Boot && seq < pt.seq:
 		return false
@@ -130,13 +131,13 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	return true
 }
 
-// put takes one record of a push. A promotion may have brought the token here since the push began: then the counters
-// here are newer than the last owner's.
-func (k *Keeper) put(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
+// putRecord takes one record of a push. A promotion may have brought the token here since the push began: then the
+// counters here are newer than the last owner's.
+func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
-	if pt.phase != away && pt.phase != handed || pt.source != from || pt.lineage != s.lineage {
+	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
 		return
 	}
 	k.debts.replaceOne(rec.Key)
@@ -163,3 +164,26 @@ func (k *Keeper) endPush(s section) bool {
 	}
 	return true
 }
+
+// order says how new a copy of a partition is. Only copies of the same lineage can be compared.
+type order struct {
+	lineage uint64
+	// tenure counts the hand-overs of the lineage's token. Each owner numbers its own rounds.
+	tenure uint64
+	// round is the last round of changes in the copy, which has all rounds before it.
+	round uint64
+}
+
+// after reports whether o is of the same lineage as other, and newer.
+func (o order) after(other order) bool {
+	switch {
+	case o.lineage != other.lineage:
+		return false
+	case o.tenure != other.tenure:
+		return o.tenure > other.tenure
+	}
+	return o.round > other.round
+}
+
+// nextTenure records a hand-over of the token: the next owner begins with the counters here.
+func (o *order) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }

@@ -16,9 +16,9 @@ const (
 	// maxDebts bounds the counters for which this node owes an unreachable owner debts. If there is no room for one more,
 	// this node does not act.
 	maxDebts = 1 << 16
-	// maxAlone bounds the debts up to which those of a fallback may still be added: the rest is for acting. Beyond it,
-	// the check is decided all the same, and its debt is dropped.
-	maxAlone = maxDebts / 4 * 3
+	// maxFallbackDebts bounds the debts up to which those of a fallback may still be added: the rest is for acting.
+	// Beyond it, the check is decided all the same, and its debt is dropped.
+	maxFallbackDebts = maxDebts / 4 * 3
 	// maxOwed keeps sums from overflowing.
 	maxOwed = 1 << 60
 )
@@ -30,16 +30,16 @@ type owed struct {
 	cost  int64            // debited up to the capacity at most: see due
 }
 
-// due caps a part of the cost at the limit's capacity: no subject must be locked out for longer than it takes to regain
-// that.
-func (o *owed) due(cost int64) int64 { return min(cost, o.limit.Capacity()) }
+// capped caps a part of the cost at the limit's capacity: no subject must be locked out for longer than it takes to
+// regain that.
+func (o *owed) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
-// lasts returns how long it takes until nothing of the due cost counts any more.
-func (o *owed) lasts(now algorithms.Now) time.Duration {
+// timeLeft returns how long it takes until nothing of the due cost counts any more.
+func (o *owed) timeLeft(now algorithms.Now) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
-	s := algorithms.State{Count: o.due(o.cost), At: o.taken.Window}
+	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
 	if o.limit.Kind.Bucket() {
 		s.At = o.taken.Steady
 	}
@@ -49,11 +49,11 @@ func (o *owed) lasts(now algorithms.Now) time.Duration {
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
-// over reports whether the cost no longer counts: it has drained or left its window.
-func (o *owed) over(now algorithms.Now) bool { return o.lasts(now) <= 0 }
+// expired reports whether the cost no longer counts: it has drained or left its window.
+func (o *owed) expired(now algorithms.Now) bool { return o.timeLeft(now) <= 0 }
 
-// of reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
-func (o *owed) of(taken algorithms.Taken) bool {
+// sameWindow reports whether the cost belongs to the window of taken, for the one kind of limit where that matters.
+func (o *owed) sameWindow(taken algorithms.Taken) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
@@ -82,20 +82,20 @@ type debt struct {
 	owed
 	// absent is how much of cost is missing in the counter here: there was no counter, or the owner has overwritten it
 	// since, or the copy was dropped. Invariant: 0 <= absent <= cost.
-	absent int64
-	waits  bool // none of it comes from acting: report it a while after the owner is back
+	absent   int64
+	fallback bool // none of it comes from acting: report it a while after the owner is back
 	// sealed is how much of cost is in seals. Invariant: 0 <= sealed <= cost.
 	sealed int64
-	// former: an earlier process recorded it. Merging the counters here with a copy may lose their part of it, so the
+	// restored: an earlier process recorded it. Merging the counters here with a copy may lose their part of it, so the
 	// next owner debits all of it.
-	former bool
+	restored bool
 }
 
-// missing returns how much of the debt must still be debited from the counters here; there is how much of it an owner has
-// already debited.
-func (d *debt) missing(there int64) int64 {
-	if d.former {
-		return max(0, d.cost-there)
+// missing returns how much of the debt must still be debited from the counters here; elsewhere is how much of it another
+// owner has already debited.
+func (d *debt) missing(elsewhere int64) int64 {
+	if d.restored {
+		return max(0, d.cost-elsewhere)
 	}
 	return d.absent
 }
@@ -131,8 +131,8 @@ func newDebtLedger(cfg *Config) debtLedger {
 // get returns the debt of a counter, or nil if there is none.
 func (l *debtLedger) get(key counters.Key) *debt { return l.debts[key.Partition()][key] }
 
-// at returns the debt of a counter, and adds an empty one if there was none.
-func (l *debtLedger) at(key counters.Key) *debt {
+// getOrAdd returns the debt of a counter, and adds an empty one if there was none.
+func (l *debtLedger) getOrAdd(key counters.Key) *debt {
 	p := key.Partition()
 	if l.debts[p] == nil {
 		l.debts[p] = map[counters.Key]*debt{}
@@ -172,7 +172,7 @@ func (l *debtLedger) replace(p int) {
 		d.absent = d.cost
 	}
 	for _, s := range l.seals[p] {
-		s.present = false
+		s.included = false
 	}
 	l.changes++
 }
@@ -181,12 +181,12 @@ func (l *debtLedger) replace(p int) {
 // room, which happens only to costs admitted alone, in fallback.
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
-	if !known && alone && l.n >= maxAlone {
+	if !known && alone && l.n >= maxFallbackDebts {
 		return false
 	}
-	d := l.at(op.Key)
-	d.waits = alone && (d.waits || !known)
-	if d.limit = *op.Limit; !d.of(from) {
+	d := l.getOrAdd(op.Key)
+	d.fallback = alone && (d.fallback || !known)
+	if d.limit = *op.Limit; !d.sameWindow(from) {
 		d.cost, d.absent, d.sealed = 0, 0, 0 // they belong to a window that is over
 	}
 	d.taken = from
@@ -200,7 +200,7 @@ func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, a
 // sliding windows, which drain while the recorded debt does not.
 func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 	d := l.get(op.Key)
-	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.of(takenNow(op.Limit, now)) {
+	if d == nil || op.Limit.Kind != algorithms.FixedWindow || !d.sameWindow(takenNow(op.Limit, now)) {
 		return 0
 	}
 	return d.absent
@@ -209,7 +209,7 @@ func (l *debtLedger) absent(now algorithms.Now, op *counters.Op) int64 {
 // forgive takes op's cost, admitted at the given time, off its debt.
 func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	d := l.get(op.Key)
-	if d == nil || !d.of(takenNow(op.Limit, at)) {
+	if d == nil || !d.sameWindow(takenNow(op.Limit, at)) {
 		return
 	}
 	l.changes++
@@ -218,22 +218,22 @@ func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	}
 }
 
-// keep drops the debts of a partition whose token is here: this node is their creditor now. It first debits the parts
+// debitOwn drops the debts of a partition whose token is here: this node is their creditor now. It first debits the parts
 // that the counters lack.
-func (l *debtLedger) keep(p int, now algorithms.Now) {
-	l.debitMissing(p, now, l.there(p, now))
+func (l *debtLedger) debitOwn(p int, now algorithms.Now) {
+	l.debitMissing(p, now, l.debitedElsewhere(p, now))
 	for key := range l.debts[p] {
 		l.remove(key)
 	}
 }
 
-// debitMissing debits the debts of p that the counters here lack. there holds the parts that another node has already
+// debitMissing debits the debts of p that the counters here lack. elsewhere holds the parts that another node has already
 // debited from them.
-func (l *debtLedger) debitMissing(p int, now algorithms.Now, there map[counters.Key]int64) {
+func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[counters.Key]int64) {
 	for key, d := range l.debts[p] {
-		if cost := d.missing(there[key]); cost > 0 {
-			if err := l.table.ObligeCopy(now, key, &d.limit, d.taken, d.due(cost)); err != nil {
-				l.log.Warn("a debt is lost", "partition", p, "error", err)
+		if cost := d.missing(elsewhere[key]); cost > 0 {
+			if err := l.table.Oblige(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
+				l.log.Warn("debt lost", "partition", p, "error", err)
 			}
 		}
 	}
@@ -244,7 +244,7 @@ func (l *debtLedger) prune(now algorithms.Now) {
 	l.pruneSeals(now)
 	for _, list := range l.debts {
 		for key, d := range list {
-			if d.over(now) {
+			if d.expired(now) {
 				l.remove(key)
 			}
 		}
@@ -252,7 +252,8 @@ func (l *debtLedger) prune(now algorithms.Now) {
 }
 
 // Debts on disk are a format byte, the wall clock in nanoseconds as a varint, and the number of debts as a uvarint. Then
-// each debt: 1 if it waits, absent as a uvarint, and the rest as in a message. Then the seals, as in a message.
+// each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message. Then the seals, as in a
+// message.
 const debtsFormat = 3 // 1 and 2 belong to versions that encoded limits differently
 
 func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
@@ -260,7 +261,7 @@ func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, uint64(l.n))
 	for _, list := range l.debts {
 		for key, d := range list {
-			b = binary.AppendUvarint(wire.AppendBool(b, d.waits), uint64(d.absent))
+			b = binary.AppendUvarint(wire.AppendBool(b, d.fallback), uint64(d.absent))
 			b = d.append(b, key, now)
 		}
 	}
@@ -281,7 +282,7 @@ func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	passed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
 	restored := map[counters.Key]bool{}
 	for range decodeCount(d) {
-		one := debt{waits: d.Bool(), absent: int64(d.Uvarint()), former: true}
+		one := debt{fallback: d.Bool(), absent: int64(d.Uvarint()), restored: true}
 		var key counters.Key
 		if key, one.owed = decodeOwed(d, now, passed); one.cost < 1 || one.absent < 0 || one.absent > one.cost {
 			d.Failf("a debt is out of bounds")
@@ -289,14 +290,14 @@ func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 		if d.Failed() {
 			break
 		}
-		if l.n < maxDebts && l.get(key) == nil && !one.over(now) {
-			*l.at(key) = one
+		if l.n < maxDebts && l.get(key) == nil && !one.expired(now) {
+			*l.getOrAdd(key) = one
 			restored[key] = true
 		}
 	}
 	for d.More() {
 		if s := decodeSeal(d, now, passed); s != nil {
-			s.told = true // perhaps by the process before
+			s.reported = true // perhaps by the process before
 			l.restoreSeal(s, restored)
 		}
 	}

@@ -50,14 +50,14 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.mu.Lock()
-		b.keeper.errands[errand{a.id, MethodDebts}] = true // the payment is in flight when a is killed
+		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the payment is in flight when a is killed
 		b.keeper.mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
 		a.kill()
 		time.Sleep(50 * time.Millisecond)
 		b.keeper.mu.Lock()
-		delete(b.keeper.errands, errand{a.id, MethodDebts})
+		delete(b.keeper.pending, pendingCall{a.id, MethodDebts})
 		b.keeper.mu.Unlock()
 		a.restart()
 		time.Sleep(2100 * time.Millisecond)

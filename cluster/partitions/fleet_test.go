@@ -194,7 +194,7 @@ func (n *node) close() {
 // agree appends an entry to the log.
 func (f *fleet) agree(e agreement.Entry) {
 	f.t.Helper()
-	b, err := agreement.Encode(e)
+	b, err := agreement.This.Encode(e)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 		n := at
 		for range 4 {
 			r := n.keeper.Route(p)
-			if r.Place == Held {
+			if r.Place == Here {
 				ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
 				if v := n.table.Take(now(), ops); v != counters.Shut && n.authority.Load() {
 					return n, v == counters.Admitted, nil

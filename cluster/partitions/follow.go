@@ -61,16 +61,16 @@ type sentSection struct {
 	of   *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
-// at returns node's follower record, which it creates if needed.
-func (fs followers) at(node ring.NodeID) *follower {
+// followerOf returns node's follower record, which it creates if needed.
+func (fs followers) followerOf(node ring.NodeID) *follower {
 	if fs[node] == nil {
 		fs[node] = &follower{node: node}
 	}
 	return fs[node]
 }
 
-// of returns how far node is with p; nil if no copy was begun.
-func (fs followers) of(p int, node ring.NodeID) *progress {
+// progressOf returns how far node is with p; nil if no copy was begun.
+func (fs followers) progressOf(p int, node ring.NodeID) *progress {
 	if f := fs[node]; f != nil {
 		return f.parts[p]
 	}
@@ -79,7 +79,7 @@ func (fs followers) of(p int, node ring.NodeID) *progress {
 
 // synced reports whether node has a whole copy of p; true if node is zero.
 func (fs followers) synced(p int, node ring.NodeID) bool {
-	pr := fs.of(p, node)
+	pr := fs.progressOf(p, node)
 	return node.IsZero() || pr != nil && pr.whole
 }
 
@@ -90,22 +90,22 @@ func (fs followers) unfollow(p int) {
 	}
 }
 
-// take brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
+// update brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
 // no longer follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have
 // lost their copies.
-func (fs followers) take(v, before *view, self ring.NodeID) {
+func (fs followers) update(v, before *view, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
 		if from, to := v.Owner(p); from == self || to == self {
-			for _, node := range v.following(self, p, buf[:0]) {
+			for _, node := range v.followersOf(self, p, buf[:0]) {
 				follow[node] = true
 			}
 		}
 	}
 	maps.DeleteFunc(fs, func(node ring.NodeID, f *follower) bool {
 		for p := range f.parts {
-			if f.parts[p] != nil && !slices.Contains(v.following(self, p, buf[:0]), node) {
+			if f.parts[p] != nil && !slices.Contains(v.followersOf(self, p, buf[:0]), node) {
 				f.parts[p] = nil
 			}
 		}
@@ -113,8 +113,8 @@ func (fs followers) take(v, before *view, self ring.NodeID) {
 	})
 }
 
-// begin records that f's message is being sent, and returns its number.
-func (f *follower) begin() uint64 {
+// messageSent records that f's message is being sent, and returns its number.
+func (f *follower) messageSent() uint64 {
 	for i := range f.inside {
 		one := &f.inside[i]
 		if one.of = f.parts[one.p]; one.of != nil {
@@ -130,8 +130,9 @@ func (f *follower) begin() uint64 {
 	return f.sent
 }
 
-// end records the answer to a message. The follower needs a whole copy of each partition that it has not taken.
-func (f *follower) end(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
+// messageAnswered records the answer to a message. The follower needs a whole copy of each partition that it has not
+// taken.
+func (f *follower) messageAnswered(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
 	if answers(err) {
@@ -154,9 +155,9 @@ func (f *follower) end(number uint64, size int, inside []sentSection, refused ma
 	}
 }
 
-// following lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
+// followersOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
 // other end, so that if either of the two is lost, the other continues from its copy.
-func (v *view) following(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+func (v *view) followersOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}
 	switch {
@@ -181,12 +182,12 @@ func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.No
 // owns reports whether changes in p must be sent to others.
 func (k *Keeper) owns(p int) bool {
 	ph := phase(k.phases[p].Load())
-	return ph == held || ph == freezing
+	return ph == owning || ph == freezing
 }
 
 // pushChanges sends the changes since the last call to all followers. It runs in the loop.
 func (k *Keeper) pushChanges() {
-	if k.alone() {
+	if k.neverFollowed() {
 		return
 	}
 	collect := func(begins bool) {
@@ -212,9 +213,9 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	at := k.parts[p].order
 	k.mu.Unlock()
 	var buf [3]ring.NodeID
-	for _, node := range k.view.Load().following(k.cfg.Self, p, buf[:0]) {
+	for _, node := range k.view.Load().followersOf(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
-		f := k.followers.at(node)
+		f := k.followers.followerOf(node)
 		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
 			f.parts[p], pr = nil, nil
@@ -229,7 +230,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 // pushCopies begins copies for followers that have none, as far as they keep up. It runs in the loop.
 func (k *Keeper) pushCopies() {
 	v := k.view.Load()
-	if !v.member || v.From == nil || k.alone() {
+	if !v.member || v.From == nil || k.neverFollowed() {
 		return
 	}
 	var buf [3]ring.NodeID
@@ -243,8 +244,8 @@ func (k *Keeper) pushCopies() {
 		if !k.owns(p) {
 			continue
 		}
-		for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
-			if k.followers.of(p, node) == nil {
+		for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
+			if k.followers.progressOf(p, node) == nil {
 				missing = append(missing, target{node, p})
 			}
 		}
@@ -259,7 +260,7 @@ func (k *Keeper) pushCopies() {
 // copyTo sends a whole copy of p to node, a follower in v, unless node already has one or has too much unacknowledged.
 func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
-	f := k.followers.at(node)
+	f := k.followers.followerOf(node)
 	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
 		k.mu.Unlock()
 		return
@@ -315,7 +316,7 @@ func (k *Keeper) flush(f *follower) {
 	size, inside := len(f.message), f.inside
 	plain := k.view.Load().Settled && !slices.ContainsFunc(inside, func(one sentSection) bool { return one.copy })
 	k.mu.Lock()
-	number := f.begin()
+	number := f.messageSent()
 	k.stats.PushedBytes += int64(size)
 	k.mu.Unlock()
 	k.cfg.Calls.Go(f.node, MethodPush, f.message, pushTimeout, func(reply []byte, err error) {
@@ -324,14 +325,14 @@ func (k *Keeper) flush(f *follower) {
 			refused, err = parsePartitions(reply)
 		}
 		k.mu.Lock()
-		f.end(number, size, inside, refused, err)
+		f.messageAnswered(number, size, inside, refused, err)
 		all := err == nil && len(refused) == 0
 		if !all {
 			k.failed(f.node)
 		}
 		k.mu.Unlock()
 		// While nothing moves, only confirmations wait for an acknowledgement of changes.
-		k.hasten()
+		k.wakeConfirms()
 		if !plain || !all {
 			k.wake()
 		}
@@ -390,7 +391,7 @@ func (k *Keeper) receive() {
 		case <-k.ctx.Done():
 			return
 		case m := <-k.inbox:
-			k.answer(m.Call, m.came)
+			k.handleMessage(m.Call, m.came)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		if pt.phase != held || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
+		if pt.phase != owning || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
 			continue
 		}
 		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
@@ -85,7 +85,7 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
 			if err == nil {
 				taken, err = parsePartitions(reply)
 			}
-			k.answered(node, t, taken, err)
+			k.tokensAnswered(node, t, taken, err)
 		})
 	}
 }
@@ -101,9 +101,9 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 		if pt.phase != freezing || k.view.Load() != v {
 			continue
 		}
-		switch copied := k.followers.of(p, pt.other); {
+		switch copied := k.followers.progressOf(p, pt.other); {
 		case copied == nil:
-			k.setPhase(p, held) // the copy is not whole after all
+			k.setPhase(p, owning) // the copy is not whole after all
 		case copied.whole && copied.flying == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
@@ -113,8 +113,8 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	return offers
 }
 
-// askAround asks the other ends of moves whether they took the tokens that this node is in doubt about.
-func (k *Keeper) askAround() {
+// askDoubtful asks the other ends of moves whether they took the tokens that this node is in doubt about.
+func (k *Keeper) askDoubtful() {
 	v := k.view.Load()
 	questions := map[ring.NodeID]*tokens{}
 	k.mu.Lock()
@@ -122,23 +122,24 @@ func (k *Keeper) askAround() {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
-		if _, to := v.Owner(p); !k.errands[errand{to, MethodFlip}] && k.ready(to) {
+		if _, to := v.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.ready(to) {
 			k.addToken(questions, v, to, p)
 		}
 	}
 	for node := range questions {
-		k.errands[errand{node, MethodFlip}] = true
+		k.pending[pendingCall{node, MethodFlip}] = true
 	}
 	k.mu.Unlock()
 	k.sendTokens(questions)
 }
 
-// answered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were taken.
-func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
+// tokensAnswered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were
+// taken.
+func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if t.asks {
-		delete(k.errands, errand{node, MethodFlip})
+		delete(k.pending, pendingCall{node, MethodFlip})
 	}
 	if err != nil || !t.asks && len(taken) < len(t.list) {
 		k.failed(node)
@@ -156,32 +157,32 @@ func (k *Keeper) answered(node ring.NodeID, t *tokens, taken map[int]bool, err e
 			k.setPhase(p, doubtful)
 		case pt.phase == flipping && taken[p]:
 			pt.whole = true // as above
-			k.handed(p, node)
+			k.recordHandOver(p, node)
 			k.stats.HandOffs++
 			k.stats.Frozen += time.Since(pt.began)
 		case pt.phase == flipping:
-			k.followers.at(node).parts[p] = nil
-			k.setPhase(p, held)
+			k.followers.followerOf(node).parts[p] = nil
+			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
 		case taken[p]:
-			k.handed(p, node)
+			k.recordHandOver(p, node)
 		default:
 			// If the node that was sent the token says so itself, no node has had it since it was frozen here.
-			k.goOn(v, p, pt.own() && !pt.lost(v))
+			k.resume(v, p, pt.frozenHere() && !pt.otherReplaced(v))
 		}
 	}
 }
 
-// handed records that node has the token of p. Until the ring is settled, node pushes its changes here.
-func (k *Keeper) handed(p int, node ring.NodeID) {
+// recordHandOver records that node has the token of p. Until the ring is settled, node pushes its changes here.
+func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	v := k.view.Load()
-	if pt.own() {
-		pt.passOn()
+	if pt.frozenHere() {
+		pt.nextTenure()
 	}
 	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
 	k.followers.unfollow(p)
-	k.setPhase(p, handed)
+	k.setPhase(p, handedOver)
 }
 
 // takeFlips takes offered tokens, or answers which of the asked-for tokens are here. An offer of a token that is not here
@@ -208,36 +209,36 @@ func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
 		switch {
 		case good:
 			k.takeToken(p, from)
-		case pt.phase == held:
+		case pt.phase == owning:
 		case from != c.From.Node || to != k.cfg.Self:
 			d.Failf("partition %d does not move from the sender to this node", p)
 		default:
-			pt.refuse(c.From.Boot, attempt)
+			pt.voidFlips(c.From.Boot, attempt)
 		}
-		if pt.phase == held {
+		if pt.phase == owning {
 			taken = append(taken, p)
 		}
 	}
 	k.mu.Unlock()
-	finish(c, d, appendPartitions(nil, taken))
+	answerCall(c, d, appendPartitions(nil, taken))
 }
 
 // takeToken makes this node the owner of p in from's place. The caller holds mu.
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source, pt.whole = ring.NodeID{}, false
-	pt.passOn()
+	pt.nextTenure()
 	k.followers.unfollow(p)
 	if !k.collecting {
 		// The other node has the same counters, so from now on changes are enough for it.
-		k.followers.at(from).parts[p] = &progress{whole: true}
+		k.followers.followerOf(from).parts[p] = &progress{whole: true}
 	}
-	k.setPhase(p, held)
-	k.debts.keep(p, k.cfg.Now())
+	k.setPhase(p, owning)
+	k.debts.debitOwn(p, k.cfg.Now())
 }
 
-// refuse voids flips up to an attempt: their sender is told that they were not taken.
-func (pt *part) refuse(boot, attempt uint64) {
+// voidFlips voids flips up to an attempt: their sender is told that they were not taken.
+func (pt *partState) voidFlips(boot, attempt uint64) {
 	if pt.void.boot != boot {
 		pt.void = void{boot: boot}
 	}

@@ -77,25 +77,25 @@ type Keeper struct {
 	phases [ring.Partitions]atomic.Uint32
 	// learned holds the revision in which a reply said that the token had moved to the new owner.
 	learned [ring.Partitions]atomic.Uint64
-	// lineages holds the lineage of each partition held; for the others, the last one they had.
+	// lineages holds the lineage of each partition owned; for the others, the last one they had.
 	lineages [ring.Partitions]atomic.Uint64
 
 	// debiting is held while a message of debts is debited and while changes are collected, so that a copy has either a
 	// seal's number and everything debited under it, or neither. It is taken before mu.
 	debiting sync.Mutex
 
-	mu        sync.Mutex // guards the fields below
-	parts     [ring.Partitions]part
-	followers followers
-	changed   chan struct{} // closed and replaced when a phase or the view changes
-	giving    map[ring.NodeID]*gift
-	errands   map[errand]bool
-	pauses    map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
-	contact   map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
-	debts     debtLedger
-	checked   time.Time // when debts that are over were last pruned
-	drops     bool      // partitions that no longer concern this node may still have counters
-	stats     Stats
+	mu          sync.Mutex // guards the fields below
+	parts       [ring.Partitions]partState
+	followers   followers
+	changed     chan struct{} // closed and replaced when a phase or the view changes
+	incoming    map[ring.NodeID]*incomingCopy
+	pending     map[pendingCall]bool
+	pauses      map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
+	contact     map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
+	debts       debtLedger
+	checked     time.Time // when debts that are over were last pruned
+	dropPending bool      // partitions that no longer concern this node may still have counters
+	stats       Stats
 	// collecting: changes are being collected for followers, in partitions whose tokens were here when that began.
 	collecting bool
 	// followed: another node has been in a ring since this process began. Before that, changes need not be sent.
@@ -105,18 +105,15 @@ type Keeper struct {
 	backups  atomic.Int64    // messages about debts that wait for standbys
 	loans    int             // confirmations that are not for debts: at most maxConfirms
 
-	saving saving
-	haste  chan struct{} // capacity 1: there may be confirmations to work on
-	seq    uint64        // number of the last message to a follower; only the loop uses it
-	kick   chan struct{} // capacity 1: there may be work before the next tick
-	inbox  chan message
-	stop   context.CancelFunc
-	ctx    context.Context
-	done   sync.WaitGroup
+	saving      saving
+	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
+	seq         uint64        // number of the last message to a follower; only the loop uses it
+	loopWake    chan struct{} // capacity 1: there may be work before the next tick
+	inbox       chan message
+	stop        context.CancelFunc
+	ctx         context.Context
+	done        sync.WaitGroup
 }
-
-// The table and the ring must cut the key space into the same partitions: otherwise this does not compile.
-var _ [counters.Partitions]struct{} = [ring.Partitions]struct{}{}
 
 // message is a message from another keeper.
 type message struct {
@@ -132,25 +129,25 @@ type phase uint32
 
 const (
 	away       phase = iota // the token is not here, or is not known to be
-	held                    // the token is here and the gate is open
+	owning                  // the token is here and the gate is open
 	freezing                // being handed over: the gate is shut and the last changes are on their way
 	flipping                // being handed over: it is not known whether the other node took the token
-	handed                  // the other node took the token
+	handedOver              // the other node took the token
 	doubtful                // this node may have the token: it asks the other end of the move
 	recovering              // the token is here, but this node is still looking for the counters
 )
 
-// errand is a kind of message to a node, of which at most one is in flight. For MethodFlip it covers only questions.
-type errand struct {
+// pendingCall is a kind of message to a node, of which at most one is in flight. For MethodFlip it covers only questions.
+type pendingCall struct {
 	node   ring.NodeID
 	method peer.Method
 }
 
-// part is this node's state of a partition.
-type part struct {
+// partState is this node's state of a partition.
+type partState struct {
 	phase   phase
 	order               // how new the counters here are, as owner or as copy
-	other   ring.NodeID // freezing, flipping, handed, doubtful: the receiver; zero if this node flipped nothing
+	other   ring.NodeID // freezing, flipping, handedOver, doubtful: the receiver; zero if this node flipped nothing
 	boot    uint64      // of other, at the time
 	ends    int64       // how often other had been ended by then
 	attempt uint64      // number of the last flip, or question about it
@@ -166,12 +163,12 @@ type part struct {
 	search *search // recovering: the nodes that have copies
 }
 
-// own reports whether the counters here are complete as of when this node, as the owner, froze the partition.
-func (pt *part) own() bool { return pt.whole && pt.source.IsZero() }
+// frozenHere reports whether the counters here are complete as of when this node, as the owner, froze the partition.
+func (pt *partState) frozenHere() bool { return pt.whole && pt.source.IsZero() }
 
-// lost reports whether the node that this one sent a flip to has since been ended, even if it is back by now, or has lost
-// its memory.
-func (pt *part) lost(v *view) bool {
+// otherReplaced reports whether the node that this one sent a flip to has since been ended, even if it is back by now, or
+// has lost its memory.
+func (pt *partState) otherReplaced(v *view) bool {
 	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
 }
 
@@ -194,9 +191,9 @@ func Open(cfg Config) (*Keeper, error) {
 	}
 	k := &Keeper{
 		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: followers{},
-		changed: make(chan struct{}), giving: map[ring.NodeID]*gift{}, errands: map[errand]bool{},
+		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
-		saving: newSaving(), haste: make(chan struct{}, 1), kick: make(chan struct{}, 1), inbox: make(chan message, inboxSize), drops: true,
+		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1), inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -227,11 +224,11 @@ func (k *Keeper) Use(s *agreement.State) {
 	k.view.Store(v)
 	k.debts.incarnation = v.Boots[k.cfg.Self].Index
 	k.followed = k.followed || v.others(k.cfg.Self)
-	k.followers.take(v, before, k.cfg.Self)
+	k.followers.update(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
-		k.settlePart(v, p)
+		k.updatePart(v, p)
 	}
-	k.drops = true
+	k.dropPending = true
 	k.announce()
 }
 
@@ -241,8 +238,8 @@ func (v *view) others(self ring.NodeID) bool {
 	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
 }
 
-// alone reports whether no other node has needed changes so far.
-func (k *Keeper) alone() bool {
+// neverFollowed reports whether no other node has needed changes so far.
+func (k *Keeper) neverFollowed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.followed
@@ -251,11 +248,11 @@ func (k *Keeper) alone() bool {
 // forgetAll gives up every token and copy: this node was ended, and others continue from their copies.
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
-		if k.parts[p].phase == held {
+		if k.parts[p].phase == owning {
 			k.cfg.Table.Shut(p)
 		}
-		had := k.parts[p].any()
-		k.parts[p] = part{void: k.parts[p].void}
+		had := k.parts[p].hasCounters()
+		k.parts[p] = partState{void: k.parts[p].void}
 		k.phases[p].Store(uint32(away))
 		if had {
 			k.cfg.Table.Drop(p)
@@ -266,53 +263,53 @@ func (k *Keeper) forgetAll() {
 	clear(k.pauses)
 }
 
-// settlePart brings a partition in line with a new view.
-func (k *Keeper) settlePart(v *view, p int) {
+// updatePart brings a partition in line with a new view.
+func (k *Keeper) updatePart(v *view, p int) {
 	self, pt := k.cfg.Self, &k.parts[p]
 	from, to := v.Owner(p)
 	if !v.member {
 		return
 	}
 	switch pt.phase {
-	case held, freezing, recovering, doubtful:
-		if from != self && (to != self || pt.phase != held) {
+	case owning, freezing, recovering, doubtful:
+		if from != self && (to != self || pt.phase != owning) {
 			// Settled meanwhile, or promoted away while in doubt: the token is not here.
-			k.giveUp(p)
+			k.release(p)
 			return
 		}
 		if pt.phase == freezing && to != pt.other {
-			k.setPhase(p, held) // the other end has changed, and the new one was not sent the flip
+			k.setPhase(p, owning) // the other end has changed, and the new one was not sent the flip
 		}
 		if pt.phase == doubtful && to == self {
-			k.goOn(v, p, false)
+			k.resume(v, p, false)
 		}
-	case flipping, handed:
+	case flipping, handedOver:
 		switch {
 		case from != self:
-			k.giveUp(p)
-		case to != pt.other || pt.lost(v):
+			k.release(p)
+		case to != pt.other || pt.otherReplaced(v):
 			// The other node can no longer decide. It may have pushed to others changes that it could not push here.
 			pt.whole = pt.whole || pt.phase == flipping
-			k.goOn(v, p, false)
+			k.resume(v, p, false)
 		}
 	case away:
 		if from == self {
-			k.claim(v, p)
+			k.takeUp(v, p)
 		}
 	}
 }
 
-// giveUp marks a partition whose token is no longer here. This node's own counters are not a copy of anyone's.
-func (k *Keeper) giveUp(p int) {
+// release marks a partition whose token is no longer here. This node's own counters are not a copy of anyone's.
+func (k *Keeper) release(p int) {
 	if pt := &k.parts[p]; pt.source.IsZero() {
 		pt.whole = false
 	}
 	k.setPhase(p, away)
 }
 
-// claim handles a partition that from assigns to this node, and whose token it is not known to have. If an earlier owner
+// takeUp handles a partition that from assigns to this node, and whose token it is not known to have. If an earlier owner
 // may have flipped it, this node asks the other end; if it has no copy, it asks others for theirs.
-func (k *Keeper) claim(v *view, p int) {
+func (k *Keeper) takeUp(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
 		pt.attempt++
@@ -320,32 +317,32 @@ func (k *Keeper) claim(v *view, p int) {
 		k.setPhase(p, doubtful)
 		return
 	}
-	k.goOn(v, p, pt.whole) // a partition that does not move has no second copy
+	k.resume(v, p, pt.whole) // a partition that does not move has no second copy
 }
 
-// goOn continues a partition whose token is certainly here. Unless the copy here is surely the newest, it asks the others
-// for theirs.
-func (k *Keeper) goOn(v *view, p int, newest bool) {
+// resume continues a partition whose token is certainly here. Unless the copy here is surely the newest, it asks the
+// others for theirs.
+func (k *Keeper) resume(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
 	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
-		k.begin(p)
+		k.beginLineage(p)
 		return
 	}
 	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]finding{}}
 	k.setPhase(p, recovering)
 }
 
-// begin makes this node the owner of p, in a new lineage: this node may not know all that was given or taken in the old
-// one.
-func (k *Keeper) begin(p int) {
+// beginLineage makes this node the owner of p, in a new lineage: this node may not know all that was given or taken in
+// the old one.
+func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
 	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
 	k.followers.unfollow(p)
-	k.setPhase(p, held)
+	k.setPhase(p, owning)
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
 	// payDebts keeps them once there is authority.
 	if k.cfg.Authority() {
-		k.debts.keep(p, k.cfg.Now())
+		k.debts.debitOwn(p, k.cfg.Now())
 	}
 	k.stats.Begun++
 }
@@ -356,14 +353,14 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if pt.phase == next {
 		return
 	}
-	if pt.phase == held {
+	if pt.phase == owning {
 		k.cfg.Table.Shut(p)
 	}
 	if pt.phase = next; next != recovering {
 		pt.search = nil
 	}
 	k.phases[p].Store(uint32(next))
-	if next == held {
+	if next == owning {
 		k.lineages[p].Store(pt.lineage)
 		k.cfg.Table.Open(p)
 	}
@@ -386,7 +383,7 @@ func (k *Keeper) announce() {
 }
 
 // wake makes the loop check for work.
-func (k *Keeper) wake() { signal(k.kick) }
+func (k *Keeper) wake() { signal(k.loopWake) }
 
 // signal sends to a channel of capacity 1 without blocking.
 func signal(c chan struct{}) {

@@ -21,29 +21,29 @@ func (k *Keeper) run() {
 			k.probe()
 			k.payDebts()
 			k.dropOthers()
-		case <-k.haste:
+		case <-k.confirmWake:
 			k.confirmAll()
 			continue
-		case <-k.kick:
+		case <-k.loopWake:
 		}
 		k.confirmAll()
 		k.pushCopies()
 		k.handOver()
-		k.askAround()
+		k.askDoubtful()
 		k.recover()
 	}
 }
 
 // Stats are a keeper's current figures.
 type Stats struct {
-	Held        int           // partitions whose tokens are here
+	Owned       int           // partitions whose tokens are here
 	Copies      int           // partitions of which there is a whole copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
 	Begun       int64         // lineages begun
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
-	Behind      int   // partitions held here of which a follower has no whole copy
+	Behind      int   // partitions owned of which a follower has no whole copy
 	Lagging     int   // followers that can be reached but answer none of this node's messages
 	Debts       int   // counters with costs that their owners have yet to be told of
 	Dropped     int64 // checks of fallbacks that owners will never be told of, for want of room
@@ -53,7 +53,7 @@ type Stats struct {
 func (k *Keeper) Figures(s figures.Sink) {
 	st := k.Stats()
 	const here = "Partitions whose counters are here, as their owner or as a standby."
-	s.Level("partitions", here, st.Held, "as", "owner")
+	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
 	s.Level("partitions_behind", "Partitions owned of which some standby has no whole copy.", st.Behind)
 	s.Level("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds.", st.Lagging)
@@ -75,10 +75,10 @@ func (k *Keeper) Stats() Stats {
 	st.Debts = k.debts.n
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase == held {
-			st.Held++
+		if pt.phase == owning {
+			st.Owned++
 			var buf [3]ring.NodeID
-			for _, node := range v.following(k.cfg.Self, p, buf[:0]) {
+			for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
 				if !k.followers.synced(p, node) {
 					st.Behind++
 					break

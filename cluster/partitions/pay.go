@@ -41,7 +41,7 @@ func (p *payment) add(s *seal, now algorithms.Now) bool {
 	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 		return false
 	}
-	s.told = true
+	s.reported = true
 	p.body = s.append(p.body, now)
 	p.seals, p.entries = append(p.seals, s), p.entries+len(s.entries)
 	return true
@@ -56,18 +56,18 @@ func (k *Keeper) payDebts() {
 	k.forgetDebts(now)
 	for p := range k.debts.debts {
 		owner, to := v.Owner(p)
-		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handed) {
+		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
-		if k.parts[p].phase == held {
+		if k.parts[p].phase == owning {
 			// This node was cut off and has its authority back, with all of its counters.
 			if k.cfg.Authority() {
-				k.debts.keep(p, now)
+				k.debts.debitOwn(p, now)
 			}
 			continue
 		}
-		waiting := k.tooSoon(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.errands[errand{owner, MethodDebts}] || !v.member || !k.ready(owner) {
+		waiting := k.waitsForOwner(owner)
+		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.ready(owner) {
 			continue
 		}
 		if k.debts.reopen(p); len(k.debts.seals[p]) == 0 {
@@ -83,7 +83,7 @@ func (k *Keeper) payDebts() {
 		}
 	}
 	for owner := range payments {
-		k.errands[errand{owner, MethodDebts}] = true
+		k.pending[pendingCall{owner, MethodDebts}] = true
 	}
 	k.mu.Unlock()
 	for owner, pay := range payments {
@@ -98,9 +98,9 @@ func (k *Keeper) payDebts() {
 	}
 }
 
-// tooSoon reports whether an owner is away, or has not been back for long enough to be told about fallbacks. The caller
-// holds mu.
-func (k *Keeper) tooSoon(owner ring.NodeID) bool {
+// waitsForOwner reports whether an owner is away, or has not been back for long enough to be told about fallbacks. The
+// caller holds mu.
+func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(owner) {
 		delete(k.contact, owner)
 		return true
@@ -131,7 +131,7 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.errands, errand{owner, MethodDebts})
+	delete(k.pending, pendingCall{owner, MethodDebts})
 	if err != nil || len(refused)+len(full) > 0 {
 		k.failed(owner)
 	}
@@ -141,7 +141,7 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 	place := 0
 	for i, s := range pay.seals {
 		if !refused[i] {
-			k.debts.settled(s, func(j int) bool { return !full[place+j] })
+			k.debts.acknowledge(s, func(j int) bool { return !full[place+j] })
 		}
 		place += len(s.entries)
 	}
@@ -153,7 +153,7 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 // that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them, and gets
 // no acknowledgement: a copy from another node may replace the counters here.
 func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
-	joins := k.gets(c.From.Node)
+	joins := k.pulling(c.From.Node)
 	if !k.cfg.Authority() && !joins {
 		c.Fail(codeRefused, "this node has no authority")
 		return
@@ -189,7 +189,7 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		return
 	}
 	if joins {
-		c.Fail(codeBusy, "copies are being joined")
+		c.Fail(codeBusy, "copies are being merged")
 		return
 	}
 	k.backups.Add(1)
@@ -212,17 +212,17 @@ func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ph := k.parts[s.partition].phase; ph != held && !(joins && ph == recovering) {
+	if ph := k.parts[s.partition].phase; ph != owning && !(joins && ph == recovering) {
 		return nil, false
 	}
 	full, err := k.debts.debit(node, s, now)
 	return full, err == nil
 }
 
-// tellFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
+// reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
 // counters, which may be newer, so that a merge of both, which keeps the more used, includes them in any case. The debts
 // stay here until its standbys have them too: see payDebts.
-func (k *Keeper) tellFirst(node ring.NodeID, list []int) {
+func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.cfg.Now()
 	var payments []*payment
 	k.mu.Lock()

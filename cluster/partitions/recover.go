@@ -32,8 +32,8 @@ type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	order
-	done bool // its copy is here, or it has none, or it gave no answer
-	vain bool // it was waited for without success
+	done       bool // its copy is here, or it has none, or it gave no answer
+	unanswered bool // it was waited for without success
 }
 
 // holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
@@ -47,7 +47,7 @@ func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID
 // fetches the newest. Once every holder has answered or timed out, it continues with what it has. It runs in the loop.
 func (k *Keeper) recover() {
 	v := k.view.Load()
-	requests := map[errand][]int{}
+	requests := map[pendingCall][]int{}
 	alone, doubt := 0, 0
 	ended := k.ended(v)
 	k.mu.Lock()
@@ -62,18 +62,18 @@ func (k *Keeper) recover() {
 		case vain && !given:
 			alone++
 		}
-		k.begin(p)
+		k.beginLineage(p)
 	}
 	for e := range requests {
-		k.errands[e] = true
+		k.pending[e] = true
 	}
 	k.mu.Unlock()
 	if alone > 0 {
-		k.cfg.Logger.Warn("partitions go on with what the last checkpoint had: their standbys gave nothing back",
+		k.cfg.Logger.Warn("partitions continue from the last checkpoint: their standbys returned no copies",
 			"partitions", alone)
 	}
 	if doubt > 0 {
-		k.cfg.Logger.Warn("partitions go on with the copy here: a node that may have a newer one did not answer",
+		k.cfg.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
 			"partitions", doubt)
 	}
 	for e, list := range requests {
@@ -83,7 +83,7 @@ func (k *Keeper) recover() {
 
 // recovered reports whether p can be decided here without further waiting. Otherwise it adds p to the requests to send
 // now. The caller holds mu.
-func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[errand][]int) bool {
+func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
@@ -91,11 +91,11 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[err
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch look := (errand{node, MethodLook}); {
+		switch look := (pendingCall{node, MethodLook}); {
 		case known && f.boot == v.Boot(node):
 		case !k.patient(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
-		case !k.errands[look] && k.ready(node):
+			s.found[node] = finding{boot: v.Boot(node), done: true, unanswered: true}
+		case !k.pending[look] && k.ready(node):
 			requests[look] = append(requests[look], p)
 			open = true
 		default:
@@ -104,13 +104,13 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[err
 	}
 	for !open {
 		node := s.newest(pt, nodes)
-		switch pull := (errand{node, MethodPull}); {
+		switch pull := (pendingCall{node, MethodPull}); {
 		case node.IsZero():
 			return true
 		case !k.patient(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, vain: true}
+			s.found[node] = finding{boot: v.Boot(node), done: true, unanswered: true}
 			continue
-		case !k.errands[pull] && k.ready(node):
+		case !k.pending[pull] && k.ready(node):
 			requests[pull] = append(requests[pull], p)
 		}
 		return false
@@ -119,28 +119,28 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[err
 }
 
 // patient reports whether to keep waiting for node. The caller holds mu.
-func (k *Keeper) patient(pt *part, node ring.NodeID) bool {
+func (k *Keeper) patient(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
 	}
-	return k.errands[errand{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
+	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
 // newest returns the node whose copy to fetch next, zero if there is none: the newest copy of each lineage, provided that
 // it is newer than the one here. Copies that can't be compared, such as those from a checkpoint, count only if there is
 // no other.
-func (s *search) newest(pt *part, nodes []ring.NodeID) ring.NodeID {
+func (s *search) newest(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	given := pt.whole
 	for i, node := range nodes {
 		f := s.found[node]
-		given = given || f.whole && f.done && !f.vain
+		given = given || f.whole && f.done && !f.unanswered
 		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.order) {
 			continue
 		}
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
 			g := s.found[other]
-			return g.whole && !g.vain && (g.after(f.order) || g.order == f.order && slices.Index(nodes, other) < i)
+			return g.whole && !g.unanswered && (g.after(f.order) || g.order == f.order && slices.Index(nodes, other) < i)
 		}) {
 			return node
 		}
@@ -156,14 +156,14 @@ func (s *search) newest(pt *part, nodes []ring.NodeID) ring.NodeID {
 // outcome reports whether some node was waited for without success, and whether some node gave its copy.
 func (s *search) outcome() (vain, given bool) {
 	for _, f := range s.found {
-		vain = vain || f.vain
-		given = given || f.done && !f.vain
+		vain = vain || f.unanswered
+		given = given || f.done && !f.unanswered
 	}
 	return vain, given
 }
 
 // request asks a node how new its copies are, or fetches them; the copies arrive before the answer.
-func (k *Keeper) request(v *view, e errand, list []int) {
+func (k *Keeper) request(v *view, e pendingCall, list []int) {
 	boot, timeout := v.Boot(e.node), lookTimeout
 	if e.method == MethodPull {
 		timeout = pullTimeout
@@ -176,9 +176,9 @@ func (k *Keeper) request(v *view, e errand, list []int) {
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.errands, e)
+		delete(k.pending, e)
 		if e.method == MethodPull {
-			delete(k.giving, e.node)
+			delete(k.incoming, e.node)
 		}
 		if k.ctx.Err() != nil {
 			return
@@ -186,7 +186,7 @@ func (k *Keeper) request(v *view, e errand, list []int) {
 		defer k.wake()
 		if err != nil {
 			k.failed(e.node)
-			k.cfg.Logger.Debug("a node gave no copies yet", "node", e.node.String(), "error", err)
+			k.cfg.Logger.Debug("no copies from a node yet", "node", e.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
@@ -204,7 +204,7 @@ func (k *Keeper) request(v *view, e errand, list []int) {
 			s.found[e.node] = f
 		}
 		if e.method == MethodPull {
-			k.cfg.Logger.Info("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
+			k.cfg.Logger.Debug("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
 		}
 	})
 }
@@ -227,8 +227,8 @@ func parseFindings(b []byte) (map[int]finding, error) {
 func (k *Keeper) dropOthers() {
 	k.mu.Lock()
 	v := k.view.Load()
-	due := k.drops && v.member && v.From != nil && v.Settled
-	k.drops = k.drops && !due
+	due := k.dropPending && v.member && v.From != nil && v.Settled
+	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 	for p := 0; due && p < ring.Partitions; p++ {
 		due = k.dropOther(v, p) // if not, the next view asks for it again

@@ -207,7 +207,7 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 			}
 			for _, n := range []*node{b, c} {
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if n.keeper.Act(now(), ops, []algorithms.Limit{limit}, Powerless) != counters.Shut {
+				if n.keeper.Act(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
 					acted++
 				}
 			}

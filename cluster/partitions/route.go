@@ -12,7 +12,7 @@ type Place uint8
 // Places of a token.
 const (
 	Nowhere   Place = iota // no ring is known
-	Held                   // here, with the gate open
+	Here                   // here, with the gate open
 	Frozen                 // here, but being handed over or still without its counters: see [Keeper.Wait]
 	Elsewhere              // at Route.Owner
 )
@@ -38,9 +38,9 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == held && k.cfg.Table.IsOpen(p): // if only one holds, a change is under way: Wait returns after it
-		r.Place, r.Owner = Held, k.cfg.Self
-	case ph == handed:
+	case ph == owning && k.cfg.Table.IsOpen(p): // if only one holds, a change is under way: Wait returns after it
+		r.Place, r.Owner = Here, k.cfg.Self
+	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
 	case ph != away:
 		r.Place, r.Owner = Frozen, k.cfg.Self
@@ -79,12 +79,12 @@ func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 
 // Wait returns when p is not frozen, or ctx ends.
 func (k *Keeper) Wait(ctx context.Context, p int) {
-	k.until(ctx, func() bool { return k.Route(p).Place != Frozen })
+	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// until returns once good holds; it checks again after each change of a phase or the view. It also returns when ctx or
-// the Keeper ends.
-func (k *Keeper) until(ctx context.Context, good func() bool) {
+// waitUntil returns once good holds; it checks again after each change of a phase or the view. It also returns when ctx
+// or the Keeper ends.
+func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
 		changed := k.changed
@@ -122,8 +122,8 @@ func (k *Keeper) unsettled(v *view) bool {
 	for p := range ring.Partitions {
 		from, to := v.Owner(p)
 		switch {
-		case to == k.cfg.Self && (k.parts[p].phase != held || !k.followers.synced(p, v.To.Standby(p))),
-			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handed:
+		case to == k.cfg.Self && (k.parts[p].phase != owning || !k.followers.synced(p, v.To.Standby(p))),
+			to != k.cfg.Self && from == k.cfg.Self && k.parts[p].phase != handedOver:
 			return true
 		}
 	}

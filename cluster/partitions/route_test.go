@@ -14,7 +14,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 		f := three(t)
 		n := f.nodes[0]
 		for p := range ring.Partitions {
-			if n.keeper.Route(p).Place != Held {
+			if n.keeper.Route(p).Place != Here {
 				continue
 			}
 			n.table.Shut(p)
@@ -22,7 +22,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
 			}
 			n.table.Open(p)
-			if place := n.keeper.Route(p).Place; place != Held {
+			if place := n.keeper.Route(p).Place; place != Here {
 				t.Errorf("partition %d, open: have place %d, want held", p, place)
 			}
 			break

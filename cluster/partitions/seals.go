@@ -35,8 +35,8 @@ type seal struct {
 	number
 	partition int
 	entries   []sealed
-	present   bool // the counters here have all of it, and absent includes none of it
-	told      bool // it may have been debited under its number, so it must not change
+	included  bool // the counters here have all of it, and absent includes none of it
+	reported  bool // it may have been debited under its number, so it must not change
 }
 
 // sealed is a debt, or part of one, in a seal.
@@ -45,12 +45,12 @@ type sealed struct {
 	owed
 }
 
-// seal puts the unsealed debts of p in a new seal, as many as fit in a message. While waiting, it leaves out debts that
-// wait. It reports whether there were any.
+// seal puts the unsealed debts of p in a new seal, as many as fit in a message. While waiting, it leaves out debts
+// of the fallback. It reports whether there were any.
 func (l *debtLedger) seal(p int, waiting bool) bool {
 	s := &seal{partition: p}
 	for key, d := range l.debts[p] {
-		if d.waits && waiting || d.cost <= d.sealed || len(s.entries) >= debtsPerMessage {
+		if d.fallback && waiting || d.cost <= d.sealed || len(s.entries) >= debtsPerMessage {
 			continue
 		}
 		e := sealed{key: key, owed: d.owed}
@@ -63,14 +63,15 @@ func (l *debtLedger) seal(p int, waiting bool) bool {
 	}
 	l.numbers++
 	s.number = number{incarnation: l.incarnation, n: l.numbers}
-	l.put(s)
+	l.addSeal(s)
 	return true
 }
 
-// reopen takes back the last seals of p that no owner has been told of: their contents are reported under other numbers.
+// reopen takes back the last seals of p that has been reported to no owner: their contents are reported under other
+// numbers.
 func (l *debtLedger) reopen(p int) {
 	list := l.seals[p]
-	for len(list) > 0 && !list[len(list)-1].told {
+	for len(list) > 0 && !list[len(list)-1].reported {
 		s := list[len(list)-1]
 		for i := range s.entries {
 			l.unseal(&s.entries[i], false)
@@ -101,8 +102,8 @@ func (l *debtLedger) sealToWrite() {
 	l.changes = changes
 }
 
-// put adds a seal as the last one of its partition.
-func (l *debtLedger) put(s *seal) {
+// addSeal adds a seal as the last one of its partition.
+func (l *debtLedger) addSeal(s *seal) {
 	l.seals[s.partition] = append(l.seals[s.partition], s)
 	l.changes++
 }
@@ -118,12 +119,12 @@ func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
 	for i := range s.entries {
 		l.get(s.entries[i].key).sealed += s.entries[i].cost
 	}
-	l.put(s)
+	l.addSeal(s)
 }
 
-// settled takes the debts of a seal for which told is true off the ledger: the owner's counters include them. The rest is
-// reported under another number.
-func (l *debtLedger) settled(s *seal, told func(i int) bool) {
+// acknowledge takes the debts of a seal for which taken is true off the ledger: the owner's counters include them. The
+// rest is reported under another number.
+func (l *debtLedger) acknowledge(s *seal, taken func(i int) bool) {
 	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.number == s.number })
 	if i < 0 {
 		return // the partition's debts are over, or this node has become its owner
@@ -133,14 +134,15 @@ func (l *debtLedger) settled(s *seal, told func(i int) bool) {
 		delete(l.seals, s.partition)
 	}
 	for i := range s.entries {
-		l.unseal(&s.entries[i], told(i))
+		l.unseal(&s.entries[i], taken(i))
 	}
 }
 
-// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: the owner need not be told.
+// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: nothing of it is reported any
+// more.
 func (l *debtLedger) unseal(e *sealed, gone bool) {
 	d := l.get(e.key)
-	if d == nil || !d.of(e.taken) {
+	if d == nil || !d.sameWindow(e.taken) {
 		return // it belonged to a window that is over, and the debt no longer includes it
 	}
 	cost := min(e.cost, d.sealed)
@@ -160,7 +162,7 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 		for _, s := range seals {
 			next := *s
 			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e sealed) bool {
-				over := e.over(now)
+				over := e.expired(now)
 				if over {
 					l.unseal(&e, true)
 				}
@@ -180,14 +182,14 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 	}
 }
 
-// there returns how much of the debts of p the counters here include because another node has debited it, and corrects
-// absent. The debts stay: the counters here may be replaced by others that include none of it.
-func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
+// debitedElsewhere returns how much of the debts of p the counters here include because another node has debited it, and
+// corrects absent. The debts stay: the counters here may be replaced by others that include none of it.
+func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Key]int64 {
 	if len(l.seals[p]) == 0 {
 		return nil
 	}
-	last, some := l.told(p, l.self, now)
-	there := map[counters.Key]int64{}
+	last, some := l.lastNumber(p, l.self, now)
+	debited := map[counters.Key]int64{}
 	for _, s := range l.seals[p] {
 		if !some || !s.upTo(last) {
 			break
@@ -198,14 +200,14 @@ func (l *debtLedger) there(p int, now algorithms.Now) map[counters.Key]int64 {
 				continue
 			}
 			cost := min(s.entries[i].cost, d.sealed)
-			there[s.entries[i].key] += cost
-			if !s.present {
+			debited[s.entries[i].key] += cost
+			if !s.included {
 				d.absent = max(0, d.absent-cost)
 			}
 		}
-		s.present = true
+		s.included = true
 	}
-	return there
+	return debited
 }
 
 // include makes the copy of p here, which is whole and about to be given to its owner, include all that this node owes
@@ -216,16 +218,16 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 		return
 	}
 	l.sealAll(p)
-	seals, there := l.seals[p], l.there(p, now)
+	seals, elsewhere := l.seals[p], l.debitedElsewhere(p, now)
 	if len(seals) == 0 || l.note(l.self, seals[len(seals)-1], now) != nil {
 		return // at worst, it is debited twice
 	}
-	l.debitMissing(p, now, there)
+	l.debitMissing(p, now, elsewhere)
 	for _, d := range l.debts[p] {
-		d.absent, d.former = 0, false
+		d.absent, d.restored = 0, false
 	}
 	for _, s := range seals {
-		s.present, s.told = true, true
+		s.included, s.reported = true, true
 	}
 	l.changes++
 }
@@ -233,7 +235,7 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 // debit debits a seal of node once: not at all if it was debited before. It fails if it can't note the number. It returns
 // the indexes of the debts for which there is no room.
 func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
-	if last, some := l.told(s.partition, node, now); some && s.upTo(last) {
+	if last, some := l.lastNumber(s.partition, node, now); some && s.upTo(last) {
 		return nil, nil
 	}
 	if err := l.note(node, s, now); err != nil {
@@ -241,7 +243,7 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
-		if l.table.ObligeCopy(now, e.key, &e.limit, e.taken, e.due(e.cost)) != nil {
+		if l.table.Oblige(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
 			full = append(full, i)
 		}
 	}
@@ -251,19 +253,13 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 // noteKey is the key under which the last number of a node's seals in p is noted.
 func noteKey(p int, node ring.NodeID) counters.Key {
 	h := xxh3.Hash128Seed(node[:], noteSeed)
-	return counters.Key{Hi: uint64(p)<<(64-partitionBits) | h.Hi>>partitionBits, Lo: h.Lo}
+	return counters.Key{Hi: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Lo: h.Lo}
 }
 
-const (
-	noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
-	// partitionBits is how many bits of a key name its partition.
-	partitionBits = 12
-)
+const noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
 
-var _ [1 << partitionBits]struct{} = [ring.Partitions]struct{}{}
-
-// told returns the number of node's last seal that the counters of p include, and whether there is one.
-func (l *debtLedger) told(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
+// lastNumber returns the number of node's last seal that the counters of p include, and whether there is one.
+func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
 	n := counters.Note{Key: noteKey(p, node)}
 	some = l.table.Noted(now, &n)
 	return number{incarnation: uint64(n.At), n: uint64(n.Count)}, some
@@ -277,7 +273,7 @@ const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
 func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {
-		until = max(until, (now.Steady+int64(s.entries[i].lasts(now)+noteSlack))/1e9)
+		until = max(until, (now.Steady+int64(s.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
 	return l.table.SetNote(now, &counters.Note{
 		Key: noteKey(s.partition, node), Count: int64(s.n), At: int64(s.incarnation),

@@ -52,7 +52,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.mu.Lock()
-			c.keeper.errands[errand{a.id, MethodDebts}] = true // c reports nothing more to a
+			c.keeper.pending[pendingCall{a.id, MethodDebts}] = true // c reports nothing more to a
 			c.keeper.mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -278,7 +278,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 				break
 			}
 		}
-		f.eventually("it is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handed })
+		f.eventually("it is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handedOver })
 		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -317,7 +317,7 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		}
 		k.debts.seal(p, false)
 		before := k.debts.seals[p][0]
-		before.told = true
+		before.reported = true
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)

@@ -66,8 +66,8 @@ func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 
 // decodeCount reads how many things follow, each of at least one byte.
 func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
 
-// finish answers a call whose message d has been read to the end.
-func finish(c *peer.Call, d *wire.Decoder, reply []byte) {
+// answerCall answers a call whose message d has been read to the end.
+func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
 	if err := d.Done("message"); err != nil {
 		c.Fail(codeMalformed, err.Error())
 		return

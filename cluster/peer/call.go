@@ -98,7 +98,7 @@ type outgoing struct {
 
 // expire is called by the timer.
 func (o *outgoing) expire() {
-	if o.conn.claim(o.id, true) != nil {
+	if o.conn.removePending(o.id, true) != nil {
 		defer o.conn.ending.Done()
 		o.done(nil, ErrTimeout)
 	}

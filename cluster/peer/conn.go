@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	errSilent = errors.New("nothing came for too long")
-	errStuck  = errors.New("nothing came, but a new connection can be made")
+	errSilent = errors.New("nothing was received for too long")
+	errStuck  = errors.New("nothing was received, but a new connection can be made")
 	// errReplaced: another connection has taken its place.
 	errReplaced = errors.New("it was replaced")
 )
@@ -38,8 +38,8 @@ var (
 // connection is up sooner than TCP retransmits.
 const farSilence = 2 * time.Second
 
-// quiet holds a connection's limits of silence: after which it is unreachable, and after which it is closed.
-type quiet struct{ after, most time.Duration }
+// silenceLimits holds a connection's limits of silence: after which it is unreachable, and after which it is closed.
+type silenceLimits struct{ after, most time.Duration }
 
 // conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
 // serves.
@@ -48,9 +48,9 @@ type conn struct {
 	remote Identity
 	done   chan struct{} // closed when run has ended
 	socket *socket
-	calls  bool      // this end calls
-	serves *handlers // handlers for the other end's messages
-	quiet  quiet     // limits of silence
+	calls  bool          // this end calls
+	serves *handlers     // handlers for the other end's messages
+	limits silenceLimits // limits of silence
 	queue  *queue
 	link   *link // set on a link's direct connection, which it dialled; nil otherwise
 
@@ -59,7 +59,7 @@ type conn struct {
 	dropped sync.Once    // for the log message about dropped replies
 
 	// Only the watcher uses these.
-	watched int64         // heard at the last look
+	watched int64         // heard at the last check
 	silence time.Duration // how long nothing has arrived while this process was running
 
 	mu      sync.Mutex           // guards the fields below
@@ -73,9 +73,9 @@ type conn struct {
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing)}
-	n.serves, n.quiet = &p.handlers[Near], quiet{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
+	n.serves, n.limits = &p.handlers[Near], silenceLimits{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
 	if s.kind == kindFar {
-		n.serves, n.quiet = &p.handlers[Far], quiet{after: farSilence, most: farSilence}
+		n.serves, n.limits = &p.handlers[Far], silenceLimits{after: farSilence, most: farSilence}
 	}
 	n.heard.Store(p.now())
 	return n
@@ -138,8 +138,8 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	return true
 }
 
-// hear records that something has arrived.
-func (c *conn) hear() {
+// markHeard records that something has arrived.
+func (c *conn) markHeard() {
 	c.heard.Store(c.peers.now())
 	if c.silent.Load() {
 		c.mu.Lock()
@@ -151,29 +151,29 @@ func (c *conn) hear() {
 	}
 }
 
-// look is called by the watcher only. gap is the time since its last look, but at most the watcher's interval.
-func (c *conn) look(gap time.Duration) {
+// checkSilence is called by the watcher only. gap is the time since its last check, but at most the watcher's interval.
+func (c *conn) checkSilence(gap time.Duration) {
 	if heard := c.heard.Load(); heard != c.watched {
 		c.watched, c.silence = heard, 0
 		return
 	}
 	c.silence += gap
 	switch {
-	case c.silence >= c.quiet.most:
+	case c.silence >= c.limits.most:
 		c.breakOff(errSilent)
-	case c.silence >= c.quiet.after && !c.silent.Load():
+	case c.silence >= c.limits.after && !c.silent.Load():
 		c.fail(errQuiet, false)
 	}
-	if c.link != nil && c.silence >= c.quiet.after/2 {
+	if c.link != nil && c.silence >= c.limits.after/2 {
 		c.link.quiet(c)
 	}
 }
 
 var errQuiet = errors.New("silent")
 
-// write sends what is queued, and a heartbeat whenever it has sent nothing for a fifth of quiet.after.
+// write sends what is queued, and a heartbeat whenever it has sent nothing for a fifth of limits.after.
 func (c *conn) write(ctx context.Context) error {
-	every := c.quiet.after / 5
+	every := c.limits.after / 5
 	idle := time.NewTimer(every)
 	defer idle.Stop()
 	for {
@@ -192,7 +192,7 @@ func (c *conn) write(ctx context.Context) error {
 			runtime.Gosched()
 		case <-idle.C:
 			idle.Reset(every)
-			if c.peers.finishing.Load() || !c.calls && c.peers.now()-c.heard.Load() > int64(c.quiet.after/2) {
+			if c.peers.finishing.Load() || !c.calls && c.peers.now()-c.heard.Load() > int64(c.limits.after/2) {
 				continue // see Reachable in the package comment
 			}
 			if _, err := c.socket.Write(heartbeat[:]); err != nil {
@@ -207,7 +207,7 @@ func (c *conn) read() error {
 	var parts assembler
 	handle := c.serve
 	if c.calls {
-		handle = c.settle
+		handle = c.finishCall
 	}
 	visit := func(m message) error {
 		switch {
@@ -222,7 +222,7 @@ func (c *conn) read() error {
 	for {
 		n, err := c.socket.Read(b)
 		if n > 0 {
-			c.hear()
+			c.markHeard()
 			if err := parts.feed(b[:n], visit); err != nil {
 				return err
 			}
@@ -256,12 +256,12 @@ func (c *conn) serve(m message) error {
 	return nil
 }
 
-// settle ends a call with the remote's answer. If no call waits for it, the answer came too late and is dropped.
-func (c *conn) settle(m message) error {
+// finishCall ends a call with the remote's answer. If no call waits for it, the answer came too late and is dropped.
+func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
 	}
-	o := c.claim(m.id, false)
+	o := c.removePending(m.id, false)
 	if o == nil {
 		return nil
 	}
@@ -274,9 +274,9 @@ func (c *conn) settle(m message) error {
 	return nil
 }
 
-// claim removes a call from the waiting ones; nil if it is not among them. Only the claimer runs done, so done runs once.
-// The timer sets beside, because it runs done outside the reader; it calls c.ending.Done afterwards.
-func (c *conn) claim(id uint64, beside bool) *outgoing {
+// removePending removes a call from the waiting ones; nil if it is not among them. Only the claimer runs done, so done
+// runs once. The timer sets beside, because it runs done outside the reader; it calls c.ending.Done afterwards.
+func (c *conn) removePending(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.pending[id]
@@ -308,7 +308,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	c.pending[o.id] = o
 	c.mu.Unlock()
 	err := c.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
-	if err == nil || c.claim(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
+	if err == nil || c.removePending(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
@@ -347,7 +347,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 		return a.reply, a.err
 	case <-ctx.Done():
 	}
-	if c.claim(o.id, false) != nil {
+	if c.removePending(o.id, false) != nil {
 		o.timer.Stop()
 		return nil, ended(ctx.Err())
 	}

@@ -2,7 +2,10 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -58,11 +61,15 @@ func (l *link) run(ctx context.Context) {
 		}
 		switch {
 		case connected:
-			l.peers.log.Warn("connection to a node lost", "node", l.node, "address", l.address, "error", err)
+			level := slog.LevelWarn
+			if errors.Is(err, io.EOF) { // the node has closed it: it stops, or gossip soon says that it has failed
+				level = slog.LevelInfo
+			}
+			l.peers.log.Log(ctx, level, "connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
 		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
-			l.peers.log.Warn("no connection to a node, trying on", "node", l.node, "address", l.address, "error", err)
+			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
 		}
 		if connected && time.Since(began) > settled {
 			pause = firstPause
@@ -98,14 +105,18 @@ func (l *link) once(ctx context.Context) (connected bool, err error) {
 func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
-	if l.boot.Swap(c.remote.Boot) != c.remote.Boot {
+	before, level := l.boot.Swap(c.remote.Boot), slog.LevelInfo
+	if before == 0 {
+		level = slog.LevelDebug // gossip says that the node is there: only a connection that comes back is news
+	}
+	if before != c.remote.Boot {
 		l.trust.Store(0) // the way was lost with the last process, or never used: nothing speaks against it
 	}
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
 	}
 	defer l.conn.CompareAndSwap(c, nil)
-	l.peers.log.Info("connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address, "protocol", s.version)
+	l.peers.log.Log(ctx, level, "connected to a node", "node", l.node, "name", c.remote.Name, "address", l.address, "protocol", s.version)
 	return c.run(ctx)
 }
 
@@ -117,7 +128,7 @@ func (l *link) dialBeside(ctx context.Context, c *conn) {
 	}
 	l.replace(ctx, func() bool {
 		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
-		sleep(ctx, c.quiet.after/5)
+		sleep(ctx, c.limits.after/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }

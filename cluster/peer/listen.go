@@ -46,7 +46,7 @@ func (p *Peers) accept() {
 			return
 		}
 		if p.notes.first("accept") {
-			p.log.Error("peer connections can't be accepted, trying on", "error", err)
+			p.log.Error("can't accept peer connections, retrying", "error", err)
 		}
 		sleep(p.ctx, acceptPause)
 	}

@@ -47,7 +47,7 @@ func (l *link) current() *conn {
 // hears reports whether something has just arrived from the node directly.
 func (l *link) hears() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.quiet.after*2/5)
+	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.limits.after*2/5)
 }
 
 // quiet is called by the watcher when nothing has arrived over the direct connection c for at least half of what counts
@@ -57,7 +57,7 @@ func (l *link) quiet(c *conn) {
 		return
 	}
 	l.seek()
-	if c.silence >= besideAfter*c.quiet.after {
+	if c.silence >= besideAfter*c.limits.after {
 		l.dialBeside(l.ctx, c)
 	}
 }

@@ -27,7 +27,7 @@ func (p *Peers) watchAll() {
 		}
 		p.mu.Unlock()
 		for _, c := range conns {
-			c.look(gap)
+			c.checkSilence(gap)
 		}
 		clear(conns)
 		conns = conns[:0]

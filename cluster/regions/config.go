@@ -42,10 +42,10 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.Peers == nil {
-		return errors.New("there must be Peers")
+		return errors.New("no Peers")
 	}
 	if c.Self.Region == "" {
-		return errors.New("there must be a region")
+		return errors.New("no region")
 	}
 	return c.gossip(0, 0, nil).Validate()
 }

@@ -104,19 +104,19 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	if err != nil {
 		if err.Error() != o.failure {
 			o.failure = err.Error()
-			p.log.Error("the WAN pool can't be entered, trying on", "error", err)
+			p.log.Error("the WAN pool can't be entered, retrying", "error", err)
 		}
 		return
 	}
 	o.cluster, o.members, o.met = c.Self.Cluster, c.Self.Members, learned
 	o.entered++
 	o.failure, o.said, o.gone, o.news = "", nil, nil, true
-	p.log.Info("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
+	p.log.Debug("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 
 // exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
 func (p *Pool) exit() {
-	p.log.Info("this node is no entry node of its region any more", "region", p.config.Self.Region)
+	p.log.Debug("this node is no entry node of its region any more", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
@@ -135,7 +135,7 @@ func (p *Pool) quit() {
 		return
 	}
 	if err := o.gossip.Close(); err != nil {
-		p.log.Warn("the WAN pool's ports were not closed well", "error", err)
+		p.log.Warn("closing the WAN pool's ports failed", "error", err)
 	}
 	o.gossip, o.again = nil, time.Time{}
 }

@@ -155,7 +155,7 @@ func (p *Pool) askMate(mate ring.NodeID) bool {
 	}
 	a, err := parseAnswer(reply)
 	if err != nil {
-		p.log.Debug("what an entry node says of regions is of no use", "node", mate, "error", err)
+		p.log.Debug("unreadable answer about regions from an entry node", "node", mate, "error", err)
 		return false
 	}
 	a.mate, a.at = mate, sent

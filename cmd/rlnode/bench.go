@@ -92,7 +92,7 @@ func (c *benchCmd) try(env *environment, n *remote) error {
 		return err
 	}
 	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
-		return newProblem(r)
+		return n.problem(r)
 	}
 	return nil
 }

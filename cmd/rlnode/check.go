@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ type checkCmd struct {
 	Key    []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
 	Cost   *int64   `placeholder:"N" help:"What it costs (default 1, or what the rule's cost table says)."`
-	Unit   string   `placeholder:"UNIT" help:"The unit of --cost (default requests)."`
+	Unit   string   `placeholder:"UNIT" help:"The unit of --cost (default requests); its limits are shown."`
 	Peek   bool     `help:"Only look: nothing is taken."`
 	Detail bool     `help:"Show every limit that was looked at."`
 	JSON   bool     `help:"Print the node's answer as it is."`
@@ -62,7 +63,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 		return false, err
 	}
 	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
-		return false, newProblem(r)
+		return false, n.problem(r)
 	}
 	var d client.Decision
 	if err := r.decode(&d); err != nil {
@@ -71,6 +72,9 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if c.JSON {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
+		if !c.Detail {
+			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool { return l.Unit != c.Unit || d.Unit == c.Unit })
+		}
 		_, err = fmt.Fprint(env.stdout, decisionText(&d))
 	}
 	return d.Allowed, err
@@ -119,7 +123,7 @@ func (c *checkCmd) body() ([]byte, error) {
 	if c.Peek {
 		check["peek"] = true
 	}
-	if c.Detail {
+	if c.Detail || c.Unit != "" && !c.JSON {
 		check["detail"] = true
 	}
 	return json.Marshal(check)

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -14,9 +15,19 @@ const maxConfig = 1 << 20
 
 // configFile finds values of serve's flags in the file of --config. Flags and the environment take precedence over it.
 type configFile struct {
-	name   string // of the file last read; empty if none
-	values map[string]string
+	name    string // of the file last read; empty if none
+	values  map[string]configValue
+	origins map[string]string // where the value of a flag that is not on the command line comes from
 }
+
+// configValue is a value in the file.
+type configValue struct {
+	text string
+	line int32
+}
+
+// configError is a mistake in the file itself. It is about no flag, though kong names one.
+type configError struct{ error }
 
 // Validate implements kong.Resolver.
 func (*configFile) Validate(*kong.Application) error { return nil }
@@ -27,18 +38,49 @@ func (c *configFile) Resolve(ctx *kong.Context, parent *kong.Path, flag *kong.Fl
 		return nil, nil
 	}
 	if err := c.load(ctx, parent.Command.Flags); err != nil {
-		return nil, err
+		return nil, configError{err}
+	}
+	if c.origins == nil {
+		c.origins = make(map[string]string)
 	}
 	for _, env := range flag.Envs {
 		if _, ok := os.LookupEnv(env); ok {
+			c.origins["--"+flag.Name] = env
 			return nil, nil
 		}
 	}
 	if value, ok := c.values[flag.Name]; ok {
-		return value, nil
+		c.origins["--"+flag.Name] = fmt.Sprintf("%s:%d", c.name, value.line)
+		return value.text, nil
 	}
 	return nil, nil
 }
+
+// explain puts in front of each line that begins with a flag where the flag's value comes from, unless that is the
+// command line.
+func (c *configFile) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		flag, _, _ := strings.Cut(line, " ")
+		if origin := c.origins[strings.TrimRight(flag, ":,")]; !strings.Contains(line, origin) {
+			lines[i] = origin + ": " + line
+		}
+	}
+	return reworded{err, strings.Join(lines, "\n")}
+}
+
+// reworded is an error with another text.
+type reworded struct {
+	error
+	text string
+}
+
+func (r reworded) Error() string { return r.text }
+
+func (r reworded) Unwrap() error { return r.error }
 
 // load reads the file that --config names, once.
 func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
@@ -65,7 +107,7 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 }
 
 // parseConfig reads a YAML mapping from names of flags, without leading dashes, to single values.
-func parseConfig(name string, src []byte, known map[string]bool) (map[string]string, error) {
+func parseConfig(name string, src []byte, known map[string]bool) (map[string]configValue, error) {
 	root, err := yaml.Parse(string(src))
 	if err != nil {
 		return nil, fmt.Errorf("%s:%w", name, err)
@@ -73,7 +115,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]str
 	fail := func(at yaml.Pos, format string, args ...any) error {
 		return fmt.Errorf("%s:%d:%d: %s", name, at.Line, at.Column, fmt.Sprintf(format, args...))
 	}
-	values := make(map[string]string)
+	values := make(map[string]configValue)
 	if root.Kind == yaml.Null {
 		return values, nil
 	}
@@ -91,7 +133,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]str
 		case yaml.Null, yaml.Map, yaml.List:
 			return nil, fail(key.Pos, "%q needs a single value", key.Text)
 		}
-		values[key.Text] = value.Text
+		values[key.Text] = configValue{value.Text, key.Pos.Line}
 	}
 	return values, nil
 }

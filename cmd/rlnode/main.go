@@ -64,13 +64,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	helped := false // kong has printed the help, and would otherwise continue
 	var flags cli
+	config := &configFile{}
 	parser, err := kong.New(&flags,
 		kong.Name("rlnode"),
 		kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(int) { helped = true }),
-		kong.Resolvers(&configFile{}),
+		kong.Resolvers(config),
 		kong.Vars{"host": hostName()},
 	)
 	if err != nil {
@@ -86,7 +87,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if errors.As(err, &parse) && parse.Context.Selected() != nil {
 			hint = "rlnode " + parse.Context.Selected().Name + " --help"
 		}
-		return report(stderr, errUsage("%w (see %s)", err, hint))
+		if mistake := (configError{}); errors.As(err, &mistake) {
+			err = mistake
+		}
+		return report(stderr, errUsage("%w (see %s)", config.explain(err), hint))
 	}
 	env := &environment{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr}
 	if command.Selected().Name != "serve" {
@@ -94,7 +98,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
 	}
-	return report(stderr, command.Run(env))
+	return report(stderr, config.explain(command.Run(env)))
 }
 
 // report prints an error and returns its exit code.

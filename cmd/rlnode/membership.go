@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 )
@@ -44,15 +43,4 @@ func (c *serveCmd) readGossipKey() ([]byte, error) {
 		return nil, errors.New("--gossip-key: it is not 16, 24 or 32 bytes in base64")
 	}
 	return key, nil
-}
-
-// warnOfProtection logs who can get in through the ports between nodes if that may not be intended.
-func (c *serveCmd) warnOfProtection(log *slog.Logger) {
-	switch {
-	case c.InsecureCluster:
-		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take the cluster over", "cluster_bind", c.ClusterBind)
-	case c.alone:
-		log.Info("this node is by itself: without --cluster-secret-file the ports between nodes stay on loopback, and nodes on other "+
-			"machines can't join", "cluster_bind", c.ClusterBind)
-	}
 }

@@ -50,11 +50,11 @@ type answered struct {
 }
 
 func (f *dataPlane) node() (*remote, error) {
-	return f.reach("--addr", f.Addr, &f.Token, &f.TokenFile)
+	return f.reach("--addr", "RLNODE_API_TOKEN", f.Addr, &f.Token, &f.TokenFile)
 }
 
 func (f *adminPlane) node() (*remote, error) {
-	return f.reach("--admin", f.Admin, &f.Token, &f.TokenFile)
+	return f.reach("--admin", "RLNODE_ADMIN_TOKEN", f.Admin, &f.Token, &f.TokenFile)
 }
 
 // show sends r to a node and prints the answer, either raw or formatted by text.
@@ -96,7 +96,9 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 // remote is a client of one plane of a node.
 type remote struct {
 	base    string // scheme and host
+	flag    string // that gave it
 	token   string
+	env     string // the variable that may give the token
 	timeout time.Duration
 	client  *http.Client
 }
@@ -104,8 +106,8 @@ type remote struct {
 // maxReply bounds what is read of an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// reach returns a client of the plane at address, which was given by flag. The token may be in a file.
-func (c *connection) reach(flag, address string, token, tokenFile *string) (*remote, error) {
+// reach returns a client of the plane at address, which was given by flag. The token may be in a file, or in the variable env.
+func (c *connection) reach(flag, env, address string, token, tokenFile *string) (*remote, error) {
 	if err := takeToken("--token", token, *tokenFile); err != nil {
 		return nil, errUsage("%w", err)
 	}
@@ -123,7 +125,7 @@ func (c *connection) reach(flag, address string, token, tokenFile *string) (*rem
 	}
 	transport := &http.Transport{Proxy: nil, TLSClientConfig: config, ForceAttemptHTTP2: false}
 	return &remote{
-		base: base.Scheme + "://" + base.Host, token: *token, timeout: c.Timeout,
+		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, env: env, timeout: c.Timeout,
 		client: &http.Client{Transport: transport},
 	}, nil
 }
@@ -191,9 +193,23 @@ func (n *remote) send(ctx context.Context, r request) (*reply, error) {
 		return nil, err
 	}
 	if answer.status >= 400 {
-		return nil, newProblem(answer)
+		return nil, n.problem(answer)
 	}
 	return answer, nil
+}
+
+// problem returns the error that an answer reports, with the flags that may mend it.
+func (n *remote) problem(answer *reply) *problem {
+	p := newProblem(answer)
+	switch {
+	case p.Status == http.StatusUnauthorized && n.token == "":
+		p.hint = "; give it by --token-file, or " + n.env + " in the environment"
+	case p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden:
+		p.hint = "; it was given by --token, --token-file, " + n.env + " or " + n.env + "_FILE"
+	case p.Code == "not-found" && strings.HasPrefix(p.Detail, "there is nothing at"):
+		p.hint = "; is " + n.base + " the right plane for " + n.flag + "?"
+	}
+	return p
 }
 
 // exchange makes a call and returns the answer, whatever its status.
@@ -267,6 +283,7 @@ type problem struct {
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
 	Errors []rules.Error
+	hint   string
 }
 
 func newProblem(r *reply) *problem {
@@ -285,9 +302,9 @@ func (p *problem) Error() string {
 		text = p.Title
 	}
 	if p.Code != "" {
-		return fmt.Sprintf("the node answers %d %s: %s", p.Status, p.Code, text)
+		return fmt.Sprintf("the node answers %d %s: %s%s", p.Status, p.Code, text, p.hint)
 	}
-	return fmt.Sprintf("the node answers %d: %s", p.Status, text)
+	return fmt.Sprintf("the node answers %d: %s%s", p.Status, text, p.hint)
 }
 
 // decode reads an answer's JSON into v.

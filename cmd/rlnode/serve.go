@@ -24,7 +24,8 @@ func (c *serveCmd) Run(env *environment) error {
 	config.Logger = c.logger(env.stderr)
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
-	raiseFiles(config.Logger)
+	files := raiseFiles()
+	config.Ready = func(n *node.Node) { c.greet(config.Logger, env.stderr, n, files) }
 	if c.OTLPEndpoint != "" {
 		tracing.LogFailures(config.Logger)
 	}
@@ -38,7 +39,7 @@ func (c *serveCmd) Run(env *environment) error {
 		}
 		config.RulesFrom = c.Rules
 	}
-	return serve(env.ctx, config, signals)
+	return c.explain(serve(env.ctx, config, signals))
 }
 
 // serve starts the node, waits for a signal and stops it. Starting and stopping run in a goroutine of their own, so

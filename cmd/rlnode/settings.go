@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -34,7 +35,7 @@ type serveCmd struct {
 	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
 	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
 
-	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters. More than half of all nodes that start: else a split network could found two clusters, and none is founded (default: 1 without --join; with it, an existing cluster is joined)."`
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters. More than half of all nodes that start: else a split network could found two clusters, and none is founded. Two tolerate the loss of neither: take 1, 3 or 5 (default: 1 without --join; with it, an existing cluster is joined)."`
 
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
@@ -115,6 +116,7 @@ func (c *serveCmd) complete() error {
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
 		wrong("--bind: %q is not an IP address", c.Bind)
+		c.ClusterBind = cmp.Or(c.ClusterBind, "127.0.0.1") // any address: what would follow from none is no mistake of the user's
 	}
 	if c.AdminBind == "" {
 		c.AdminBind = "127.0.0.1"
@@ -192,7 +194,13 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 			log.Warn("there is no such setting in this version", "environment", name)
 		}
 	}
-	c.warnOfProtection(log)
+	if c.InsecureCluster {
+		log.Warn("--insecure-cluster: anyone who reaches the ports between nodes can take the cluster over", "cluster_bind", c.ClusterBind)
+	}
+	if c.BootstrapExpect == 2 {
+		log.Warn("two nodes are no majority without either of them: when one is lost, the other decides within its share only, "+
+			"until a third node has joined", "bootstrap_expect", 2)
+	}
 	c.tokenSettings.warn(log, c.Bind, c.AdminBind)
 }
 
@@ -203,8 +211,9 @@ func (c *serveCmd) logger(w io.Writer) *slog.Logger {
 		level = slog.LevelInfo // kong has checked the value
 	}
 	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		handler = slog.NewJSONHandler(w, options)
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(handler).With("self", c.Name)
 }

@@ -169,7 +169,7 @@ func (n *remote) stream(ctx context.Context, r request) (body io.ReadCloser, mis
 	if resp.StatusCode >= 400 {
 		answer, err := n.read(resp)
 		if err == nil {
-			err = newProblem(answer)
+			err = n.problem(answer)
 		}
 		return nil, "", err
 	}

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -136,7 +135,7 @@ func TestManyWaiters(t *testing.T) {
 			n = 300
 		}
 	}
-	raiseFiles(slog.New(slog.DiscardHandler))
+	raiseFiles()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, fill)))
 	s.check(`{"rule":"queue","key":"other"}`)
 	before, empty := resident(t, s), live(t, s)
@@ -182,7 +181,7 @@ func TestManyWaiters(t *testing.T) {
 func TestStopAnswersWaiters(t *testing.T) {
 	t.Parallel()
 	n := max(*waiters, 300)
-	raiseFiles(slog.New(slog.DiscardHandler))
+	raiseFiles()
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", waitRules(n, 60)))
 	all, done, _ := ask(t, s, n, 60)
 	process.Eventually(t, "all wait", func() bool { return figure(t, s, "rlnode_waiting") == float64(n) })

@@ -27,17 +27,16 @@ const (
 // is not listed may not exist.
 var mayImport = map[string][]string{
 	"algorithms":         {}, // standard library only; see below
-	"counters":           {"algorithms"},
+	"counters":           {"algorithms", "ring"},
 	"ring":               {},
 	"rules":              {"algorithms", "internal/yaml"},
 	"cluster/agreement":  {"ring", "rules"},
 	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
-	"persist":            {"algorithms", "counters", "ring"},
+	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
-	"limiter/grants":     {"algorithms", "counters", "ring", "localcache"},
 	"cluster/partitions": {"algorithms", "counters", "ring", "cluster/agreement", "cluster/peer"},
 	"internal/loads":     {"rules"},
-	"limiter":            {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter/grants"},
+	"limiter":            {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache"},
 	"cluster/gossip":     {"ring"},
 	"cluster/regions":    {"ring", "cluster/gossip", "cluster/peer"},
 	"usage":              {"ring", "rules", "cluster/peer", "persist"},
@@ -60,7 +59,7 @@ var mayImport = map[string][]string{
 	},
 
 	"cluster/peer": {"ring"},
-	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "persist", "rules", "cluster/regions"},
+	"cluster":      {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip", "cluster/peer", "rules", "cluster/regions", "internal/hashilog"},
 
 	"deploy/check":      {}, // a module of its own, like deploy/release
 	"deploy/release":    {},
@@ -70,17 +69,18 @@ var mayImport = map[string][]string{
 
 	"client": {}, // for users of rlnode; standard library only
 
-	"test/faults":      {}, // for tests of the program from outside
-	"internal/figures": {},
-	"internal/golden":  {},
-	"internal/memnet":  {},
-	"internal/pairs":   {}, // for tests
-	"internal/process": {}, // for tests
-	"internal/secret":  {"ring"},
-	"internal/testca":  {},
-	"internal/reload":  {},
-	"internal/wire":    {},
-	"internal/yaml":    {},
+	"test/faults":       {}, // for tests of the program from outside
+	"internal/figures":  {},
+	"internal/golden":   {},
+	"internal/hashilog": {},
+	"internal/memnet":   {},
+	"internal/pairs":    {}, // for tests
+	"internal/process":  {}, // for tests
+	"internal/secret":   {"ring"},
+	"internal/testca":   {},
+	"internal/reload":   {},
+	"internal/wire":     {},
+	"internal/yaml":     {},
 }
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
@@ -201,7 +201,8 @@ func TestZonesAreOurs(t *testing.T) {
 	})
 }
 
-// TestProcessIsTheCommands: a Go program that embeds a node keeps its own signals, umask, defaults and memory settings.
+// TestProcessIsTheCommands: a Go program that embeds a node keeps its own signals, umask, defaults and memory
+// settings.
 func TestProcessIsTheCommands(t *testing.T) {
 	commands := []string{"cmd/rlnode", "test/bench", "test/bench/curves", "internal/process", "test/faults"}
 	eachSource(t, func(path string, text []byte, file *ast.File) {

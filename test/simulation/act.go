@@ -73,7 +73,7 @@ func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
 			return false
 		}
 		for _, owner := range [...]int{from, to} {
-			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.Powerless && owner == from) {
+			if owner == p.index || w.net.reachable(w.now(), p.index, owner) && !(why == partitions.WithoutAuthority && owner == from) {
 				return false
 			}
 		}
@@ -166,7 +166,7 @@ func (p *process) pay(key counters.Key, d *debt) bool {
 		return false
 	}
 	if owner != p || d.absent {
-		if owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
+		if !owner.table.IsOpen(q) || owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
 		owner.touchLocked()

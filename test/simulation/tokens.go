@@ -95,7 +95,7 @@ func (p *process) route(q int) partitions.Route {
 	r.Owner = from
 	switch p.phases[q] {
 	case held:
-		r.Place, r.Owner = partitions.Held, p.id
+		r.Place, r.Owner = partitions.Here, p.id
 	case handed:
 		r.Place, r.Owner = partitions.Elsewhere, to
 	case freezing, recovering:

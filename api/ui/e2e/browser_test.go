@@ -288,12 +288,19 @@ func (b *browser) shot(name string) {
 	if dir == "" {
 		return
 	}
+	b.save(filepath.Join(dir, name+".png"), map[string]any{})
+}
+
+// save writes a picture of the whole page.
+func (b *browser) save(path string, options map[string]any) {
+	b.t.Helper()
 	b.eval(`scrollTo(0, 0)`)
+	options["captureBeyondViewport"] = true
 	var r struct{ Data string }
-	b.page("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true}, &r)
-	png, err := base64.StdEncoding.DecodeString(r.Data)
+	b.page("Page.captureScreenshot", options, &r)
+	picture, err := base64.StdEncoding.DecodeString(r.Data)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
+		err = os.WriteFile(path, picture, 0o644)
 	}
 	if err != nil {
 		b.t.Fatal(err)

@@ -19,24 +19,19 @@ type site struct {
 
 // TestDashboard clicks through the page while nodes stop and come back. Its parts are one story.
 func TestDashboard(t *testing.T) {
-	switch _, err := exec.LookPath("chromium"); {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal("chromium is not on PATH, and CI has to look at the dashboard")
-	case err != nil:
-		t.Skip("chromium is not on PATH: the dashboard is not looked at")
-	case testing.Short():
-		t.Skip("three processes and a browser; without -short")
-	}
-	s := &site{cluster: startCluster(t)}
+	needBrowser(t)
+	s := &site{cluster: newCluster(t)}
 	s.browser = openBrowser(t)
-	s.look(1280, 900, "light")
+	s.look(1440, 900, "light")
+	s.cluster.start(0)
+	eventually(t, "the page is served", func() bool { return s.cluster.serves(0) })
 	s.open(s.cluster.admin(0) + "/ui")
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, *site)
 	}{
-		{"token", asksForToken}, {"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"regions", showsRegions}, {"rules", filtersRules}, {"usage", looksUpUsage},
-		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"member", showsMemberDown}, {"hostile", showsHostileKeys},
+		{"starting", showsStarting}, {"token", asksForToken}, {"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"regions", showsRegions}, {"rules", filtersRules}, {"usage", looksUpUsage},
+		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"hour", keepsTheHour}, {"member", showsMemberDown}, {"alone", showsAlone}, {"hostile", showsHostileKeys},
 		{"restart", survivesRestart}, {"many", boundsRows},
 	} {
 		if part.name == "rates" {
@@ -53,6 +48,19 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
+// needBrowser skips a test where there is no Chromium, and in short runs.
+func needBrowser(t *testing.T) {
+	t.Helper()
+	switch _, err := exec.LookPath("chromium"); {
+	case err != nil && os.Getenv("CI") == "true":
+		t.Fatal("chromium is not on PATH, and CI has to look at the dashboard")
+	case err != nil:
+		t.Skip("chromium is not on PATH: the dashboard is not looked at")
+	case testing.Short():
+		t.Skip("processes and a browser; without -short")
+	}
+}
+
 // calm fails if the page has logged an error.
 func (s *site) calm(t *testing.T, expected ...string) {
 	t.Helper()
@@ -63,13 +71,63 @@ func (s *site) calm(t *testing.T, expected ...string) {
 
 const checksRate = `Number(document.getElementById('checks-rate').innerText.replaceAll(',', ''))`
 
+// showsStarting looks at a node that waits for two others to found a cluster with.
+func showsStarting(t *testing.T, s *site) {
+	s.until("the page asks for a token", formIsThere)
+	s.fill("#token-text", adminToken)
+	s.press("Enter")
+	s.until("it says that the node is starting", `/^n1 is starting and decides no checks yet: [^]*It has found no other node so far/.test(document.getElementById('notices').innerText)`)
+	s.until("it is not called cut off", `!/cut.off/.test(document.body.innerText) && /view starting/.test(document.getElementById('facts').innerText)`)
+	s.until("the page is live", live)
+	s.cluster.start(1)
+	s.until("another node is found", `/Found so far: n2/.test(document.getElementById('notices').innerText) && /2 found so far/.test(document.getElementById('members-note').innerText)`)
+	s.inspect("starting")
+	s.cluster.start(2)
+	for i := range s.cluster.nodes {
+		s.cluster.awaitReady(i)
+	}
+	s.until("nothing is wrong any more", `document.getElementById('notices').innerText === ''`)
+	s.click("#token-forget")
+	s.calm(t, "status of 401")
+}
+
+// live is true when the page shows what is going on.
+const live = `document.getElementById('pulse').className === 'pulse good' && document.getElementById('pulse-text').textContent === 'live'`
+
+// showsAlone looks at a node whose two fellows are dead, and restarts it meanwhile.
+func showsAlone(t *testing.T, s *site) {
+	s.cluster.kill(1)
+	s.cluster.kill(2)
+	alone := `/^n1 is alone: n2 and n3 do not answer. If they are dead, nobody decides for them.*Meanwhile n1 decides.*a third of each limit/.test(document.getElementById('notices').innerText)`
+	s.until("it says who is missing, and what it does meanwhile", alone)
+	s.until("it says whose counts these are", `document.getElementById('checks-note').innerText === '1 of 3 nodes, without n2 and n3' && /without n2 and n3/.test(document.getElementById('top-note').innerText)`)
+	s.until("both have failed", `[...document.querySelectorAll('#members .dot.bad')].length === 2`)
+	s.until("nobody is said to decide for them", `!/others decide/.test(document.body.innerText)`)
+	s.until("the node still decides", checksRate+` > 5`)
+	s.until("the page is live", live)
+	s.inspect("alone")
+	s.eval(`window.ids = 0; window.watch = setInterval(() => { if (/[0-9a-f]{32}/.test(document.body.innerText)) window.ids++; }, 20)`)
+	s.cluster.kill(0)
+	s.until("it is gone", `document.getElementById('pulse').className === 'pulse bad'`)
+	s.cluster.start(0)
+	s.until("it is alone again", live+` && `+alone)
+	if have := s.eval(`clearInterval(window.watch), window.ids`); have != 0.0 {
+		t.Error("nodes are called by their IDs")
+	}
+	s.cluster.start(1)
+	s.cluster.start(2)
+	for i := range s.cluster.nodes {
+		s.cluster.awaitReady(i)
+	}
+	s.until("all are back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
+	s.calm(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE_CHUNKED_ENCODING", "503", "/v1/usage")
+}
+
 func showsNothing(t *testing.T, s *site) {
 	s.until("nothing happens", `document.getElementById('checks-rate').innerText === '0' && document.getElementById('refused-rate').innerText === '0'`)
 	s.until("the rules are there", `document.querySelectorAll('#rules tr').length === 7 && document.querySelectorAll('#members tr').length === 3`)
-	if have := s.text("#top-note"); have != "Nobody has been refused." {
-		t.Errorf("have %q", have)
-	}
-	s.shots("empty")
+	s.until("nobody was refused by any node", `document.getElementById('top-note').innerText === 'Nobody has been refused since the nodes began: the whole cluster, 3 nodes.'`)
+	s.inspect("empty")
 	s.calm(t)
 }
 
@@ -81,7 +139,7 @@ func showsRates(t *testing.T, s *site) {
 	s.until("there are ways to decide", `['owner', 'lease', 'forward', 'list'].every(way =>
 		[...document.querySelectorAll('#ways li:not(.zero)')].some(li => li.innerText.includes(way)))`)
 	s.until("rules have rates", `[...document.querySelectorAll('#rules tr')].filter(r => parseFloat(r.cells[1].innerText) > 0).length >= 5`)
-	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'by 3 of 3 nodes' &&
+	s.until("all nodes tell theirs", `document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes' &&
 		[...document.querySelectorAll('#members tr')].every(r => parseFloat(r.cells[3].innerText) > 0)`)
 	if have := s.text("#facts"); !strings.Contains(have, "n1") || !strings.Contains(have, "connected") {
 		t.Errorf("have %q", have)
@@ -110,7 +168,7 @@ func showsHostileKeys(t *testing.T, s *site) {
 	if have := s.eval(`document.documentElement.scrollWidth`); have != 390.0 {
 		t.Errorf("they make the page %v pixels wide", have)
 	}
-	s.look(1280, 900, "light")
+	s.look(1440, 900, "light")
 	if have := s.eval(`document.querySelectorAll('main img, main script').length`); have != 0.0 {
 		t.Errorf("%v elements were made of it", have)
 	}
@@ -203,17 +261,27 @@ func pauses(t *testing.T, s *site) {
 	s.calm(t)
 }
 
+// keepsTheHour loads the page anew: the nodes know what happened before.
+func keepsTheHour(t *testing.T, s *site) {
+	known := `/^(The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText) && document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d').includes('L')`
+	s.until("all nodes tell theirs", known)
+	s.page("Page.reload", nil, nil)
+	s.until("it is still there", `document.readyState === 'complete' && `+known)
+	s.until("the page is live, with rates", live+` && `+checksRate+` > 50`)
+	s.calm(t)
+}
+
 func showsMemberDown(t *testing.T, s *site) {
 	s.cluster.kill(2)
 	s.until("it is shown", `/n3 does not answer/.test(document.getElementById('notices').innerText) &&
 		/n3[^]*(failed|suspect)/.test(document.getElementById('members').innerText)`)
 	s.until("it has failed", `/n3[^]*failed/.test(document.getElementById('members').innerText)`)
-	s.until("the others go on", `document.getElementById('checks-note').innerText === 'by 2 of 3 nodes' && `+checksRate+` > 30`)
+	s.until("the others go on", `document.getElementById('checks-note').innerText === '2 of 3 nodes, without n3' && `+checksRate+` > 30`)
 	s.until("and take over", `/n3[^]*–$/.test(document.querySelector('#members tr:last-child').innerText.trim())`)
-	s.shots("down")
+	s.inspect("down")
 	s.cluster.start(2)
 	s.cluster.awaitReady(2)
-	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'by 3 of 3 nodes'`)
+	s.until("it is back", `document.getElementById('notices').innerText === '' && document.getElementById('checks-note').innerText === 'the whole cluster, 3 nodes'`)
 	s.calm(t, "/v1/usage") // of a subject that n3 owned
 }
 
@@ -221,7 +289,7 @@ func survivesRestart(t *testing.T, s *site) {
 	s.eval(`window.marked = true`)
 	s.cluster.kill(0)
 	s.until("what is shown is called old", `document.body.classList.contains('stale') && /No answer from n1 since/.test(document.getElementById('notices').innerText)`)
-	s.shots("stale")
+	s.inspect("stale")
 	s.cluster.start(0)
 	s.until("it goes on by itself", `window.marked && !document.body.classList.contains('stale') && document.getElementById('pulse-text').textContent === 'live'`)
 	s.until("with rates", checksRate+` > 50 && `+checksRate+` < 5000`)

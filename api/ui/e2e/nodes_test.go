@@ -81,7 +81,8 @@ type cluster struct {
 	gone  sync.WaitGroup // counts running nodes
 }
 
-func startCluster(t *testing.T) *cluster {
+// newCluster builds the program. No node runs yet.
+func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
 	if text, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(c.dir, "rlnode"), "../../../cmd/rlnode").CombinedOutput(); err != nil {
@@ -109,12 +110,6 @@ func startCluster(t *testing.T) *cluster {
 			}
 		}
 	})
-	for i := range c.nodes {
-		c.start(i)
-	}
-	for i := range c.nodes {
-		c.awaitReady(i)
-	}
 	return c
 }
 
@@ -145,6 +140,16 @@ func (c *cluster) kill(i int) {
 	if c.nodes[i] != nil {
 		_ = c.nodes[i].Process.Kill()
 	}
+}
+
+// serves reports whether node i answers at its admin plane.
+func (c *cluster) serves(i int) bool {
+	resp, err := http.Get(c.admin(i) + "/healthz")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == 200
 }
 
 func (c *cluster) awaitReady(i int) {

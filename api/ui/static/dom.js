@@ -84,3 +84,10 @@ export function shown(name) {
 
 // keyText writes a key for people: one value as it is, several with a separator.
 export const keyText = (key) => (Array.isArray(key) ? (key.length ? shown(key.join(' · ')) : 'all') : key === '' ? '(empty)' : shown(key));
+
+// names lists things that have a name, the first few of them.
+export function names(list) {
+  const all = list.map((m) => shown(m.name)).sort();
+  if (all.length > 6) return `${all.slice(0, 5).join(', ')} and ${all.length - 5} more`;
+  return all.length > 1 ? `${all.slice(0, -1).join(', ')} and ${all.at(-1)}` : all.join();
+}

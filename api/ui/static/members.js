@@ -1,14 +1,13 @@
 // Who is there: the members, and what is wrong with the cluster.
-import { byId, keyed, make, number, rate, setClass, setText, shown } from './dom.js';
+import { byId, keyed, make, names, number, rate, setClass, setText, shown } from './dom.js';
 
 const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
 
 export function showMembers(cluster, report, meter) {
   const answered = new Map((report?.nodes ?? []).map((n) => [n.id, n.answered]));
   const members = [...cluster.members].sort((a, b) => (a.name < b.name ? -1 : 1));
-  const there = members.filter((m) => m.state === 'alive').length;
   const zones = new Set(members.map((m) => `${m.region}/${m.zone}`)).size > 1;
-  setText(byId('members-note'), `${there} of ${members.length} alive, epoch ${cluster.epoch}${cluster.settled ? '' : ', partitions are moving'}`);
+  setText(byId('members-note'), noteOf(cluster));
   keyed(byId('members'), members, (m) => m.id, create, (row, m) => {
     const [node, role, partitions, checks] = row.cells;
     const away = m.state === 'alive' && !m.reachable;
@@ -22,6 +21,14 @@ export function showMembers(cluster, report, meter) {
     setText(partitions, m.in_ring || m.partitions ? number(m.partitions) : '–');
     setText(checks, answered.get(m.id) ? rate(meter.nodes.get(m.id)) : '–');
   });
+}
+
+function noteOf(cluster) {
+  const all = cluster.members.length;
+  const there = cluster.members.filter((m) => m.state === 'alive').length;
+  if (cluster.starting) return `${there} found so far`;
+  if (cluster.view === 'cut-off') return `${there} of ${all} alive as far as can be seen from here; partitions as last agreed, epoch ${cluster.epoch}`;
+  return `${there} of ${all} alive, epoch ${cluster.epoch}${cluster.settled ? '' : ', partitions are moving'}`;
 }
 
 // showRegions lists the regions, where there is more than one.
@@ -44,21 +51,47 @@ const create = () =>
     make('td', {}, make('span', { class: 'state' }, make('span', { class: 'dot' }), make('span', { class: 'name' })), make('span', { class: 'word' }), make('small')),
     make('td', { class: 'word-only' }), make('td', { class: 'num' }), make('td', { class: 'num' }));
 
+// apart says of a node without authority whom it does not reach, and what it does meanwhile.
+function apart(cluster, node) {
+  const others = cluster.members.filter((m) => m.name !== node && m.state !== 'left');
+  const far = others.filter((m) => !m.reachable);
+  const near = others.filter((m) => m.reachable);
+  const ring = cluster.members.filter((m) => m.in_ring).length;
+  const share = ring > 1 ? `a ${ring === 2 ? 'half' : ring === 3 ? 'third' : `${ring}th`} of each limit` : 'the limits';
+  const meanwhile = `Meanwhile ${node} decides the checks that it is asked by itself, as each rule’s on_partition says: by default within ${share}, by counters of its own. Rules can’t be changed here.`;
+  if (!far.length) return `${node} has no leave to decide as an owner, though it reaches the other nodes: ${cluster.leader ? `${cluster.leader}, the leader, gives it none` : 'they have no leader'}. ${meanwhile}`;
+  if (!near.length) return `${node} is alone: ${names(far)} ${far.length === 1 ? 'does' : 'do'} not answer. If ${far.length === 1 ? 'it is' : 'they are'} dead, nobody decides for ${far.length === 1 ? 'it' : 'them'}; if only the network is, ${far.length === 1 ? 'it goes' : 'they go'} on without ${node}. ${meanwhile}`;
+  return `${node} is cut off, with ${names(near)}: ${names(far)} can’t be reached, and without ${far.length === 1 ? 'it' : 'them'} there is no majority here. ${meanwhile}`;
+}
+
+// starting says what a node waits for.
+function starting(cluster, node) {
+  const others = cluster.members.filter((m) => m.name !== node);
+  const found = others.filter((m) => m.state === 'alive');
+  const away = others.filter((m) => m.state === 'failed' || m.state === 'suspect');
+  return [
+    `${node} is starting and decides no checks yet: ${cluster.starting.replace('no cluster yet: ', '')}.`,
+    found.length ? `Found so far: ${names(found)}.` : 'It has found no other node so far.',
+    away.length ? `${names(away)} ${away.length === 1 ? 'is' : 'are'} missing.` : '',
+  ].join(' ');
+}
+
 // troubles are what a person should know of first, the worst first.
 export function troubles(cluster, report, meter) {
+  const node = report?.node ?? 'This node';
   const list = [];
+  if (cluster.starting) return [['warn', 'starting', starting(cluster, node)]];
   if (cluster.view === 'cut-off') {
-    list.push(['bad', 'cut-off', `${report?.node ?? 'This node'} is cut off from the others: it decides by itself, within its share, and what it shows of them may be old.`]);
-  } else if (!cluster.leader) {
-    list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
-  }
-  const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
-  if (failed.length) {
-    list.push(['bad', 'failed', `${names(failed)} ${failed.length === 1 ? 'does' : 'do'} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${failed.length === 1 ? 'it' : 'them'}.`]);
-  }
-  const behind = cluster.members.filter((m) => m.behind);
-  if (behind.length) {
-    list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others go by. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
+    list.push(['bad', 'cut-off', apart(cluster, node)]);
+  } else {
+    if (!cluster.leader) list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
+    const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
+    const [it, does] = failed.length === 1 ? ['it', 'does'] : ['them', 'do'];
+    if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${it}.`]);
+    const behind = cluster.members.filter((m) => m.behind);
+    if (behind.length) {
+      list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others go by. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
+    }
   }
   const regions = cluster.regions ?? [];
   const away = regions.length > 1 ? regions.filter((r) => !r.reachable) : [];
@@ -68,13 +101,8 @@ export function troubles(cluster, report, meter) {
   }
   const alive = new Set(cluster.members.filter((m) => m.state === 'alive').map((m) => m.id));
   const silent = (report?.nodes ?? []).filter((n) => !n.answered && alive.has(n.id));
-  if (silent.length) list.push(['warn', 'silent', `The figures leave out ${names(silent)}, which did not tell theirs.`]);
+  if (silent.length && cluster.view !== 'cut-off') list.push(['warn', 'silent', `The figures leave out ${names(silent)}, which did not answer in time.`]);
   const odd = (meter.rates?.ways.fallback ?? 0) + (meter.rates?.ways.standby ?? 0);
   if (odd > 0) list.push(['warn', 'odd', `${rate(odd)} checks a second are decided without their owner: by its standby, or as the rule’s on_partition says.`]);
   return list;
-}
-
-function names(list) {
-  const all = list.map((m) => shown(m.name)).sort();
-  return all.length > 6 ? `${all.slice(0, 5).join(', ')} and ${all.length - 5} more` : all.join(', ');
 }

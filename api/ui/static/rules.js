@@ -2,6 +2,7 @@
 // filter finds the others.
 import { byId, keyed, make, number, rate, setClass, setText, shown } from './dom.js';
 import { line, stack } from './chart.js';
+import { kept } from './rates.js';
 
 const rows = 25;
 const settle = 5000; // milliseconds that an order stays, so that rows can be read and hit
@@ -27,11 +28,25 @@ function describe(rule) {
   return text.length > 160 ? `${text.slice(0, 159)}…` : text;
 }
 
-export function showRules(doc, meter, choose) {
+// badges say what a rule does beside refusing, each with a meaning; factors has what adaptive rules multiply by at this node.
+export function badges(rule, factors) {
+  const list = [];
+  if (rule.shadow) list.push(['shadow', 'counts and reports, never refuses']);
+  if (rule.block) list.push([`block ${rule.block}`, `a subject that was refused stays refused for ${rule.block}`]);
+  if (rule.on_limit === 'delay') list.push(['delay', `what is over the limit is allowed after a delay, of ${rule.max_delay ?? '5s'} at most`]);
+  if (rule.adaptive) {
+    const factor = factors?.get(rule.name) ?? 1;
+    list.push([factor === 1 ? 'adaptive' : `adaptive × ${factor}`, `follows the load ${rule.adaptive.source}`]);
+  }
+  if (rule.scope === 'global') list.push(['global', 'one limit of all regions']);
+  return list;
+}
+
+export function showRules(doc, meter, choose, factors) {
   const filter = byId('rules-filter').value.trim().toLowerCase();
   const rules = new Map((doc?.rules ?? []).map((r) => [r.name, r]));
   reorder(rules, meter, filter, doc);
-  const list = order.slice(0, rows).map((name) => ({ name, rule: rules.get(name), live: meter.rules.get(name) }));
+  const list = order.slice(0, rows).map((name) => ({ name, rule: rules.get(name), live: meter.rules.get(name), factors }));
   let note = `${number(rules.size)} in force`;
   if (doc) note += `, version ${doc.rules_version}`;
   if (filter) note += `, ${number(order.length)} with “${filter}”`;
@@ -56,15 +71,14 @@ function reorder(rules, meter, filter, doc) {
 function create(name, choose) {
   const button = make('button', { type: 'button', class: 'link', title: 'Use it in the forms' }, shown(name));
   button.addEventListener('click', () => choose(name));
-  return make('tr', {}, make('td', {}, button, make('span'), make('small')), make('td', { class: 'num' }), make('td', { class: 'num' }),
-    make('td', { class: 'wide' }, make('div', { class: 'stack' })), make('td', { class: 'wide' }));
+  return make('tr', {}, make('td', {}, button, make('span', { class: 'tags' }), make('small')), make('td', { class: 'num' }), make('td', { class: 'num' }),
+    make('td', { class: 'wide' }, make('div', { class: 'stack' })), make('td', { class: 'wide num' }, make('div'), make('small')));
 }
 
-function update(row, { rule, live }) {
+function update(row, { rule, live, factors }) {
   const [name, checks, refused, ways, chart] = row.cells;
-  const [, tag, small] = name.children;
-  setText(tag, rule?.shadow ? 'shadow' : '');
-  setClass(tag, rule?.shadow ? 'tag' : '');
+  const [, tags, small] = name.children;
+  keyed(tags, rule ? badges(rule, factors) : [], (b) => b[0], ([text, meaning]) => make('span', { class: 'tag', title: shown(meaning) }, shown(text)), () => {});
   setText(small, rule ? describe(rule) : '');
   setText(checks, rate(live ? live.rate?.checks : 0));
   const n = live?.rate ? live.rate.refused + live.rate.shadow : 0;
@@ -73,5 +87,6 @@ function update(row, { rule, live }) {
   stack(ways.firstElementChild, live?.rate?.ways);
   const parts = Object.entries(live?.rate?.ways ?? {}).filter(([, v]) => v > 0).map(([way, v]) => `${way} ${rate(v)}/s`);
   ways.firstElementChild.title = parts.join(', ');
-  line(chart, live?.history ?? [], ['checks', 'refused']);
+  const most = line(chart.firstElementChild, live?.history ?? [], ['checks', 'refused'], kept);
+  setText(chart.lastElementChild, live?.history.some((h) => h?.checks) ? `0 to ${rate(most)}/s` : '');
 }

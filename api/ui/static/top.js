@@ -1,14 +1,14 @@
-// The subjects refused most.
+// The subjects refused most: in the last five minutes first, then those refused most before.
 import { byId, keyed, keyText, make, number, setText, shown } from './dom.js';
+import { whose } from './now.js';
 
-export const topShown = 10;
+export const topShown = 12;
 
 export function showTop(top, look) {
   const list = top.subjects.slice(0, topShown);
-  setText(byId('top-note'), list.length ? 'Of the whole cluster, since its nodes began.' : 'Nobody has been refused.');
+  setText(byId('top-note'), `${list.length ? 'Counted' : 'Nobody has been refused'} since the nodes began: ${whose(top.nodes)}.`);
   keyed(byId('top'), list, (s) => JSON.stringify([s.rule, s.key]), (s) => create(s, look), (row, s) => {
-    setText(row.cells[1], number(s.refused));
-    setText(row.cells[2], number(s.checks));
+    [s.recent, s.refused, s.checks].forEach((n, i) => setText(row.cells[i + 1], number(n)));
   });
   byId('top').closest('table').hidden = !list.length;
 }
@@ -16,5 +16,5 @@ export function showTop(top, look) {
 function create(s, look) {
   const button = make('button', { type: 'button', class: 'link mono', title: 'Look at its usage', dir: 'auto' }, keyText(s.key));
   button.addEventListener('click', () => look(s.rule, [s.key].flat()));
-  return make('tr', {}, make('td', {}, button, make('small', {}, shown(s.rule))), make('td', { class: 'num' }), make('td', { class: 'num' }));
+  return make('tr', {}, make('td', {}, button, make('small', {}, shown(s.rule))), ...['num', 'num', 'wide num'].map((name) => make('td', { class: name })));
 }

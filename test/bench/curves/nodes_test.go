@@ -81,7 +81,7 @@ type member struct {
 func (m *member) Route(p int) partitions.Route {
 	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: m.ring.Owner(p), Standby: m.ring.Standby(p)}
 	if r.Owner == m.id {
-		r.Place = partitions.Held
+		r.Place = partitions.Here
 	}
 	return r
 }

@@ -1,4 +1,4 @@
-package grants
+package localcache
 
 import (
 	"testing"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -32,23 +31,23 @@ func TestSize(t *testing.T) {
 		{"nothing", 5000, 0, 0, 0, 3, 0},
 	}
 	for _, tt := range tests {
-		a := Ask{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, OutThere: tt.there}
-		if have := Size(a, localcache.Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
+		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, HolderOut: tt.there}
+		if have := Size(a, Terms{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}
 	}
 }
 
-func request(holder byte, want, remaining int64, l *algorithms.Limit) *Request {
+func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequest {
 	op := counters.Op{Key: counters.Key{Hi: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
-	wish := localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
-	return &Request{Holder: ring.NodeID{holder}, Lineage: 1, Mine: true, Nodes: 3, Wish: &wish, Ops: []counters.Op{op}}
+	request := LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
+	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameIncarnation: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
 }
 
 func yes([]counters.Op) bool { return true }
 
 // back returns how much of a grant may be given back.
-func (b *Ledger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+func (b *LeaseLedger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
 	b.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
@@ -56,7 +55,7 @@ func (b *Ledger) back(at time.Duration, lineage, id uint64, cost, used int64, l 
 
 // At most what was granted comes back: once, in the same lineage of the counters, and in time.
 func TestReturn(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	grant := func() uint64 {
 		id, amounts := b.Grant(0, request(1, 100, 1000, &fixed), yes)
 		if id == 0 || amounts[0] != 100 {
@@ -96,7 +95,7 @@ func TestReturn(t *testing.T) {
 // A bucket takes back only as much as keeps it, together with everything that is out, within its burst.
 func TestABucketDoesNotPileUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), yes)
 	b.Grant(0, request(2, 100, 900, &bucket), yes)
 	// By now it has refilled but for 150, of which 100 are out at the other holder.
@@ -107,22 +106,22 @@ func TestABucketDoesNotPileUp(t *testing.T) {
 
 // The ledger follows a holder's report on its grants, including those that are spent.
 func TestSync(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	first, _ := b.Grant(0, request(1, 6, 100, &fixed), yes)
 	r := request(1, 6, 100, &fixed)
 	if id, _ := b.Grant(0, r, yes); id != 0 {
 		t.Error("it has its part")
 	}
-	r.Wish.Seen, r.Wish.Held = first, []localcache.Held{{ID: first, Left: []int64{2}}}
+	r.Lease.Seen, r.Lease.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
 	second, amounts := b.Grant(0, r, yes)
 	if second == 0 || amounts[0] != 4 {
 		t.Errorf("it has two left: have %v", amounts)
 	}
-	r.Wish.Held = nil
+	r.Lease.Held = nil
 	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
 		t.Errorf("the first is spent, the second on its way: have %v", amounts)
 	}
-	r.Mine = false
+	r.SameIncarnation = false
 	if id, _ := b.Grant(0, r, yes); id != 0 {
 		t.Error("grants of another process are not these")
 	}
@@ -133,12 +132,12 @@ func TestSync(t *testing.T) {
 }
 
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Out() != 0 {
 		t.Error("granted")
 	}
 	r := request(1, 6, 100, &fixed)
-	r.Wish.Want[0] = 0
+	r.Lease.Want[0] = 0
 	if id, _ := b.Grant(0, r, yes); id != 0 {
 		t.Error("nothing was wanted")
 	}

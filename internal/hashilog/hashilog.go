@@ -1,4 +1,5 @@
-package persist
+// Package hashilog lets HashiCorp's libraries log to a slog.Logger.
+package hashilog
 
 import (
 	"context"
@@ -9,8 +10,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// HashicorpLogger returns a logger for HashiCorp's libraries that writes to log. Their trace level becomes debug.
-func HashicorpLogger(log *slog.Logger) hclog.Logger {
+// New returns a logger for HashiCorp's libraries that writes to log. Their trace level becomes debug.
+func New(log *slog.Logger) hclog.Logger {
 	level := hclog.Error
 	for _, l := range []hclog.Level{hclog.Warn, hclog.Info, hclog.Debug} {
 		if log.Enabled(context.Background(), slogLevel(l)) {

@@ -14,11 +14,11 @@ import (
 
 // debit is what was taken of one subject, where, and when: enough to give it back.
 type debit struct {
-	hi      uint64
-	process uint64 // of the node that decided; steady is a reading of its clock
-	lineage uint64 // of the counters at that time; zero if nothing can be given back
-	steady  int64
-	ops     []counters.Op // ops that took their cost
+	hi          uint64
+	incarnation uint64 // of the node that decided; steady is a reading of its clock
+	lineage     uint64 // of the counters at that time; zero if nothing can be given back
+	steady      int64
+	ops         []counters.Op // ops that took their cost
 	// when is, by op: for a window, its number; for a log, the time of the entry relative to steady; for what a reservation
 	// took of a bucket or a log, Decision.ResetAfter.
 	when []int64
@@ -26,7 +26,7 @@ type debit struct {
 
 func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.hi)
-	wire.Fixed(c, &d.process)
+	wire.Fixed(c, &d.incarnation)
 	wire.Fixed(c, &d.lineage)
 	wire.Fixed(c, &d.steady)
 	wire.List(c, &d.ops, maxSubjectOps, leastOp-1, func(op *counters.Op) {
@@ -43,24 +43,24 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// gift is a debit on its way back: the cost of a check that another limit refused, what is left of a lease, or what a
+// refund is a debit on its way back: the cost of a check that another limit refused, what is left of a lease, or what a
 // reservation did not use.
-type gift struct {
+type refund struct {
 	debit
 	hops  int
 	grant uint64 // ID of a lease's grant; zero if it is not from a lease
 	made  int64  // wall time at which a reservation was made; zero if it is not from a reservation
 }
 
-// maxGifts bounds the gifts in one message.
-const maxGifts = 1024
+// maxRefunds bounds the refunds in one message.
+const maxRefunds = 1024
 
-// gifts is the body of MethodGive.
-type gifts struct{ list []gift }
+// refundList is the body of MethodGive.
+type refundList struct{ list []refund }
 
 // Code implements wire.Message.
-func (g *gifts) Code(c *wire.Coder) {
-	wire.List(c, &g.list, maxGifts, 4*8+2+1+1+8, func(g *gift) {
+func (g *refundList) Code(c *wire.Coder) {
+	wire.List(c, &g.list, maxRefunds, 4*8+2+1+1+8, func(g *refund) {
 		g.code(c)
 		wire.Number(c, &g.hops, maxHops)
 		wire.Number(c, &g.grant, math.MaxInt64)
@@ -69,37 +69,37 @@ func (g *gifts) Code(c *wire.Coder) {
 	})
 }
 
-// giveBack puts gifts back, here or at their owners. Each is sent only once, because a repeated one would create quota. If a
-// gift is lost, only cost is lost.
-func (l *Limiter) giveBack(list []gift) {
+// refund puts refunds back, here or at their owners. Each is sent only once, because a repeated one would create quota. If a
+// refund is lost, only cost is lost.
+func (l *Limiter) refund(list []refund) {
 	m := l.member
-	byOwner := map[ring.NodeID][]gift{}
-	var frozen []gift
+	byOwner := map[ring.NodeID][]refund{}
+	var frozen []refund
 	for i := range list {
 		g := &list[i]
-		r := partitions.Route{Place: partitions.Held}
+		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(partitionOf(g.hi))
+			r = m.Ownership.Route(ring.PartitionOf(g.hi))
 		}
 		switch {
-		case r.Place == partitions.Held:
-			g.takeBack(l)
+		case r.Place == partitions.Here:
+			g.credit(l)
 		case g.hops > maxHops:
-			l.reservations.lose(g)
+			l.reservations.countLost(g)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
 			byOwner[r.Owner] = append(byOwner[r.Owner], *g)
 		case r.Place == partitions.Frozen:
 			g.hops++
 			frozen = append(frozen, *g)
 		default:
-			l.reservations.lose(g)
+			l.reservations.countLost(g)
 		}
 	}
 	for to, list := range byOwner {
-		for some := range slices.Chunk(list, maxGifts) {
-			if m.Peers.Send(to, MethodGive, wire.Encode(nil, &gifts{some})) != nil {
+		for some := range slices.Chunk(list, maxRefunds) {
+			if m.Peers.Send(to, MethodGive, wire.Encode(nil, &refundList{some})) != nil {
 				for i := range some {
-					l.reservations.lose(&some[i])
+					l.reservations.countLost(&some[i])
 				}
 			}
 		}
@@ -111,28 +111,28 @@ func (l *Limiter) giveBack(list []gift) {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
 		defer cancel()
 		for i := range frozen {
-			m.Ownership.Wait(ctx, partitionOf(frozen[i].hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))
 		}
-		l.giveBack(frozen)
+		l.refund(frozen)
 	})
 }
 
-// takeBack puts g into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
+// credit puts g into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
 // the ledger allows; of a reservation, what can't have drained since; of a window, everything. Otherwise a bucket or a log
 // takes back only what this process debited: no other clock says when the debit was made, and a lease that another process
 // granted is in no ledger here.
-func (g *gift) takeBack(l *Limiter) {
+func (g *refund) credit(l *Limiter) {
 	m := l.member
-	if !l.sameLife(g.hi, g.lineage) || m != nil && !m.Authority() {
-		l.reservations.lose(g)
+	if !l.sameLineage(g.hi, g.lineage) || m != nil && !m.Authority() {
+		l.reservations.countLost(g)
 		return
 	}
-	now, mine := l.clock.Now(), g.process == l.process
+	now, sameProcess := l.clock.Now(), g.incarnation == l.incarnation
 	give := func(i int, cost int64) {
 		op := &g.ops[i]
 		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		if g.made != 0 {
-			if l.table.Refund(now, op.Key, op.Limit, taken, l.rest(&g.debit, i, g.made, now), cost) != nil {
+			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&g.debit, i, g.made, now), cost) != nil {
 				l.reservations.dropped.Add(1) // the subject has just been handed over
 			}
 			return
@@ -146,7 +146,7 @@ func (g *gift) takeBack(l *Limiter) {
 			m.figures.returned.Add(1)
 		}
 	}
-	if g.grant != 0 && mine {
+	if g.grant != 0 && sameProcess {
 		m.leases.granted.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
@@ -154,14 +154,14 @@ func (g *gift) takeBack(l *Limiter) {
 		return
 	}
 	for i := range g.ops {
-		if op := &g.ops[i]; op.Cost > 0 && (mine || g.made != 0 || op.Limit.Kind.Windowed()) {
+		if op := &g.ops[i]; op.Cost > 0 && (sameProcess || g.made != 0 || op.Limit.Kind.Windowed()) {
 			give(i, op.Cost)
 		}
 	}
 }
 
-// lose counts refunds of reservations that could not be given back.
-func (x *reservations) lose(g *gift) {
+// countLost counts refunds of reservations that could not be given back.
+func (x *reservations) countLost(g *refund) {
 	if g.made != 0 {
 		x.dropped.Add(int64(len(g.ops)))
 	}

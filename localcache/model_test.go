@@ -1,4 +1,4 @@
-package grants
+package localcache
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -23,11 +22,11 @@ type network struct {
 	queue   []event
 	events  int
 	table   *counters.Table
-	book    *Ledger
-	terms   localcache.Terms
+	book    *LeaseLedger
+	terms   Terms
 	key     []counters.Key
 	limits  []*algorithms.Limit
-	holders []*localcache.Leases
+	holders []*Leases
 	owner   ring.NodeID
 
 	ordered bool          // messages between two nodes keep their order
@@ -100,7 +99,7 @@ func (w *network) check(h int, cost []int64) {
 	s := w.holders[h]
 	outcome, receipt := s.Spend(w.at, w.owner, ops)
 	switch outcome {
-	case localcache.Spent:
+	case Spent:
 		if w.unspend && w.chance.IntN(3) == 0 {
 			// Another part of the check refuses a moment later.
 			w.after(time.Duration(w.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
@@ -110,7 +109,7 @@ func (w *network) check(h int, cost []int64) {
 		if receipt.Renew {
 			w.ask(h, make([]int64, len(cost)), true)
 		}
-	case localcache.Unknown:
+	case Unknown:
 		w.ask(h, cost, false)
 	}
 }
@@ -118,23 +117,23 @@ func (w *network) check(h int, cost []int64) {
 // ask sends a question to the owner.
 func (w *network) ask(h int, cost []int64, renewal bool) {
 	s, ops, sent := w.holders[h], w.ops(cost), w.at
-	wish, ok := s.Wish(w.at, w.owner, w.terms, ops, 1)
+	request, ok := s.Request(w.at, w.owner, w.terms, ops, 1)
 	came := false
 	w.message(0, h, func() {
 		now := w.now()
 		yes := w.table.Take(now, ops) == counters.Admitted
-		g := localcache.Grant{}
+		g := Grant{}
 		if yes {
 			if !renewal {
 				w.admitted(cost)
 			}
 			if ok {
-				g = w.grant(h, now, &wish, ops)
+				g = w.grant(h, now, &request, ops)
 			}
 		}
 		w.message(1, h, func() {
 			came = true
-			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			if yes {
 				s.Admitted(sent, w.at, from, ops, g, renewal)
 			} else {
@@ -149,9 +148,9 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 	})
 }
 
-// grant grants a wish as an owner does.
-func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []counters.Op) localcache.Grant {
-	g := localcache.Grant{EndsIn: wish.Terms.TTL}
+// grant grants a request as an owner does.
+func (w *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []counters.Op) Grant {
+	g := Grant{EndsIn: request.Terms.TTL}
 	for i := range ops {
 		l := ops[i].Limit
 		if l.Kind != algorithms.TokenBucket {
@@ -159,7 +158,7 @@ func (w *network) grant(h int, now algorithms.Now, wish *localcache.Wish, ops []
 		}
 		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
 	}
-	r := Request{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, Mine: wish.Process == networkProcess, Wish: wish, Nodes: len(w.holders) + 1, Ops: ops}
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(w.holders) + 1, Ops: ops}
 	g.ID, g.Amounts = w.book.Grant(w.at, &r, func(ops []counters.Op) bool { return w.table.Take(now, ops) == counters.Admitted })
 	return g
 }
@@ -254,7 +253,7 @@ type networkCase struct {
 }
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
-	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLedger(0), owner: ring.NodeID{99},
+	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLeaseLedger(0), owner: ring.NodeID{99},
 		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
@@ -263,13 +262,13 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 		w.limits = append(w.limits, &algorithms.Limit{Kind: c.kind, Amount: amount, Burst: max(40, amount/int64(1+w.chance.IntN(8))), Window: window})
 		w.key = append(w.key, counters.Key{Hi: 12345, Lo: uint64(i + 1)})
 	}
-	w.terms = localcache.Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
-		TTL: max(localcache.MinTTL, window/20)}
+	w.terms = Terms{Threshold: []float64{0.5, 0.85, 0.95}[w.chance.IntN(3)], Idle: []float64{0.02, 0.1, 0.5}[w.chance.IntN(3)],
+		TTL: max(MinTTL, window/20)}
 	if w.chance.IntN(3) == 0 {
 		w.terms.TTL = 10 * w.terms.TTL
 	}
 	for range 1 + w.chance.IntN(4) {
-		w.holders = append(w.holders, localcache.NewLeases(0))
+		w.holders = append(w.holders, NewLeases(0))
 	}
 	return w
 }
@@ -386,11 +385,11 @@ func TestG3_ModelOfLeases(t *testing.T) {
 
 // A grant comes back once, and no more of each limit than was granted, whatever the message says.
 func TestReturnNamesALimitTwice(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Minute}
 	op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 1000}}
-	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
-	id, amounts := b.Grant(1, &Request{Lineage: 1, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
+	id, amounts := b.Grant(1, &GrantRequest{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}}, func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
 	}
@@ -429,20 +428,20 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	defer w.table.Close()
 	limit := &algorithms.Limit{Kind: c.kind, Amount: 10_000, Burst: int64(1000 * (1 + w.chance.IntN(20))), Window: time.Second}
 	w.limits, w.key = []*algorithms.Limit{limit}, w.key[:1]
-	w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+	w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
 	for len(w.holders) < 6 {
-		w.holders = append(w.holders, localcache.NewLeases(0))
+		w.holders = append(w.holders, NewLeases(0))
 	}
-	held := func(h int) []localcache.Held {
-		wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
-		return wish.Held
+	held := func(h int) []HeldGrant {
+		request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+		return request.Held
 	}
-	spend := func(h int, cost int64) (localcache.Receipt, bool) {
+	spend := func(h int, cost int64) (Receipt, bool) {
 		if cost == 0 {
-			return localcache.Receipt{}, false
+			return Receipt{}, false
 		}
 		outcome, receipt := w.holders[h].Spend(w.at, w.owner, w.ops([]int64{cost}))
-		return receipt, outcome == localcache.Spent
+		return receipt, outcome == Spent
 	}
 	var step func()
 	step = func() {
@@ -490,14 +489,14 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 // hoard asks for as much as there is.
 func (w *network) hoard(h int) {
 	ops, sent := w.ops([]int64{w.limits[0].Burst}), w.at
-	wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, ops, 1)
+	request, _ := w.holders[h].Request(w.at, w.owner, w.terms, ops, 1)
 	ops[0].Cost = 0
 	w.message(0, h, func() {
 		now := w.now()
 		w.table.Peek(now, ops)
-		g := w.grant(h, now, &wish, ops)
+		g := w.grant(h, now, &request, ops)
 		w.message(1, h, func() {
-			w.holders[h].Admitted(sent, w.at, localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}, ops, g, true)
+			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }
@@ -512,18 +511,18 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			defer w.table.Close()
 			limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10_000, Burst: 10_000, Window: time.Second}
 			w.limits, w.key = []*algorithms.Limit{limit}, []counters.Key{{Hi: 12345, Lo: 1}}
-			w.terms = localcache.Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
-			w.holders = []*localcache.Leases{localcache.NewLeases(0), localcache.NewLeases(0)}
-			from := localcache.Source{Owner: w.owner, Process: networkProcess, Lineage: networkLineage}
+			w.terms = Terms{Threshold: 0.95, Idle: 0.5, TTL: 50 * time.Millisecond}
+			w.holders = []*Leases{NewLeases(0), NewLeases(0)}
+			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			a := w.holders[0]
-			grant := func(h int, want int64) (g localcache.Grant) {
-				wish, _ := w.holders[h].Wish(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
-				wish.Want = []int64{want}
+			grant := func(h int, want int64) (g Grant) {
+				request, _ := w.holders[h].Request(w.at, w.owner, w.terms, w.ops([]int64{1}), 1)
+				request.Want = []int64{want}
 				ops := w.ops([]int64{0})
 				w.table.Peek(w.now(), ops)
-				return w.grant(h, w.now(), &wish, ops)
+				return w.grant(h, w.now(), &request, ops)
 			}
-			come := func(h int, sent time.Duration, g localcache.Grant) {
+			come := func(h int, sent time.Duration, g Grant) {
 				ops := w.ops([]int64{0})
 				ops[0].Decision.Allowed = true
 				w.holders[h].Admitted(sent, w.at, from, ops, g, false)
@@ -535,12 +534,12 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			pass(45 * time.Millisecond)    // meanwhile the bucket refills a little
 			sent := w.at
 			g := grant(0, 2_500)
-			var receipt localcache.Receipt
+			var receipt Receipt
 			spent := w.ops([]int64{2_500})
 			if !late {
 				come(0, sent, g)
-				outcome := localcache.Unknown
-				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != localcache.Spent {
+				outcome := Unknown
+				if outcome, receipt = a.Spend(w.at, w.owner, spent); outcome != Spent {
 					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)
 				}
 			} else {
@@ -557,7 +556,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			}
 			// Spend everything at once.
 			for _, n := range []int64{2_500, 10} {
-				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == localcache.Spent {
+				if outcome, _ := a.Spend(w.at, w.owner, w.ops([]int64{n})); outcome == Spent {
 					w.admitted([]int64{n})
 				}
 			}
@@ -577,18 +576,18 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 // A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
 // gives a busy subject many small grants reads all of them on each question, and has room for a bounded number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
-	b := NewLedger(0)
+	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
-	wish := &localcache.Wish{Terms: localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Process: 1, Want: []int64{10}}
+	request := &LeaseRequest{Terms: Terms{Threshold: 0.85, Idle: 0.02, TTL: 5 * time.Second}, Incarnation: 1, Want: []int64{10}}
 	at := time.Second
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Hi: 1, Lo: 1}, Limit: limit, Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &Request{Holder: ring.NodeID{1}, Lineage: 1, Mine: true, Wish: wish, Nodes: 3, Ops: []counters.Op{op}}
+		r := &GrantRequest{Holder: ring.NodeID{1}, Lineage: 1, SameIncarnation: true, Lease: request, Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(at, r, func([]counters.Op) bool { return true })
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		wish.Seen = id // nothing is held
+		request.Seen = id // nothing is held
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.

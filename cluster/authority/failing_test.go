@@ -65,7 +65,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			d := newDesk(t, 4)
 			d.up(1, 2, 3, 4)
 			begin(d)
-			if list := ended(d.run(vainPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
+			if list := ended(d.run(failingPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
 				t.Fatalf("%+v is ended too soon", list)
 			}
 			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
@@ -88,7 +88,7 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 		t.Fatalf("%+v is ended, and held nothing up", list)
 	}
 	d.node(5)
-	if list := ended(d.run(vainPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
+	if list := ended(d.run(failingPatience, 1, 2, 3, 4, 5)); len(list) != 0 {
 		t.Fatalf("%+v is ended too soon", list)
 	}
 	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
@@ -107,7 +107,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickEvery {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
-				d.ledger.hear(d.now, d.state, &q)
+				d.ledger.handleRequest(d.now, d.state, &q)
 			}
 			if list := ended(kind(d.decide())); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)
@@ -139,9 +139,9 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(vainPatience-time.Second, 1, 2, 3)
+		d.run(failingPatience-time.Second, 1, 2, 3)
 		d.now += time.Second
-		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+		if list := ended(d.run(failingPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)
 		}
 	})
@@ -150,9 +150,9 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(vainPatience-time.Second, 1, 2, 3)
+		d.run(failingPatience-time.Second, 1, 2, 3)
 		d.lead(3)
-		if list := ended(d.run(vainPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+		if list := ended(d.run(failingPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)
 		}
 		if list := ended(d.run(3*time.Second, 1, 2, 3)); len(list) != 1 {
@@ -178,7 +178,7 @@ func TestOneInTenSeconds(t *testing.T) {
 	n := 0
 	for range 3000 {
 		if list := ended(d.run(tickEvery, 1, 2, 3, 4, 5, 6, 7)); len(list) > 0 {
-			if len(list) > 1 || d.now-last < vainPause-tickEvery {
+			if len(list) > 1 || d.now-last < failingPause-tickEvery {
 				t.Fatalf("%+v are ended %s after the last", list, d.now-last)
 			}
 			last, n = d.now, n+1
@@ -262,7 +262,7 @@ func TestFloor(t *testing.T) {
 		d.stays(4)
 		d.rule()
 		d.run(20*time.Second, 1, 2, 3, 4)
-		if refused(d, 4) || d.ledger.followed(d.state, d.ruled) {
+		if refused(d, 4) || d.ledger.appliedByMajority(d.state, d.ruled) {
 			t.Fatal("half of the ring is refused")
 		}
 	})
@@ -271,7 +271,7 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.ledger.followed(d.state, d.ruled) { // each write waits for that
+			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for that
 				d.rule()
 			}
 			d.run(tickEvery, 1, 2, 3)

@@ -1,28 +1,27 @@
-package grants
+package localcache
 
 import (
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/localcache"
 )
 
-// Ask is a holder's wish for one limit, with what the owner knows of that limit.
-type Ask struct {
+// SizeInput is a holder's request for one limit, with what the owner knows of that limit.
+type SizeInput struct {
 	Limit     *algorithms.Limit
 	Want      int64 // units that the holder expects to need within a lease's TTL
 	Remaining int64 // units left of the limit
 	Out       int64 // units of grants that are out
-	OutThere  int64 // units of Out that the same holder has
+	HolderOut int64 // units of Out that the same holder has
 }
 
 // Size returns how many units of one limit to grant; zero for none.
-func Size(a Ask, t localcache.Terms) int64 {
+func Size(a SizeInput, t Terms) int64 {
 	capacity := a.Limit.Capacity()
 	used := capacity - min(a.Remaining, capacity)
 	large := min(a.Want, (int64(t.Threshold*float64(capacity))-used)/2)
-	part := t.Part(a.Limit)
-	small := min(a.Want, part-a.OutThere, t.Together(a.Limit)-a.Out)
+	part := t.IdlePart(a.Limit)
+	small := min(a.Want, part-a.HolderOut, t.IdleTotal(a.Limit)-a.Out)
 	size := max(0, min(max(large, small), a.Remaining))
 	// Tiny grants of a limit that is used up as fast as it refills save no calls, and the ledger must remember each.
 	if size < min(a.Want, part/crumbs) {
@@ -34,8 +33,8 @@ func Size(a Ask, t localcache.Terms) int64 {
 // crumbs bounds the smallest grant: less than 1/crumbs of a node's part of the idle amount is not worth granting.
 const crumbs = 8
 
-// add returns a + b, or the largest int64 on overflow.
-func add(a, b int64) int64 {
+// addCapped returns a + b, or the largest int64 on overflow.
+func addCapped(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

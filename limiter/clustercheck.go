@@ -16,21 +16,21 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// journey is a check that needs more than one Take here. Its Answer keeps it for the next check.
+// clusterCheck is a check that needs more than one Take here. Its Answer keeps it for the next check.
 //
 // Each subject is routed once: here, to a lease, to another node, or, if all else fails, to this node alone. What this node
 // decides comes first, in one Take. Then the other nodes are asked, all at once, one message each. A subject that a node could
 // not decide is routed again. If one subject is refused, the others give back what they took.
-type journey struct {
-	limiter *Limiter
-	answer  *Answer
-	book    *book
-	now     algorithms.Now
-	peek    bool
-	last    bool      // decide even if the owner has newer rules
-	apart   bool      // questions were sent before: from now on each subject has its own
-	until   time.Time // the check must be decided by then; see hurry
-	thaw    time.Time // until when to wait for frozen partitions
+type clusterCheck struct {
+	limiter        *Limiter
+	answer         *Answer
+	active         *activeRules
+	now            algorithms.Now
+	peek           bool
+	ignoreNewer    bool      // decide even if the owner has newer rules
+	separate       bool      // questions were sent before: from now on each subject has its own
+	deadline       time.Time // the check must be decided by then; see setDeadlines
+	frozenDeadline time.Time // until when to wait for frozen partitions
 
 	subjects []subject
 	decided  int       // how many subjects are decided
@@ -47,18 +47,18 @@ type journey struct {
 
 // subject is one subject of a check, in the order of its hits.
 type subject struct {
-	trail
+	candidates
 	first, n int // its ops
 	way      way
 	to       ring.NodeID        // wayAsk, wayStandby
-	why      partitions.Absence // why the owner can't decide
-	again    bool               // asked again, after the connection to a node broke
+	absence  partitions.Absence // why the owner can't decide
+	retried  bool               // asked again, after the connection to a node broke
 	ask      *ask               // wayAsked
-	ruling
+	subjectDecision
 }
 
-// ruling is how a subject was decided, and how to undo that.
-type ruling struct {
+// subjectDecision is how a subject was decided, and how to undo that.
+type subjectDecision struct {
 	by        DecidedBy
 	admitted  bool // together with the subjects decided with it
 	withdrawn bool // its decisions already describe a check that was rolled back
@@ -66,7 +66,7 @@ type ruling struct {
 
 	when    algorithms.Now     // undoHere, undoAlone
 	lineage uint64             // undoHere: of the counters here
-	private int                // undoAlone: index of its ops in journey.private
+	private int                // undoAlone: index of its ops in clusterCheck.private
 	receipt localcache.Receipt // undoLease
 	from    *ask               // undoAsked
 }
@@ -82,12 +82,12 @@ const (
 	undoAsked
 )
 
-// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for their replies. powerless
-// means that this node had no authority a moment ago.
-func (c *journey) begin(powerless bool) {
+// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for their replies.
+// unauthorized means that this node had no authority a moment ago.
+func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects, c.asks, c.private, c.shares = c.subjects[:0], c.asks[:0], c.private[:0], c.shares[:0]
-	c.behind, c.refused, c.apart, c.decided, c.weakest = 0, false, false, 0, ByOwner
+	c.behind, c.refused, c.separate, c.decided, c.weakest = 0, false, false, 0, ByOwner
 	c.list = c.list[:0]
 	first := 0
 	for i := range a.scratch.match.Hits {
@@ -95,63 +95,63 @@ func (c *journey) begin(powerless bool) {
 		s := c.enlist()
 		s.hi, s.first, s.n = h.Subject.Hi, first, opsOf(h)
 		first += s.n
-		if powerless {
-			s.try(c.limiter.member.Self)
+		if unauthorized {
+			s.markTried(c.limiter.member.Self)
 		}
 		if h.Rule.Consistency == rules.Local {
 			c.list = append(c.list, i)
 		}
 	}
 	if len(c.list) > 0 {
-		c.alone(c.list, ByOwner)
+		c.decideAlone(c.list, ByOwner)
 	}
 	if !c.refused {
-		c.decide()
+		c.advance()
 	}
 }
 
 // enlist appends a subject, reusing the slices of the previous subject in its place.
-func (c *journey) enlist() *subject {
+func (c *clusterCheck) enlist() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
 		c.subjects = slices.Grow(c.subjects, 1)
 	}
 	c.subjects = c.subjects[:n+1]
 	s := &c.subjects[n]
-	tried, passed := s.tried[:0], s.passed[:0]
+	tried, passed := s.tried[:0], s.redirected[:0]
 	*s = subject{}
-	s.tried, s.passed = tried, passed
+	s.tried, s.redirected = tried, passed
 	return s
 }
 
-// decide routes the open subjects, decides those that need no other node, and asks other nodes about the rest.
-func (c *journey) decide() {
+// advance routes the open subjects, decides those that need no other node, and asks other nodes about the rest.
+func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.way == wayOpen && !c.held(i) {
-				c.find(s, &c.answer.scratch.match.Hits[i])
+			if s := &c.subjects[i]; s.way == wayOpen && !c.mustWait(i) {
+				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.pick(wayHere) {
+		if c.refused || !c.collectWay(wayHere) {
 			break
 		}
-		c.here(c.list) // this may release subjects with blocks; if a gate was shut meanwhile, its subject is routed again
+		c.takeHere(c.list) // this may release subjects with blocks; if a gate was shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
-	if c.pick(wayAlone) {
-		if c.alone(c.list, ByFallback); c.refused {
+	if c.collectWay(wayAlone) {
+		if c.decideAlone(c.list, ByFallback); c.refused {
 			return
 		}
 	}
 	if !c.askOthers() {
-		c.act()
+		c.actAsStandby()
 	}
 }
 
-// pick puts the subjects that go this way into c.list, and reports whether there are any.
-func (c *journey) pick(w way) bool {
+// collectWay puts the subjects that go this way into c.list, and reports whether there are any.
+func (c *clusterCheck) collectWay(w way) bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
 		if c.subjects[i].way == w {
@@ -161,50 +161,50 @@ func (c *journey) pick(w way) bool {
 	return len(c.list) > 0
 }
 
-// find routes an open subject, or decides it from its lease. It waits while its partition is frozen.
-func (c *journey) find(s *subject, h *rules.Hit) {
+// routeSubject routes an open subject, or decides it from its lease. It waits while its partition is frozen.
+func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.member
 	for ; ; s.turns++ {
-		place := s.look(c.limiter)
-		if place == partitions.Held {
+		place := s.locate(c.limiter)
+		if place == partitions.Here {
 			s.way = wayHere
 			return
 		}
-		if place == partitions.Elsewhere && c.lease(s, h) {
+		if place == partitions.Elsewhere && c.spendLease(s, h) {
 			return
 		}
 		now := time.Now()
-		c.hurry(now)
+		c.setDeadlines(now)
 		// Without authority this node could not decide the subject after the hand-off either.
-		if place == partitions.Frozen && now.Before(c.thaw) && m.Authority() {
-			c.wait(c.thaw, func(ctx context.Context) { m.Ownership.Wait(ctx, partitionOf(s.hi)) })
+		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
+			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
-		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.until) {
+		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.deadline) {
 			s.way, s.to = s.next(m)
 		}
-		if s.way != wayAlone || len(s.passed) == 0 || !now.Before(c.thaw) {
+		if s.way != wayAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
 			return
 		}
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
 		// the limit in a healthy cluster. Ask them again when there is news of the ring, or in a moment.
-		s.passed, s.hint = s.passed[:0], ring.NodeID{}
+		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
 		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
-// hurry sets the deadlines of the check, once.
-func (c *journey) hurry(now time.Time) {
-	if !c.thaw.IsZero() {
+// setDeadlines sets the deadlines of the check, once.
+func (c *clusterCheck) setDeadlines(now time.Time) {
+	if !c.frozenDeadline.IsZero() {
 		return
 	}
-	c.until, c.thaw = now.Add(checkTime-reserve), now.Add(frozenTime)
-	if u := c.answer.scratch.until; !u.IsZero() && u.Before(c.until) {
-		c.until = u
+	c.deadline, c.frozenDeadline = now.Add(checkTime-replySlack), now.Add(frozenTime)
+	if u := c.answer.scratch.until; !u.IsZero() && u.Before(c.deadline) {
+		c.deadline = u
 	}
 }
 
-func (c *journey) wait(until time.Time, what func(ctx context.Context)) {
+func (c *clusterCheck) wait(until time.Time, what func(ctx context.Context)) {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	what(ctx)
@@ -212,27 +212,27 @@ func (c *journey) wait(until time.Time, what func(ctx context.Context)) {
 }
 
 // ops returns the check's ops for s.
-func (c *journey) ops(s *subject) []counters.Op {
+func (c *clusterCheck) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.first : s.first+s.n]
 }
 
-// rule records how s was decided. If admitted is false, s or another subject of the same decision was refused.
-func (c *journey) rule(s *subject, by DecidedBy, admitted bool, undo undo) {
+// markDecided records how s was decided. If admitted is false, s or another subject of the same decision was refused.
+func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
 	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 }
 
-// here takes the listed subjects from the counters here, all or nothing.
-func (c *journey) here(list []int) {
+// takeHere takes the listed subjects from the counters here, all or nothing.
+func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.member
 	c.local = c.local[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.lineage = m.Ownership.Lineage(partitionOf(s.hi)) // before the Take: see visit.decide
+		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
 		c.local = append(c.local, c.ops(s)...)
 	}
-	verdict, powerful := c.limiter.take(c.now, c.local, c.peek)
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.local, c.peek)
 	rest := c.local
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -240,28 +240,28 @@ func (c *journey) here(list []int) {
 			copy(c.ops(s), rest)
 			rest = rest[s.n:]
 			s.when = c.now
-			c.rule(s, ByOwner, verdict == counters.Admitted, undoHere)
+			c.markDecided(s, ByOwner, verdict == counters.Admitted, undoHere)
 			continue
 		}
 		s.turns++
-		if s.way = wayOpen; !powerful {
-			s.try(m.Self)
+		if s.way = wayOpen; !authorized {
+			s.markTried(m.Self)
 		}
 	}
 	c.refused = c.refused || verdict == counters.Refused
 }
 
-// lease decides s from its lease or from a remembered refusal, and reports whether it could.
-func (c *journey) lease(s *subject, h *rules.Hit) bool {
+// spendLease decides s from its lease or from a remembered refusal, and reports whether it could.
+func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	if c.peek || c.answer.scratch.reserving {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, c.ops(s), &s.receipt)
 	switch outcome {
 	case localcache.Spent:
-		c.rule(s, ByLease, true, undoLease)
+		c.markDecided(s, ByLease, true, undoLease)
 	case localcache.Refused:
-		c.rule(s, ByLease, h.Rule.Shadow, undoNothing)
+		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
 		c.refused = c.refused || !h.Rule.Shadow
 	}
 	return outcome != localcache.Unknown
@@ -269,10 +269,10 @@ func (c *journey) lease(s *subject, h *rules.Hit) bool {
 
 // askOthers sends the questions to other nodes. The first time each node gets one question about all its subjects; later each
 // subject has its own. It reports whether there was anything to ask.
-func (c *journey) askOthers() bool {
+func (c *clusterCheck) askOthers() bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
-		if w := c.subjects[i].way; w == wayAsk || w == wayStandby {
+		if w := c.subjects[i].way; w == wayAsk || w == wayAskStandby {
 			c.list = append(c.list, i)
 		}
 	}
@@ -283,42 +283,42 @@ func (c *journey) askOthers() bool {
 	var last *ask
 	for _, i := range c.list {
 		s := &c.subjects[i]
-		if last == nil || c.apart || s.way == wayStandby || s.to != last.to {
-			last = c.ask(s)
+		if last == nil || c.separate || s.way == wayAskStandby || s.to != last.to {
+			last = c.newAsk(s)
 			c.asks = append(c.asks, last)
 		}
-		c.enter(last, s, &c.answer.scratch.match.Hits[i])
+		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
-	together := !c.apart && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	together := !c.separate && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
-		c.apart = true
+		c.separate = true
 		a.dispatch(c.limiter, together)
 	}
-	return c.apart && last != nil
+	return c.separate && last != nil
 }
 
-// ask returns a question to the next node on s's trail. It has no ops yet.
-func (c *journey) ask(s *subject) *ask {
-	a := &ask{to: s.to, owner: s.to, until: c.until, done: make(chan struct{}, 1)}
-	a.q.version, a.q.revision = c.book.set.Version, s.route.Revision
+// newAsk returns a question to the next of s's candidates. It has no ops yet.
+func (c *clusterCheck) newAsk(s *subject) *ask {
+	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
+	a.q.version, a.q.revision = c.active.set.Version, s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.last && c.limiter.member.Authority() { // without authority this node may be left behind
-		a.q.flags |= flagLast
+	if c.ignoreNewer && c.limiter.member.Authority() { // without authority this node may be left behind
+		a.q.flags |= flagIgnoreNewer
 	}
-	if s.way == wayStandby {
+	if s.way == wayAskStandby {
 		a.q.flags |= flagStandby
 		a.owner = s.route.Owner
 	}
 	return a
 }
 
-// enter adds s to a question.
-func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
-	s.try(s.to)
+// addToAsk adds s to a question.
+func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
+	s.markTried(s.to)
 	s.turns++
-	s.leant = s.leant || s.way == wayStandby
+	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAsked, a
 	var terms localcache.Terms
 	if !c.peek && !c.answer.scratch.reserving {
@@ -334,23 +334,23 @@ func (c *journey) enter(a *ask, s *subject, h *rules.Hit) {
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 }
 
-// act decides the remaining subjects in place of their owners: as their standby, or as the node that handed them over.
-func (c *journey) act() {
+// actAsStandby decides the remaining subjects in place of their owners: as their standby, or as the node that handed them over.
+func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.way != wayAct || c.refused {
+		if s.way != wayActAsStandby || c.refused {
 			continue
 		}
 		s.way, s.acted = wayOpen, true
-		if v := c.limiter.act(c.now, c.ops(s), c.peek, s.why); v != counters.Shut {
-			c.rule(s, ByStandby, v == counters.Admitted, undoNothing)
+		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
+			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
 	}
 }
 
 // collect waits for the replies under way.
-func (c *journey) collect() {
+func (c *clusterCheck) collect() {
 	for _, a := range c.asks {
 		came := a.wait() // until it returns, a may still be written to
 		answered := came && a.err == nil
@@ -359,7 +359,7 @@ func (c *journey) collect() {
 		}
 		for i := range c.subjects {
 			if s := &c.subjects[i]; s.way == wayAsked && s.ask == a {
-				c.answered(s, a, came)
+				c.takeAnswer(s, a, came)
 			}
 		}
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
@@ -367,15 +367,15 @@ func (c *journey) collect() {
 	c.asks = c.asks[:0]
 }
 
-// answered takes over the answer about s. came is false if it did not arrive in time.
-func (c *journey) answered(s *subject, a *ask, came bool) {
+// takeAnswer takes over the answer about s. came is false if it did not arrive in time.
+func (c *clusterCheck) takeAnswer(s *subject, a *ask, came bool) {
 	s.way = wayOpen
 	switch {
 	case !came:
 	case a.err != nil:
-		if errors.Is(a.err, peer.ErrUnreachable) && !s.again && c.limiter.member.Peers.Reachable(a.to) {
-			s.again = true // the connection broke, but there is another; if the question was counted, the cost is lost
-			s.untry(a.to)
+		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.member.Peers.Reachable(a.to) {
+			s.retried = true // the connection broke, but there is another; if the question was counted, the cost is lost
+			s.unmarkTried(a.to)
 		}
 	case a.status == decided:
 		by := ByForward
@@ -388,17 +388,17 @@ func (c *journey) answered(s *subject, a *ask, came bool) {
 		at, _ := findSubject(a.q.ops, s.hi)
 		copy(c.ops(s), a.q.ops[at:at+s.n])
 		s.from = a
-		c.rule(s, by, a.admitted, undoAsked)
+		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
-		s.why = partitions.Powerless
+		s.absence = partitions.WithoutAuthority
 	case a.status == unreachable:
-		c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
+		c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
 	case a.status == undecided:
-		s.untry(a.to)
-	case a.status == notMine:
-		s.pass(a.to, a.hint)
+		s.unmarkTried(a.to)
+	case a.status == notOwner:
+		s.redirect(a.to, a.hint)
 		if !a.hint.IsZero() {
-			c.limiter.member.Ownership.Learn(partitionOf(s.hi), a.revision, a.hint)
+			c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
 		}
 	}
 }

@@ -1,7 +1,6 @@
-package grants
+package localcache
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -9,23 +8,20 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 )
 
 const (
 	ledgerShards = 64
-	// minSubjects is the smallest bound on a ledger's subjects; maxOut bounds the grants of one subject that are out.
-	minSubjects = 1024
-	maxOut      = 4096
+	// maxOut bounds the grants of one subject that are out.
+	maxOut = 4096
 	// grace is how long after its end a grant may still come back: its holder ended it in time, and it is on the way.
 	grace = 500 * time.Millisecond
-	never = time.Duration(math.MaxInt64)
 )
 
-// Ledger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of a
-// clock that keeps running while the machine is suspended.
-type Ledger struct {
+// LeaseLedger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of
+// a clock that keeps running while the machine is suspended.
+type LeaseLedger struct {
 	perShard int // bounds the subjects
 	ids      atomic.Uint64
 	out      atomic.Int64
@@ -34,71 +30,71 @@ type Ledger struct {
 
 type ledgerShard struct {
 	mu    sync.Mutex // guards known and next
-	known map[uint64]*subject
+	known map[uint64]*outSubject
 	next  time.Duration // when the first subject may have ended
 }
 
-// subject is the grants of one subject that are out.
-type subject struct {
-	out   []entry
+// outSubject is the grants of one subject that are out.
+type outSubject struct {
+	out   []outGrant
 	until time.Duration // from then on nothing is out
 }
 
-// entry is a grant that is out.
-type entry struct {
+// outGrant is a grant that is out.
+type outGrant struct {
 	id      uint64
 	holder  ring.NodeID
 	lineage uint64
 	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
-	parts   []part
+	parts   []outPart
 }
 
-// part is one limit's part of a grant.
-type part struct {
+// outPart is one limit's part of a grant.
+type outPart struct {
 	lo     uint64 // Key.Lo
 	amount int64  // units granted and not yet given back: no more comes back
 	out    int64  // at most this many units may still be spent
 	back   int64  // about this many units may still come back, by the holder's last report
 }
 
-// NewLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
-func NewLedger(bound int64) *Ledger {
-	b := &Ledger{perShard: int(max(bound, minSubjects) / ledgerShards)}
+// NewLeaseLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
+func NewLeaseLedger(bound int64) *LeaseLedger {
+	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
 	for i := range b.shards {
-		b.shards[i].known, b.shards[i].next = make(map[uint64]*subject), never
+		b.shards[i].known, b.shards[i].next = make(map[uint64]*outSubject), never
 	}
 	return b
 }
 
 // Out returns how many grants are out.
-func (b *Ledger) Out() int64 { return b.out.Load() }
+func (b *LeaseLedger) Out() int64 { return b.out.Load() }
 
-// hold locks a subject's shard and returns the subject, or nil if nothing of it is out.
-func (b *Ledger) hold(hi uint64) (*ledgerShard, *subject) {
+// lock locks a subject's shard and returns the subject, or nil if nothing of it is out.
+func (b *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
 	sh := &b.shards[hi%ledgerShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
 
-// Request is a holder's wish about one subject.
-type Request struct {
-	Holder  ring.NodeID
-	Lineage uint64 // of the partition's counters on this node
-	Mine    bool   // the wish's reports about grants refer to this process
-	Wish    *localcache.Wish
-	Nodes   int // how many nodes divide limits
+// GrantRequest is a holder's request about one subject.
+type GrantRequest struct {
+	Holder          ring.NodeID
+	Lineage         uint64 // of the partition's counters on this node
+	SameIncarnation bool   // the request's reports about grants refer to this process
+	Lease           *LeaseRequest
+	Nodes           int // how many nodes divide limits
 	// Ops are the subject's limits. Their decisions say what remains; their costs don't matter.
 	Ops []counters.Op
 }
 
 // Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
 // zero if nothing is granted.
-func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	hi := r.Ops[0].Key.Hi
-	sh, s := b.hold(hi)
+	sh, s := b.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.sync(s, at, r)
+		b.takeReport(s, at, r)
 	} else {
 		b.sweep(sh, at)
 	}
@@ -110,13 +106,13 @@ func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op
 		return 0, nil
 	}
 	if s == nil {
-		s = &subject{}
+		s = &outSubject{}
 		sh.known[hi] = s
 	}
-	e := entry{id: b.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Wish.Terms.TTL + grace}
+	e := outGrant{id: b.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
 	for i := range ops {
 		cost := ops[i].Cost
-		e.parts, amounts = append(e.parts, part{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
+		e.parts, amounts = append(e.parts, outPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
 	}
 	s.out = append(s.out, e)
 	b.out.Add(1)
@@ -125,25 +121,25 @@ func (b *Ledger) Grant(at time.Duration, r *Request, take func(ops []counters.Op
 	return e.id, amounts
 }
 
-// sync takes over what the holder reports about its grants. A grant that reached the holder and is missing from the report is
-// no longer spent, although some of it may be on its way back.
-func (b *Ledger) sync(s *subject, at time.Duration, r *Request) {
+// takeReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
+// report is no longer spent, although some of it may be on its way back.
+func (b *LeaseLedger) takeReport(s *outSubject, at time.Duration, r *GrantRequest) {
 	before := len(s.out)
-	s.out = slices.DeleteFunc(s.out, func(e entry) bool { return at >= e.until || e.lineage != r.Lineage })
+	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
 	b.out.Add(int64(len(s.out) - before))
 	for i := range s.out {
 		e := &s.out[i]
-		if !r.Mine || e.holder != r.Holder || e.id > r.Wish.Seen {
+		if !r.SameIncarnation || e.holder != r.Holder || e.id > r.Lease.Seen {
 			continue
 		}
-		held := slices.IndexFunc(r.Wish.Held, func(h localcache.Held) bool { return h.ID == e.id })
+		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
 		if held < 0 {
 			e.until = min(e.until, at+grace)
 		}
 		for j := range e.parts {
 			if p := &e.parts[j]; held < 0 {
 				p.out = 0
-			} else if left := r.Wish.Held[held].Left; j < len(left) {
+			} else if left := r.Lease.Held[held].Left; j < len(left) {
 				p.out, p.back = min(p.out, left[j]), min(p.back, left[j])
 			}
 		}
@@ -152,17 +148,17 @@ func (b *Ledger) sync(s *subject, at time.Duration, r *Request) {
 
 // sizes returns r's ops with the amounts to grant as costs. It returns nil if a limit that the holder wants some of gets
 // nothing.
-func (s *subject) sizes(r *Request) []counters.Op {
+func (s *outSubject) sizes(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
-	some, terms := false, r.Wish.Terms
+	some, terms := false, r.Lease.Terms
 	terms.Nodes = r.Nodes
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
-		a := Ask{Limit: op.Limit, Want: r.Wish.Want[i], Remaining: r.Ops[i].Decision.Remaining}
-		s.each(op.Key.Lo, func(e *entry, p *part) {
-			a.Out = add(a.Out, p.out)
+		a := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
+		s.each(op.Key.Lo, func(e *outGrant, p *outPart) {
+			a.Out = addCapped(a.Out, p.out)
 			if e.holder == r.Holder {
-				a.OutThere = add(a.OutThere, p.out)
+				a.HolderOut = addCapped(a.HolderOut, p.out)
 			}
 		})
 		if a.Want > 0 {
@@ -180,7 +176,7 @@ func (s *subject) sizes(r *Request) []counters.Op {
 }
 
 // each calls f for each part of one limit that is out.
-func (s *subject) each(lo uint64, f func(e *entry, p *part)) {
+func (s *outSubject) each(lo uint64, f func(e *outGrant, p *outPart)) {
 	if s == nil {
 		return
 	}
@@ -196,14 +192,14 @@ func (s *subject) each(lo uint64, f func(e *entry, p *part)) {
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
 // used of a limit. Return does nothing if the grant is no longer out.
-func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
+func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
-	sh, s := b.hold(ops[0].Key.Hi)
+	sh, s := b.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if s == nil {
 		return
 	}
-	place := slices.IndexFunc(s.out, func(e entry) bool { return e.id == id && e.lineage == lineage })
+	place := slices.IndexFunc(s.out, func(e outGrant) bool { return e.id == id && e.lineage == lineage })
 	if place < 0 {
 		return
 	}
@@ -214,14 +210,14 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 		return
 	}
 	for i := range ops {
-		of := slices.IndexFunc(e.parts, func(p part) bool { return p.lo == ops[i].Key.Lo })
+		of := slices.IndexFunc(e.parts, func(p outPart) bool { return p.lo == ops[i].Key.Lo })
 		if of < 0 {
 			continue
 		}
 		cost := min(ops[i].Cost, e.parts[of].amount)
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
 			out := int64(0)
-			s.each(ops[i].Key.Lo, func(_ *entry, p *part) { out = add(out, p.out) })
+			s.each(ops[i].Key.Lo, func(_ *outGrant, p *outPart) { out = addCapped(out, p.out) })
 			// used rounds up.
 			cost = min(cost, used(&ops[i])-1-out)
 		}
@@ -232,22 +228,22 @@ func (b *Ledger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	}
 }
 
-// Back returns how much of one limit may still come back from grants. A loan must leave at least that much used in the counter,
-// or a returned grant finds no debit to cancel.
-func (b *Ledger) Back(at time.Duration, hi, lo uint64) (all int64) {
-	sh, s := b.hold(hi)
+// Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
+// counter, or a returned grant finds no debit to cancel.
+func (b *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
+	sh, s := b.lock(hi)
 	defer sh.mu.Unlock()
-	s.each(lo, func(e *entry, p *part) {
+	s.each(lo, func(e *outGrant, p *outPart) {
 		if at < e.until {
-			all = add(all, p.back)
+			all = addCapped(all, p.back)
 		}
 	})
 	return all
 }
 
 // Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
-func (b *Ledger) Forget(hi uint64) {
-	sh, s := b.hold(hi)
+func (b *LeaseLedger) Forget(hi uint64) {
+	sh, s := b.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
 		b.out.Add(int64(-len(s.out)))
@@ -256,7 +252,7 @@ func (b *Ledger) Forget(hi uint64) {
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (b *Ledger) Sweep(at time.Duration) {
+func (b *LeaseLedger) Sweep(at time.Duration) {
 	for i := range b.shards {
 		sh := &b.shards[i]
 		sh.mu.Lock()
@@ -266,7 +262,7 @@ func (b *Ledger) Sweep(at time.Duration) {
 }
 
 // sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
-func (b *Ledger) sweep(sh *ledgerShard, at time.Duration) {
+func (b *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 	if at < sh.next {
 		return
 	}

@@ -1,0 +1,93 @@
+package admin
+
+import (
+	"net/http"
+
+	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// historyReport is what the nodes decided in each step of the last hour. A step of which no node has anything is missing.
+type historyReport struct {
+	Node   string       `json:"node"`    // the node that was asked
+	StepMS int64        `json:"step_ms"` // how long a step is
+	EndMS  int64        `json:"end_ms"`  // when the newest step ended, in Unix milliseconds
+	Nodes  []nodeSteps  `json:"nodes"`
+	Steps  []stepReport `json:"steps"` // in ascending order
+}
+
+// nodePart says whether a node's part is in an answer.
+type nodePart struct {
+	Name     string `json:"name"`
+	ID       string `json:"id"`
+	Answered bool   `json:"answered"`
+}
+
+type nodeSteps struct {
+	nodePart
+	Steps int `json:"steps"` // of how many steps it has something
+}
+
+type stepReport struct {
+	AtMS   int64       `json:"at_ms"` // when it began
+	Nodes  int         `json:"nodes"` // of how many nodes it is
+	Checks checkCounts `json:"checks"`
+}
+
+// getHistory answers what the nodes decided in the last hour.
+func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
+	h := s.config.History()
+	step := limiter.HistoryStep.Milliseconds()
+	r := historyReport{Node: s.doors.Node, StepMS: step, EndMS: h.Now * step, Nodes: []nodeSteps{}, Steps: []stepReport{}}
+	steps, nodes := map[int64]*limiter.Counts{}, map[int64]int{}
+	have := map[ring.NodeID]int{}
+	var ids []ring.NodeID
+	for i := range h.Nodes {
+		n := &h.Nodes[i]
+		ids, have[n.Node] = append(ids, n.Node), len(n.Steps)
+		for j := range n.Steps {
+			number := n.Steps[j].Number
+			if j > 0 && number <= n.Steps[j-1].Number {
+				continue // no node sends such
+			}
+			if nodes[number]++; steps[number] == nil {
+				steps[number] = &limiter.Counts{}
+			}
+			steps[number].Add(&n.Steps[j].Checks)
+		}
+	}
+	for number := h.Now - limiter.HistorySteps; number < h.Now; number++ {
+		if steps[number] != nil {
+			r.Steps = append(r.Steps, stepReport{number * step, nodes[number], newCheckCounts(steps[number])})
+		}
+	}
+	for i, part := range s.parts(ids) {
+		one := nodeSteps{nodePart: part}
+		if i < len(ids) {
+			one.Steps = have[ids[i]]
+		}
+		r.Nodes = append(r.Nodes, one)
+	}
+	return s.reply(w, r)
+}
+
+// parts names the nodes that answered, of which the first is this one, and then the members that did not.
+func (s *Server) parts(answered []ring.NodeID) (list []nodePart) {
+	members := s.config.Cluster.View().Members
+	names, heard := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
+	for _, m := range members {
+		names[m.ID] = m.Name
+	}
+	names[answered[0]] = s.doors.Node
+	for _, id := range answered {
+		heard[id] = true
+		list = append(list, nodePart{names[id], id.String(), true})
+	}
+	for _, m := range members {
+		if !heard[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
+			list = append(list, nodePart{m.Name, m.ID.String(), false})
+		}
+	}
+	return list
+}

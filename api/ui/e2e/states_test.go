@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/api/ui"
+)
+
+type object = map[string]any
+
+// stage answers the page's questions as a node would that is in a state which three processes on one machine don't get
+// into by themselves.
+type stage struct {
+	mu      sync.Mutex // guards the fields below
+	answers map[string]any
+	since   time.Time
+	hold    chan struct{} // closed: questions are answered
+}
+
+// show puts another state on the stage. n1 was asked, of nodes of which those in silent did not answer.
+func (s *stage) show(cluster object, nodes int, silent ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var parts, history []object
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		part := object{"name": name, "id": name, "answered": true, "process": "p", "allowed": 0, "refused": 0, "steps": 120}
+		for _, other := range silent {
+			if other == name {
+				part["answered"], part["steps"] = false, 0
+			}
+		}
+		if name == "n2" && part["steps"] == 120 {
+			part["steps"] = 24
+		}
+		parts = append(parts, part)
+	}
+	for i := range 120 {
+		if i < 50 || i > 55 {
+			history = append(history, object{"at_ms": i * 30000, "nodes": 3, "checks": object{"allowed": object{"owner": 30 * (300 + i)}, "refused": object{"lease": 30 * i}}})
+		}
+	}
+	cluster["epoch"], cluster["settled"], cluster["rules_version"] = 7, true, 3
+	s.answers = map[string]any{
+		"/v1/cluster": cluster,
+		"/v1/history": object{"node": "n1", "step_ms": 30000, "end_ms": 3600000, "nodes": parts, "steps": history},
+		"/v1/top": object{"nodes": parts, "subjects": []object{
+			{"rule": "login", "key": "192.0.2.7", "recent": 30, "refused": 500, "checks": 900},
+			{"rule": "login", "key": "192.0.2.8", "recent": 0, "refused": 9000, "checks": 9500},
+		}},
+		"/v1/load": object{"sources": []object{}, "rules": []object{{"rule": "everything", "source": "api", "factor": 0.5}}},
+		"/v1/rules": object{"rules": []object{
+			{"name": "login", "key": []string{"ip"}, "block": "30m", "limits": []object{{"limit": 5, "per": "15m"}}},
+			{"name": "slow", "key": []string{"ip"}, "on_limit": "delay", "max_delay": "30s", "limits": []object{{"limit": 5, "per": "1s"}}},
+			{"name": "everything", "adaptive": object{"source": "api"}, "limits": []object{{"limit": 50000, "per": "1s"}}},
+			{"name": "world", "key": []string{"tenant"}, "scope": "global", "shadow": true, "limits": []object{{"limit": 900, "per": "1m"}}},
+		}},
+		"/v1/activity": object{"node": "n1", "nodes": parts, "rules": []object{}},
+	}
+}
+
+func (s *stage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	hold, answer := s.hold, s.answers[r.URL.Path]
+	if activity, ok := answer.(object); ok && r.URL.Path == "/v1/activity" {
+		ms := time.Since(s.since).Milliseconds()
+		activity["at_ms"] = ms
+		activity["checks"] = object{"allowed": object{"owner": ms, "none": ms / 10}, "refused": object{"owner": ms / 20}}
+	}
+	body, err := json.Marshal(answer)
+	s.mu.Unlock()
+	select {
+	case <-hold:
+	case <-r.Context().Done():
+		return
+	}
+	if err != nil || answer == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body)
+}
+
+func (s *stage) holdBack() (release func()) {
+	hold := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold = hold
+	return func() { close(hold) }
+}
+
+// members are n1 and others; near are those of them that n1 reaches.
+func members(n int, near ...string) (list []object) {
+	for i := range n {
+		name := fmt.Sprintf("n%d", i+1)
+		reachable := i == 0 || strings.Contains(strings.Join(near, " "), name)
+		state := "failed"
+		if reachable || i == n-1 { // of the last one it is not known yet
+			state = "alive"
+		}
+		list = append(list, object{"name": name, "id": name, "address": fmt.Sprintf("192.0.2.%d", i+1), "region": "eu", "zone": "a", "state": state,
+			"voter": true, "leader": false, "in_ring": true, "partitions": 4096 / n, "reachable": reachable})
+	}
+	return list
+}
+
+// TestStates looks at the page in states of a cluster that are hard to get into.
+func TestStates(t *testing.T) {
+	needBrowser(t)
+	play := &stage{since: time.Now()}
+	play.holdBack()()
+	site := ui.Open()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, ok := strings.CutPrefix(r.URL.Path, "/ui/"); ok && site.Serve(w, r, name) {
+			return
+		}
+		play.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	b := openBrowser(t)
+	b.look(1440, 900, "light")
+	notice := func(what, pattern string) {
+		t.Helper()
+		b.until(what, fmt.Sprintf(`new RegExp(%q).test(document.getElementById('notices').innerText)`, pattern))
+	}
+	note := func(id, pattern string) {
+		t.Helper()
+		b.until("what "+id+" says", fmt.Sprintf(`new RegExp(%q).test(document.getElementById(%q).innerText)`, pattern, id))
+	}
+	const live = `document.getElementById('pulse').className === 'pulse good' && document.getElementById('pulse-text').textContent === 'live'`
+
+	play.show(object{"view": "cut-off", "leader": "", "members": members(5, "n2")}, 5, "n3", "n4", "n5")
+	b.open(server.URL + "/ui/")
+	notice("with whom it is cut off, and from whom", "n1 is cut off, with n2: n3, n4 and n5 can’t be reached.*no majority.*by itself.*a 5th of each limit")
+	note("members-note", "3 of 5 alive as far as can be seen from here")
+	note("checks-note", "^2 of 5 nodes, without n3, n4 and n5$")
+	note("top-note", "without n3, n4 and n5")
+	note("hour-note", "^Without n3, n4 and n5, which do not answer; of n2 only the last 12 minutes.$")
+	b.until("the page is live although the cluster is not well", live)
+	b.inspect("cut-off")
+
+	play.show(object{"view": "cut-off", "leader": "n2", "members": members(3, "n2", "n3")}, 3)
+	notice("that it may not decide", "n1 has no leave to decide as an owner, though it reaches the other nodes: n2, the leader, gives it none")
+	play.show(object{"view": "connected", "leader": "n2", "members": members(3, "n2", "n3")}, 3, "n3")
+	notice("whose figures are missing", "^The figures leave out n3, which did not answer in time.$")
+	note("checks-note", "^2 of 3 nodes, without n3$")
+	b.inspect("silent")
+
+	play.show(object{"view": "connected", "leader": "n2", "members": members(3, "n2", "n3")}, 3)
+	b.until("all is well", `document.getElementById('notices').innerText === ''`)
+	note("checks-note", "^the whole cluster, 3 nodes$")
+	note("top-note", "^Counted since the nodes began: the whole cluster, 3 nodes.$")
+	note("unmatched-rate", "^(9\\d|1\\d\\d)")
+	note("unmatched-note", "since the nodes began")
+	if have := b.text("#top"); !strings.Contains(have, "30\t500\t900") || !strings.Contains(have, "0\t9,000\t9,500") {
+		t.Errorf("have %q", have)
+	}
+	b.until("badges are there", `[...document.querySelectorAll('#rules tr')].map(r => [...r.querySelectorAll('.tag')].map(t => t.textContent).join()).sort().join(' | ') ===
+		'adaptive × 0.5 | block 30m | delay | shadow,global'`)
+	b.until("the axes have values", `[...document.querySelectorAll('#hour-chart .values span')].map(e => e.textContent).join() === '600,300,0' &&
+		[...document.querySelectorAll('#checks-chart .values span')].every((e, i, all) => i === 2 ? e.textContent === '0' : parseFloat(e.textContent.replace(',', '')) > 0)`)
+	if have := b.eval(`document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d').match(/M/g).length`); have != 2.0 {
+		t.Errorf("the line has %v parts, want 2: of six steps nothing is known", have)
+	}
+	b.inspect("well")
+
+	// The dot is green as long as the page is live, and no longer.
+	hide := func(hidden bool) {
+		b.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', {value: %v, configurable: true}); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
+	}
+	hide(true)
+	b.until("it pauses", `document.getElementById('pulse-text').textContent === 'paused' && document.getElementById('pulse').className === 'pulse'`)
+	release := play.holdBack()
+	hide(false)
+	b.until("it does not look live before there is an answer", `document.getElementById('pulse').className === 'pulse' && document.getElementById('pulse-text').textContent === 'asking'`)
+	b.until("no answer comes", `document.getElementById('pulse').className === 'pulse bad' && /No answer from n1 since/.test(document.getElementById('notices').innerText)`)
+	release()
+	b.until("it is live again", live)
+	release = play.holdBack()
+	b.eval(`window.green = 0; window.watch = setInterval(() => { if (document.body.classList.contains('stale') && document.getElementById('pulse').className.includes('good')) window.green++; }, 20)`)
+	b.until("a node that hangs is noticed", `document.body.classList.contains('stale')`)
+	release()
+	b.until("it is live again", live)
+	if have := b.eval(`window.green`); have != 0.0 {
+		t.Errorf("it was green %v times while nothing was heard", have)
+	}
+}

@@ -1,0 +1,188 @@
+package authority
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// handleRequest records a request and returns the reason for refusing it; empty if it may be granted once an empty entry
+// has committed.
+func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
+	switch {
+	case q.Node.IsZero() || q.Boot == 0:
+		return Reply{Why: whyNoBoot}
+	case !q.withinBounds():
+		return Reply{Why: whyTooLarge}
+	case s.WasRemoved(q.Boot):
+		return Reply{Why: whyRemoved, Removed: true}
+	}
+	r := l.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: l.handleOtherProcess(now, s, r, q)}
+	}
+	r.asked = now
+	r.leaving, r.without = q.Leaving, q.Without
+	r.unreachable, r.relayed = q.Unreachable, q.Relayed
+	if q.Generation == s.Generation(q.Node) {
+		r.settled, r.applied = q.Settled, q.Applied
+	}
+	if q.GivingUp {
+		r.gaveUp = true
+	}
+	reply := l.judge(s, q)
+	r.trackFailing(now, reply.Why)
+	return reply
+}
+
+// trackFailing records whether the node asks without success: for a reason of its own, or although it was granted authority
+// before.
+func (r *record) trackFailing(now time.Duration, why string) {
+	switch why {
+	case whyEnding:
+		return
+	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
+	case "":
+		if r.granted == never {
+			r.without = 0
+		}
+	default:
+		r.without = 0
+	}
+	switch {
+	case r.without == 0:
+		r.failingSince = never
+	case r.failingSince == never:
+		r.failingSince = now
+	}
+}
+
+// knows returns the newest feature level that the asking process knows.
+func (q *Request) knows() agreement.Level { return max(1, q.Level) }
+
+// handleOtherProcess records a request from a process that is not the registered one, and returns the reason for refusing
+// it.
+func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
+	switch {
+	case q.GivingUp:
+		return whyGaveUp
+	case s.Boots[q.Node].Was(q.Boot):
+		return whyReplaced
+	case q.Node == l.self && q.Boot != l.boot:
+		l.alarmClone(now, r, q.Node)
+		return whyClone
+	}
+	if r.newer != q.Boot {
+		r.newer, r.newerSince = q.Boot, now
+	}
+	r.newerAsked = now
+	if r.asked > r.newerSince && now-r.asked < patience {
+		l.alarmClone(now, r, q.Node)
+		return whyClone
+	}
+	low := q.knows() < s.Level
+	r.newerStuck = q.Stuck || low
+	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	why := whyRegister
+	switch {
+	case q.Stuck:
+		why = whyStuck
+	case low:
+		why = whyLevel
+	}
+	if l.silence(now, r.asked) >= patience {
+		r.without = q.Without
+		r.trackFailing(now, why)
+	}
+	return why
+}
+
+func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
+	if now-r.alarmedAt >= alarmEvery {
+		r.alarmedAt = now
+		l.alarm("two processes with one identity ask for authority; the newer one is refused", id)
+	}
+}
+
+// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request arrives
+// and when it is granted.
+func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
+	r := l.record(s, q.Node)
+	switch {
+	case r == nil:
+		return Reply{Why: whyBusy}
+	case q.Boot != r.boot:
+		return Reply{Why: whyReplaced}
+	case r.gaveUp:
+		return Reply{Why: whyGaveUp}
+	case r.ending || r.ended:
+		return Reply{Why: whyEnding}
+	case r.replacing:
+		return Reply{Why: whyReplacing}
+	case q.Stuck:
+		return Reply{Why: whyStuck}
+	case q.Applied < s.LastEnded:
+		return Reply{Why: whyBehind, Index: s.LastEnded}
+	case q.Applied < s.Boots[q.Node].Index:
+		return Reply{Why: whyBootBehind, Index: s.Boots[q.Node].Index}
+	case q.Applied < l.floor:
+		return Reply{Why: whyRules, Index: l.floor}
+	case q.Generation != s.Generation(q.Node):
+		return Reply{Why: whyGeneration}
+	}
+	return Reply{}
+}
+
+// grant judges the request again, after the empty entry. If nothing speaks against it, grant records the time. The reply is
+// sent after that.
+func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
+	reply := l.judge(s, q)
+	if reply.Why == "" {
+		l.records[q.Node].granted = now
+		reply = Reply{Granted: true, Index: s.Index}
+	}
+	return reply
+}
+
+// appliedByAll reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
+// that way. A node with authority from an earlier leader that has not asked this one may have applied less.
+func (l *authorityLedger) appliedByAll(now time.Duration, index uint64) bool {
+	if now-l.since < Wait {
+		return false
+	}
+	for _, r := range l.records {
+		if r.applied < index && !l.expired(now, r) {
+			return false
+		}
+	}
+	l.floor = max(l.floor, index)
+	return true
+}
+
+// appliedByMajority reports whether a majority of the ring has applied index; true without a ring.
+func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bool {
+	members, have := s.To.Members(), 0
+	for _, id := range members {
+		if r := l.records[id]; r != nil && r.applied >= index {
+			have++
+		}
+	}
+	return 2*have > len(members) || len(members) == 0
+}
+
+// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
+// followTime after a majority of the ring has.
+func (l *authorityLedger) raiseFloor(v *view) {
+	if v.ruled > l.floor && !l.appliedByAll(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
+		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
+		l.rises = append(l.rises, rise{v.ruled, v.now})
+	}
+	for len(l.rises) > 0 && (l.rises[0].index <= l.floor || v.now-l.rises[0].at >= followTime) {
+		l.floor = max(l.floor, l.rises[0].index)
+		l.rises = l.rises[1:]
+	}
+}

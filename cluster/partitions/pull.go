@@ -1,0 +1,218 @@
+package partitions
+
+import (
+	"context"
+	"slices"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// answerCopyRequest tells an owner how new the copies here are, or gives it the copies. They include the costs that this
+// node admitted meanwhile.
+func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
+	list := decodePartitions(d)
+	if err := d.Done("list of partitions"); err != nil {
+		c.Fail(codeMalformed, err.Error())
+		return
+	}
+	k.mu.Lock()
+	if !ended && k.isForeign(v, c.From.Node, list) {
+		k.mu.Unlock()
+		c.Fail(codeRefused, "the partition is not the asking node's")
+		return
+	}
+	if ended {
+		list = k.finalCopies(list)
+	}
+	var reply []byte
+	orders := make([]order, len(list))
+	for i, p := range list {
+		pt := &k.parts[p]
+		whole := pt.whole || ended && pt.isComplete()
+		reply = appendFinding(reply, p, finding{whole: whole, order: pt.order})
+		if c.Method == MethodPull && whole {
+			if orders[i] = pt.order; pt.phase == away {
+				k.debts.include(p, k.cfg.Now())
+			}
+		}
+	}
+	k.mu.Unlock()
+	if c.Method == MethodLook {
+		c.Reply(reply)
+		return
+	}
+	k.done.Go(func() { k.sendCopies(c, list, orders) })
+}
+
+// isForeign reports whether, as far as this node knows, node is not the one to continue some of the partitions. The
+// caller holds mu.
+func (k *Keeper) isForeign(v *view, node ring.NodeID, list []int) bool {
+	return slices.ContainsFunc(list, func(p int) bool {
+		from, _ := v.Owner(p)
+		return from != node || k.parts[p].phase == owning
+	})
+}
+
+// sendCopies sends the copies here to the node that asked for them, and answers once it has them.
+func (k *Keeper) sendCopies(c *peer.Call, list []int, orders []order) {
+	k.reportDebtsFirst(c.From.Node, list)
+	var message []byte
+	send := func() error {
+		if len(message) == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
+		defer cancel()
+		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
+		message = message[:0]
+		return err
+	}
+	give := func(p int, at order) error {
+		s := section{p: p, order: at, flags: sectionCopy | sectionBegins}
+		add := func(records []counters.Record) (err error) {
+			for more := true; more && err == nil; more = len(records) > 0 {
+				if len(message) == 0 {
+					message = k.appendHeader(message, 0)
+				}
+				message, records = s.append(message, records, k.cfg.Now())
+				if len(message) >= messageSize {
+					err = send()
+				}
+			}
+			return err
+		}
+		if err := k.cfg.Table.Copy(p, add); err != nil {
+			return err
+		}
+		s.flags |= sectionEnds
+		return add(nil)
+	}
+	var err error
+	for i, p := range list {
+		if err = give(p, orders[i]); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = send()
+	}
+	if err != nil {
+		c.Fail(codeRefused, err.Error())
+		return
+	}
+	c.Reply(nil)
+}
+
+// incomingCopy is a copy that is arriving from a node. The counters here stay until it is complete.
+type incomingCopy struct {
+	section
+	records []counters.Record
+}
+
+// takeCopies takes the copies that this node has asked for.
+func (k *Keeper) takeCopies(c *peer.Call, d *wire.Decoder) {
+	now := k.cfg.Now()
+	for d.More() {
+		var s section
+		var records []counters.Record
+		decodeSection(d, now, func(head section) bool {
+			s = head
+			return phase(k.phases[s.p].Load()) == recovering
+		}, func(rec counters.Record) {
+			rec.Log = slices.Clone(rec.Log)
+			records = append(records, rec)
+		})
+		if !d.Failed() {
+			k.receiveCopy(c.From.Node, s, records)
+		}
+	}
+	answerCall(c, d, nil)
+}
+
+// receiveCopy takes one section of a copy and, with the last one, the whole copy.
+func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Record) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.parts[s.p].phase != recovering || !k.pending[pendingCall{from, MethodPull}] {
+		return
+	}
+	g := k.incoming[from]
+	if s.flags&sectionBegins != 0 {
+		g = &incomingCopy{section: section{p: s.p, order: s.order}}
+		k.incoming[from] = g
+	}
+	if g == nil || g.p != s.p || g.order != s.order {
+		return // its beginning is not here
+	}
+	g.records = append(g.records, records...)
+	if g.parts++; s.flags&sectionEnds == 0 {
+		return
+	}
+	delete(k.incoming, from)
+	if g.parts == s.parts {
+		k.adoptCopy(from, g)
+	}
+}
+
+// adoptCopy replaces the copy here with a newer one. Copies without a common lineage are merged: of each counter, the
+// more used one stays. The caller holds mu.
+func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
+	now := k.cfg.Now()
+	pt := &k.parts[g.p]
+	switch {
+	case pt.whole && g.after(pt.order):
+		k.cfg.Table.Drop(g.p)
+		for _, rec := range g.records {
+			k.cfg.Table.Put(now, rec)
+		}
+		k.debts.replace(g.p)
+		pt.order, pt.source = g.order, from
+	case !pt.whole || g.lineage != pt.lineage:
+		for _, rec := range g.records {
+			k.cfg.Table.Merge(now, rec)
+		}
+	}
+}
+
+// A node that was ended because it stopped applying the log is alive, and may hold counters that no other node has: it
+// kept pushing to the standbys it had when it last applied something. A new owner without a whole copy asks it. It need
+// not know that it was ended: it has had no authority since before that was agreed on, so its counters are final. The new
+// owner may be a new process that never saw the ring with the ended node, so it asks every such node that can be reached,
+// whatever it owned.
+
+// ended lists the nodes that were ended, have been in no ring since, and can be reached.
+func (k *Keeper) ended(v *view) (list []ring.NodeID) {
+	for id := range v.Generations {
+		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// pulling reports whether this node is asking node for copies.
+func (k *Keeper) pulling(node ring.NodeID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pending[pendingCall{node, MethodPull}]
+}
+
+// hasCounters reports whether this node has something of p: the token, or at least the beginning of a copy.
+func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
+
+// isComplete reports whether this node has all of p as of when it last took part in it.
+func (pt *partState) isComplete() bool {
+	return pt.whole || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
+}
+
+// finalCopies returns those of the partitions of which this node had something when it lost its authority. If it has
+// authority again, it has applied its end, and forgotten its counters. The caller holds mu.
+func (k *Keeper) finalCopies(list []int) []int {
+	if k.cfg.Authority() {
+		return nil
+	}
+	return slices.DeleteFunc(list, func(p int) bool { return !k.parts[p].hasCounters() })
+}

@@ -1,0 +1,122 @@
+package limiter
+
+import (
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// HistoryStep is the length of a step of the history. Steps are numbered from 1970 on by the wall clock, so that those of
+	// several nodes can be added up.
+	HistoryStep = 30 * time.Second
+	// HistorySteps bounds the steps that a node keeps: an hour, in 21 kB.
+	HistorySteps = 120
+)
+
+// StepCounts are the checks that a node decided within one step.
+type StepCounts struct {
+	Number int64 // the step began at this many HistorySteps after 1970
+	Checks Counts
+}
+
+// NodeHistory is what one node decided in each whole step of the last hour. Steps before the process began are missing, and
+// those in which the node was halted.
+type NodeHistory struct {
+	Node  ring.NodeID  // zero for a standalone node
+	Steps []StepCounts // in ascending order
+}
+
+// History is what the nodes decided within the last hour.
+type History struct {
+	Now   int64         // the step that this node is in, which is not over
+	Nodes []NodeHistory // this node first, then each other one that answered
+}
+
+// history keeps a node's own steps.
+type history struct {
+	mu     sync.Mutex // guards the fields below
+	now    int64      // the step under way; 0 before the first reading
+	before Counts     // what was decided before that step
+	steps  [HistorySteps]StepCounts
+}
+
+// step is the number of the step that the wall clock is in.
+func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(HistoryStep) }
+
+// Remember notes what was decided in a step, once it is over. Call it each second.
+func (l *Limiter) Remember() {
+	b, now := l.inForce.Load(), l.step()
+	if b == nil {
+		return
+	}
+	if l.history.turn(now, b.checks) {
+		l.top.turn()
+	}
+}
+
+// turn ends the steps before now, and reports whether there was one.
+func (h *history) turn(now int64, read func() Counts) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.now == 0 {
+		h.now = now // all counts of this process are of this step
+	}
+	if now <= h.now {
+		return false
+	}
+	checks := read()
+	if now == h.now+1 { // else nobody knows which step has what
+		step := StepCounts{Number: h.now, Checks: checks}
+		step.Checks.subtract(&h.before)
+		h.steps[h.now%HistorySteps] = step
+	}
+	h.now, h.before = now, checks
+	return true
+}
+
+// list returns the steps of the hour before now.
+func (h *history) list(now int64) (steps []StepCounts) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for n := max(now-HistorySteps, 1); n < now; n++ {
+		if s := &h.steps[n%HistorySteps]; s.Number == n {
+			steps = append(steps, *s)
+		}
+	}
+	return steps
+}
+
+// History returns what this node decided in the last hour, and the same of every other node that answers within half a second.
+// The caller must not change the result.
+func (l *Limiter) History() History {
+	return History{Now: l.step(), Nodes: l.histories.ask(func() []NodeHistory {
+		all := []NodeHistory{l.historyHere()}
+		if l.member != nil {
+			gatherFrom(l.member, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
+				h.Node = from
+				all = append(all, *h)
+			})
+		}
+		return all
+	})}
+}
+
+func (l *Limiter) historyHere() NodeHistory {
+	h := NodeHistory{Steps: l.history.list(l.step())}
+	if l.member != nil {
+		h.Node = l.member.Self
+	}
+	return h
+}
+
+// Code implements wire.Message.
+func (h *NodeHistory) Code(c *wire.Coder) {
+	const maxNumber = 1 << 40
+	wire.List(c, &h.Steps, HistorySteps, 1+counts, func(s *StepCounts) {
+		wire.Number(c, &s.Number, maxNumber)
+		s.Checks.code(c)
+	})
+}
