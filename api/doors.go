@@ -55,13 +55,6 @@ func (d *Doors) Ready() {
 	d.advance(condition{state: stateReady})
 }
 
-// Permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
-// required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
-// the tokens are the same, the result cached in known is not looked up again; nil known: no cache.
-func (d *Doors) Permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
-	return d.tokens.permit(authorization, lines, need, known)
-}
-
 // Close stops following the tokens file. The doors must be closed.
 func (d *Doors) Close() { d.tokens.close() }
 

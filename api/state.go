@@ -88,10 +88,18 @@ func (r *Readiness) draining() chan struct{} {
 	return r.drain
 }
 
+// Starting returns why the node does not decide checks yet; empty if it does.
+func (r *Readiness) Starting() string {
+	if c := r.load(); c.state == stateStarting {
+		return c.reason
+	}
+	return ""
+}
+
 // Checks returns the error to answer checks with, nil if they are decided.
 func (r *Readiness) Checks() *Error {
-	if c := r.load(); c.state == stateStarting {
-		return &Error{Code: NotReady, Detail: "not ready: " + c.reason}
+	if why := r.Starting(); why != "" {
+		return &Error{Code: NotReady, Detail: "not ready: " + why}
 	}
 	return nil
 }

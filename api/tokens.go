@@ -195,14 +195,14 @@ type KnownToken struct {
 	what *Token
 }
 
-// permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
+// Permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
 // required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
-// the set is the same, the result cached in known is not looked up again; nil known: no cache.
-func (t *tokens) permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
-	if t == nil || need&Anyone != 0 {
+// the tokens are the same, the result cached in known is not looked up again; nil known: no cache.
+func (d *Doors) Permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
+	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
 	}
-	set := t.set.Load()
+	set := d.tokens.set.Load()
 	if set == nil {
 		return nil, nil
 	}

@@ -10,10 +10,10 @@ import (
 type (
 	ActivityReport = activityReport
 	CheckCounts    = checkCounts
-	NodeActivity   = nodeActivity
-	RuleActivity   = ruleActivity
 	HistoryReport  = historyReport
+	NodeActivity   = nodeActivity
 	NodeSteps      = nodeSteps
+	RuleActivity   = ruleActivity
 	StepReport     = stepReport
 )
 
@@ -47,4 +47,9 @@ func (s *Server) Routes() map[string]api.Scope {
 		all[e.route] = e.need
 	}
 	return all
+}
+
+// NewNodeSteps returns a node's part of a history.
+func NewNodeSteps(name, id string, answered bool, steps int) NodeSteps {
+	return NodeSteps{nodePart{name, id, answered}, steps}
 }

@@ -43,9 +43,9 @@ func TestHistoryOfSeveral(t *testing.T) {
 	}
 	want := admin.HistoryReport{
 		Node: "n1", StepMS: 30_000, EndMS: now * 30_000,
-		Nodes: []admin.NodeSteps{admin.StepsOf("n1", id(1), true, 3), admin.StepsOf("n2", id(2), true, 3), admin.StepsOf("n3", id(3), false, 0)},
+		Nodes: []admin.NodeSteps{admin.NewNodeSteps("n1", id(1).String(), true, 3), admin.NewNodeSteps("n2", id(2).String(), true, 3), admin.NewNodeSteps("n3", id(3).String(), false, 0)},
 		Steps: []admin.StepReport{
-			{(now - 3) * 30_000, 1, admin.CheckCounts{"allowed": {"lease": 1}}}, {(now - 1) * 30_000, 2, admin.CheckCounts{"allowed": {"lease": 32}}},
+			{AtMS: (now - 3) * 30_000, Nodes: 1, Checks: admin.CheckCounts{"allowed": {"lease": 1}}}, {AtMS: (now - 1) * 30_000, Nodes: 2, Checks: admin.CheckCounts{"allowed": {"lease": 32}}},
 		},
 	}
 	if !reflect.DeepEqual(have, want) {
@@ -57,7 +57,7 @@ func TestHistoryOfSeveral(t *testing.T) {
 func TestStartingIsTold(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Starting = true })
-	n.Doors.Explain("waiting for n2")
+	n.Explain("waiting for n2")
 	if _, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/cluster"}); !strings.Contains(body, `"starting":"waiting for n2"`) {
 		t.Errorf("have %s", body)
 	}

@@ -157,8 +157,8 @@ func (s *waiting) count() int {
 	return s.taken
 }
 
-// watch ends all waits when the node drains, and looks for callers that hung up, until close. A caller that closed only its sending side gets its answer early,
-// and the answer says so.
+// watch ends all waits when the node drains, and looks for callers that hung up, until close. A caller that closed only
+// its sending side gets its answer early, and the answer says so.
 func (s *waiting) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
