@@ -104,14 +104,6 @@ func (r *Readiness) Checks() *Error {
 	return nil
 }
 
-// Starting returns why the node does not decide checks yet; empty if it does.
-func (r *Readiness) Starting() string {
-	if c := r.load(); c.state == stateStarting {
-		return c.reason
-	}
-	return ""
-}
-
 // Leaving reports whether connections must be closed after the next answer.
 func (r *Readiness) Leaving() bool {
 	c := r.load()

@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/ring"
 )
 
 type (
@@ -28,11 +27,6 @@ var (
 	Cell     = cell
 	NewPages = newPages
 )
-
-// StepsOf returns a node's part of a history.
-func StepsOf(name string, id ring.NodeID, answered bool, steps int) NodeSteps {
-	return nodeSteps{nodePart{name, id.String(), answered}, steps}
-}
 
 // Refuse returns why r is not answered.
 func (p *pages) Refuse(r *http.Request) *api.Error { return p.refuse(r) }
