@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -202,15 +203,8 @@ func checkTokenName(name string) error {
 // follow checks the file for changes until close.
 func (t *tokens) follow() {
 	defer close(t.done)
-	tick := time.NewTicker(tokensInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-t.stop:
-			return
-		case <-tick.C:
-			t.files.Look()
-		}
+	for range tick.Every(t.stop, tokensInterval) {
+		t.files.Look()
 	}
 }
 

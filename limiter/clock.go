@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/tick"
 )
 
 const (
@@ -69,14 +70,7 @@ func (c *Clock) Close() error {
 }
 
 func (c *Clock) run() {
-	tick := time.NewTicker(clockInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-c.stop:
-			return
-		case <-tick.C:
-		}
+	for range tick.Every(c.stop, clockInterval) {
 		now := time.Now() // one reading of both clocks
 		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.ahead)
 	}

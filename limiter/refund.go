@@ -107,7 +107,7 @@ func (l *Limiter) refund(list []refund) {
 	if len(frozen) == 0 {
 		return
 	}
-	m.spawn(func() {
+	waits := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
 		defer cancel()
 		for i := range frozen {
@@ -115,6 +115,11 @@ func (l *Limiter) refund(list []refund) {
 		}
 		l.refund(frozen)
 	})
+	for i := range frozen {
+		if !waits {
+			l.reservations.countLost(&frozen[i])
+		}
+	}
 }
 
 // credit puts g into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what

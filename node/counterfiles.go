@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/persist"
 )
 
@@ -142,14 +143,8 @@ func (n *Node) recallDebts() {
 
 // followDebts writes the debts as they change.
 func (n *Node) followDebts() {
-	tick := time.NewTicker(debtsInterval)
-	defer tick.Stop()
-	for failing := false; ; {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	failing := false
+	for range tick.Every(n.ctx.Done(), debtsInterval) {
 		err := n.writeDebts()
 		if err != nil && !failing {
 			n.log.Error("what owners are to be told is not written down", "error", err)

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -61,15 +62,8 @@ func (r *recent) since() map[string]int64 {
 
 // follow takes a reading each second until stop is closed.
 func (r *recent) follow(stop <-chan struct{}) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			r.note()
-			r.remember()
-		case <-stop:
-			return
-		}
+	for range tick.Every(stop, time.Second) {
+		r.note()
+		r.remember()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/tick"
 )
 
 // Each sweep drops expired counters from a small part of each table, so that a whole table takes under half a minute.
@@ -18,14 +19,7 @@ const (
 // sweep drops expired counters in the background.
 func (n *Node) sweep() {
 	dropped := int64(0) // log entries, since memory was last given back
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-n.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range tick.Every(n.ctx.Done(), sweepInterval) {
 		for _, table := range []*counters.Table{n.table, n.private} {
 			before := table.Stats().LogEntries
 			table.Sweep(n.clock.Now(), sweepPart)

@@ -1,6 +1,10 @@
 package peer
 
-import "time"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/internal/tick"
+)
 
 // looks is how many times silence is checked within Config.Silence.
 const looks = 10
@@ -9,15 +13,9 @@ const looks = 10
 // than one in time: the others may have been sending all along.
 func (p *Peers) watchAll() {
 	every := p.config.Silence / looks
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
 	var conns []*conn
-	for last := p.now(); ; {
-		select {
-		case <-p.ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	last := p.now()
+	for range tick.Every(p.ctx.Done(), every) {
 		now := p.now()
 		gap := min(time.Duration(now-last), every)
 		last = now

@@ -79,13 +79,14 @@ var mayImport = map[string][]string{
 	"internal/secret":   {"ring"},
 	"internal/testca":   {},
 	"internal/reload":   {},
+	"internal/tick":     {},
 	"internal/wire":     {},
 	"internal/yaml":     {},
 }
 
 // everywhere lists packages that know nothing of the product. All packages may import them except client, which other
 // projects import.
-var everywhere = []string{"internal/figures", "internal/reload", "internal/wire"}
+var everywhere = []string{"internal/figures", "internal/reload", "internal/tick", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
 var standardOnly = []string{"algorithms", "counters", "limiter", "client"}

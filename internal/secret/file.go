@@ -12,11 +12,11 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/internal/reload"
+	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -105,14 +105,7 @@ func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 // Follow checks the file once a second until ctx ends, and calls changed after new secrets have come into force. If the
 // file is unusable, the secrets in force stay.
 func (f *File) Follow(ctx context.Context, changed func()) {
-	tick := time.NewTicker(reload.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range tick.Every(ctx.Done(), reload.Interval) {
 		before := f.inForce.Load()
 		if f.files.Look(); f.inForce.Load() != before {
 			changed()

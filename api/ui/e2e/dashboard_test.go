@@ -76,11 +76,11 @@ func showsStarting(t *testing.T, s *site) {
 	s.until("the page asks for a token", formIsThere)
 	s.fill("#token-text", adminToken)
 	s.press("Enter")
-	s.until("it says that the node is starting", `/^n1 is starting and decides no checks yet: [^]*It has found no other node so far/.test(document.getElementById('notices').innerText)`)
+	s.until("it says that the node is starting", `/^n1 is starting and decides no checks yet: waiting for \S+, \S+ \(1 of 3 found\)[^]*It has found no other node so far/.test(document.getElementById('notices').innerText)`)
 	s.until("it is not called cut off", `!/cut.off/.test(document.body.innerText) && /view starting/.test(document.getElementById('facts').innerText)`)
 	s.until("the page is live", live)
 	s.cluster.start(1)
-	s.until("another node is found", `/Found so far: n2/.test(document.getElementById('notices').innerText) && /2 found so far/.test(document.getElementById('members-note').innerText)`)
+	s.until("another node is found", `/waiting for [^ ,]+ \(2 of 3 found\)[^]*Found so far: n2/.test(document.getElementById('notices').innerText) && /2 found so far/.test(document.getElementById('members-note').innerText)`)
 	s.inspect("starting")
 	s.cluster.start(2)
 	for i := range s.cluster.nodes {

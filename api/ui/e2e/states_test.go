@@ -149,6 +149,7 @@ func TestStates(t *testing.T) {
 
 	play.show(object{"view": "cut-off", "leader": "n2", "members": members(3, "n2", "n3")}, 3)
 	notice("that it may not decide", "n1 has no leave to decide as an owner, though it reaches the other nodes: n2, the leader, gives it none")
+	b.inspect("no-authority")
 	play.show(object{"view": "connected", "leader": "n2", "members": members(3, "n2", "n3")}, 3, "n3")
 	notice("whose figures are missing", "^The figures leave out n3, which did not answer in time.$")
 	note("checks-note", "^2 of 3 nodes, without n3$")
@@ -187,6 +188,7 @@ func TestStates(t *testing.T) {
 	release = play.holdBack()
 	b.eval(`window.green = 0; window.watch = setInterval(() => { if (document.body.classList.contains('stale') && document.getElementById('pulse').className.includes('good')) window.green++; }, 20)`)
 	b.until("a node that hangs is noticed", `document.body.classList.contains('stale')`)
+	b.inspect("hanging")
 	release()
 	b.until("it is live again", live)
 	if have := b.eval(`window.green`); have != 0.0 {

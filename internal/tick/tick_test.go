@@ -1,0 +1,29 @@
+package tick
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		began, n := time.Now(), 0
+		for range Every(stop, time.Second) {
+			if n++; time.Since(began) != time.Duration(n)*time.Second {
+				t.Errorf("tick %d came after %v", n, time.Since(began))
+			}
+			if n == 3 {
+				close(stop)
+			}
+		}
+		for range Every(nil, time.Second) {
+			n++
+			break
+		}
+		if n != 4 {
+			t.Errorf("have %d ticks, want 4", n)
+		}
+	})
+}
