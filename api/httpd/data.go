@@ -13,7 +13,7 @@ import (
 
 const maxBatchBody = 8 << 20 // bytes
 
-// dataPlane answers checks.
+// plane answers checks.
 type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
