@@ -21,7 +21,7 @@ type plane struct {
 	latency   latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
-	replies   sync.Pool // of *reply, with buffers of at most keptBuffer
+	replies   sync.Pool // of *reply, with buffers that api.Kept keeps
 }
 
 func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
