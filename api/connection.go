@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// If a connection is closed while its caller still sends, it is reset, and the caller loses the answer. So the
-	// connection lingers: further input is discarded, up to these bounds.
+	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
+	// input it discards meanwhile. Closed while its caller still sends, it would be reset, and the caller would lose the
+	// answer.
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
 	// acceptWait is how long to wait, at first, before accepting again when the process may open no more files.

@@ -52,7 +52,7 @@ func (h *honours) got() { h.reached, h.next, h.index = h.next, standing{}, 0 }
 // has applied, 0 if there is none. Only the governing loop calls it.
 //
 // It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
-// finds stays true under the next one: see [authority.Giver.Honoured].
+// finds stays true under the next one: see [authority.Giver.AppliedByAll].
 func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &c.honours
 	s := c.State()

@@ -132,8 +132,8 @@ func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	return nil
 }
 
-// Notes are stored as counters of this kind, but checks never ask them. Count is one more than the note's, since a counter
-// with Count 0 could be fresh.
+// noteKind is the kind of the counters that notes are stored as; checks never ask them. Count is one more than the note's,
+// since a counter with Count 0 could be fresh.
 const noteKind = algorithms.SlidingWindow
 
 // notes reads notes from the shard, which must be held. It reports whether the first one exists and has not expired.

@@ -269,7 +269,7 @@ func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
 	return true
 }
 
-// decideLog is decide for a log. The log is only changed in commit.
+// decideLog is decideOp for a log. The log is only changed in commit.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	op.at = place{index: -1, log: s.log(op.Key)}
 	if op.at.log != nil {
@@ -282,7 +282,7 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	}
 }
 
-// commit stores what decide found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
+// commit stores what decideOp found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
 func (t *Table) commit(now algorithms.Now, op *Op) {
 	if op.Cost == 0 || !op.Decision.Allowed {
 		return

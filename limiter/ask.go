@@ -53,7 +53,7 @@ const (
 	askAbandoned // the check was decided without the answer; what the answer took is given back
 )
 
-// wait reports whether the answer arrived by a.until. If not, it abandons a.
+// wait reports whether the answer arrived by a.deadline. If not, it abandons a.
 func (a *ask) wait() bool {
 	select {
 	case <-a.done:

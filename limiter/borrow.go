@@ -174,7 +174,7 @@ func (x *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
 
 // choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
 // having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
-// choose returns no debtor if there is no region to ask, if a loan to the counter is already under way, or if too many loans
+// choose returns no borrower if there is no region to ask, if a loan to the counter is already under way, or if too many loans
 // are.
 func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
@@ -228,7 +228,7 @@ func (x *loans) borrower(k counters.Key, window, steady int64) *borrower {
 	return c
 }
 
-// dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxDebtors. The caller
+// dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxBorrowers. The caller
 // holds mu.
 func (x *loans) dropOne() {
 	for k, c := range x.known {

@@ -50,7 +50,7 @@ type subject struct {
 	candidates
 	first, n int // its ops
 	way      way
-	to       ring.NodeID        // wayAsk, wayStandby
+	to       ring.NodeID        // wayAsk, wayAskStandby
 	absence  partitions.Absence // why the owner can't decide
 	retried  bool               // asked again, after the connection to a node broke
 	ask      *ask               // wayAsked

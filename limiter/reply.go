@@ -59,7 +59,7 @@ type reply struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
-	hint     ring.NodeID // with notMine or unreachable: the owner, zero if not known
+	hint     ring.NodeID // with notOwner or unreachable: the owner, zero if not known
 
 	// The rest is set only with decided.
 	standby     bool        // a standby decided

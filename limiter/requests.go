@@ -104,7 +104,7 @@ const (
 // requests records the requests with an id that this node decided. Answers that arrived with copies and hand-overs are left to
 // the nodes that decided them.
 type requests struct {
-	// mu guards kept and under.
+	// mu guards kept and deciding.
 	mu       sync.Mutex
 	kept     [requestKinds][]keptRequest    // in order of decision
 	deciding map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait

@@ -26,7 +26,7 @@ type Answerer interface {
 	Fail(code peer.Code, detail string)
 }
 
-// servedAsk is a question from another node, with buffers to answer it. Visits are pooled; questions that this node asks use
+// servedAsk is a question from another node, with buffers to answer it. They are pooled; questions that this node asks use
 // their buffers too.
 type servedAsk struct {
 	from     ring.NodeID

@@ -2,9 +2,9 @@
 //
 // [Leases] hold cost that owners have debited in advance for this node to spend, and refusals that owners made a moment ago.
 //
-// A [Ledger] is the owner's side: it keeps each grant, by subject, until the grant is given back, its holder reports it as
+// A [LeaseLedger] is the owner's side: it keeps each grant, by subject, until the grant is given back, its holder reports it as
 // spent, or it has certainly ended. The ledger does not touch the counters. The caller debits a grant before the ledger
-// records it ([Ledger.Grant]), so a grant is never more than a Take made early.
+// records it ([LeaseLedger.Grant]), so a grant is never more than a Take made early.
 //
 // Sizes ([Size]): below the threshold a grant is at most half of the headroom under it. A single busy node gets nearly all of
 // it, and N equally busy nodes get a fair part each. Above the threshold all grants of a subject together stay under
@@ -12,7 +12,7 @@
 // nothing is granted and each check asks the owner.
 //
 // A token bucket refills while its tokens are out. A return is accepted only as long as the bucket's level plus everything
-// that is out stays within the burst ([Ledger.Return]); otherwise tokens would pile up outside the bucket. So over any span D
+// that is out stays within the burst ([LeaseLedger.Return]); otherwise tokens would pile up outside the bucket. So over any span D
 // a bucket admits at most burst + rate × (D + TTL).
 //
 // [New] makes the counters of rules with `consistency: local`, and those of the fallback while the node is cut off. They are

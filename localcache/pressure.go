@@ -11,8 +11,8 @@ const (
 	// pressedBy is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
 	// before it asks again.
 	pressedBy = 8
-	// backOffParts bounds how long a pressed node waits: at most a holdParts-th of a lease's TTL, and of the time in which a
-	// bucket fills.
+	// backOffParts bounds how long a pressed node waits: at most a lease's TTL divided by backOffParts, and the time in which a
+	// bucket fills divided by it.
 	backOffParts = 4
 )
 
@@ -38,7 +38,7 @@ func (p *pressure) level(at, ttl time.Duration) float64 {
 func (p *pressure) on(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressedBy }
 
 // backOff returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
-// would ask for each unit separately, as soon as there is one. hold is no longer than it takes to refill what one question can
+// would ask for each unit separately, as soon as there is one. The wait is no longer than it takes to refill what one question can
 // bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
 // full meanwhile.
 func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {

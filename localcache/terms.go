@@ -60,7 +60,7 @@ func Leasable(l *algorithms.Limit, nodes int) bool {
 // IdleTotal returns how much of a limit all leases together may hold above Threshold.
 func (t Terms) IdleTotal(l *algorithms.Limit) int64 { return int64(t.Idle * float64(l.Capacity())) }
 
-// IdlePart returns one node's part of Together.
+// IdlePart returns one node's part of IdleTotal.
 func (t Terms) IdlePart(l *algorithms.Limit) int64 { return t.IdleTotal(l) / int64(max(1, t.Nodes)) }
 
 // None reports whether the subject takes no leases.

@@ -22,7 +22,7 @@ const (
 	commitBytes = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
 	keptBuffer  = 2 << 20 // bytes of buffer kept for reuse; enough for frames without large logs
 
-	// After each stretch of work longer than workBefore, the loop's checkpoints rest for restFactor times as long.
+	// restFactor is how many times as long the loop's checkpoints rest after each stretch of work longer than workBefore.
 	restFactor = 9
 	workBefore = 200 * time.Microsecond
 )

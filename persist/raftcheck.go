@@ -23,7 +23,7 @@ const (
 )
 
 var (
-	// Both buckets are raft-boltdb's.
+	// logsBucket and confBucket are raft-boltdb's.
 	logsBucket = []byte("logs")
 	confBucket = []byte("conf")
 

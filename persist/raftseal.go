@@ -11,9 +11,9 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Neither bbolt nor raft-boltdb checks what it reads. A flipped bit in an entry would make this node apply something
-// different from the others; one in the vote could let it vote twice. So every entry and every value is stored with a
-// checksum of sealSize bytes.
+// sealSize is the size of the checksum, in bytes, with which every entry and every value is stored. Neither bbolt nor
+// raft-boltdb checks what it reads. A flipped bit in an entry would make this node apply something different from the
+// others; one in the vote could let it vote twice.
 const sealSize = 4
 
 // errSeal: a stored entry or value is not what was written.

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A history is encoded as
+// historyFormat is the format of an encoded history:
 //
 //	byte 0    format, 3
 //	uvarint   number of versions

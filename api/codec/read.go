@@ -24,7 +24,7 @@ const (
 // defaultTTL is how long a reservation may stay unsettled, unless it says otherwise.
 const defaultTTL = time.Minute
 
-// verdictFalsePositive is the only verdict: the check should not have been refused.
+// FalsePositive is the only verdict: the check should not have been refused.
 const FalsePositive = "false-positive"
 
 // fields is a set of body fields: those given, or those allowed.

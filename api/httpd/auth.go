@@ -99,7 +99,7 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 	}
 }
 
-// bounded turns a header into a valid attribute: its first maxValue bytes, in UTF-8. A proxy could do nothing about an
+// bounded turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. A proxy could do nothing about an
 // error.
 func bounded(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]

@@ -13,7 +13,7 @@ import (
 
 const maxBatchBody = 8 << 20 // bytes
 
-// dataPlane answers checks.
+// plane answers checks.
 type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
@@ -21,7 +21,7 @@ type plane struct {
 	latency   latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
-	replies   sync.Pool // of *reply, with buffers of at most keptBuffer
+	replies   sync.Pool // of *reply, with buffers that api.Kept keeps
 }
 
 func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {

@@ -38,7 +38,7 @@ func (t *transport) over(c *api.Connection) *connection {
 	return &connection{Connection: c, transport: t}
 }
 
-// dataConn is a connection of the data plane.
+// connection is a connection of the data plane.
 type connection struct {
 	*api.Connection
 	transport *transport

@@ -13,10 +13,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A snapshot begins with a byte for its format, and, as in entries, the feature level needed to read it and the release
-// that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON; From; To; and the
-// documents of the versions that are held but not in force. From and To are empty before the first ring, and To is also
-// empty if it is the same as From. Then come the rules, and a CRC32C of everything before it, little endian.
+// snapshotFormat is the first byte of a snapshot. After it come, as in entries, the feature level needed to read it and the
+// release that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON; From; To;
+// and the documents of the versions that are held but not in force. From and To are empty before the first ring, and To is
+// also empty if it is the same as From. Then come the rules, and a CRC32C of everything before it, little endian.
 //
 // Every release writes the format, the level, the release and the sum in this way.
 const snapshotFormat = 4

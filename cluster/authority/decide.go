@@ -137,7 +137,7 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 
 // endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it can be
 // reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
-// vainPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
+// failingPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
 func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.without >= failingPatience
 	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
@@ -298,7 +298,7 @@ func (l *authorityLedger) observeRing(v *view) {
 	}
 }
 
-// ringEntry adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holeLife. It never
+// ringEntry adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holePatience. It never
 // drops a member: members go by leaving or by being ended.
 func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	s := v.state

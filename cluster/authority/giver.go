@@ -165,7 +165,7 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 
 // AppliedByAll reports whether every node that may have authority has applied the entry at index, which this node has
 // applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later one,
-// since a leader starts with the newest rules that it finds applied. Honoured waits as Answer does, because a deposed
+// since a leader starts with the newest rules that it finds applied. AppliedByAll waits as Answer does, because a deposed
 // leader's knowledge of the nodes proves nothing.
 func (g *Giver) AppliedByAll(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {

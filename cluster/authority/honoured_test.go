@@ -61,7 +61,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.ledger.floor = index // as Giver.learn does
+	d.ledger.floor = index // as Giver.handleOutcome does
 	begun := d.now
 	if r := d.ask(old); r.Granted || r.Why != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)

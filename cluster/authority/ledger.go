@@ -19,7 +19,7 @@ const (
 	firstRing = 3 * time.Second
 	// holePatience is how long a ring with a hole, left by a node that was taken out, stays before it is rebuilt.
 	holePatience = 5 * time.Second
-	// failingPatience is how long a node must ask without success before it is ended. vainPause is the minimum time until
+	// failingPatience is how long a node must ask without success before it is ended. failingPause is the minimum time until
 	// the next one is.
 	failingPatience = 5 * time.Second
 	failingPause    = 10 * time.Second

@@ -21,7 +21,7 @@ type News interface {
 	Hear([]byte) error
 }
 
-// The state that goes along with a list of members:
+// stateFormat is the first byte of the state that goes along with a list of members:
 //
 //	format 3 | number of departures, a byte | ID 16, boot 8 | … | news
 const stateFormat = 3 // 1 and 2 belong to versions that encoded departures differently

@@ -20,7 +20,7 @@ var (
 	ErrBusy = errors.New("too many confirmations are waiting")
 )
 
-// maxConfirms bounds the waiting confirmations; maxBackups bounds those for debts.
+// maxConfirms bounds the waiting confirmations.
 const maxConfirms = 4096
 
 // confirmation waits until all followers of a partition have the changes made before it.

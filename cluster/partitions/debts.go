@@ -251,9 +251,9 @@ func (l *debtLedger) prune(now algorithms.Now) {
 	}
 }
 
-// Debts on disk are a format byte, the wall clock in nanoseconds as a varint, and the number of debts as a uvarint. Then
-// each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message. Then the seals, as in a
-// message.
+// debtsFormat is the first byte of debts on disk. The wall clock in nanoseconds as a varint and the number of debts as a
+// uvarint follow. Then each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message. Then
+// the seals, as in a message.
 const debtsFormat = 3 // 1 and 2 belong to versions that encoded limits differently
 
 func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {

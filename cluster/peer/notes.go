@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// At most mostNotes notes are logged and remembered within notesTime; then all are forgotten. A stranger can make up
-	// reasons without end, and must not fill the disk with them.
+	// mostNotes bounds the notes that are logged and remembered within notesTime; then all are forgotten. A stranger can
+	// make up reasons without end, and must not fill the disk with them.
 	mostNotes = 256
 	notesTime = time.Minute
 )

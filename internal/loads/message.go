@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// A message is a format byte and reports:
+// messageFormat is the first byte of a message. Reports follow it:
 //
 //	number uvarint | node 16 | load 8 | left, in ms, uvarint | length of the name, a byte | name
 //

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// The rules that nodes are started with. Each has an attribute of its own, so that a check is decided by one of them.
+// benchRules are the rules that nodes are started with. Each has an attribute of its own, so that a check is decided by one of
+// them.
 //
 // Those that nothing is refused by are buckets that are never empty and, since they refill slowly, never full either:
 // every check changes a counter that is worth keeping, as it is in real use.

@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// gone is after how long nothing of a region that is closed is under way any more.
+// goneAfter is how long after a region was closed nothing of it is under way any more.
 const goneAfter = 5 * time.Second
 
 // strikeSet opens a region that was closed, which then joins, or closes one and removes it for good.

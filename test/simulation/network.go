@@ -19,7 +19,7 @@ const (
 	again = 40 * time.Millisecond
 	// forever is the end of a fault that is not over.
 	forever = time.Duration(1<<63 - 1)
-	// hashed apart: what a fault's noticing and what its end take.
+	// saltNotice and saltRejoin hash apart what a fault's noticing and what its end take.
 	saltNotice, saltRejoin = 1, 2
 )
 
