@@ -135,7 +135,9 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 			}
 			time.Sleep(time.Second) // it still answers
 			v.aside()
-			if err := v.node.handLast(ctx); err != nil {
+			last, cancelLast := context.WithTimeout(t.Context(), leaveBound)
+			defer cancelLast()
+			if err := v.node.handLast(last); err != nil {
 				t.Error(err)
 			}
 			v.down(false)
