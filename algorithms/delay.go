@@ -6,7 +6,7 @@ import (
 )
 
 // A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at
-// which it fits behind everything taken before, and the check is told to wait until then. At the times when they proceed,
+// which it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
 // the checks are what the algorithm alone would admit.
 //
 //   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs nothing

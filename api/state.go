@@ -27,15 +27,15 @@ type condition struct {
 	since  time.Time // start of stateDraining
 }
 
-// Readiness is the stage of a node's life, as probes and callers are told. A stage never goes back.
+// Readiness is the stage of a node's life. Probes and callers see it. A node never goes back to an earlier stage.
 type Readiness struct {
 	at atomic.Pointer[condition]
 	// condition returns why a node that has been ready is currently not; nil: it always is. It keeps load balancers away;
 	// checks are decided all the same.
 	condition func() error
 
-	mu    sync.Mutex    // guards drain
-	drain chan struct{} // closed when the node begins to drain; nil: neither asked for nor closed yet
+	drain chan struct{} // closed when the node begins to drain
+	once  sync.Once     // closes drain
 }
 
 func (r *Readiness) load() condition {
@@ -66,27 +66,11 @@ func (r *Readiness) Explain(reason string) {
 // Drain makes readiness probes get Draining; checks are still decided.
 func (r *Readiness) Drain() {
 	r.advance(condition{state: stateDraining, since: time.Now()})
-	drain := r.draining()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	select {
-	case <-drain:
-	default:
-		close(drain)
-	}
+	r.once.Do(func() { close(r.drain) })
 }
 
 // Draining returns a channel that is closed when the node begins to drain.
-func (r *Readiness) Draining() <-chan struct{} { return r.draining() }
-
-func (r *Readiness) draining() chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.drain == nil {
-		r.drain = make(chan struct{})
-	}
-	return r.drain
-}
+func (r *Readiness) Draining() <-chan struct{} { return r.drain }
 
 // Starting returns why the node does not decide checks yet; empty if it does.
 func (r *Readiness) Starting() string {

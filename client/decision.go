@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// DecidedBy says how a decision was made.
+// DecidedBy is the way in which a node decided a check.
 type DecidedBy string
 
 // The ways to decide, as a node names them, and ByError, which is the client's.

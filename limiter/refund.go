@@ -107,18 +107,18 @@ func (l *Limiter) refund(list []refund) {
 	if len(frozen) == 0 {
 		return
 	}
-	waits := m.spawn(func() {
+	if m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
 		defer cancel()
 		for i := range frozen {
 			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))
 		}
 		l.refund(frozen)
-	})
+	}) {
+		return
+	}
 	for i := range frozen {
-		if !waits {
-			l.reservations.countLost(&frozen[i])
-		}
+		l.reservations.countLost(&frozen[i])
 	}
 }
 

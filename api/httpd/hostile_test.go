@@ -25,7 +25,7 @@ var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: tru
 // hostileRequests is the number of requests that TestHostile sends; `make hostile` sends a million.
 var hostileRequests = flag.Int("hostile", 0, "requests that TestHostile sends; 0: 4,000, or 2,000 in short runs")
 
-// hostile makes bytes to send, and says how many answers to expect at most.
+// hostile makes bytes to send. For each piece it returns the most answers that a node may give.
 type hostile struct {
 	r *rand.Rand
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// transport says how connections of the data plane are read and written.
+// transport holds what all connections of the data plane share.
 type transport struct {
 	began time.Time
 	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.

@@ -221,7 +221,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	}
 }
 
-// An HTTP/1.0 client is told that its connection stays open, or finds it closed.
+// The answer to an HTTP/1.0 client says that the connection stays open; if it does not say so, the node closes it.
 func TestWaitOverHTTP10(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)

@@ -104,7 +104,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	if err != nil {
 		if err.Error() != o.failure {
 			o.failure = err.Error()
-			p.log.Error("the WAN pool can't be entered, retrying", "error", err)
+			p.log.Error("the port between regions (--wan-port) can't be opened, retrying", "port", c.Port, "error", err)
 		}
 		return
 	}

@@ -70,7 +70,7 @@ func TestThePortIsTaken(t *testing.T) {
 		n := w.start(0, 2)
 		n.setEntry(true)
 		time.Sleep(time.Minute)
-		if have := n.log.count("can't be entered"); have != 1 {
+		if have := n.log.count("--wan-port) can't be opened"); have != 1 {
 			t.Errorf("said %d times:\n%s", have, n.log)
 		}
 		if _, err := n.call(1, "passed on", time.Second); err != nil {
