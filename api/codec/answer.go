@@ -22,7 +22,7 @@ const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#q
 func (r *Reply) Conclude(a *limiter.Answer, q *Request, refused int, bare bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
-	case !a.Allowed:
+	case !a.Allowed && !a.Counted:
 		r.Status, r.ContentType = refused, TypeProblem
 		r.retryAfter(a)
 	case bare:
@@ -37,7 +37,7 @@ func (r *Reply) Conclude(a *limiter.Answer, q *Request, refused int, bare bool, 
 // appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
 func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	b = append(b, '{')
-	if !a.Allowed {
+	if !a.Allowed && !a.Counted {
 		r.spare = a.AppendReason(r.spare[:0])
 		b = append(b, quotaExceeded...)
 		b = strconv.AppendInt(b, int64(r.Status), 10)
