@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the follower tells
+// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the state feed tells
 // others and compiles rules.
 //
 // A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more and

@@ -75,9 +75,9 @@ var (
 // Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory because no
 // majority can be reached; otherwise the reason.
 func (c *Cluster) Ready() error {
-	c.follow.mu.Lock()
-	s := c.follow.told
-	c.follow.mu.Unlock()
+	c.feed.mu.Lock()
+	s := c.feed.told
+	c.feed.mu.Unlock()
 	switch {
 	case c.memory.relied.Load():
 		return nil

@@ -28,10 +28,10 @@ type tallies struct {
 }
 
 // answered counts a question whose answer took d.
-func (f *tallies) answered(d time.Duration) {
+func (t *tallies) answered(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
-	f.seconds[i].Add(1)
-	f.sum.Add(int64(d))
+	t.seconds[i].Add(1)
+	t.sum.Add(int64(d))
 }
 
 // DecisionNames are the names of the decisions, indexed by their constants.

@@ -249,7 +249,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		dial := w.dialer()
 		refused := 0
-		for i := range mostFar + 5 {
+		for i := range maxFar + 5 {
 			synctest.Wait() // until it is handed over: the number of half-open ones is bounded
 			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
 				refused++

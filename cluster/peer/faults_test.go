@@ -72,7 +72,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
-		if lasted > longestSilence {
+		if lasted > maxSilence {
 			within = lastPause + 100*time.Millisecond // it was closed, and either end may have begun to wait for its next dial
 		}
 		inBubble(t, func(t *testing.T, w *world) {

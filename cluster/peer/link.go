@@ -57,7 +57,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 		if !connected {
-			l.lose(nil)
+			l.abandonDirect(nil)
 		}
 		switch {
 		case connected:

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// mostRelayed bounds the tunnels that a node carries for others.
-	mostRelayed = 256
+	// maxRelayed bounds the tunnels that a node carries for others.
+	maxRelayed = 256
 	// relayBuffer is how many bytes of a tunnel a relay buffers in each direction, in addition to the kernel.
 	relayBuffer = 32 << 10
 	// relayIdle is how long a tunnel may be idle before it is closed.
@@ -95,7 +95,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	}
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	if p.relays.Add(1) <= mostRelayed {
+	if p.relays.Add(1) <= maxRelayed {
 		var raw net.Conn
 		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
 			err = p.remember(raw, s)
