@@ -275,7 +275,7 @@ func (c *Cluster) close() error {
 		errs = append(errs, g.Close())
 	}
 	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
-		errs = append(errs, errors.New("close the cluster's part here: something still waits for the store"))
+		errs = append(errs, errors.New("close this node's part of the cluster: something still waits for the store"))
 	}
 	return errors.Join(errs...)
 }

@@ -105,7 +105,7 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	case reply.Differs:
 		c.stopDiverged(r)
 	case reply.Removed && !c.removed.Swap(true):
-		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
+		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer decides as an owner; stop it")
 	}
 	c.withoutAuthority.Store(&reply.Failing)
 	return reply, nil

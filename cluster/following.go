@@ -83,7 +83,7 @@ func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
 	case followState:
 		return true, g.adoptRules(ctx, b)
 	case followOther:
-		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, g.cfg.Primary, b)
+		return false, fmt.Errorf("%w: region %q takes %.64q for the primary", ErrNoPrimary, g.cfg.Primary, b)
 	}
 	return false, errBadCall
 }

@@ -49,7 +49,7 @@ func (c *core) empty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
-		return false, fmt.Errorf("look whether Raft's store is empty: %w", err)
+		return false, fmt.Errorf("check whether Raft's store is empty: %w", err)
 	}
 	return !has, nil
 }
@@ -73,7 +73,7 @@ func (f *founder) clearHalfFounded() error {
 		return err
 	}
 	if err := s.Stable().SetUint64([]byte(raftTerm), 0); err != nil {
-		return fmt.Errorf("take back a half founding: %w", err)
+		return fmt.Errorf("undo an unfinished founding: %w", err)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 	if err := f.raft.Load().BootstrapCluster(conf).Error(); err != nil {
 		return errors.Join(fmt.Errorf("found a cluster: %w", err), f.clearHalfFounded())
 	}
-	f.cfg.Logger.Info("a cluster is founded here", "nodes", len(set))
+	f.cfg.Logger.Info("this node has founded a cluster", "nodes", len(set))
 	return nil
 }
 
@@ -111,7 +111,7 @@ func (f *founder) foundCluster() {
 		empty, err := f.empty()
 		switch {
 		case err != nil:
-			f.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
+			f.cfg.Logger.Warn("founding a cluster failed, retrying", "error", err)
 			return false
 		case !empty:
 			f.tellGossip()
@@ -166,7 +166,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 		return f.askPromises(next)
 	}
 	if out.cluster {
-		return false, errors.New("there is one: its leader will add this node")
+		return false, errors.New("there is a cluster already: its leader will add this node")
 	}
 	if tooMany != nil {
 		return false, tooMany
@@ -192,9 +192,9 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 	case expect == 0 && who != "":
 		return fmt.Errorf("waiting for %s, to join its cluster", who)
 	case expect == 0:
-		return errors.New("waiting for the nodes of --join to found one; if this is one of its first nodes, start it with --bootstrap-expect")
+		return errors.New("waiting for the nodes of --join to found a cluster; if this is one of its first nodes, start it with --bootstrap-expect")
 	case found >= expect:
-		return fmt.Errorf("waiting for another node to found it (%d of %d found)", found, expect)
+		return fmt.Errorf("waiting for another node to found the cluster (%d of %d found)", found, expect)
 	}
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
@@ -253,7 +253,7 @@ func (f *founder) checkPromise(p promise) error {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
 	if stands {
-		return fmt.Errorf("node %s founds it, with this node's promise", p.Proposer)
+		return fmt.Errorf("node %s is founding a cluster, with this node's promise", p.Proposer)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -292,10 +292,10 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := f.promise; !now.stands(self, p.Attempt) {
-		return true, errors.New("this node has given its attempt up meanwhile")
+		return true, errors.New("this node has given up its attempt meanwhile")
 	}
 	if lookOut(self, f.cfg.Expect, f.gossip.Load().Members()).cluster {
-		return false, errors.New("there is one by now")
+		return false, errors.New("there is a cluster by now")
 	}
 	if err := f.tooMany(); err != nil {
 		return false, err

@@ -34,7 +34,7 @@ type machine struct {
 }
 
 // ErrStuck means that this node applies nothing more. An error that wraps it is a [*Stuck].
-var ErrStuck = errors.New("this node applies nothing more that the cluster agrees on")
+var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
 
 // Stuck says why a node applies nothing more.
 type Stuck struct {

@@ -71,7 +71,7 @@ func (g *governor) governs() error {
 	case !g.leads():
 		return fmt.Errorf("%w here", ErrNoLeader)
 	case g.secondary():
-		return fmt.Errorf("%w: region %q takes %q for it", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
+		return fmt.Errorf("%w: region %q takes %q for the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
 	case g.State().Regions.Primary != g.cfg.Self.Region:
 		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, g.cfg.Self.Region)
 	}

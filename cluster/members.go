@@ -56,7 +56,7 @@ func (rc *reconciler) reconcileMembers() {
 				break
 			}
 			if err := rc.carryOut(next, index); err != nil {
-				rc.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.ID, "error", err)
+				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
 				r := records[next.node.ID]
 				r.refused = time.Now()
 				records[next.node.ID] = r
@@ -120,7 +120,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 				return err
 			}
 		}
-		log.Info("a node has another address", "before", ch.node.at)
+		log.Info("a node has a new address", "before", ch.node.at)
 		if ch.node.Voter {
 			return rc.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
@@ -129,7 +129,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		log.Info("a node becomes a voter")
 		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
 	case demoteNode:
-		log.Info("a node is no voter any more")
+		log.Info("a node is no longer a voter")
 		return rc.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
 		log.Info("a node is removed")

@@ -28,7 +28,7 @@ const (
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	switch {
 	case l.member == nil:
-		to.Fail(CodeMessage, "this node is in no cluster")
+		to.Fail(CodeMessage, "this node is not in a cluster")
 	case method == MethodLend:
 		l.member.loans.serve(body, false, to)
 	case method == MethodShare:

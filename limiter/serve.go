@@ -67,7 +67,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	m := l.member
 	if m == nil {
-		to.Fail(CodeMessage, "this node is in no cluster")
+		to.Fail(CodeMessage, "this node is not in a cluster")
 		return
 	}
 	switch method {

@@ -68,7 +68,7 @@ func (c *CountersConfig) Validate() error {
 	case c.Dir == "":
 		return errors.New("persist: Dir is empty")
 	case c.File == "" || c.File != filepath.Base(c.File):
-		return fmt.Errorf("persist: File is %q, no name", c.File)
+		return fmt.Errorf("persist: File is %q, not a file name", c.File)
 	case c.Source == nil:
 		return errors.New("persist: Source is nil")
 	case c.Now == nil:

@@ -38,7 +38,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
-		s.plane.Logger.Error("the connection of a check with wait is not known")
+		s.plane.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
 		s.plane.Budget.Give(w.charged)
 		s.waiting.leave()
 		_ = c.Close()

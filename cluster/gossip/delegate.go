@@ -18,8 +18,8 @@ import (
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
-	ErrSameRegion   = errors.New("two clusters are called by the name of one region: one of them needs another --region")
-	ErrSameCluster  = errors.New("a part of this cluster is called by the name of another region: a copied data directory, or a --region that was changed")
+	ErrSameRegion   = errors.New("two clusters use the name of one region: one of them needs another --region")
+	ErrSameCluster  = errors.New("a part of this cluster uses the name of another region: a data directory was copied, or a --region changed")
 	ErrTooMany      = errors.New("there are too many members")
 )
 
@@ -35,12 +35,12 @@ type events struct{ *Gossip }
 func member(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
-		return Member{}, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the name is not a node ID", ErrMetadata)
 	}
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	ip = ip.Unmap()
 	if !ok || !(ip.IsGlobalUnicast() || ip.IsLoopback() || ip.IsLinkLocalUnicast()) || n.Port == 0 {
-		return Member{}, fmt.Errorf("%w: the address is no IP of a node, or has no port", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the address is not a node's IP, or has no port", ErrMetadata)
 	}
 	m, err := parseMetadata(n.Meta)
 	if err != nil {

@@ -43,7 +43,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 		departures = append(departures, departure{id: ring.DecodeNodeID(d), boot: d.BigUint64()})
 	}
 	if d.Failed() || len(departures) > maxDepartures {
-		return nil, nil, fmt.Errorf("%w: %d bytes are no state", ErrMetadata, len(b))
+		return nil, nil, fmt.Errorf("%w: %d bytes are not a node's state", ErrMetadata, len(b))
 	}
 	return departures, d.Rest(), nil
 }

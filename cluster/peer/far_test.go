@@ -80,12 +80,12 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true, want: "connects as if it were in another"},
 		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true, want: "two clusters are called region"},
 		{name: "near to the own region by name", to: inRegion("eu", 2, &far), want: "belongs to cluster"},
-		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "takes part in nothing between regions"},
+		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "takes no connections from other regions"},
 		{name: "near to one that knows of no regions", to: withCluster(1)},
 		{name: "far to one that takes none", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = nil
-		}, far: true, want: "takes part in nothing"},
+		}, far: true, want: "takes no connections from other regions"},
 		{name: "far to one that refuses", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = func(remote Identity) error { return fmt.Errorf("not %q", remote.Region) }

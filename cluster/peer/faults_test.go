@@ -207,7 +207,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 		if a.Reachable(wanted) {
 			t.Error("another node is taken for the one that is known")
 		}
-		if have := a.log.count("is there, not"); have != 1 {
+		if have := a.log.count("is at that address, not"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, a.log)
 		}
 	})

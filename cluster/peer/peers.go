@@ -39,7 +39,7 @@ type Config struct {
 // validate checks c and fills in defaults.
 func (c *Config) validate() error {
 	if c.Self == nil || c.Listen == nil || c.Dial == nil {
-		return errors.New("Self, Listen or Dial is missing")
+		return errors.New("peer: Self, Listen or Dial is nil")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
@@ -57,7 +57,7 @@ func (c *Config) validate() error {
 		c.Silence = defaultSilence
 	}
 	if c.Silence < 10*time.Millisecond {
-		return errors.New("a silence must be at least 10 ms")
+		return errors.New("peer: Silence must be at least 10 ms")
 	}
 	return nil
 }

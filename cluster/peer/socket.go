@@ -102,7 +102,7 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 	return nil
 }
 
-var errManyAccepted = fmt.Errorf("there are too many, %d", maxAccepted)
+var errManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
 
 // countFar marks an accepted socket as coming from another region, and returns false if that would be one too many.
 func (p *Peers) countFar(s *socket) bool {

@@ -32,7 +32,7 @@ const (
 
 var (
 	errNoTunnel   = errors.New("the relay does not reach it, or is busy")
-	errTunnelOver = errors.New("a tunnel does not go through a tunnel")
+	errTunnelOver = errors.New("a tunnel can't go through another tunnel")
 )
 
 // dialVia connects to target's node by a tunnel through relay. The handshake is end to end: the relay sees only bytes.

@@ -42,10 +42,10 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.Peers == nil {
-		return errors.New("no Peers")
+		return errors.New("regions: Peers is nil")
 	}
 	if c.Self.Region == "" {
-		return errors.New("no region")
+		return errors.New("regions: Self.Region is empty")
 	}
 	return c.gossip(0, 0, nil).Validate()
 }

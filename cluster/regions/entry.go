@@ -116,12 +116,12 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 
 // exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
 func (p *Pool) exit() {
-	p.log.Debug("this node is no entry node of its region any more", "region", p.config.Self.Region)
+	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
 	if err := p.pool.gossip.Leave(ctx); err != nil && p.ctx.Err() == nil {
-		p.log.Warn("other regions were not told that this node is no entry node any more", "error", err)
+		p.log.Warn("other regions were not told that this node is no longer an entry node", "error", err)
 	}
 	p.quit()
 }

@@ -77,7 +77,7 @@ type passed struct {
 // pass has an entry node of this region pass the call on.
 func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
-		done(nil, fmt.Errorf("%w: %q is no other region", ErrAway, region))
+		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
 	}
 	relays := p.relays(v, region)

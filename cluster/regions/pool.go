@@ -21,9 +21,9 @@ var (
 	// ErrClosed reports that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
-	errNoEntry   = errors.New("this node is no entry node of its region now")
-	errTwoCalled = errors.New("another cluster is called by the name of that region: one of the two needs another --region")
-	errOurs      = errors.New("it has this node's cluster, and goes by the name of another region: a copied data directory, or a --region that was changed")
+	errNoEntry   = errors.New("this node is not an entry node of its region now")
+	errTwoCalled = errors.New("another cluster uses the name of that region: one of the two needs another --region")
+	errOurs      = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
 	errTooMany   = errors.New("there are too many regions")
 	errMoved     = errors.New("it is known in another region")
 )
