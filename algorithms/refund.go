@@ -23,12 +23,12 @@ func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost in
 
 // Refund puts back part of a cost that is still in the log. It removes the oldest hits first. They leave the window before
 // those taken with the cost, so the log never forgets early.
-func (g *Log) Refund(l *Limit, rest time.Duration, now Now, cost int64) {
-	g.Advance(l, now)
+func (log *Log) Refund(l *Limit, rest time.Duration, now Now, cost int64) {
+	log.Advance(l, now)
 	if rest <= 0 {
 		return
 	}
-	for cost > 0 && g.Len() > 0 {
-		cost -= g.lower(g.head, cost)
+	for cost > 0 && log.Len() > 0 {
+		cost -= log.lower(log.head, cost)
 	}
 }

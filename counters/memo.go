@@ -169,7 +169,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 		if a.Repeated = found; found || err != nil {
 			return err
 		}
-		room += memoNotes(len(a.Ops) * mostAnswer)
+		room += memoNotes(len(a.Ops) * maxAnswer)
 	}
 	if !t.roomFor(s, k, now, room, a.Ops) {
 		return ErrFull
@@ -189,8 +189,8 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	return nil
 }
 
-// mostAnswer bounds the bytes of a memo's answer for each op.
-const mostAnswer = 64
+// maxAnswer bounds the bytes of a memo's answer for each op.
+const maxAnswer = 64
 
 // amend changes one counter of the shard, which must be held.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {

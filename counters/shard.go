@@ -32,7 +32,7 @@ type subtables struct {
 	list []*records // indexed by these bits; a table that was split less often appears several times
 }
 
-func (p *subtables) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
+func (s *subtables) at(lo uint64) *records { return s.list[lo>>(64-s.bits)] }
 
 // maxBits bounds splitting: keys chosen to share more bits than this stay in large tables.
 const maxBits = 12

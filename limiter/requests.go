@@ -241,5 +241,5 @@ func resultsOf(ops []counters.Op, used []int64) *results {
 
 // Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]result)(r), maxSubjectOps, leastResult, func(v *result) { v.code(c) })
+	wire.List(c, (*[]result)(r), maxSubjectOps, minResultBytes, func(v *result) { v.code(c) })
 }

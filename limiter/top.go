@@ -282,8 +282,8 @@ func (t *topList) Code(c *wire.Coder) {
 type recentList topList
 
 // Code implements wire.Message.
-func (t *recentList) Code(c *wire.Coder) {
-	wire.List(c, &t.list, maxTopKept, 5, func(s *TopSubject) {
+func (r *recentList) Code(c *wire.Coder) {
+	wire.List(c, &r.list, maxTopKept, 5, func(s *TopSubject) {
 		s.code(c)
 		wire.Number(c, &s.Recent, 1<<62)
 	})

@@ -67,11 +67,11 @@ func NewLeaseLedger(bound int64) *LeaseLedger {
 }
 
 // Out returns how many grants are out.
-func (b *LeaseLedger) Out() int64 { return b.out.Load() }
+func (ll *LeaseLedger) Out() int64 { return ll.out.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if nothing of it is out.
-func (b *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
-	sh := &b.shards[hi%ledgerShards]
+func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
+	sh := &ll.shards[hi%ledgerShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
@@ -89,16 +89,16 @@ type GrantRequest struct {
 
 // Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
 // zero if nothing is granted.
-func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	hi := r.Ops[0].Key.Hi
-	sh, s := b.lock(hi)
+	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.acceptReport(s, at, r)
+		ll.acceptReport(s, at, r)
 	} else {
-		b.sweep(sh, at)
+		ll.sweep(sh, at)
 	}
-	if s == nil && len(sh.known) >= b.perShard || s != nil && len(s.out) >= maxOut {
+	if s == nil && len(sh.known) >= ll.perShard || s != nil && len(s.out) >= maxOut {
 		return 0, nil
 	}
 	ops := s.sizes(r)
@@ -109,13 +109,13 @@ func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []c
 		s = &outSubject{}
 		sh.known[hi] = s
 	}
-	e := outGrant{id: b.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
+	e := outGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
 	for i := range ops {
 		cost := ops[i].Cost
 		e.parts, amounts = append(e.parts, outPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
 	}
 	s.out = append(s.out, e)
-	b.out.Add(1)
+	ll.out.Add(1)
 	s.until = max(s.until, e.until)
 	sh.next = min(sh.next, s.until)
 	return e.id, amounts
@@ -123,10 +123,10 @@ func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []c
 
 // acceptReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
 // report is no longer spent, although some of it may be on its way back.
-func (b *LeaseLedger) acceptReport(s *outSubject, at time.Duration, r *GrantRequest) {
+func (ll *LeaseLedger) acceptReport(s *outSubject, at time.Duration, r *GrantRequest) {
 	before := len(s.out)
 	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
-	b.out.Add(int64(len(s.out) - before))
+	ll.out.Add(int64(len(s.out) - before))
 	for i := range s.out {
 		e := &s.out[i]
 		if !r.SameIncarnation || e.holder != r.Holder || e.id > r.Lease.Seen {
@@ -192,9 +192,9 @@ func (s *outSubject) each(lo uint64, f func(e *outGrant, p *outPart)) {
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
 // used of a limit. Return does nothing if the grant is no longer out.
-func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
+func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
-	sh, s := b.lock(ops[0].Key.Hi)
+	sh, s := ll.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if s == nil {
 		return
@@ -205,7 +205,7 @@ func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counter
 	}
 	e := s.out[place]
 	s.out = slices.Delete(s.out, place, place+1)
-	b.out.Add(-1)
+	ll.out.Add(-1)
 	if at >= e.until {
 		return
 	}
@@ -230,8 +230,8 @@ func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counter
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
-func (b *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
-	sh, s := b.lock(hi)
+func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
+	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	s.each(lo, func(e *outGrant, p *outPart) {
 		if at < e.until {
@@ -242,34 +242,34 @@ func (b *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
 }
 
 // Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
-func (b *LeaseLedger) Forget(hi uint64) {
-	sh, s := b.lock(hi)
+func (ll *LeaseLedger) Forget(hi uint64) {
+	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.out.Add(int64(-len(s.out)))
+		ll.out.Add(int64(-len(s.out)))
 		s.out = nil
 	}
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (b *LeaseLedger) Sweep(at time.Duration) {
-	for i := range b.shards {
-		sh := &b.shards[i]
+func (ll *LeaseLedger) Sweep(at time.Duration) {
+	for i := range ll.shards {
+		sh := &ll.shards[i]
 		sh.mu.Lock()
-		b.sweep(sh, at)
+		ll.sweep(sh, at)
 		sh.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
-func (b *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
+func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 	if at < sh.next {
 		return
 	}
 	next := never
 	for hi, s := range sh.known {
 		if s.until <= at {
-			b.out.Add(int64(-len(s.out)))
+			ll.out.Add(int64(-len(s.out)))
 			delete(sh.known, hi)
 		} else {
 			next = min(next, s.until)

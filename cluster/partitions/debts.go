@@ -276,7 +276,7 @@ func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 // restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
 func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
-		return 0, errors.New("another version of rlnode has written them")
+		return 0, errors.New("another version of rlnode wrote them")
 	}
 	d := wire.NewDecoder(b[1:])
 	passed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
