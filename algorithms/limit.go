@@ -125,6 +125,7 @@ const Never time.Duration = -1
 type Decision struct {
 	Allowed    bool
 	Remaining  int64         // units left, rounded down, never negative
+	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; or Never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
 	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
@@ -286,13 +287,12 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 // Used returns how much is used at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Now) int64 {
 	switch {
-	case l.Kind.Bucket() && s.Part > 0:
-		return s.Count + 1
-	case !l.Kind.Bucket() && s.queued():
-		return max(l.Amount, s.Count) // all of the current window is used
+	case l.Kind.Bucket():
+		return s.owed()
+	case s.queued():
+		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:
-		hi, lo := mul(s.Part, l.inView(s, now.Wall))
-		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
+		return l.usedSliding(s, now.Wall)
 	}
 	return s.Count
 }

@@ -48,6 +48,9 @@ func (c *counter) take(now Now, cost int64) Decision {
 		if d != peeked {
 			panic("peek and take differ")
 		}
+		if d.Used != c.log.Used() {
+			panic("the decision and the log differ in what is used")
+		}
 		return d
 	}
 	peeked := c.l.Peek(c.state, now, cost)
@@ -56,6 +59,9 @@ func (c *counter) take(now Now, cost int64) Decision {
 	d := c.l.Describe(c.state, now, cost, ok)
 	if d != peeked {
 		panic("peek and take differ")
+	}
+	if d.Used != c.l.Used(c.state, now) {
+		panic("the decision and the state differ in what is used")
 	}
 	return d
 }
