@@ -165,7 +165,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreat(s State, now Now) State {
-	if l.Kind.Bucket() || !s.queued() || !s.Fresh() {
+	if l.Kind.SteadyAt() || !s.queued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
