@@ -26,6 +26,7 @@ type passed struct {
 	from     Taken
 }
 
+// allKinds are those that may have a queue.
 var allKinds = []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}
 
 func newLine(rng *rand.Rand, kind Kind) *line {

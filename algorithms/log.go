@@ -148,7 +148,7 @@ func (log *Log) Reward(l *Limit, now Now, n int64) {
 
 // Describe returns the log's answer to a check of cost that was allowed or not.
 func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
-	d := Decision{Allowed: allowed, Remaining: max(0, l.Amount-log.total)}
+	d := Decision{Allowed: allowed, Used: log.total, Remaining: max(0, l.Amount-log.total)}
 	live := log.entries[log.head:]
 	if len(live) > 0 {
 		d.ResetAfter = leaves(live[len(live)-1], l, now)
@@ -177,7 +177,8 @@ func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 		return log.Describe(l, now, cost, false)
 	}
 	d := log.Describe(l, now, 0, true)
-	d.Remaining = max(0, d.Remaining-cost)
+	d.Used += cost
+	d.Remaining = max(0, l.Amount-d.Used)
 	d.ResetAfter = max(d.ResetAfter, leaves(Entry{At: log.rounded(at)}, l, now))
 	if at > log.seen {
 		d.Delay = time.Duration(at - now.Steady)

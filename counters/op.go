@@ -70,7 +70,7 @@ func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
 		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
 	}
-	if l.Kind.Bucket() || l.Kind == algorithms.SlidingLog {
+	if !l.Kind.Windowed() {
 		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
 	}
 	return l.Taken(l.Advance(algorithms.State{}, now), now)

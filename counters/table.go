@@ -366,7 +366,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	if refusing {
 		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
 	}
-	moved := !op.Limit.Kind.Bucket() && op.state.Window() < g.records[slot].state.Window()
+	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
 		g.records[slot].state = op.state
 	}
@@ -396,7 +396,7 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
 	}
-	if !l.Kind.Bucket() {
+	if !l.Kind.SteadyAt() {
 		left += left / 63
 	}
 	at := (now.Steady+left+1e9-1)/1e9 + 1

@@ -454,6 +454,7 @@ func TestWithTable(t *testing.T) {
 		{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 10, Burst: 10, Window: time.Hour},
 		{Kind: algorithms.SlidingLog, Amount: 10, Window: time.Hour},
+		{Kind: algorithms.FirstWindow, Amount: 10, Window: time.Hour},
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {
@@ -486,8 +487,8 @@ func TestWithTable(t *testing.T) {
 	if next.Take(now, ops(4)) == counters.Admitted {
 		t.Error("more was admitted than the limit")
 	}
-	if s := fmt.Sprint(next.Stats().Counters); s != "5" {
-		t.Errorf("%s counters, want 5", s)
+	if s := fmt.Sprint(next.Stats().Counters); s != "6" {
+		t.Errorf("%s counters, want 6", s)
 	}
 }
 

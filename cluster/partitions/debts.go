@@ -40,7 +40,7 @@ func (o *owed) timeLeft(now algorithms.Now) time.Duration {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
 	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
-	if o.limit.Kind.Bucket() {
+	if o.limit.Kind.SteadyAt() {
 		s.At = o.taken.Steady
 	}
 	if s = o.limit.Advance(s, now); s.Fresh() {
