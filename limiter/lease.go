@@ -94,7 +94,7 @@ func (x *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err erro
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			x.held.Unanswered(at, a.q.ops[0].Key.Hi)
+			x.held.Unanswered(at, a.q.ops)
 		}
 		return
 	}

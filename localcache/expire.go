@@ -1,7 +1,6 @@
 package localcache
 
 import (
-	"container/heap"
 	"slices"
 	"time"
 
@@ -104,8 +103,7 @@ func (s *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
 		s.endFirst(sh, e, at)
 	}
 	if len(e.grants) == 0 && at >= e.touched+e.keep {
-		heap.Remove(&sh.queue, e.index)
-		delete(sh.known, e.hi)
+		sh.remove(e)
 		return
 	}
 	s.schedule(sh, e)
@@ -123,7 +121,7 @@ func (s *Leases) Enable(at time.Duration, yes bool) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.known {
+		for _, e := range sh.queue {
 			s.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
 			e.refused = refusal{}
 		}

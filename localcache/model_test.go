@@ -36,6 +36,23 @@ type network struct {
 	last    [2][8]time.Duration
 
 	hits []hit
+
+	sets []limitSet // of an inline subject; each check is about one of them
+	set  int        // the one that key and limits are of
+}
+
+// limitSet is what one sort of caller asks about.
+type limitSet struct {
+	key    []counters.Key
+	limits []*algorithms.Limit
+}
+
+// pickSet picks the set of the next check.
+func (w *network) pickSet() {
+	if len(w.sets) > 0 {
+		w.set = w.chance.IntN(len(w.sets))
+		w.key, w.limits = w.sets[w.set].key, w.sets[w.set].limits
+	}
 }
 
 type event struct {
@@ -47,6 +64,7 @@ type event struct {
 type hit struct {
 	at   time.Duration
 	cost []int64
+	set  int
 }
 
 const (
@@ -88,9 +106,9 @@ func (w *network) ops(cost []int64) []counters.Op {
 	return ops
 }
 
-// admitted records one hit.
+// admitted records one hit, of the current set.
 func (w *network) admitted(cost []int64) {
-	w.hits = append(w.hits, hit{w.at, cost})
+	w.hits = append(w.hits, hit{w.at, cost, w.set})
 }
 
 // check makes one check at a holder.
@@ -116,7 +134,7 @@ func (w *network) check(h int, cost []int64) {
 
 // ask sends a question to the owner.
 func (w *network) ask(h int, cost []int64, renewal bool) {
-	s, ops, sent := w.holders[h], w.ops(cost), w.at
+	s, ops, set, sent := w.holders[h], w.ops(cost), w.set, w.at
 	request, ok := s.Request(w.at, w.owner, w.terms, ops, 1)
 	came := false
 	w.message(0, h, func() {
@@ -125,7 +143,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 		g := Grant{}
 		if yes {
 			if !renewal {
-				w.admitted(cost)
+				w.hits = append(w.hits, hit{w.at, cost, set})
 			}
 			if ok {
 				g = w.grant(h, now, &request, ops)
@@ -143,7 +161,7 @@ func (w *network) ask(h int, cost []int64, renewal bool) {
 	})
 	w.after(time.Second, func() {
 		if renewal && !came {
-			s.Unanswered(w.at, w.key[0].Hi)
+			s.Unanswered(w.at, ops)
 		}
 	})
 }
@@ -286,6 +304,7 @@ func (w *network) traffic(end time.Duration) {
 			if w.chance.IntN(200) == 0 {
 				rate = base * []float64{0.05, 0.5, 1, 2, 5}[w.chance.IntN(5)]
 			}
+			w.pickSet()
 			cost := make([]int64, len(w.limits))
 			for i := range cost {
 				cost[i] = int64(w.chance.IntN(3))
