@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -8,6 +9,22 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
+
+// The filter of the subjects refused most keeps inline subjects apart.
+func TestInlineSubjectsInTheFilter(t *testing.T) {
+	type spot struct {
+		at  int
+		bit uint64
+	}
+	spots := map[spot]bool{}
+	for range 100_000 {
+		at, bit := filterPlace(rules.Hash{Lo: counters.InlineLo(rand.Uint64())})
+		spots[spot{at, bit}] = true
+	}
+	if len(spots) != topFilter*64 {
+		t.Errorf("have %d places, want %d", len(spots), topFilter*64)
+	}
+}
 
 // Half of the kept answers may be about inline subjects. Beyond it only these find no room.
 func TestInlineAnswersLeaveHalf(t *testing.T) {
