@@ -91,13 +91,14 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 		take(table, epoch, inlineKey(i), l, 1)
 		take(table, epoch, inlineKey(1<<20+i), log, 1)
 	}
+	limits := [...]*algorithms.Limit{l, log}
 	for i := range uint64(bound) {
-		take(table, epoch, key(1<<40+i), l, 1)
+		take(table, epoch, key(1<<40+i), limits[i%2], 1)
 	}
-	var there []Key
+	there := map[uint64]bool{}
 	for i := range uint64(bound) {
-		if used, _ := table.Usage(epoch, key(1<<40+i), l); used == 1 {
-			there = append(there, key(1<<40+i))
+		if used, _ := table.Usage(epoch, key(1<<40+i), limits[i%2]); used == 1 {
+			there[i] = true
 		}
 	}
 	before := table.Stats()
@@ -111,8 +112,8 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 		}
 	}
 	addsUp(t, table)
-	for i, k := range there {
-		if used, _ := table.Usage(epoch, k, l); used != 1 {
+	for i := range there {
+		if used, _ := table.Usage(epoch, key(1<<40+i), limits[i%2]); used != 1 {
 			t.Fatalf("subject %d of a rule was evicted", i)
 		}
 	}
@@ -136,6 +137,35 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 	if st := table.Stats(); st.Inline > after.Inline || st.Refused == 0 {
 		t.Errorf("have %+v after %+v", st, after)
 	}
+	addsUp(t, table)
+}
+
+// What a search for an inline newcomer has found out says nothing about configured ones, in one shard or in all of them.
+func TestInlineSearchesStopNoOthers(t *testing.T) {
+	l := perMinute(algorithms.FixedWindow, 10)
+	small := newTable(t, 100)
+	for i := range uint64(100) {
+		take(small, epoch, inlineKey(i), yearly, 1)
+		take(small, epoch, inlineKey(i), yearly, 1)
+		take(small, epoch, key(i), l, 1)
+	}
+	if take(small, epoch, inlineKey(1000), l, 1).Allowed || !take(small, epoch, key(1000), l, 1).Allowed {
+		t.Errorf("have %+v", small.Stats())
+	}
+	table := newTable(t, 20_000)
+	refuseAll(table, yearly, 100)
+	for i := range uint64(40_000) {
+		if k := key(i); table.shardOf(k) != table.shardOf(inShard(7, 0)) {
+			take(table, epoch, k, l, 1)
+		}
+	}
+	if d := take(table, epoch, tagged(inShard(7, 1<<40)), l, 1); d.Allowed {
+		t.Error("an inline newcomer took a place from another sort")
+	}
+	if d := take(table, epoch, inShard(7, 1<<41), l, 1); !d.Allowed {
+		t.Errorf("a newcomer of a rule is locked out: %+v", d)
+	}
+	addsUp(t, small)
 	addsUp(t, table)
 }
 
