@@ -58,7 +58,7 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	if st.Inline != admitted || st.Inline > bound/2 || st.Inline < bound/2*9/10 {
 		t.Errorf("have %d inline counters, of %d that were admitted and %d in all", st.Inline, admitted, bound)
 	}
-	if st.Counters != st.Inline+int64(subjects) || st.Evicted != 0 || st.Bytes > 66*bound+1<<20 {
+	if st.Counters != st.Inline+int64(subjects) || st.Evicted+st.Refused != 0 || st.InlineRefused == 0 || st.Bytes > 66*bound+1<<20 {
 		t.Errorf("have %+v", st)
 	}
 	if before > 0 && grown > 100*bound+8<<20 {
@@ -134,7 +134,7 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 		take(table, epoch, inlineKey(1<<52+i), yearly, 1)
 		take(table, epoch, inlineKey(1<<52+i), yearly, 1)
 	}
-	if st := table.Stats(); st.Inline > after.Inline || st.Refused == 0 {
+	if st := table.Stats(); st.Inline > after.Inline || st.InlineRefused == 0 || st.Refused != 0 {
 		t.Errorf("have %+v after %+v", st, after)
 	}
 	addsUp(t, table)

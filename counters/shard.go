@@ -21,11 +21,12 @@ type shard struct {
 	unsent  int    // changed slots and logs, for replicas
 	turn    uint64 // selects the part where the next search for room for another shard begins
 
-	evicted, expired, refused int64
+	evicted, expired int64
+	refused          [classes]int64
 
 	inline int // inline counters and logs; at most Table.maxInline
 
-	_ [56]byte // gives each lock its own cache lines
+	_ [48]byte // gives each lock its own cache lines
 }
 
 // subtables holds the tables of records of a large shard.

@@ -240,7 +240,7 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 
 // refuse refuses an op of a new subject because there is no room.
 func (s *shard) refuse(op *Op, steady int64) {
-	s.refused++
+	s.refused[op.Key.class()]++
 	wait := time.Second // until another search
 	if freeAt := s.of(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
@@ -400,6 +400,8 @@ type Stats struct {
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
 	Expired    int64 // since the start: dropped because they were fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
+	// InlineRefused counts checks of new inline subjects that were refused, as there was no other inline counter to drop.
+	InlineRefused int64
 }
 
 // Figures reports the current figures.
@@ -414,6 +416,7 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Count("counters_evicted_total", "Counters dropped before they were fresh, for want of room.", st.Evicted)
 	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
 	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
+	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused for want of room.", st.InlineRefused)
 }
 
 // Stats returns the current figures.
@@ -430,7 +433,8 @@ func (t *Table) Stats() Stats {
 		st.Inline += int64(s.inline)
 		st.Evicted += s.evicted
 		st.Expired += s.expired
-		st.Refused += s.refused
+		st.Refused += s.refused[configured]
+		st.InlineRefused += s.refused[inline]
 		s.mu.Unlock()
 	}
 	return st

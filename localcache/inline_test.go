@@ -104,20 +104,20 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	if first == 0 || amounts == nil || amounts[0] != 10 || b.Returnable(0, 7, lo) != 16 {
 		t.Errorf("have %d, %v, and %d may come back", first, amounts, b.Returnable(0, 7, lo))
 	}
-	// The holder has spent the first, and reports that. It says nothing about the other set's.
-	r := inlineRequest(1, 6, 100, 1000)
-	if id, _ := b.Grant(0, r, yes); id != 0 {
-		t.Error("its part of the counter is out")
-	}
-	r.Lease.Seen = first
-	if id, _ := b.Grant(0, r, yes); id != 0 || b.Returnable(0, 7, lo) != 16 {
-		t.Errorf("10 are out to the other caller: have %d, and %d may come back", id, b.Returnable(0, 7, lo))
-	}
-	r = inlineRequest(1, 10, 1100, 2000)
+	// The holder's report about the second set says nothing about the first one's grant.
+	r := inlineRequest(1, 10, 1100, 2000)
 	r.Lease.Seen, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
 	b.Grant(0, r, func([]counters.Op) bool { return false })
 	if n := b.Returnable(0, 7, lo); n != 10 {
 		t.Errorf("%d may come back, want the first's 6 and 4 of the second", n)
+	}
+	r = inlineRequest(1, 6, 100, 1000)
+	if id, _ := b.Grant(0, r, yes); id != 0 {
+		t.Error("all of its part of the counter is out")
+	}
+	r.Lease.Seen = first
+	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
+		t.Errorf("the first is spent, 4 are out to the other caller: have %v", amounts)
 	}
 	for amount := range int64(4) {
 		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), yes); (id != 0) != (amount < 2) {
