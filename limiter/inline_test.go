@@ -3,10 +3,13 @@ package limiter
 import (
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -87,5 +90,94 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// caller asks about one inline subject, always with the same limits.
+type caller struct {
+	rule             rules.Rule
+	limits           []*rules.Limit
+	admitted, leased int
+}
+
+func newCaller(limits ...algorithms.Limit) *caller {
+	c := &caller{}
+	c.rule.Lease.Threshold, c.rule.Lease.Idle = 0.85, 0.02
+	for _, l := range limits {
+		c.limits = append(c.limits, &rules.Limit{Limit: l})
+	}
+	return c
+}
+
+// check makes one check at n, by a lease or by asking the owner.
+func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
+	var ops []counters.Op
+	for _, l := range c.limits {
+		lo := counters.InlineLo(uint64(l.Limit.Window)) // the window tells the counters apart
+		ops = append(ops, counters.Op{Key: counters.Key{Hi: hi, Lo: lo}, Limit: &l.Limit, Cost: 1})
+	}
+	var receipt localcache.Receipt
+	switch n.member.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
+	case localcache.Spent:
+		c.admitted++
+		c.leased++
+		return
+	case localcache.Refused:
+		return
+	}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTime), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
+	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
+	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
+	a.dispatch(n.Limiter, true)
+	if a.wait(); a.admitted {
+		c.admitted++
+		if a.leased {
+			c.leased++
+		}
+	}
+}
+
+// G2, G3: callers who differ about the limits of a subject have leases at the same time, on several nodes. Each has at most its
+// own limit in a window, and all together have the largest one. A fifth caller asks each time.
+func TestG2G3_CallersThatDiffer(t *testing.T) {
+	fixed := func(amount int64, window time.Duration) algorithms.Limit {
+		return algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: window}
+	}
+	minute, hour := time.Minute, time.Hour
+	for name, callers := range map[string][]*caller{
+		"amounts": {newCaller(fixed(1000, minute)), newCaller(fixed(2000, minute))},
+		"windows": {newCaller(fixed(500, minute)), newCaller(fixed(3000, hour))},
+		"five": {newCaller(fixed(1000, minute)), newCaller(fixed(1200, minute)), newCaller(fixed(1400, minute), fixed(5000, hour)),
+			newCaller(fixed(5000, hour)), newCaller(fixed(2000, minute))},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 3, "rules: []")
+			owner, hi := w.nodes[1].id, uint64(0)
+			for w.table.Owner(ring.PartitionOf(hi)) != owner {
+				hi += 0x9e3779b97f4a7c15
+			}
+			nextWindow(hour)
+			for i := range 8000 * len(callers) { // in half a minute
+				callers[i%len(callers)].check(w.nodes[i/len(callers)%2*2], owner, hi)
+				time.Sleep(30 * time.Second / time.Duration(8000*len(callers)))
+			}
+			sums, most := map[time.Duration]int{}, map[time.Duration]int64{}
+			for i, c := range callers {
+				for _, l := range c.limits {
+					if sums[l.Limit.Window] += c.admitted; int64(c.admitted) > l.Limit.Amount {
+						t.Errorf("%s: caller %d: %d admitted of %d", name, i, c.admitted, l.Limit.Amount)
+					}
+					most[l.Limit.Window] = max(most[l.Limit.Window], l.Limit.Amount)
+				}
+				if fifth := i == 4; fifth && c.leased > 0 || !fifth && c.leased*2 < c.admitted || c.admitted < 100 {
+					t.Errorf("%s: caller %d: %d admitted, %d of them by leases", name, i, c.admitted, c.leased)
+				}
+			}
+			for window, sum := range sums {
+				if all := int64(sum); all > most[window] || all < most[window]*98/100 {
+					t.Errorf("%s: %d admitted together, of %d in %s", name, sum, most[window], window)
+				}
+			}
+		})
 	}
 }
