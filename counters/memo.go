@@ -30,7 +30,13 @@ type Memo struct {
 }
 
 // memoKey returns the key of the i-th note of a memo.
-func memoKey(k Key, i int) Key { return Key{Hi: k.Hi, Lo: k.Lo + uint64(i)*0x9e3779b97f4a7c15} }
+func memoKey(k Key, i int) Key {
+	lo := k.Lo + uint64(i)*0x9e3779b97f4a7c15
+	if k.Inline() {
+		lo = InlineLo(lo)
+	}
+	return Key{Hi: k.Hi, Lo: lo}
+}
 
 // memoNotes returns how many notes an answer of n bytes takes.
 func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }

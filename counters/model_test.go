@@ -205,7 +205,11 @@ func modelKeys() (keys []Key) {
 			if i == 9 {
 				low = 1<<52 - 1
 			}
-			keys = append(keys, Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15})
+			k := Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15}
+			if i%3 == 2 {
+				k.Lo = InlineLo(k.Lo)
+			}
+			keys = append(keys, k)
 		}
 	}
 	return keys

@@ -21,6 +21,22 @@ func InlineLo(lo uint64) uint64 { return lo&^inlineMask | InlineTag }
 // Inline reports whether k is the key of an inline counter.
 func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
 
+// class tells inline counters, of which the table has a bounded part, from configured ones.
+type class uint8
+
+const (
+	configured class = iota
+	inline
+	classes
+)
+
+func (k Key) class() class {
+	if k.Inline() {
+		return inline
+	}
+	return configured
+}
+
 // Op asks one counter about a cost, as part of a check.
 type Op struct {
 	Key    Key

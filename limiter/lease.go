@@ -100,7 +100,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			ls.held.Unanswered(at, a.q.ops[0].Key.Hi)
+			ls.held.Unanswered(at, a.q.ops)
 		}
 		return
 	}

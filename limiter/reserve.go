@@ -81,6 +81,9 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 // reservationOf returns the reservation of what a took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
+	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
+		copy(r.nonce[:], inlineNonce)
+	}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
@@ -161,8 +164,11 @@ const (
 
 	reservationForm = 2  // the first byte of an id
 	nonceBytes      = 12 // random bytes that make each id unique
-	signatureBytes  = 16
-	maxUnitBytes    = 1024
+	// inlineNonce begins the nonce of a reservation at an inline home, also if nothing was taken there: what is recorded of
+	// its settlement counts as an inline counter.
+	inlineNonce    = "inli"
+	signatureBytes = 16
+	maxUnitBytes   = 1024
 	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
 	// settlement changes is not billed.
 	maxNames     = 16 << 10
@@ -254,7 +260,11 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 // note returns the key under which the settlement of a unit is recorded.
 func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	return counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
+		k.Lo = counters.InlineLo(k.Lo)
+	}
+	return k
 }
 
 // signingKey returns the key that signs ids: the cluster's or, while that is not known, this process's own, which no other node

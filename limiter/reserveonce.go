@@ -31,12 +31,12 @@ type reserveRequest struct {
 // reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
 // error is ErrNoOwner if it could not be decided that way, or ErrRequestBody.
 func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
-	hi, ok := a.homeSubject()
+	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: hi, hops: r.hops, here: func() (err error) {
-		id, err = rs.reserveHere(ctx, r, hi, a)
+	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
+		id, err = rs.reserveHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
 		id, err = rs.askOwner(ctx, to, r, a)
@@ -47,19 +47,19 @@ func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *A
 
 // homeSubject returns the first subject of a check that has an owner. Under local rules there is none: each node counts by
 // itself.
-func (a *Answer) homeSubject() (hi uint64, ok bool) {
+func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
-			return h.Subject.Hi, true
+			return counters.Key(h.Subject), true
 		}
 	}
-	return 0, false
+	return home, false
 }
 
 // reserveHere decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
 // counters.ErrShut if the counters are no longer here.
-func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
-	memo := r.ticket.memo(hi, a.Now)
+func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
+	memo := r.ticket.memo(home, a.Now)
 	done, ok := rs.l.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner

@@ -1,7 +1,6 @@
 package localcache
 
 import (
-	"container/heap"
 	"slices"
 	"time"
 
@@ -104,8 +103,7 @@ func (ls *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
 		ls.endFirst(sh, e, at)
 	}
 	if len(e.grants) == 0 && at >= e.touched+e.keep {
-		heap.Remove(&sh.queue, e.index)
-		delete(sh.known, e.hi)
+		sh.remove(e)
 		return
 	}
 	ls.schedule(sh, e)
@@ -123,7 +121,7 @@ func (ls *Leases) Enable(at time.Duration, yes bool) {
 	for i := range ls.shards {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.known {
+		for _, e := range sh.queue {
 			ls.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
 			e.refused = refusal{}
 		}

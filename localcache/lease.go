@@ -11,10 +11,11 @@ import (
 // lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
 type lease struct {
 	hi         uint64
+	next       *lease // of the same inline subject, with other limits
 	source     Source
-	limits     []leasedLimit
-	grants     []grant // at most maxGrants; the first one is being spent
-	seen       uint64  // ID of the last grant that arrived
+	limits     []leasedLimit // at least one
+	grants     []grant       // at most maxGrants; the first one is being spent
+	seen       uint64        // ID of the last grant that arrived
 	refused    refusal
 	pressed    pressure
 	asking     time.Duration // until then a renewal is under way, unless it is answered
@@ -73,6 +74,9 @@ type refusedOp struct {
 	until    time.Duration // refuses until then
 	decision algorithms.Decision
 }
+
+// inline reports whether the lease is of an inline subject.
+func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.Inline() }
 
 // matches reports whether ops ask about exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {

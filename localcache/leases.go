@@ -15,10 +15,13 @@ import (
 // Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
 // concurrently. Times are readings of a clock that keeps running while the machine is suspended.
 //
+// The callers of an inline subject may differ about its limits. Each set of them, in this order and with these amounts, has a
+// lease of its own, up to maxSets a subject. A configured subject has one lease; other limits of it end that.
+//
 // The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
 // back.
 type Leases struct {
-	perShard int // bounds the subjects
+	perShard int // bounds the leases; those of inline subjects are at most half of it
 	shards   [leaseShards]leaseShard
 	wake     chan struct{} // capacity 1; something is due earlier than Next said
 	armed    atomic.Int64  // when to call Ended next
@@ -30,6 +33,8 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a Ledger.
 	minSubjects = 1024
+	// maxSets bounds the sets of limits of one inline subject that have leases.
+	maxSets = 4
 	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4
 	minKeep    = time.Second
@@ -37,10 +42,11 @@ const (
 )
 
 type leaseShard struct {
-	mu    sync.Mutex // guards known, queue and ended
-	known map[uint64]*lease
-	queue leaseQueue
-	ended []Ended
+	mu     sync.Mutex        // guards everything below
+	known  map[uint64]*lease // by subject; its other leases follow by lease.next
+	queue  leaseQueue        // all leases
+	inline int               // leases of inline subjects
+	ended  []Ended
 }
 
 // Outcome is what Spend says about a check.
@@ -94,7 +100,7 @@ type Ended struct {
 	due time.Duration // when to hand it out
 }
 
-// NewLeases returns leases of at most bound subjects; a bound below 1,024 counts as 1,024.
+// NewLeases returns leases of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
 	s.armed.Store(int64(never))
@@ -104,18 +110,66 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// lock locks a subject's shard and returns the subject's lease, or nil if there is none. Subjects of one partition are spread
-// over shards.
-func (ls *Leases) lock(hi uint64) (*leaseShard, *lease) {
+// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. Subjects of one partition
+// are spread over shards.
+func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[hi%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
 
+// lock locks the shard of ops' subject. It returns the subject's lease, or nil if there is none: for an inline subject the one
+// of ops' limits, and for a configured subject the only one, which may be of other limits.
+func (ls *Leases) lock(ops []counters.Op) (*leaseShard, *lease) {
+	sh, e := ls.lockSubject(ops[0].Key.Hi)
+	for e != nil && ops[0].Key.Inline() && !e.matches(ops) {
+		e = e.next
+	}
+	return sh, e
+}
+
+// add adds a lease of ops' limits. It returns nil if there is no room.
+func (sh *leaseShard) add(ops []counters.Op, bound int) *lease {
+	key, sets := ops[0].Key, 0
+	for e := sh.known[key.Hi]; e != nil; e = e.next {
+		sets++
+	}
+	if len(sh.queue) >= bound || sets >= maxSets || key.Inline() && sh.inline >= bound/2 {
+		return nil
+	}
+	e := &lease{hi: key.Hi, next: sh.known[key.Hi], index: -1}
+	e.reset(ops)
+	sh.known[key.Hi] = e
+	if e.inline() {
+		sh.inline++
+	}
+	return e
+}
+
+// remove forgets e.
+func (sh *leaseShard) remove(e *lease) {
+	heap.Remove(&sh.queue, e.index)
+	if e.inline() {
+		sh.inline--
+	}
+	before := sh.known[e.hi]
+	switch {
+	case before != e:
+		for before.next != e {
+			before = before.next
+		}
+		before.next = e.next
+	case e.next != nil:
+		sh.known[e.hi] = e.next
+	default:
+		delete(sh.known, e.hi)
+	}
+}
+
 // Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
 // lease from another node ends.
 func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
-	sh, e := ls.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e == nil {
 		return Unknown, Receipt{}
@@ -150,7 +204,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 // Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
 // already handed it out, the cost is lost.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
-	sh, e := ls.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	switch {
 	case e == nil || r.grant == 0:
@@ -162,20 +216,17 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 }
 
 // Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or traffic is too slow.
+// there is nothing to lease: there is no room for another subject, or another set of its limits, or traffic is too slow.
 func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if ls.closed.Load() || t.None() {
 		return LeaseRequest{}, false
 	}
-	sh, e := ls.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e == nil {
-		if len(sh.known) >= ls.perShard {
+		if e = sh.add(ops, ls.perShard); e == nil {
 			return LeaseRequest{}, false
 		}
-		e = &lease{hi: ops[0].Key.Hi, index: -1}
-		e.reset(ops)
-		sh.known[e.hi] = e
 	} else if !e.matches(ops) {
 		ls.end(sh, e, at)
 		e.reset(ops)
@@ -216,7 +267,7 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 // Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
 // sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
 func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
-	sh, e := ls.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e != nil && renewal {
 		e.asking = 0
@@ -280,7 +331,7 @@ func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, op
 // Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
 // there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
 func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
-	sh, e := ls.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e == nil || !e.matches(ops) || ls.closed.Load() {
 		return
@@ -310,9 +361,9 @@ func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl 
 	}
 }
 
-// Unanswered records that the renewal of a subject's lease got no answer.
-func (ls *Leases) Unanswered(at time.Duration, hi uint64) {
-	sh, e := ls.lock(hi)
+// Unanswered records that the renewal of ops' lease got no answer.
+func (ls *Leases) Unanswered(at time.Duration, ops []counters.Op) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e != nil {
 		e.asking = 0
@@ -325,13 +376,12 @@ func (ls *Leases) Unanswered(at time.Duration, hi uint64) {
 // Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
 // were changed, and leases end too.
 func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, e := ls.lock(hi)
+	sh, e := ls.lockSubject(hi)
 	defer sh.mu.Unlock()
-	if e == nil {
-		return
-	}
-	if e.refused = (refusal{}); !room {
-		ls.end(sh, e, at)
+	for ; e != nil; e = e.next {
+		if e.refused = (refusal{}); !room {
+			ls.end(sh, e, at)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,28 +23,32 @@ const (
 // LeaseLedger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of
 // a clock that keeps running while the machine is suspended.
 type LeaseLedger struct {
-	perShard int // bounds the subjects
+	perShard int          // bounds the subjects; inline ones are at most half of it
+	seed     maphash.Seed // of the hashes that tell sets of limits apart
 	ids      atomic.Uint64
 	out      atomic.Int64
 	shards   [ledgerShards]ledgerShard
 }
 
 type ledgerShard struct {
-	mu    sync.Mutex // guards known and next
-	known map[uint64]*outSubject
-	next  time.Duration // when the first subject may have ended
+	mu     sync.Mutex // guards everything below
+	known  map[uint64]*outSubject
+	inline int           // inline subjects in known
+	next   time.Duration // when the first subject may have ended
 }
 
 // outSubject is the grants of one subject that are out.
 type outSubject struct {
-	out   []outGrant
-	until time.Duration // from then on nothing is out
+	out    []outGrant
+	until  time.Duration // from then on nothing is out
+	inline bool
 }
 
 // outGrant is a grant that is out.
 type outGrant struct {
 	id      uint64
 	holder  ring.NodeID
+	set     uint64 // of an inline subject: which set of limits it is of; see setOf
 	lineage uint64
 	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
 	parts   []outPart
@@ -57,9 +62,9 @@ type outPart struct {
 	back   int64  // about this many units may still come back, by the holder's last report
 }
 
-// NewLeaseLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
+// NewLeaseLedger returns a ledger of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
+	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
 	for i := range b.shards {
 		b.shards[i].known, b.shards[i].next = make(map[uint64]*outSubject), never
 	}
@@ -87,18 +92,52 @@ type GrantRequest struct {
 	Ops []counters.Op
 }
 
+// setOf identifies the set of limits that ops are about, with their amounts. Holders have a lease for each set of an inline
+// subject, and report on each by itself. A configured subject has one lease, whatever its limits, so its set is zero.
+func (ll *LeaseLedger) setOf(ops []counters.Op) uint64 {
+	if !ops[0].Key.Inline() {
+		return 0
+	}
+	var room [256]byte
+	buf := room[:0]
+	for i := range ops {
+		buf = ops[i].Limit.Append(counters.AppendKey(buf, ops[i].Key), 0)
+	}
+	return maphash.Bytes(ll.seed, buf)
+}
+
+// takesSet reports whether the subject may have grants of that set: it has some, or there are grants of fewer than maxSets.
+func (s *outSubject) takesSet(set uint64) bool {
+	var others [maxSets]uint64
+	n := 0
+	for i := range s.out {
+		of := s.out[i].set
+		if of == set {
+			return true
+		}
+		if n < maxSets && !slices.Contains(others[:n], of) {
+			others[n] = of
+			n++
+		}
+	}
+	return n < maxSets
+}
+
 // Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
 // zero if nothing is granted.
 func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
-	hi := r.Ops[0].Key.Hi
-	sh, s := ll.lock(hi)
+	key, set := r.Ops[0].Key, ll.setOf(r.Ops)
+	sh, s := ll.lock(key.Hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		ll.acceptReport(s, at, r)
+		ll.acceptReport(s, at, set, r)
 	} else {
 		ll.sweep(sh, at)
 	}
-	if s == nil && len(sh.known) >= ll.perShard || s != nil && len(s.out) >= maxOut {
+	switch {
+	case s == nil && (len(sh.known) >= ll.perShard || key.Inline() && sh.inline >= ll.perShard/2):
+		return 0, nil
+	case s != nil && (len(s.out) >= maxOut || !s.takesSet(set)):
 		return 0, nil
 	}
 	ops := s.sizes(r)
@@ -106,10 +145,13 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 		return 0, nil
 	}
 	if s == nil {
-		s = &outSubject{}
-		sh.known[hi] = s
+		s = &outSubject{inline: key.Inline()}
+		sh.known[key.Hi] = s
+		if s.inline {
+			sh.inline++
+		}
 	}
-	e := outGrant{id: ll.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
+	e := outGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
 	for i := range ops {
 		cost := ops[i].Cost
 		e.parts, amounts = append(e.parts, outPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
@@ -121,15 +163,15 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 	return e.id, amounts
 }
 
-// acceptReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
-// report is no longer spent, although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *outSubject, at time.Duration, r *GrantRequest) {
+// acceptReport takes over what the holder reports about its grants of a set of limits. A grant that reached the holder and is
+// missing from the report is no longer spent, although some of it may be on its way back.
+func (ll *LeaseLedger) acceptReport(s *outSubject, at time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.out)
 	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
 	ll.out.Add(int64(len(s.out) - before))
 	for i := range s.out {
 		e := &s.out[i]
-		if !r.SameIncarnation || e.holder != r.Holder || e.id > r.Lease.Seen {
+		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.Seen {
 			continue
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
@@ -271,6 +313,9 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 		if s.until <= at {
 			ll.out.Add(int64(-len(s.out)))
 			delete(sh.known, hi)
+			if s.inline {
+				sh.inline--
+			}
 		} else {
 			next = min(next, s.until)
 		}

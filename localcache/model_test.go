@@ -36,6 +36,23 @@ type network struct {
 	last    [2][8]time.Duration
 
 	hits []hit
+
+	sets []limitSet // of an inline subject; each check is about one of them
+	set  int        // the one that key and limits are of
+}
+
+// limitSet is what one sort of caller asks about.
+type limitSet struct {
+	key    []counters.Key
+	limits []*algorithms.Limit
+}
+
+// pickSet picks the set of the next check.
+func (nw *network) pickSet() {
+	if len(nw.sets) > 0 {
+		nw.set = nw.chance.IntN(len(nw.sets))
+		nw.key, nw.limits = nw.sets[nw.set].key, nw.sets[nw.set].limits
+	}
 }
 
 type event struct {
@@ -47,6 +64,7 @@ type event struct {
 type hit struct {
 	at   time.Duration
 	cost []int64
+	set  int
 }
 
 const (
@@ -88,9 +106,9 @@ func (nw *network) ops(cost []int64) []counters.Op {
 	return ops
 }
 
-// admitted records one hit.
+// admitted records one hit, of the current set.
 func (nw *network) admitted(cost []int64) {
-	nw.hits = append(nw.hits, hit{nw.at, cost})
+	nw.hits = append(nw.hits, hit{nw.at, cost, nw.set})
 }
 
 // check makes one check at a holder.
@@ -116,7 +134,7 @@ func (nw *network) check(h int, cost []int64) {
 
 // ask sends a question to the owner.
 func (nw *network) ask(h int, cost []int64, renewal bool) {
-	s, ops, sent := nw.holders[h], nw.ops(cost), nw.at
+	s, ops, set, sent := nw.holders[h], nw.ops(cost), nw.set, nw.at
 	request, ok := s.Request(nw.at, nw.owner, nw.terms, ops, 1)
 	came := false
 	nw.message(0, h, func() {
@@ -125,7 +143,7 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 		g := Grant{}
 		if yes {
 			if !renewal {
-				nw.admitted(cost)
+				nw.hits = append(nw.hits, hit{nw.at, cost, set})
 			}
 			if ok {
 				g = nw.grant(h, now, &request, ops)
@@ -143,7 +161,7 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 	})
 	nw.after(time.Second, func() {
 		if renewal && !came {
-			s.Unanswered(nw.at, nw.key[0].Hi)
+			s.Unanswered(nw.at, ops)
 		}
 	})
 }
@@ -286,6 +304,7 @@ func (nw *network) traffic(end time.Duration) {
 			if nw.chance.IntN(200) == 0 {
 				rate = base * []float64{0.05, 0.5, 1, 2, 5}[nw.chance.IntN(5)]
 			}
+			nw.pickSet()
 			cost := make([]int64, len(nw.limits))
 			for i := range cost {
 				cost[i] = int64(nw.chance.IntN(3))
