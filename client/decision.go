@@ -54,6 +54,12 @@ type Decision struct {
 	headers rateHeaders
 }
 
+// Denied reports whether the deny list refused, or no rule applied and the rules' default is to deny. No limit is used
+// up then, and no waiting helps: a web server answers 403, not 429.
+func (d *Decision) Denied() bool {
+	return !d.Allowed && (d.DecidedBy == ByList || d.DecidedBy == ByNone)
+}
+
 // LimitDecision is the verdict of one limit.
 type LimitDecision struct {
 	Rule       string
@@ -195,6 +201,10 @@ func (d *Decision) explain() {
 	}
 	switch {
 	case d.Reason != "":
+	case d.DecidedBy == ByList:
+		d.Reason = "The deny list refuses this."
+	case d.DecidedBy == ByNone:
+		d.Reason = "No rule applies, and the default is to deny."
 	case d.Rule == "":
 		d.Reason = "This is not allowed."
 	case d.RetryAfter == Never:

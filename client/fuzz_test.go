@@ -12,6 +12,7 @@ import (
 func FuzzAnswer(f *testing.F) {
 	f.Add(200, []byte(allowed))
 	f.Add(429, []byte(refused))
+	f.Add(403, []byte(denied))
 	f.Add(404, []byte(`{"code":"unknown-rule"}`))
 	f.Add(200, []byte(`{"allowed":true,"decided_by":"none","limits":[{}]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {

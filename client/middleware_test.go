@@ -116,11 +116,16 @@ func TestMiddlewareRefuses(t *testing.T) {
 
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
-			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`
+			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}` // a node of an older release
 		}
 	})
-	if r = get(Middleware(c, MiddlewareOptions{})(never), "/"); r.StatusCode != 429 || r.Header.Get("Retry-After") != "" {
-		t.Errorf("a deny list: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
+	for range 2 {
+		r = get(Middleware(c, MiddlewareOptions{})(never), "/")
+		const body = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this."}`
+		if have := text(r); r.StatusCode != 403 || r.Header.Get("Retry-After") != "" || have != body+"\n" || r.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("a deny list: have %d, Retry-After %q, %s", r.StatusCode, r.Header.Get("Retry-After"), have)
+		}
+		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
 	}
 }
 
