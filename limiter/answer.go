@@ -62,6 +62,10 @@ type Answer struct {
 	scratch scratch
 }
 
+// Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit
+// has refused it, then.
+func (a *Answer) Denied() bool { return !a.Allowed && a.DecidedBy >= ByList }
+
 // Delay returns how long the caller must wait before it goes on with an allowed check: the longest delay of its limits. Shadow
 // rules do not delay.
 func (a *Answer) Delay() (longest time.Duration) {

@@ -161,7 +161,7 @@ func TestPieces(t *testing.T) {
 		}
 	}
 	// Checks on the data plane follow the new rules.
-	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 429 || f["decided_by"] != "list" {
+	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["decided_by"] != "list" {
 		t.Errorf("have %d %v", status, f)
 	}
 }

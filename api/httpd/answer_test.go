@@ -200,24 +200,20 @@ X-RateLimit-Reset: 36
 				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
-			name: "deny list", body: plainCheck, status: 429,
+			name: "deny list", body: plainCheck, status: 403,
 			change: func(f *fixed) {
 				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByList, nil, -1
 			},
-			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"The deny list refuses this.","violated-policies":[],` +
-				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
+			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"The deny list refuses this.",` +
+				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
 		},
 		{
-			name: "default deny", body: `{"attributes":{}}`, status: 429,
+			name: "default deny", body: `{"attributes":{}}`, status: 403,
 			change: func(f *fixed) {
 				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByNone, nil, -1
 			},
-			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"No rule applies, and the default is to deny.","violated-policies":[],` +
-				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
+			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"No rule applies, and the default is to deny.",` +
+				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "only shadow", body: `{"attributes":{}}`, status: 200,

@@ -78,9 +78,9 @@ func (x *exchange) reset() {
 }
 
 // conclude answers with x's decision; see codec.Reply.
-func (x *exchange) conclude(refused int, bare bool, node []byte) {
+func (x *exchange) conclude(deny int, bare bool, node []byte) {
 	x.decided = true
-	x.Conclude(&x.answer, &x.check, refused, bare, node)
+	x.Conclude(&x.answer, &x.check, deny, bare, node)
 }
 
 // wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay

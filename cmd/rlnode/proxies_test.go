@@ -156,6 +156,7 @@ func (s *proxied) start() {
 	if text == string(src) {
 		s.t.Fatal("the example's rule per-address is not what it was")
 	}
+	text += "\nlists: {deny: [{ip: 127.0.62.97}]}\n"
 	s.node = start(s.t, filepath.Join(s.dir, "node"), "--rules", file(s.t, "rules.yaml", text),
 		"--bind", s.ip, "--http-port", "8080", "--admin-port", "8081", "--name", "n1")
 }
@@ -353,6 +354,8 @@ func (s *proxied) limits() {
 	}
 	s.refusal(s.expect("over the limit", 91, "HEAD", "/a", 429))
 	s.refusal(s.expect("over the limit", 91, "POST", "/a", 429))
+	s.denial(s.expect("on the deny list", 97, "GET", "/a", 403))
+	s.denial(s.expect("on the deny list", 97, "POST", "/login", 403))
 	s.expect("another caller", 92, "GET", "/a", 200)
 	if have, want := len(s.reached()), 11; have != want {
 		s.t.Errorf("the application got %d requests, want %d", have, want)
