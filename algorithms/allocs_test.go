@@ -42,7 +42,7 @@ func TestStatesAllocateNothing(t *testing.T) {
 					t.Errorf("have %v and %v, want %v", peeked, d, ok)
 				}
 				next = l.Give(next, from, now, 1)
-				next = l.Oblige(l.Force(next, from, now, 1), from, now, 1)
+				next = l.ForceCapped(l.Force(next, from, now, 1), from, now, 1)
 				next = l.Reward(next, now, 2)
 				if l.Used(next, now) > used+1 {
 					t.Errorf("have %+v of %d", next, used)

@@ -207,9 +207,9 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	return s
 }
 
-// Oblige is Force, but it never raises usage above the capacity. So a late debt never locks anybody out for longer than the
-// capacity takes to come back. A fixed window takes all of the cost, as it ends with the window.
-func (l *Limit) Oblige(s State, from Taken, now Now, cost int64) State {
+// ForceCapped is Force, but it never raises usage above the capacity. So a late debt never locks anybody out for longer than
+// the capacity takes to come back. A fixed window takes all of the cost, as it ends with the window.
+func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow {
 		return l.Force(s, from, now, cost)

@@ -105,7 +105,7 @@ func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (S
 	case 1:
 		return l.Force(s, l.Taken(l.Advance(s, now), now), now, cost), false
 	case 2:
-		return l.Oblige(s, *from, now, cost), false
+		return l.ForceCapped(s, *from, now, cost), false
 	case 3:
 		return l.Reward(s, now, cost), false
 	case 4:

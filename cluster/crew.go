@@ -107,7 +107,7 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	case reply.Removed && !c.removed.Swap(true):
 		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
 	}
-	c.withoutAuthority.Store(&reply.Behind)
+	c.withoutAuthority.Store(&reply.Failing)
 	return reply, nil
 }
 

@@ -53,8 +53,8 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() { table.Take(now, ops) }); n != 0 || ops[0].Decision.Allowed {
 			t.Errorf("%s: have %v allocations a Take, want 0; of a refusal: %v", name, n, !ops[0].Decision.Allowed)
 		}
-		if n := testing.AllocsPerRun(500, func() { table.Peek(now, ops); table.Act(now, ops); table.Look(now, ops) }); n != 0 {
-			t.Errorf("%s: have %v allocations a Peek, Act and Look, want 0", name, n)
+		if n := testing.AllocsPerRun(500, func() { table.Peek(now, ops); table.TakeUngated(now, ops); table.PeekUngated(now, ops) }); n != 0 {
+			t.Errorf("%s: have %v allocations a Peek, TakeUngated and PeekUngated, want 0", name, n)
 		}
 	}
 }
@@ -67,11 +67,11 @@ func TestChangesAllocateNothing(t *testing.T) {
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
 			from := ops[0].Taken(epoch)
-			if table.Give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.Oblige(epoch, k, l, from, 1) != nil {
+			if table.Give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
 				t.Error("not changed")
 			}
 		}); n != 0 {
-			t.Errorf("%s: have %v allocations for a Give, a Force and an Oblige, want 0", kind, n)
+			t.Errorf("%s: have %v allocations for a Give, a force and a ForceCapped, want 0", kind, n)
 		}
 	}
 }

@@ -39,14 +39,14 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 	}
 }
 
-// Oblige debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.Oblige]. A log takes all
-// of the cost. It does not check the gate: a standby changes its copy. If it fails, with ErrFull, nothing changes.
-func (t *Table) Oblige(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
+// ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
+// takes all of the cost. It does not check the gate: a standby changes its copy. If it fails, with ErrFull, nothing changes.
+func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.changeHeld(s, now, k, l, edit{
-		func(s algorithms.State) algorithms.State { return l.Oblige(s, from, now, cost) },
+		func(s algorithms.State) algorithms.State { return l.ForceCapped(s, from, now, cost) },
 		func(g *algorithms.Log) { g.Force(l, from, now, cost) },
 	})
 }

@@ -68,8 +68,8 @@ func (t *Table) ShutAll() {
 func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
 
 // Shut shuts the gate of p. When it returns, no decision for p is running, and none starts until Open. Until then only calls
-// that ignore the gate change its counters: Act, Oblige, SetNote, Restore, Put, Merge and Drop, as well as evictions and
-// Sweep.
+// that ignore the gate change its counters: TakeUngated, ForceCapped, SetNote, Restore, Put, Merge and Drop, as well as
+// evictions and Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)

@@ -150,14 +150,14 @@ func TestNotesThatAreReplaced(t *testing.T) {
 }
 
 // A copy can be debited while the gate is shut.
-func TestOblige(t *testing.T) {
+func TestForceCapped(t *testing.T) {
 	table := New(100)
 	defer table.Close()
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	key := Key{Hi: 5 << 52, Lo: 2}
 	from := tokenLimit.Taken(tokenLimit.Advance(algorithms.State{}, now), now)
 	table.Shut(5)
-	if err := table.Oblige(now, key, tokenLimit, from, 1); err != nil {
+	if err := table.ForceCapped(now, key, tokenLimit, from, 1); err != nil {
 		t.Fatal(err)
 	}
 	if used, _ := table.Usage(now, key, tokenLimit); used != 1 {

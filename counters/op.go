@@ -8,6 +8,19 @@ type Key struct {
 	Lo uint64 // the same, mixed with the identity of the limit
 }
 
+// InlineTag marks the Key.Lo of an inline counter, one of limits that came with a call, in the bits of inlineMask. Other keys
+// have it by chance once in 2^32. The identity of an inline limit has none of these bits.
+const (
+	InlineTag  = 0x696e6c69 << 16
+	inlineMask = 0xffffffff << 16
+)
+
+// InlineLo returns lo with the tag of inline counters.
+func InlineLo(lo uint64) uint64 { return lo&^inlineMask | InlineTag }
+
+// Inline reports whether k is the key of an inline counter.
+func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
+
 // Op asks one counter about a cost, as part of a check.
 type Op struct {
 	Key    Key

@@ -153,7 +153,7 @@ func TestShutChangesNothing(t *testing.T) {
 	if used, _ := table.Usage(epoch, k, l); used != 3 || table.Stats().Counters != 1 {
 		t.Errorf("have %d used, %d counters", used, table.Stats().Counters)
 	}
-	if v := table.Act(epoch, ops); v != Admitted {
+	if v := table.TakeUngated(epoch, ops); v != Admitted {
 		t.Errorf("act: have %s", v)
 	}
 	table.ShutAll()

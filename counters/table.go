@@ -112,8 +112,8 @@ func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// Act is Take without checking the gates, for a standby that acts on its copy.
-func (t *Table) Act(now algorithms.Now, ops []Op) Verdict {
+// TakeUngated is Take without checking the gates, for a standby that acts on its copy.
+func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
 	v := t.take(now, ops, false)
@@ -164,8 +164,8 @@ func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// Look is Peek without checking the gates, for a node that can't reach an owner and uses whatever it has.
-func (t *Table) Look(now algorithms.Now, ops []Op) Verdict {
+// PeekUngated is Peek without checking the gates, for a node that can't reach an owner and uses whatever it has.
+func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
 	v := t.peek(now, ops)

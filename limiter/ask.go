@@ -160,7 +160,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	now := time.Now()
 	q := &asks[0].q
 	timeout := asks[len(asks)-1].deadline.Sub(now) // the last one has the latest deadline
-	head := question{count: len(asks), patient: timeout, hops: q.hops}
+	head := question{count: len(asks), patience: timeout, hops: q.hops}
 	l.member.leases.addRequests(&head, asks)
 	sent := l.member.Boottime()
 	v.out = append(head.appendHead(v.out[:0]), body...)
@@ -181,7 +181,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	if err == nil {
 		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
 	}
-	l.member.leases.takeReply(asks, sent, &v.reply, err)
+	l.member.leases.acceptReply(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {

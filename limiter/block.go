@@ -88,7 +88,7 @@ func (c *clusterCheck) blockAlone(list []int) {
 		for j := range ops {
 			op := &ops[j]
 			// A block with its full length left began just now.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.private[s.private+j].Decision.Allowed {
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.aloneAt+j].Decision.Allowed {
 				_ = c.limiter.member.Private.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}

@@ -68,7 +68,7 @@ func (c *change) apply(l *Limiter) error {
 		if err := l.member.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
-		if !c.takeOver(list) {
+		if !c.acceptResults(list) {
 			return ErrNoOwner
 		}
 		return nil

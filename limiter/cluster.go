@@ -48,12 +48,13 @@ type Ownership interface {
 	Learn(p int, revision int64, owner ring.NodeID)
 	// Lineage identifies p's counters here. What was taken in one lineage is never given back to another.
 	Lineage(p int) uint64
-	// Act decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed the partition
-	// over. It decides within shares, and returns counters.Shut if this node may not act.
-	Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
-	// Owe records what this node admits on its own, to be reported to the owners, unless a copy here refuses it.
-	Owe(now algorithms.Now, ops []counters.Op) counters.Verdict
-	// Forgive takes back what Owe recorded for op at that time.
+	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
+	// the partition over. It decides within shares, and returns counters.Shut if this node may not act.
+	DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
+	// DecideAlone decides ops by this node alone, in fallback: it admits them unless a copy here refuses, and records what it
+	// admits as debts to the owners.
+	DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict
+	// Forgive takes back what DecideAlone recorded for op at that time.
 	Forgive(at algorithms.Now, op *counters.Op)
 }
 
@@ -90,8 +91,8 @@ type Recorder interface {
 	Decided(by DecidedBy, partition int, lineage uint64, began, ended int64)
 }
 
-// Cluster is what a limiter needs to decide together with other nodes.
-type Cluster struct {
+// ClusterConfig is what a limiter needs to decide together with other nodes.
+type ClusterConfig struct {
 	Self      ring.NodeID
 	Ownership Ownership
 	Peers     Peers
@@ -120,7 +121,7 @@ type Cluster struct {
 }
 
 // Validate returns an error if a required field is missing.
-func (c *Cluster) Validate() error {
+func (c *ClusterConfig) Validate() error {
 	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Private == nil {
 		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Private is missing")
 	}
@@ -129,7 +130,7 @@ func (c *Cluster) Validate() error {
 
 // member is a limiter's part in a cluster.
 type member struct {
-	Cluster
+	ClusterConfig
 	flights    flights
 	servedAsks sync.Pool // holds *servedAsk
 	figures    tallies
@@ -147,11 +148,11 @@ type member struct {
 
 // Join returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
 // for it, and asks the owners otherwise. Close ends it.
-func Join(table *counters.Table, clock *Clock, c Cluster) (*Limiter, error) {
+func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &member{Cluster: c, serving: make(chan struct{}, maxServing)}
+	m := &member{ClusterConfig: c, serving: make(chan struct{}, maxServing)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }

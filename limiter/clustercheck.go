@@ -32,17 +32,17 @@ type clusterCheck struct {
 	deadline       time.Time // the check must be decided by then; see setDeadlines
 	frozenDeadline time.Time // until when to wait for frozen partitions
 
-	subjects []subject
-	decided  int       // how many subjects are decided
-	weakest  DecidedBy // the weakest way in which a subject was decided
-	asks     []*ask    // under way
-	behind   int64     // the version of the rules that an owner has and this node lacks; zero if there is none
-	refused  bool
+	subjects   []subject
+	decided    int       // how many subjects are decided
+	weakest    DecidedBy // the weakest way in which a subject was decided
+	asks       []*ask    // under way
+	newerRules int64     // the version of the rules that an owner has and this node lacks; zero if there is none
+	refused    bool
 
-	private []counters.Op      // ops of the subjects that this node decided alone
-	shares  []algorithms.Limit // limits that private refers to
-	list    []int
-	local   []counters.Op
+	aloneOps []counters.Op      // ops of the subjects that this node decided alone
+	shares   []algorithms.Limit // limits that private refers to
+	list     []int
+	gathered []counters.Op
 }
 
 // subject is one subject of a check, in the order of its hits.
@@ -66,7 +66,7 @@ type subjectDecision struct {
 
 	when    algorithms.Now     // undoHere, undoAlone
 	lineage uint64             // undoHere: of the counters here
-	private int                // undoAlone: index of its ops in clusterCheck.private
+	aloneAt int                // undoAlone: index of its ops in clusterCheck.aloneOps
 	receipt localcache.Receipt // undoLease
 	from    *ask               // undoAsked
 }
@@ -86,8 +86,8 @@ const (
 // unauthorized means that this node had no authority a moment ago.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
-	c.subjects, c.asks, c.private, c.shares = c.subjects[:0], c.asks[:0], c.private[:0], c.shares[:0]
-	c.behind, c.refused, c.separate, c.decided, c.weakest = 0, false, false, 0, ByOwner
+	c.subjects, c.asks, c.aloneOps, c.shares = c.subjects[:0], c.asks[:0], c.aloneOps[:0], c.shares[:0]
+	c.newerRules, c.refused, c.separate, c.decided, c.weakest = 0, false, false, 0, ByOwner
 	c.list = c.list[:0]
 	first := 0
 	for i := range a.scratch.match.Hits {
@@ -226,14 +226,14 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 // takeHere takes the listed subjects from the counters here, all or nothing.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.member
-	c.local = c.local[:0]
+	c.gathered = c.gathered[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
-		c.local = append(c.local, c.ops(s)...)
+		c.gathered = append(c.gathered, c.ops(s)...)
 	}
-	verdict, authorized := c.limiter.takeAsOwner(c.now, c.local, c.peek)
-	rest := c.local
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gathered, c.peek)
+	rest := c.gathered
 	for _, i := range list {
 		s := &c.subjects[i]
 		if verdict != counters.Shut {
@@ -354,12 +354,12 @@ func (c *clusterCheck) collect() {
 	for _, a := range c.asks {
 		came := a.wait() // until it returns, a may still be written to
 		answered := came && a.err == nil
-		if answered && a.status == behind {
-			c.behind = max(c.behind, a.version)
+		if answered && a.status == askerBehind {
+			c.newerRules = max(c.newerRules, a.version)
 		}
 		for i := range c.subjects {
 			if s := &c.subjects[i]; s.way == wayAsked && s.ask == a {
-				c.takeAnswer(s, a, came)
+				c.acceptAnswer(s, a, came)
 			}
 		}
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
@@ -367,8 +367,8 @@ func (c *clusterCheck) collect() {
 	c.asks = c.asks[:0]
 }
 
-// takeAnswer takes over the answer about s. came is false if it did not arrive in time.
-func (c *clusterCheck) takeAnswer(s *subject, a *ask, came bool) {
+// acceptAnswer takes over the answer about s. came is false if it did not arrive in time.
+func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
 	s.way = wayOpen
 	switch {
 	case !came:

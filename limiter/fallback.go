@@ -16,7 +16,7 @@ const uncountedRetry = time.Second
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.member
 	nodes, rank := m.rankInRing()
-	start, refused := len(c.private), false
+	start, refused := len(c.aloneOps), false
 	for _, i := range list {
 		s := &c.subjects[i]
 		rule := c.answer.Limits[s.first].Rule
@@ -25,7 +25,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			mode = rule.OnPartition
 			m.figures.fallback[mode].Add(1)
 		}
-		s.private = len(c.private)
+		s.aloneAt = len(c.aloneOps)
 		ops := c.ops(s)
 		for j := range ops {
 			op := ops[j]
@@ -35,10 +35,10 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			if !counted {
 				op.Cost, op.Shadow = 0, true // takes part without taking
 			}
-			c.private = append(c.private, op)
+			c.aloneOps = append(c.aloneOps, op)
 		}
 	}
-	taken := c.private[start:]
+	taken := c.aloneOps[start:]
 	admitted, undone := !refused, false
 	if c.peek || refused {
 		admitted = m.Private.Peek(c.now, taken) == counters.Admitted && admitted
@@ -93,7 +93,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 func (c *clusterCheck) copyDecisions(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.private[s.private+j]
+		op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
 		if uncounted(op, counted) {
 			continue // applyShare has decided it
 		}
@@ -101,7 +101,7 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 	}
 }
 
-// uncounted reports whether applyShare has decided op; counted is the op that stands for it in clusterCheck.private.
+// uncounted reports whether applyShare has decided op; counted is the op that stands for it in clusterCheck.aloneOps.
 func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
@@ -110,28 +110,28 @@ func uncounted(op, counted *counters.Op) bool {
 // used up, owe returns false, and everything taken is put back.
 func (c *clusterCheck) owe(list []int) bool {
 	m := c.limiter.member
-	c.local = c.local[:0]
+	c.gathered = c.gathered[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := ops[j], &c.private[s.private+j]
+			op, counted := ops[j], &c.aloneOps[s.aloneAt+j]
 			if uncounted(&op, counted) {
 				continue
 			}
 			if c.peek || !counted.Decision.Allowed {
 				op.Cost = 0
 			}
-			c.local = append(c.local, op)
+			c.gathered = append(c.gathered, op)
 		}
 	}
-	verdict := m.Ownership.Owe(c.now, c.local)
-	admitted, asked := verdict == counters.Admitted, c.local
+	verdict := m.Ownership.DecideAlone(c.now, c.gathered)
+	admitted, asked := verdict == counters.Admitted, c.gathered
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := &ops[j], &c.private[s.private+j]
+			op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
 			if !uncounted(op, counted) {
 				c.narrow(op, &asked[0], verdict == counters.Admitted)
 				admitted = admitted && (op.Decision.Allowed || op.Shadow)
@@ -143,7 +143,7 @@ func (c *clusterCheck) owe(list []int) bool {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops { // if refused, put back everything; if admitted, what shadow limits took although the copy refuses
-			counted := &c.private[s.private+j]
+			counted := &c.aloneOps[s.aloneAt+j]
 			if c.peek || !took(counted) || admitted && ops[j].Decision.Allowed {
 				continue
 			}
@@ -185,7 +185,7 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		if counted := &c.private[s.private+j]; took(counted) {
+		if counted := &c.aloneOps[s.aloneAt+j]; took(counted) {
 			if c.putBackAlone(counted, s.when); s.by == ByFallback {
 				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
 			}

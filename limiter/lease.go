@@ -85,8 +85,8 @@ func (x *leases) addRequests(head *question, asks []*ask) {
 	}
 }
 
-// takeReply takes over the leases and refusals in the reply to asks.
-func (x *leases) takeReply(asks []*ask, sent time.Duration, r *reply, err error) {
+// acceptReply takes over the leases and refusals in the reply to asks.
+func (x *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], x.l.member
 	if a.terms == nil {
 		return

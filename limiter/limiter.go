@@ -33,9 +33,9 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu     sync.Mutex // serialises Use and Adapt; guards steps and opened
-	steps  func(*rules.Set) []int
-	opened rules.Opened
+	mu          sync.Mutex // serialises Use and Adapt; guards steps and notHonoured
+	steps       func(*rules.Set) []int
+	notHonoured rules.NotHonoured
 }
 
 // activeRules is a version of the rules together with the figures of its rules.
@@ -67,7 +67,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
-	set = l.opened.Note(set, l.authorityAt())
+	set = l.notHonoured.Stamp(set, l.authorityAt())
 	next := &activeRules{set: set, whole: &ruleStats{}, monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
 	next.noteShares()
 	if old := l.inForce.Load(); old != nil {
@@ -217,9 +217,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
 		c.collect()
-		if c.behind > 0 && !c.ignoreNewer { // decide it again, by the newer rules
+		if c.newerRules > 0 && !c.ignoreNewer { // decide it again, by the newer rules
 			c.rollBack()
-			l.catchUp(l.member.ctx, 0, c.behind)
+			l.catchUp(l.member.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
 			if over, err := l.prepare(c.now, q, a); err != nil {
 				return err

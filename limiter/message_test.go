@@ -36,7 +36,7 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patient: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someWishes()}
+	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someWishes()}
 }
 
 func someChange() *change {
@@ -226,7 +226,7 @@ func FuzzQuestion(f *testing.F) {
 
 func FuzzReply(f *testing.F) {
 	f.Add(someReply().append(nil))
-	f.Add((&reply{status: behind, version: 3}).append(nil))
+	f.Add((&reply{status: askerBehind, version: 3}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := &reply{}
 		if r.read(b, 4, 3, 5) == nil && r.status == decided && len(r.results) != 4*len(r.admitted) {

@@ -43,7 +43,7 @@ const maxHops = 2
 // question asks one node to decide subjects together, all or nothing.
 type question struct {
 	count    int           // how many identical checks it stands for, decided one after another; at least 1
-	patient  time.Duration // how much longer the asker waits
+	patience time.Duration // how much longer the asker waits
 	hops     int           // how often it was passed on
 	flags    flags
 	revision int64
@@ -74,14 +74,14 @@ func (q *question) read(body []byte) error {
 	c := wire.NewReader(body)
 	q.codeHead(&c)
 	q.codeBody(&c)
-	q.patient = min(q.patient, checkTime)
+	q.patience = min(q.patience, checkTime)
 	c.Require(q.count >= 1 && q.requestsFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
 	return c.In.Done("question")
 }
 
 func (q *question) codeHead(c *wire.Coder) {
 	wire.Number(c, &q.count, maxAlike)
-	c.Millis(&q.patient, time.Hour)
+	c.Millis(&q.patience, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
 	wire.List(c, &q.requests, maxMessageOps, leastLeaseRequest, func(w *leaseRequest) { w.code(c) })
 }

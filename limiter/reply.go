@@ -18,17 +18,17 @@ const (
 	notOwner           // this node is not the owner; the reply may say which node is
 	noAuthority        // the owner has no authority now
 	unreachable        // this node could not reach the owner, and could not act for it
-	behind             // the asker's rules are older than those here
-	full               // the table of counters has no room for the change
+	askerBehind        // the asker's rules are older than those here
+	tableFull          // the table of counters has no room for the change
 	otherBody          // an earlier request with the same id had another body
-	answersFull        // there is no room to keep the answer to a request with an id
+	noMemoRoom         // there is no room to keep the answer to a request with an id
 	unknown            // no such reservation can be settled any more
 	undecided          // never sent: the answer ended before this check's turn
 	statuses    = undecided
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{full: ErrFull, otherBody: ErrRequestBody, answersFull: ErrRequests, unknown: ErrUnknownReservation}
+var statusErrors = [...]error{tableFull: ErrFull, otherBody: ErrRequestBody, noMemoRoom: ErrRequests, unknown: ErrUnknownReservation}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {

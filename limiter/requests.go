@@ -210,14 +210,14 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	}
 	l.requests.repeated.Add(1)
 	var list results
-	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.takeOver(list) {
+	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.acceptResults(list) {
 		return c.readUsage(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
 	}
 	return nil
 }
 
-// takeOver copies list, the results of c on this node or another, into c. It returns false if they are of other limits.
-func (c *change) takeOver(list results) bool {
+// acceptResults copies list, the results of c on this node or another, into c. It returns false if they are of other limits.
+func (c *change) acceptResults(list results) bool {
 	if len(list) != len(c.ops) {
 		return false
 	}

@@ -170,7 +170,7 @@ func (v *servedAsk) refuseOldRules(l *Limiter) bool {
 	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
-	v.reply.status = behind
+	v.reply.status = askerBehind
 	return true
 }
 
@@ -178,7 +178,7 @@ func (v *servedAsk) refuseOldRules(l *Limiter) bool {
 func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
 	m, q := l.member, &v.question
 	defer m.release(v)
-	ctx, cancel := context.WithTimeout(m.ctx, q.patient)
+	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
 	defer cancel()
 	if v.reply.version < q.version || v.reply.revision < q.revision {
 		l.catchUp(ctx, q.revision, q.version)
@@ -271,14 +271,14 @@ func (v *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to
 	next.hops++
 	next.flags &^= flagStandby
 	deadline, _ := ctx.Deadline()
-	next.patient = time.Until(deadline)
+	next.patience = time.Until(deadline)
 	m.figures.relayed.Add(1)
 	got := unreachable
 	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	if err == nil && len(body) > 0 {
 		got = status(body[0])
 	}
-	if got == decided || got == behind {
+	if got == decided || got == askerBehind {
 		to.Reply(body)
 		return true
 	}
@@ -341,7 +341,8 @@ func (v *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, [
 	return true
 }
 
-// decideAsStandby decides v's question within this node's share, in place of an owner that can't decide; see Ownership.Act.
+// decideAsStandby decides v's question within this node's share, in place of an owner that can't decide; see
+// Ownership.DecideAsStandby.
 func (v *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &v.question, &v.reply
 	now := l.clock.Now()
@@ -359,8 +360,8 @@ func (v *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	return true
 }
 
-// takeAsStandby decides ops in place of their owner; see Ownership.Act. Whatever it admits becomes a debt, so a peek asks about
-// a cost of 0.
+// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. Whatever it admits becomes a debt, so a
+// peek asks about a cost of 0.
 func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.rankInRing()
@@ -383,7 +384,7 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 		return counters.Shut
 	}
 	began := m.clock()
-	verdict := m.Ownership.Act(now, asked, shares, why)
+	verdict := m.Ownership.DecideAsStandby(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}

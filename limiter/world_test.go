@@ -111,7 +111,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 	})
 	var err error
 	begun := time.Now()
-	n.Limiter, err = Join(table, clock, Cluster{
+	n.Limiter, err = Join(table, clock, ClusterConfig{
 		Boottime: func() time.Duration {
 			if look := n.looks.Load(); look != nil {
 				(*look)()
@@ -219,8 +219,8 @@ func (n *worldNode) Lineage(p int) uint64 {
 	return n.w.place[p].lineage
 }
 
-// Act implements Ownership.
-func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
+// DecideAsStandby implements Ownership.
+func (n *worldNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())
@@ -234,8 +234,8 @@ func (n *worldNode) Act(now algorithms.Now, ops []counters.Op, shares []algorith
 	return v
 }
 
-// Owe implements Ownership.
-func (n *worldNode) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
+// DecideAlone implements Ownership.
+func (n *worldNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()

@@ -94,7 +94,7 @@ func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []c
 	sh, s := b.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.takeReport(s, at, r)
+		b.acceptReport(s, at, r)
 	} else {
 		b.sweep(sh, at)
 	}
@@ -121,9 +121,9 @@ func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []c
 	return e.id, amounts
 }
 
-// takeReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
+// acceptReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
 // report is no longer spent, although some of it may be on its way back.
-func (b *LeaseLedger) takeReport(s *outSubject, at time.Duration, r *GrantRequest) {
+func (b *LeaseLedger) acceptReport(s *outSubject, at time.Duration, r *GrantRequest) {
 	before := len(s.out)
 	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
 	b.out.Add(int64(len(s.out) - before))

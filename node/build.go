@@ -196,7 +196,7 @@ func (n *Node) openCluster() (err error) {
 		}
 		return text, c.seedBy
 	}
-	config.OnState = func(s *agreement.State) { n.keeper.Use(s) }
+	config.OnState = func(s *agreement.State) { n.keeper.Adopt(s) }
 	config.OnRules = func(s *rules.Set) { n.limiter.Use(s) }
 	config.Settled = func() int64 { return n.keeper.Settled() }
 	config.Lagging = func() []ring.NodeID { return n.keeper.Lagging() }
@@ -226,7 +226,7 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closes(n.keeper)
-	n.limiter, err = limiter.Join(n.table, n.clock, limiter.Cluster{
+	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.secret,
 		Private: n.private, Recorder: n.world.recorder, Boottime: n.world.boottime, Leases: n.config.MaxCounters / leasePart,

@@ -296,7 +296,7 @@ func (p *planet) whole() {
 			c := v.node.cluster
 			s := c.State()
 			if !v.ready.Load() || !c.Authority() || !s.Settled || len(s.To.Members()) != len(p.nodes) ||
-				v.node.keeper.Used() != s.Revision || s.Revision != p.nodes[0].node.cluster.State().Revision {
+				v.node.keeper.AdoptedRevision() != s.Revision || s.Revision != p.nodes[0].node.cluster.State().Revision {
 				return false
 			}
 		}

@@ -24,9 +24,9 @@ type View struct {
 	// Doubtful means that At was not recorded yet when the primary changed, so the previous primary may have recorded
 	// an earlier time.
 	Doubtful bool
-	// Open, in Unix ns, is a wall time, by the clock of the process that uses the views, at which its region had
-	// certainly not honoured the version yet. It is 0 if unknown. See [Opened].
-	Open int64
+	// NotHonouredAt, in Unix ns, is a wall time, by the clock of the process that uses the views, at which its region
+	// had certainly not honoured the version yet. It is 0 if unknown. See [NotHonoured].
+	NotHonouredAt int64
 }
 
 // Shares says what a set's global limits are in one region. It is immutable.
@@ -45,12 +45,12 @@ type division struct {
 	// last is a wall time in Unix ns. Windows that begin then or later depend only on the last view.
 	last int64
 	// fill bounds how long any bucket of any view takes to fill, in ns.
-	fill     int64
-	at       []int64  // Unix ns, for each recorded view
-	open     []int64  // for each view: View.Open, but no later than that of any later view
-	doubtful []bool   // for each view
-	names    []string // of all views, each once
-	alone    bool     // no view has any other region
+	fill          int64
+	at            []int64  // Unix ns, for each recorded view
+	notHonouredAt []int64  // for each view: View.NotHonouredAt, but no later than that of any later view
+	doubtful      []bool   // for each view
+	names         []string // of all views, each once
+	alone         bool     // no view has any other region
 }
 
 // WithShares returns a copy of s for a region, which shares everything else with s. If x is nil, global limits count
@@ -73,10 +73,10 @@ func (s *Set) WithShares(x *Shares) *Set {
 			}
 		}
 		d.fill = max(d.fill, int64(v.Set.globals.fill))
-		d.open, d.doubtful = append(d.open, v.Open), append(d.doubtful, v.Doubtful)
+		d.notHonouredAt, d.doubtful = append(d.notHonouredAt, v.NotHonouredAt), append(d.doubtful, v.Doubtful)
 	}
-	for i := len(d.open) - 2; i >= 0; i-- {
-		d.open[i] = min(d.open[i], d.open[i+1])
+	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
+		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
 	slices.Sort(d.names)
 	d.alone = len(d.names) == 1 && d.names[0] == x.Region
@@ -185,8 +185,8 @@ type phase struct {
 	// before and after are how many views were recorded when the window began: before if the clock of the counter's
 	// owner is a second behind, after if it is a second ahead. For a bucket, after is 0.
 	before, after uint8
-	// closed is how many views this region may have honoured by then.
-	closed uint8
+	// maybeHonoured is how many views this region may have honoured by then.
+	maybeHonoured uint8
 }
 
 // room is how much a share has room for.
@@ -267,8 +267,8 @@ func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	}
 	last := l.WindowStart(wall + skew)
 	p.before, p.after = d.recorded(l.WindowStart(wall-skew)), d.recorded(last)
-	for int(p.closed) < len(d.open) && last >= d.open[p.closed]-skew {
-		p.closed++
+	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-skew {
+		p.maybeHonoured++
 	}
 	return p
 }
@@ -371,42 +371,42 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// Opened records when a process's region had certainly not honoured a version yet. The zero value, for a process that
-// has just started, knows nothing. It is not safe for concurrent use.
+// NotHonoured records when a process's region had certainly not honoured a version yet. The zero value, for a process
+// that has just started, knows nothing. It is not safe for concurrent use.
 //
 // A region honours a version when all of its nodes that may have authority have applied it. So a process that has
 // authority and has not applied a version thereby proves that its region has not honoured it. Applying it late proves
 // nothing, because nodes without authority are not waited for.
-type Opened struct {
+type NotHonoured struct {
 	newest int64           // versions up to it are not new
-	at     map[int64]int64 // View.Open of the versions in the last set
+	at     map[int64]int64 // View.NotHonouredAt of the versions in the last set
 }
 
-// Note returns set, which the process is about to apply, with what is known about its versions. now is the process's
+// Stamp returns set, which the process is about to apply, with what is known about its versions. now is the process's
 // wall clock in Unix nanoseconds if the process had authority when it read the clock, or later; otherwise 0. The
 // process must not have announced set as applied before the call.
-func (o *Opened) Note(set *Set, now int64) *Set {
+func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 	x := set.shares
 	if x == nil {
 		return set
 	}
-	at, newest, known := make(map[int64]int64, len(x.Views)), o.newest, false
+	at, newest, known := make(map[int64]int64, len(x.Views)), h.newest, false
 	for _, v := range x.Views {
 		n := v.Set.Version
-		open, seen := o.at[n]
-		if !seen && n > o.newest {
-			open = now
+		then, seen := h.at[n]
+		if !seen && n > h.newest {
+			then = now
 		}
-		at[n], newest = open, max(newest, n)
-		known = known || open != 0 && (v.At == 0 || v.Doubtful) // for the other versions it doesn't matter
+		at[n], newest = then, max(newest, n)
+		known = known || then != 0 && (v.At == 0 || v.Doubtful) // for the other versions it doesn't matter
 	}
-	o.at, o.newest = at, newest
+	h.at, h.newest = at, newest
 	if !known {
 		return set
 	}
-	dated := &Shares{Region: x.Region, Views: slices.Clone(x.Views)}
-	for i := range dated.Views {
-		dated.Views[i].Open = at[dated.Views[i].Set.Version]
+	stamped := &Shares{Region: x.Region, Views: slices.Clone(x.Views)}
+	for i := range stamped.Views {
+		stamped.Views[i].NotHonouredAt = at[stamped.Views[i].Set.Version]
 	}
-	return set.WithShares(dated)
+	return set.WithShares(stamped)
 }

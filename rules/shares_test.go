@@ -223,14 +223,14 @@ func TestShareOfViews(t *testing.T) {
 		{"the window has just begun", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(-3)}}, 0, [2]int64{50, 10}},
 		{"there and back in a window", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(1)}, {Set: set(100, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
 		{"back, and more, but not for all", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, At: at(1)}, {Set: set(100, even), Names: both, At: at(2)}}, 5, [2]int64{54, 6}},
-		{"parts, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{90, 10}},
-		{"parts, honoured when it began perhaps", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(1) * 1e6}}, 5, [2]int64{50, 10}},
-		{"parts and less, not honoured when it began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{54, 6}},
-		{"parts, the window is nearly over", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, Open: at(2) * 1e6}}, 59, [2]int64{50, 10}},
+		{"parts, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{90, 10}},
+		{"parts, honoured when it began perhaps", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(1) * 1e6}}, 5, [2]int64{50, 10}},
+		{"parts and less, not honoured when it began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(60, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{54, 6}},
+		{"parts, the window is nearly over", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}}, 59, [2]int64{50, 10}},
 		{"parts, recorded after another primary perhaps did", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}}, 5, [2]int64{50, 10}},
-		{"the same, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true, Open: at(2) * 1e6}}, 5, [2]int64{90, 10}},
+		{"the same, not honoured when the window began", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{90, 10}},
 		{"raised after that", []View{{Set: set(100, most), Names: both, At: at(-900)}, {Set: set(100, even), Names: both, At: at(3), Doubtful: true}, {Set: set(120, most), Names: both, At: at(4)}}, 5, [2]int64{50, 10}},
-		{"of the first versions, none recorded", []View{{Set: set(100, none), Names: both[:1]}, {Set: set(100, none), Names: both, Open: at(2) * 1e6}}, 5, [2]int64{100, 0}},
+		{"of the first versions, none recorded", []View{{Set: set(100, none), Names: both[:1]}, {Set: set(100, none), Names: both, NotHonouredAt: at(2) * 1e6}}, 5, [2]int64{100, 0}},
 		{"three, the middle one honoured perhaps", []View{{Set: set(90, even), Names: both, At: at(-900)}, {Set: set(90, most), Names: both}, {Set: set(30, even), Names: both}}, 5, [2]int64{15, 3}},
 		{"the candidate", []View{{Set: set(100, even), Names: both, At: at(-900)}, {Set: set(100, most), Names: both}, {Set: set(100, even), Names: both}}, 5, [2]int64{50, 10}},
 		{"what was before is not known", []View{{Set: set(100, most), Names: both, At: at(1)}, {Set: set(200, most), Names: both, At: at(2)}}, 5, [2]int64{90, 10}},
@@ -282,7 +282,7 @@ func TestSharesAreNotMonotone(t *testing.T) {
 }
 
 // A process knows that a version was not honoured if it had authority before it applied the version.
-func TestOpened(t *testing.T) {
+func TestNotHonoured(t *testing.T) {
 	set := func(versions ...int64) *Set {
 		x := &Shares{Region: "eu"}
 		for _, n := range versions {
@@ -290,7 +290,7 @@ func TestOpened(t *testing.T) {
 		}
 		return x.Views[len(x.Views)-1].Set.WithShares(x)
 	}
-	var o Opened
+	var o NotHonoured
 	for i, tt := range []struct {
 		versions []int64
 		now      int64
@@ -304,9 +304,9 @@ func TestOpened(t *testing.T) {
 		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's versions: known before
 		{[]int64{6, 10}, 500, []int64{0, 500}},
 	} {
-		for j, v := range o.Note(set(tt.versions...), tt.now).Shares().Views {
-			if v.Open != tt.want[j] {
-				t.Errorf("%d: version %d: have %d, want %v", i, v.Set.Version, v.Open, tt.want)
+		for j, v := range o.Stamp(set(tt.versions...), tt.now).Shares().Views {
+			if v.NotHonouredAt != tt.want[j] {
+				t.Errorf("%d: version %d: have %d, want %v", i, v.Set.Version, v.NotHonouredAt, tt.want)
 			}
 		}
 	}

@@ -142,7 +142,7 @@ func (w *weigher) room(p phase) room {
 	}
 	if !w.bucket {
 		for before := p.before; before <= p.after; before++ {
-			out.amount = min(out.amount, w.window(before, p.closed))
+			out.amount = min(out.amount, w.window(before, p.maybeHonoured))
 		}
 		return room{amount: out.amount}
 	}
@@ -159,12 +159,12 @@ func (w *weigher) room(p phase) room {
 	return out
 }
 
-// window returns what is left of a fixed window. before is how many views were recorded before it began; closed is how
-// many views this region may have honoured.
-func (w *weigher) window(before, closed uint8) int64 {
+// window returns what is left of a fixed window. before is how many views were recorded before it began; honoured is
+// how many views this region may have honoured.
+func (w *weigher) window(before, honoured uint8) int64 {
 	base := w.base(before)
 	out := w.under[w.next[base]]
-	for i := base + 1; i < int(closed); i++ {
+	for i := base + 1; i < int(honoured); i++ {
 		if i >= w.recorded || w.doubtful[i] {
 			out = min(out, w.under[w.next[i]])
 		}

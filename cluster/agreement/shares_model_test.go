@@ -72,7 +72,7 @@ type asker struct {
 	authority bool
 	set       *rules.Set
 	term      int64
-	opened    rules.Opened
+	opened    rules.NotHonoured
 }
 
 // apply makes the nodes of a region that have authority use its rules, one of them perhaps later.
@@ -94,7 +94,7 @@ func (w *world) use(r *region, n *asker) {
 	if n.authority || w.careless {
 		now = (w.now + n.clock) * int64(time.Millisecond)
 	}
-	n.set, n.term = n.opened.Note(set, now), r.state.Regions.Term
+	n.set, n.term = n.opened.Stamp(set, now), r.state.Regions.Term
 }
 
 // turmoil makes a node lose its authority, get it back once it has applied what its region has, or restart.
@@ -110,7 +110,7 @@ func (w *world) turmoil(r *region) string {
 		return "a node of " + r.name + " loses its authority"
 	}
 	for _, n := range r.nodes {
-		n.opened, n.set = rules.Opened{}, nil
+		n.opened, n.set = rules.NotHonoured{}, nil
 		n.authority = w.begun
 		w.use(r, n)
 		n.authority = true
@@ -424,7 +424,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		"the old division stays until the record": func(w *world) {
 			w.forget = func(x *rules.Shares) {
 				for i := range x.Views {
-					x.Views[i].Open = math.MaxInt64
+					x.Views[i].NotHonouredAt = math.MaxInt64
 				}
 			}
 		},

@@ -89,7 +89,7 @@ func (l *authorityLedger) observeReports(v *view) {
 	}
 	// A refusal proves nothing about a node while this leader can't commit anything.
 	proved := l.provesLead(v.now)
-	l.behind = nil
+	l.failing = nil
 	for _, id := range l.sorted() {
 		r := l.record(v.state, id)
 		mark(&r.cutSince, 2*cut[id] > reporters)
@@ -99,8 +99,8 @@ func (l *authorityLedger) observeReports(v *view) {
 		if !proved || l.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
 			r.failingSince = never
 		}
-		if r.failingSince != never && v.now-r.failingSince >= patience && len(l.behind) < maxReported {
-			l.behind = append(l.behind, id)
+		if r.failingSince != never && v.now-r.failingSince >= patience && len(l.failing) < maxReported {
+			l.failing = append(l.failing, id)
 		}
 	}
 }

@@ -222,8 +222,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.ledger.behind, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want that node 3 is said to be behind", d.ledger.behind)
+		if !slices.Equal(d.ledger.failing, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want that node 3 is said to be behind", d.ledger.failing)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickEvery, 1, 2, 3)
@@ -231,7 +231,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.ledger.behind) != 0 {
+		if !d.inRing(3) || len(d.ledger.failing) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}

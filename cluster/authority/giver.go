@@ -146,7 +146,7 @@ func (g *Giver) order(lead bool) {
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
-		reply.Behind = l.behind
+		reply.Failing = l.failing
 		return reply
 	}})
 }
@@ -297,7 +297,7 @@ func (g *Giver) accept(q *question) {
 		reply := r.ledger.handleRequest(g.config.Now(), g.config.State(), q.request)
 		g.answerMajority()
 		if reply.Why != "" {
-			reply.Behind = r.ledger.behind
+			reply.Failing = r.ledger.failing
 			q.reply <- reply
 			return
 		}

@@ -19,7 +19,7 @@ func TestGolden(t *testing.T) {
 		Without: 1500 * time.Millisecond,
 		Level:   1, Release: "v1.0.0", Zones: "2025c", Check: agreement.Check{Index: 32, Hash: agreement.Hash{1, 31: 2}},
 	}
-	replies := []Reply{{Granted: true, Index: 9}, {Why: "no", Index: 8}, {Why: "no", Differs: true}, {Why: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
+	replies := []Reply{{Granted: true, Index: 9}, {Why: "no", Index: 8}, {Why: "no", Differs: true}, {Why: "no", Removed: true, Failing: []ring.NodeID{id(3)}}}
 	b, err := json.Marshal(request)
 	if err != nil {
 		t.Fatal(err)

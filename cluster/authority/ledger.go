@@ -19,8 +19,8 @@ const (
 	firstRing = 3 * time.Second
 	// holePatience is how long a ring with a hole, left by a node that was taken out, stays before it is rebuilt.
 	holePatience = 5 * time.Second
-	// failingPatience is how long a node must ask without success before it is ended. failingPause is the minimum time until
-	// the next one is.
+	// failingPatience is how long a node must ask without success before it is ended. failingPause is the minimum time
+	// until the next one is.
 	failingPatience = 5 * time.Second
 	failingPause    = 10 * time.Second
 	// relayedPatience is how long a majority must reach a node only through others before it leaves the ring.
@@ -85,8 +85,8 @@ type authorityLedger struct {
 	// failingEnded is when a node was last marked to be ended for asking without success, or the lead was handed over
 	// instead.
 	failingEnded time.Duration
-	// behind are the nodes asking without success, sorted. It is replaced, never modified.
-	behind []ring.NodeID
+	// failing are the nodes asking without success, sorted. It is replaced, never modified.
+	failing []ring.NodeID
 
 	wanted      []ring.NodeID // nodes with authority that may be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed

@@ -64,8 +64,8 @@ type Reply struct {
 	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what the node must
 	// apply before it asks again; otherwise 0.
 	Index uint64 `json:"index,omitempty"`
-	// Behind are the members of the ring that ask for authority and can't be granted any.
-	Behind []ring.NodeID `json:"behind,omitempty"`
+	// Failing are the members of the ring that ask for authority and can't be granted any.
+	Failing []ring.NodeID `json:"behind,omitempty"`
 }
 
 // withinBounds reports whether a request from another node respects the limits that senders do.

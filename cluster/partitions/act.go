@@ -15,11 +15,11 @@ const (
 	WithoutAuthority                // it answered that it has no authority
 )
 
-// Act decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed the
-// partition over. It decides from the copy here and within shares, which are the limits cut down to what one node may
+// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
+// the partition over. It decides from the copy here and within shares, which are the limits cut down to what one node may
 // spend (a share with Amount 0 allows nothing). It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
-func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
+func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.mayAct(ops, why) {
@@ -42,7 +42,7 @@ func (k *Keeper) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.
 		}
 		return v
 	}
-	verdict := k.cfg.Table.Act(now, ops)
+	verdict := k.cfg.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
 		from := takenNow(op.Limit, now)
@@ -94,11 +94,11 @@ func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
-// Owe admits ops by this node alone, in fallback; the caller has applied the shares. If counters of ops are here, from an
-// owner that lost its authority, a standby or a checkpoint, they must admit the ops too, under the whole limits;
-// otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner, once it is known which
-// node that is. An op without a cost is only a question, and owes nothing. The verdict is never Shut.
-func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
+// DecideAlone decides ops by this node alone, in fallback; the caller has applied the shares. If counters of ops are
+// here, from an owner that lost its authority, a standby or a checkpoint, they must admit the ops too, under the whole
+// limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner, once it is known
+// which node that is. An op without a cost is only a question, and owes nothing. The verdict is never Shut.
+func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var here, elsewhere [8]counters.Op
@@ -112,11 +112,11 @@ func (k *Keeper) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 		op.Cost += k.debts.absent(now, &op)
 		look = append(look, op)
 	}
-	verdict := k.cfg.Table.Look(now, look)
+	verdict := k.cfg.Table.PeekUngated(now, look)
 	if verdict == counters.Admitted {
-		verdict = k.cfg.Table.Act(now, take)
+		verdict = k.cfg.Table.TakeUngated(now, take)
 	} else {
-		k.cfg.Table.Look(now, take) // fills in what they have left
+		k.cfg.Table.PeekUngated(now, take) // fills in what they have left
 	}
 	for i := range ops {
 		op, absent := &ops[i], int64(0)
@@ -156,8 +156,9 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	}
 }
 
-// Forgive takes op's cost, which Owe recorded at the given time, off the debt, because another limit of the check refused
-// it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes none.
+// Forgive takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
+// refused it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes
+// none.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

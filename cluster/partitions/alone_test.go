@@ -14,7 +14,7 @@ import (
 func owe(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-	if v := n.keeper.Owe(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
+	if v := n.keeper.DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
 		t.Fatalf("%s by itself: %v, %+v", n.ip, v, ops[0].Decision)
 	}
 }
@@ -114,7 +114,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 			}
 			owe(t, n, i, counters.Refused)
 			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
-			if v := n.keeper.Owe(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
+			if v := n.keeper.DecideAlone(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
 				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
 			}
 		}
@@ -134,7 +134,7 @@ func TestForgiven(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		op := counters.Op{Key: keyOf(i), Limit: &bucket, Cost: 5}
 		for range 3 {
-			c.keeper.Owe(now(), []counters.Op{op})
+			c.keeper.DecideAlone(now(), []counters.Op{op})
 		}
 		c.keeper.Forgive(now(), &op)
 		f.net.Heal(a.ip, c.ip)

@@ -74,9 +74,9 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
-// backUp returns once every change made in partitions before the call is at their standbys, or after debtsBackup, or when
-// that is impossible.
-func (k *Keeper) backUp(partitions map[int]bool) {
+// awaitStandbys returns once every change made in partitions before the call is at their standbys, or after standbyWait,
+// or when that is impossible.
+func (k *Keeper) awaitStandbys(partitions map[int]bool) {
 	var list []*confirmation
 	for p := range partitions {
 		if c, err := k.addConfirmation(p, true); err == nil {
@@ -84,7 +84,7 @@ func (k *Keeper) backUp(partitions map[int]bool) {
 		}
 	}
 	defer k.dropConfirmations(list...)
-	ctx, cancel := context.WithTimeout(k.ctx, debtsBackup)
+	ctx, cancel := context.WithTimeout(k.ctx, standbyWait)
 	defer cancel()
 	for _, c := range list {
 		_ = k.await(ctx, c)
@@ -114,11 +114,11 @@ func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {
 	switch {
 	case k.parts[p].phase != owning:
 		return nil, ErrNotOwner
-	case !debts && k.loans >= maxConfirms:
+	case !debts && k.confirming >= maxConfirms:
 		return nil, ErrBusy
 	}
 	if !debts {
-		k.loans++
+		k.confirming++
 	}
 	c := &confirmation{p: p, lineage: k.parts[p].lineage, debts: debts, done: make(chan error, 1)}
 	k.confirms = append(k.confirms, c)
@@ -132,7 +132,7 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	for _, c := range list {
 		c.dropped = true
 		if !c.debts {
-			k.loans--
+			k.confirming--
 		}
 	}
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })

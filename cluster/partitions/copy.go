@@ -45,15 +45,15 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 	}
 	switch c.Method {
 	case MethodPush:
-		k.takePush(v, c, h, d)
+		k.acceptPush(v, c, h, d)
 	case MethodFlip:
-		k.takeFlips(v, c, d)
+		k.acceptFlips(v, c, d)
 	case MethodLook, MethodPull:
 		k.answerCopyRequest(v, c, ended, d)
 	case MethodBack:
-		k.takeCopies(c, d)
+		k.acceptCopies(c, d)
 	case MethodDebts:
-		k.takeDebts(c, d)
+		k.acceptDebts(c, d)
 	default:
 		c.Fail(codeMalformed, "unknown method")
 	}
@@ -76,8 +76,8 @@ func (v *view) isCurrent(from peer.Identity, generation int64) bool {
 	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
 }
 
-// takePush takes copies and changes from an owner.
-func (k *Keeper) takePush(v *view, c *peer.Call, h header, d *wire.Decoder) {
+// acceptPush receives copies and changes from an owner.
+func (k *Keeper) acceptPush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	now := k.cfg.Now()
 	var refused []int
 	for d.More() {

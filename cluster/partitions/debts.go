@@ -232,7 +232,7 @@ func (l *debtLedger) debitOwn(p int, now algorithms.Now) {
 func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[counters.Key]int64) {
 	for key, d := range l.debts[p] {
 		if cost := d.missing(elsewhere[key]); cost > 0 {
-			if err := l.table.Oblige(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
+			if err := l.table.ForceCapped(now, key, &d.limit, d.taken, d.capped(cost)); err != nil {
 				l.log.Warn("debt lost", "partition", p, "error", err)
 			}
 		}
@@ -252,8 +252,8 @@ func (l *debtLedger) prune(now algorithms.Now) {
 }
 
 // debtsFormat is the first byte of debts on disk. The wall clock in nanoseconds as a varint and the number of debts as a
-// uvarint follow. Then each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message. Then
-// the seals, as in a message.
+// uvarint follow. Then each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message.
+// Then the seals, as in a message.
 const debtsFormat = 3 // 1 and 2 belong to versions that encoded limits differently
 
 func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {

@@ -140,7 +140,7 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // an acknowledgement takes twice as long
-		f.eventually("the debts are told", func() bool { return a.keeper.backups.Load() > 0 })
+		f.eventually("the debts are told", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
 		f.net.Isolate(b.ip) // a's pushes do not arrive
 		f.end(a)
 		f.net.Rejoin(b.ip)
@@ -173,7 +173,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 					t.Fatal(by.ip, ok, err)
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if v := a.keeper.Act(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
+				if v := a.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
 					t.Fatalf("it acts for an owner that can be reached: %v", v)
 				}
 			}

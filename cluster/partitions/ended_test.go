@@ -142,14 +142,14 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		f.eventually("another node goes on", func() bool { p := ring.PartitionOf(keyOf(i).Hi); return c.table.IsOpen(p) || d.table.IsOpen(p) })
 		const hits = 7
 		for range hits {
-			if v := b.keeper.Owe(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
+			if v := b.keeper.DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
 				t.Fatal(v)
 			}
 		}
-		b.keeper.Use(turn)
-		b.keeper.Use(f.state)
+		b.keeper.Adopt(turn)
+		b.keeper.Adopt(f.state)
 		f.agree(agreement.Boot{Node: b.id, Boot: b.boot})
-		b.keeper.Use(f.state)
+		b.keeper.Adopt(f.state)
 		b.authority.Store(true)
 		f.eventually("the debts are told", func() bool { return f.used(keyOf(i)) == hits })
 	})

@@ -146,7 +146,7 @@ func (n *node) listen() {
 		select {
 		case s := <-n.told:
 			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
-			n.keeper.Use(n.late(s))
+			n.keeper.Adopt(n.late(s))
 		case <-n.stop:
 			return
 		}
@@ -244,7 +244,7 @@ func (f *fleet) waitSettled() {
 	f.eventually("the epoch is settled", func() bool {
 		for _, n := range f.all() {
 			if n.alive.Load() && f.state.To.Rank(n.id)+f.state.From.Rank(n.id) > -2 &&
-				(n.keeper.Used() < f.state.Revision || n.keeper.Settled() < f.state.Epoch) {
+				(n.keeper.AdoptedRevision() < f.state.Revision || n.keeper.Settled() < f.state.Epoch) {
 				return false
 			}
 		}

@@ -185,9 +185,9 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// takeFlips takes offered tokens, or answers which of the asked-for tokens are here. An offer of a token that is not here
-// afterwards becomes void, and its sender is told so.
-func (k *Keeper) takeFlips(v *view, c *peer.Call, d *wire.Decoder) {
+// acceptFlips accepts offered tokens, or answers which of the asked-for tokens are here. An offer of a token that is not
+// here afterwards becomes void, and its sender is told so.
+func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 	boot, asks := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()

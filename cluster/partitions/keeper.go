@@ -100,10 +100,10 @@ type Keeper struct {
 	collecting bool
 	// followed: another node has been in a ring since this process began. Before that, changes need not be sent.
 	// Afterwards they are collected even if this node is alone again, because counters that were reset wait for that.
-	followed bool
-	confirms []*confirmation // waiting confirmations
-	backups  atomic.Int64    // messages about debts that wait for standbys
-	loans    int             // confirmations that are not for debts: at most maxConfirms
+	followed     bool
+	confirms     []*confirmation // waiting confirmations
+	debtsWaiting atomic.Int64    // messages about debts that wait for standbys
+	confirming   int             // confirmations that are not for debts: at most maxConfirms
 
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
@@ -212,8 +212,8 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// Use adopts an agreed state. Calls must follow the order of the states; states may be skipped.
-func (k *Keeper) Use(s *agreement.State) {
+// Adopt goes by an agreed state from now on. Calls must follow the order of the states; states may be skipped.
+func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	before := k.view.Load()

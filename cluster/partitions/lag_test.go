@@ -106,7 +106,7 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		f.agree(agreement.Boot{Node: idOf(7), Boot: 7})
-		f.eventually("the others know", func() bool { return b.keeper.Used() == f.state.Revision })
+		f.eventually("the others know", func() bool { return b.keeper.AdoptedRevision() == f.state.Revision })
 		for range 100 {
 			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
 		}

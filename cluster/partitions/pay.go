@@ -19,12 +19,12 @@ const (
 	debtsCheck = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// debtsBackup bounds how long an owner waits until its standbys have the debts it was told of. It is below
+	// standbyWait bounds how long an owner waits until its standbys have the debts it was told of. It is below
 	// debtsTimeout.
-	debtsBackup = time.Second
-	// maxBackups bounds the messages about debts that wait for standbys; the next one is refused, and retried by its
+	standbyWait = time.Second
+	// maxDebtsWaiting bounds the messages about debts that wait for standbys; the next one is refused, and retried by its
 	// sender.
-	maxBackups = 64
+	maxDebtsWaiting = 64
 	// debtsPerMessage bounds the debts in one message.
 	debtsPerMessage = 4096
 )
@@ -147,18 +147,18 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 	}
 }
 
-// takeDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the indexes
-// of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended, they
-// would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first; standbys
-// that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them, and gets
-// no acknowledgement: a copy from another node may replace the counters here.
-func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
+// acceptDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the
+// indexes of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended,
+// they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first;
+// standbys that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them,
+// and gets no acknowledgement: a copy from another node may replace the counters here.
+func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	joins := k.pulling(c.From.Node)
 	if !k.cfg.Authority() && !joins {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
-	if k.backups.Load() >= maxBackups { // only this goroutine adds one
+	if k.debtsWaiting.Load() >= maxDebtsWaiting { // only this goroutine adds one
 		c.Fail(codeRefused, "too many debts at once")
 		return
 	}
@@ -192,10 +192,10 @@ func (k *Keeper) takeDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeBusy, "copies are being merged")
 		return
 	}
-	k.backups.Add(1)
+	k.debtsWaiting.Add(1)
 	k.done.Go(func() {
-		defer k.backups.Add(-1)
-		k.backUp(touched)
+		defer k.debtsWaiting.Add(-1)
+		k.awaitStandbys(touched)
 		// A node that was ended meanwhile has forgotten them, and others continue without them.
 		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")

@@ -112,8 +112,8 @@ type incomingCopy struct {
 	records []counters.Record
 }
 
-// takeCopies takes the copies that this node has asked for.
-func (k *Keeper) takeCopies(c *peer.Call, d *wire.Decoder) {
+// acceptCopies receives the copies that this node has asked for.
+func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 	now := k.cfg.Now()
 	for d.More() {
 		var s section

@@ -108,7 +108,7 @@ func act(t *testing.T, n *node, i int) {
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	share := limit
 	share.Amount /= 3
-	if v := n.keeper.Act(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
+	if v := n.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable); v != counters.Admitted {
 		t.Fatalf("%s acts: %v", n.ip, v)
 	}
 }
@@ -207,7 +207,7 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 			}
 			for _, n := range []*node{b, c} {
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-				if n.keeper.Act(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
+				if n.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, WithoutAuthority) != counters.Shut {
 					acted++
 				}
 			}

@@ -130,8 +130,8 @@ func (k *Keeper) unsettled(v *view) bool {
 	return !v.member
 }
 
-// Used returns the Raft index of the last change of owners in the adopted state.
-func (k *Keeper) Used() uint64 { return k.view.Load().Revision }
+// AdoptedRevision returns the Raft index of the last change of owners in the adopted state.
+func (k *Keeper) AdoptedRevision() uint64 { return k.view.Load().Revision }
 
 // Recovering reports whether partitions of this node are waiting for their standbys' copies. It ends by itself: see
 // Config.Patience.

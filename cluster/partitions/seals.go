@@ -243,7 +243,7 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
-		if l.table.Oblige(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
+		if l.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
 			full = append(full, i)
 		}
 	}

@@ -20,8 +20,8 @@ type debt struct {
 	paying bool
 }
 
-// Act is for limiter.Ownership; see [partitions.Keeper.Act].
-func (p *process) Act(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
+// DecideAsStandby is for limiter.Ownership; see [partitions.Keeper.DecideAsStandby].
+func (p *process) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func (p *process) Act(now algorithms.Now, ops []counters.Op, shares []algorithms
 		}
 		return v
 	}
-	verdict := p.table.Act(now, ops)
+	verdict := p.table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
 		if verdict != counters.Admitted && op.Cost > 0 {
@@ -81,8 +81,8 @@ func (p *process) mayAct(ops []counters.Op, why partitions.Absence) bool {
 	return true
 }
 
-// Owe is for limiter.Ownership: what this node admits alone has to be admitted by a copy here, if there is one.
-func (p *process) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
+// DecideAlone is for limiter.Ownership: what this node admits alone has to be admitted by a copy here, if there is one.
+func (p *process) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	w := p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (p *process) Owe(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	}
 	verdict := counters.Admitted
 	if len(counted) > 0 {
-		verdict = p.table.Act(now, counted)
+		verdict = p.table.TakeUngated(now, counted)
 	}
 	for i := range ops {
 		op := &ops[i]
@@ -166,7 +166,7 @@ func (p *process) pay(key counters.Key, d *debt) bool {
 		return false
 	}
 	if owner != p || d.absent {
-		if !owner.table.IsOpen(q) || owner.table.Oblige(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
+		if !owner.table.IsOpen(q) || owner.table.ForceCapped(w.clock.Now(), key, &d.limit, d.taken, d.cost) != nil {
 			return false
 		}
 		owner.touchLocked()
@@ -192,7 +192,7 @@ func (p *process) keepDebts(q int) {
 			continue
 		}
 		if d.absent && d.cost > 0 {
-			_ = p.table.Oblige(p.w.clock.Now(), key, &d.limit, d.taken, d.cost)
+			_ = p.table.ForceCapped(p.w.clock.Now(), key, &d.limit, d.taken, d.cost)
 		}
 		delete(p.debts, key)
 	}

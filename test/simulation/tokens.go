@@ -57,7 +57,7 @@ func (t *tokens) init() {
 
 func (w *World) newLineage() uint64 { return w.control.Uint64() | 1 }
 
-// authority is for limiter.Cluster.
+// authority is for limiter.ClusterConfig.
 func (p *process) authority() bool {
 	w := p.w
 	if !p.begun.Load() {

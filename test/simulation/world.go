@@ -172,7 +172,7 @@ func (w *World) boot(n *node) (err error) {
 	p := &process{node: n, w: w, boot: n.boots, alive: true, table: counters.New(20_000), shares: counters.New(1000)}
 	p.table.ShutAll()
 	p.tokens.init()
-	c := limiter.Cluster{
+	c := limiter.ClusterConfig{
 		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Private: n.private,
 		Boottime: func() time.Duration { return w.now() + time.Second }, Far: farSide{p}, Backup: p,
 	}
@@ -219,7 +219,7 @@ func (w *World) free() {
 	}
 }
 
-// ring is for limiter.Cluster.
+// ring is for limiter.ClusterConfig.
 func (p *process) ring() *ring.Table {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -229,7 +229,7 @@ func (p *process) ring() *ring.Table {
 	return p.view.to
 }
 
-// await is for limiter.Cluster.
+// await is for limiter.ClusterConfig.
 func (p *process) await(ctx context.Context, revision, rulesVersion int64) bool {
 	for {
 		p.w.mu.Lock()

@@ -89,15 +89,16 @@ func (m *member) Route(p int) partitions.Route {
 // Lineage is for limiter.Ownership.
 func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
-// Wait, Learn, Act, Owe and Forgive are for limiter.Ownership: where nothing moves or fails there is nothing to do.
-func (m *member) Wait(context.Context, int)                          {}
-func (m *member) Learn(int, int64, ring.NodeID)                      {}
-func (m *member) Forgive(algorithms.Now, *counters.Op)               {}
-func (m *member) Reachable(ring.NodeID) bool                         { return true }
-func (m *member) await(context.Context, int64, int64) bool           { return true }
-func (m *member) authority() bool                                    { return true }
-func (m *member) Owe(algorithms.Now, []counters.Op) counters.Verdict { return counters.Shut }
-func (m *member) Act(algorithms.Now, []counters.Op, []algorithms.Limit, partitions.Absence) counters.Verdict {
+// Wait, Learn, DecideAsStandby, DecideAlone and Forgive are for limiter.Ownership: where nothing moves or fails there is
+// nothing to do.
+func (m *member) Wait(context.Context, int)                                  {}
+func (m *member) Learn(int, int64, ring.NodeID)                              {}
+func (m *member) Forgive(algorithms.Now, *counters.Op)                       {}
+func (m *member) Reachable(ring.NodeID) bool                                 { return true }
+func (m *member) await(context.Context, int64, int64) bool                   { return true }
+func (m *member) authority() bool                                            { return true }
+func (m *member) DecideAlone(algorithms.Now, []counters.Op) counters.Verdict { return counters.Shut }
+func (m *member) DecideAsStandby(algorithms.Now, []counters.Op, []algorithms.Limit, partitions.Absence) counters.Verdict {
 	return counters.Shut
 }
 
@@ -167,7 +168,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 				own.Open(p)
 			}
 		}
-		m.Limiter, err = limiter.Join(own, clock, limiter.Cluster{
+		m.Limiter, err = limiter.Join(own, clock, limiter.ClusterConfig{
 			Self: id, Ownership: m, Peers: m, Authority: m.authority, Await: m.await, Private: private,
 			Ring: func() *ring.Table { return table }, Boottime: func() time.Duration { return time.Since(began) + time.Second },
 		})

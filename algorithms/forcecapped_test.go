@@ -7,7 +7,7 @@ import (
 )
 
 // A debt brings a counter at most to its capacity, as close to it as possible, and never lowers usage.
-func TestOblige(t *testing.T) {
+func TestForceCapped(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, SlidingWindow, FixedWindow} {
 		for range 50_000 {
@@ -19,7 +19,7 @@ func TestOblige(t *testing.T) {
 			cost := rng.Int64N(300)
 			before := l.Used(l.Advance(s, now), now)
 			forced := l.Used(l.Force(s, from, now, cost), now)
-			have := l.Used(l.Oblige(s, from, now, cost), now)
+			have := l.Used(l.ForceCapped(s, from, now, cost), now)
 			want := forced
 			if kind != FixedWindow {
 				want = min(forced, max(before, l.Capacity()))

@@ -1,0 +1,22 @@
+package counters
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+func TestInlineKeys(t *testing.T) {
+	for range 1000 {
+		lo := rand.Uint64()
+		k := Key{Lo: InlineLo(lo)}
+		if !k.Inline() {
+			t.Fatalf("%x with the tag is %x, and not inline", lo, k.Lo)
+		}
+		if other := (Key{Lo: k.Lo ^ 1<<(16+rand.IntN(32))}); other.Inline() {
+			t.Fatalf("%x lacks a bit of the tag, and is inline", other.Lo)
+		}
+		if rest := uint64(0xffff00000000ffff); k.Lo&rest != lo&rest {
+			t.Fatalf("the tag changed other bits of %x: %x", lo, k.Lo)
+		}
+	}
+}
