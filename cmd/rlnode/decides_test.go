@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,16 @@ func TestDeniedIsADecision(t *testing.T) {
 		err := l.count(test.status, r.body)
 		if r.decides() != test.want || (err == nil) != test.want || (l.allowed+l.refused == 1) != test.want {
 			t.Errorf("%d %s: have %t, %v, want %t", test.status, test.body, r.decides(), err, test.want)
+		}
+	}
+}
+
+// TestFlagsTakeDays: a flag that takes a duration reads days as well, and says so where it can't read one.
+func TestFlagsTakeDays(t *testing.T) {
+	for value, want := range map[string]string{"2d": "48h0m0s is not above 0 and at most 1h", "1w": "such as 500ms, 15m, 24h or 7d", "1d-1h": "7d", "": "7d"} {
+		var stderr strings.Builder
+		if code := run(t.Context(), []string{"bench", "--duration=" + value}, nil, io.Discard, &stderr); code != exitUsage || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q: have %d, %s, want %s", value, code, stderr.String(), want)
 		}
 	}
 }
