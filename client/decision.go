@@ -71,6 +71,7 @@ type LimitDecision struct {
 	Remaining  int64
 	ResetAfter time.Duration
 	RetryAfter time.Duration // Never if the check can never be allowed
+	MoreAfter  time.Duration // until more than Remaining is available; 0 if that is not known, or nothing is used
 	Allowed    bool
 	Shadow     bool // it only reports and refuses nothing
 }
@@ -141,6 +142,7 @@ type limitAnswer struct {
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
 	RetryAfterMS int64  `json:"retry_after_ms"`
+	MoreAfterMS  int64  `json:"more_after_ms"`
 	Allowed      bool   `json:"allowed"`
 	Shadow       bool   `json:"shadow"`
 }
@@ -178,7 +180,8 @@ func (a *answer) decision() (Decision, error) {
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Remaining: max(l.Remaining, 0),
-			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), Allowed: l.Allowed, Shadow: l.Shadow,
+			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
 	}
 	if !d.Allowed {

@@ -29,7 +29,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("have %+v", d)
 		}
 		d.SetHeaders(http.Header{})
-		ietfHeaders(d.Limits)
+		ietfHeaders(d.Limits, d.RetryAfter)
 	})
 }
 

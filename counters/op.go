@@ -1,6 +1,10 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
 
 // Key identifies one counter.
 type Key struct {
@@ -39,6 +43,12 @@ type Op struct {
 
 	state algorithms.State // after the check, while it is being decided
 	at    place
+}
+
+// MoreAfter returns how long until more remains of op's limit, a sliding window, than the check has left; zero if nothing is
+// used. Only the Take or Peek that admitted the whole check gives it.
+func (op *Op) MoreAfter(now algorithms.Now) time.Duration {
+	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 
 // Taken describes what op took in a check that was admitted at now, for a later Give. It refers to the window or time in

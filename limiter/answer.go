@@ -80,6 +80,29 @@ func (a *Answer) Delay() (longest time.Duration) {
 	return longest
 }
 
+// MoreAfter returns how long until more is available of the i-th limit than now; zero where that is not known, or nothing is
+// used. Of a sliding window or log only the refusal says it, and the owner's own admission by a sliding window.
+func (a *Answer) MoreAfter(i int) (more time.Duration) {
+	la := &a.Limits[i]
+	switch {
+	case la.Blocked, la.Full:
+	case la.Limit.Kind == algorithms.FixedWindow:
+		more = la.ResetAfter
+	case la.Limit.Kind.Bucket():
+		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
+			break // a node's share drains more slowly
+		}
+		// The time of one unit, rounded up.
+		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
+	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.here && a.Allowed:
+		more = a.scratch.ops[i].MoreAfter(a.Now)
+	}
+	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {
+		more = la.RetryAfter
+	}
+	return more
+}
+
 // LimitAnswer is one limit's part of an answer.
 type LimitAnswer struct {
 	Rule  *rules.Rule

@@ -173,7 +173,7 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peek)
 		if verdict != counters.Shut {
-			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
+			a.Allowed, a.DecidedBy, s.here = verdict == counters.Admitted, ByOwner, true
 			a.conclude()
 			return true
 		}
@@ -247,7 +247,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(b *activeRules, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
 	a.scratch.active, a.scratch.local = b, false
-	a.scratch.blocks = false
+	a.scratch.blocks, a.scratch.here = false, false
 	a.Limits, a.Tightest = a.Limits[:0], -1
 	a.scratch.ops = a.scratch.ops[:0]
 }

@@ -230,6 +230,7 @@ type scratch struct {
 	ops       []counters.Op
 	stripe    uint32        // 1…stripes; 0 before the first check
 	active    *activeRules  // the rules and figures of the check
+	here      bool          // one Take or Peek of this node's own counters has decided all ops
 	local     bool          // one of its rules has `consistency: local`
 	blocks    bool          // ops include blocks, each after the limits of its hit
 	reserving bool          // a reservation must report what it takes: use no leases

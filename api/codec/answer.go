@@ -128,6 +128,9 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
 		b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
+		if more := a.MoreAfter(i); more > 0 {
+			b = AppendInt(b, `,"more_after_ms":`, Millis(more))
+		}
 		b = AppendBool(b, `,"allowed":`, l.Allowed)
 		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
 		b = append(b, '}')

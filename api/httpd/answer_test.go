@@ -140,7 +140,7 @@ X-RateLimit-Reset: 1700000036
 		{
 			name: "refused", body: plainCheck, status: 429,
 			change: func(f *fixed) { f.refuse(1, 1_000_000_001) },
-			headers: policy + `RateLimit: "tenant";r=0;t=36, "ip";r=99;t=1
+			headers: policy + `RateLimit: "tenant";r=0;t=2, "ip";r=99;t=1
 X-RateLimit-Limit: 1000
 X-RateLimit-Remaining: 0
 X-RateLimit-Reset: 1700000036
@@ -185,9 +185,9 @@ Retry-After: 2
 				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":-1,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
 				`{"rule":"tenant","name":"tenant","algorithm":"fixed-window","unit":"requests","limit":1000,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"allowed":false,"shadow":false},` +
+				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false},` +
 				`{"rule":"new","name":"new","algorithm":"fixed-window","unit":"requests","limit":1,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`,
+				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"more_after_ms":1000,"allowed":false,"shadow":true}]}`,
 		},
 		{
 			name: "delta, x only", body: plainCheck, status: 200,
