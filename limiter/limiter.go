@@ -33,7 +33,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps and notHonoured
+	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and what Refusals has taken
 	steps       func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
