@@ -67,6 +67,15 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
+// MoreAfter returns how long until more remains of a sliding window than remains now, if it is left alone; zero if nothing
+// is used. s must be up to date.
+func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
+	if remaining >= l.Amount {
+		return 0
+	}
+	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
+}
+
 // viewFor returns the longest view, at most a window, at which a previous count weighs no more than room.
 func (l *Limit) viewFor(prev, room int64) int64 {
 	if prev <= room {

@@ -26,6 +26,7 @@ const (
 	BadRequest       Code = "bad-request" // not HTTP
 	Unauthorized     Code = "unauthorized"
 	Forbidden        Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
+	Denied           Code = "denied"       // a decision: the deny list or the default refuses the check
 	CrossOrigin      Code = "cross-origin" // the request comes from a page in a browser
 	WrongHost        Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
 	UnknownRule      Code = "unknown-rule"
@@ -64,6 +65,7 @@ var kinds = map[Code]struct {
 	BadRequest:       {http.StatusBadRequest, "The request is not valid HTTP"},
 	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
 	Forbidden:        {http.StatusForbidden, "This is not allowed"},
+	Denied:           {http.StatusForbidden, "The rules deny this"},
 	CrossOrigin:      {http.StatusForbidden, "Refused to a page in a browser"},
 	WrongHost:        {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
 	UnknownRule:      {http.StatusNotFound, "Unknown rule"},

@@ -172,7 +172,13 @@ func (c *Client) single(ctx context.Context, q *call) {
 
 // decision parses the answer to a check or a reservation into a.
 func (r *reply) decision(a *answer) (Decision, error) {
-	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
+	switch r.status {
+	case http.StatusOK, http.StatusTooManyRequests:
+	case http.StatusForbidden:
+		if p := r.problem(); p.Code != codeDenied {
+			return Decision{}, p
+		}
+	default:
 		return Decision{}, r.problem()
 	}
 	err := r.decode(a)

@@ -82,12 +82,16 @@ func TestDecisionFields(t *testing.T) {
 			DecidedBy: ByLease, Node: "n1", RulesVersion: 3, Reason: "No.", Violated: []string{"r", "s"},
 		}},
 		{429, `{"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`, Decision{
-			RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "This is not allowed.",
+			RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this.",
+		}},
+		{403, denied, Decision{RetryAfter: Never, DecidedBy: ByList, Node: "n1", RulesVersion: 3, Reason: "The deny list refuses this."}},
+		{403, `{"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"none"}`, Decision{
+			RetryAfter: Never, DecidedBy: ByNone, Reason: "No rule applies, and the default is to deny.",
 		}},
 		{200, `{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
 			`"window_ms":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
 			Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
-			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, 2, 4 * ms, Never, false, true}},
+			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, 2, 4 * ms, Never, 0, false, true}},
 		}},
 	} {
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return test.status, test.have } })
@@ -132,7 +136,11 @@ func TestOnError(t *testing.T) {
 		{"too large", f, byIP("a"), func(map[string]any) (int, string) { return 413, "" }, nil},
 		{"headers too large", f, byIP("a"), func(map[string]any) (int, string) { return 431, "" }, nil},
 		{"unauthorized", f, byIP("a"), func(map[string]any) (int, string) { return 401, `{"code":"unauthorized","detail":"x"}` }, nil},
-		{"forbidden", f, byIP("a"), func(map[string]any) (int, string) { return 403, "<html>" }, nil},
+		{"another thing's 403", f, byIP("a"), func(map[string]any) (int, string) { return 403, "<html>" }, nil},
+		{"forbidden", f, byIP("a"), func(map[string]any) (int, string) { return 403, `{"code":"forbidden","detail":"x"}` }, nil},
+		{"forbidden, with fields of a check", f, byIP("a"), func(map[string]any) (int, string) {
+			return 403, strings.Replace(denied, `"code":"denied"`, `"code":"forbidden"`, 1)
+		}, nil},
 		{"redirect", f, byIP("a"), func(map[string]any) (int, string) { return 302, "" }, nil},
 		{"another thing's 429", f, byIP("a"), func(map[string]any) (int, string) { return 429, "slow down" }, ErrBadAnswer},
 		{"unknown rule", f, Request{Rule: "x"}, func(map[string]any) (int, string) { return 404, `{"code":"unknown-rule","detail":"x"}` }, nil},
@@ -173,6 +181,41 @@ func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantE
 	}
 }
 
+// TestDeniedIsDecided: 403 with the code denied refuses as the node says, whatever OnError says, alone and within a batch.
+// No other node is asked, and the node counts as well.
+func TestDeniedIsDecided(t *testing.T) {
+	for _, policy := range []OnError{Open, Closed} {
+		f, other := newFake(t), newFake(t)
+		c := connect(t, Options{OnError: policy, OpenWhenFull: true, MaxInFlight: 1, Timeout: process.Patience}, f, other)
+		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
+		decided := func(what string, d Decision, err error) {
+			t.Helper()
+			if err != nil || d.Allowed || !d.Denied() || d.DecidedBy != ByList || d.Node != "n1" || d.Reason == "" || d.RetryAfter != Never {
+				t.Errorf("%s, OnError %d: have %+v, %v", what, policy, d, err)
+			}
+		}
+		r, err := c.Reserve(background, byIP("a"), 0)
+		decided("reserve", r.Decision, err)
+		d, err := c.Peek(background, byIP("a"))
+		decided("peek", d, err)
+		release := f.held()
+		ds, errs, wait := crowd(c, 1, eachIP)
+		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 3 })
+		more, moreErrs, waitMore := crowd(c, 3, eachIP)
+		process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
+		release()
+		wait()
+		waitMore()
+		decided("check", ds[0], errs[0])
+		for i := range more {
+			decided("batch", more[i], moreErrs[i])
+		}
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].is() != well {
+			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].is())
+		}
+	}
+}
+
 // TestHostileValuesAreDecided: no value makes a check invalid, and one that is still too large does not pass.
 func TestHostileValuesAreDecided(t *testing.T) {
 	c := connect(t, Options{OnError: Open}, newFake(t))
@@ -209,6 +252,8 @@ func TestBadAnswers(t *testing.T) {
 		{"not decided", 200, "{}", ErrBadAnswer},
 		{"another thing's 429", 429, `{"error":{"message":"slow down"}}`, ErrBadAnswer},
 		{"allowed with 429", 429, allowed, ErrBadAnswer},
+		{"allowed with 403", 403, strings.Replace(denied, `"allowed":false`, `"allowed":true`, 1), ErrBadAnswer},
+		{"denied, and nothing else", 403, `{"code":"denied"}`, ErrBadAnswer},
 		{"refused with 200", 200, refused, ErrBadAnswer},
 		{"as if by the client", 200, `{"allowed":true,"decided_by":"error"}`, ErrBadAnswer},
 		{"a number too large", 200, strings.Replace(allowed, "10", "99999999999999999999", 1), ErrBadAnswer},

@@ -54,6 +54,12 @@ type Decision struct {
 	headers rateHeaders
 }
 
+// Denied reports whether the deny list refused, or no rule applied and the rules' default is to deny. No limit is used
+// up then, and no waiting helps: a web server answers 403, not 429.
+func (d *Decision) Denied() bool {
+	return !d.Allowed && (d.DecidedBy == ByList || d.DecidedBy == ByNone)
+}
+
 // LimitDecision is the verdict of one limit.
 type LimitDecision struct {
 	Rule       string
@@ -65,6 +71,7 @@ type LimitDecision struct {
 	Remaining  int64
 	ResetAfter time.Duration
 	RetryAfter time.Duration // Never if the check can never be allowed
+	MoreAfter  time.Duration // until more than Remaining is available; 0 if that is not known, or nothing is used
 	Allowed    bool
 	Shadow     bool // it only reports and refuses nothing
 }
@@ -135,6 +142,7 @@ type limitAnswer struct {
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
 	RetryAfterMS int64  `json:"retry_after_ms"`
+	MoreAfterMS  int64  `json:"more_after_ms"`
 	Allowed      bool   `json:"allowed"`
 	Shadow       bool   `json:"shadow"`
 }
@@ -172,7 +180,8 @@ func (a *answer) decision() (Decision, error) {
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Remaining: max(l.Remaining, 0),
-			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), Allowed: l.Allowed, Shadow: l.Shadow,
+			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
 	}
 	if !d.Allowed {
@@ -195,6 +204,10 @@ func (d *Decision) explain() {
 	}
 	switch {
 	case d.Reason != "":
+	case d.DecidedBy == ByList:
+		d.Reason = "The deny list refuses this."
+	case d.DecidedBy == ByNone:
+		d.Reason = "No rule applies, and the default is to deny."
 	case d.Rule == "":
 		d.Reason = "This is not allowed."
 	case d.RetryAfter == Never:

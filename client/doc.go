@@ -29,7 +29,8 @@
 // Open covers only failures that a stranger can't cause. Failures that a stranger could cause are refused whatever
 // OnError says: a call beyond Options.MaxQueue ([ErrQueueFull]; Options.OpenWhenFull leaves that to OnError, too), a
 // call that no node could decide ([ErrRequest]), and a call that a node answers with an error below 500 ([Error]), such
-// as a wrong token or an unknown rule. A 5xx answer is the node's own trouble and is left to OnError.
+// as a wrong token or an unknown rule. A 5xx answer is the node's own trouble and is left to OnError. A 403 with the code
+// denied is no error: the deny list or the rules' default has decided (see [Decision.Denied]).
 //
 // No value that a stranger chooses can make a check fail and so escape its limits: a value that the node would find too
 // long or too large is first made to fit (see [Request]).

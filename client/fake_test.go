@@ -39,6 +39,9 @@ const allowed = `{"allowed":true,"rule":"r","limit":10,"remaining":9,"unit":"req
 const refused = `{"allowed":false,"rule":"r","limit":10,"remaining":0,"unit":"requests","window_ms":60000,"reset_after_ms":60000,` +
 	`"retry_after_ms":5500,"delay_ms":0,"decided_by":"lease","node":"n1","rules_version":3}`
 
+const denied = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this.",` +
+	`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`
+
 func newFake(t *testing.T) *fake {
 	f := &fake{t: t, ready: http.StatusOK}
 	f.Server = httptest.NewServer(f)
@@ -101,7 +104,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			io.WriteString(w, ",")
 		}
 		status, text := decide(q)
-		if status != 200 && status != 429 {
+		if status != 200 && status != 429 && text != denied {
 			text = fmt.Sprintf(`{"error":%s}`, text)
 		}
 		io.WriteString(w, text)

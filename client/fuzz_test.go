@@ -12,6 +12,7 @@ import (
 func FuzzAnswer(f *testing.F) {
 	f.Add(200, []byte(allowed))
 	f.Add(429, []byte(refused))
+	f.Add(403, []byte(denied))
 	f.Add(404, []byte(`{"code":"unknown-rule"}`))
 	f.Add(200, []byte(`{"allowed":true,"decided_by":"none","limits":[{}]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
@@ -28,7 +29,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("have %+v", d)
 		}
 		d.SetHeaders(http.Header{})
-		ietfHeaders(d.Limits)
+		ietfHeaders(d.Limits, d.RetryAfter)
 	})
 }
 

@@ -21,6 +21,9 @@ const (
 	headerStyle = "Rlnode-Headers"
 )
 
+// maxFieldInteger is the largest integer of a structured field (RFC 9651).
+const maxFieldInteger = 999_999_999_999_999
+
 // maxHeaderItems bounds the limits that the headers name; a node has the same bound.
 const maxHeaderItems = 64
 
@@ -78,12 +81,13 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 		d.headers.reset = strconv.FormatInt(reset, 10)
 	}
 	if ietf {
-		d.headers.policy, d.headers.rateLimit = ietfHeaders(d.Limits)
+		d.headers.policy, d.headers.rateLimit = ietfHeaders(d.Limits, d.RetryAfter)
 	}
 }
 
-// ietfHeaders lists all limits that may refuse, the tightest first.
-func ietfHeaders(limits []LimitDecision) (policy, rateLimit string) {
+// ietfHeaders lists all limits that may refuse, the tightest first. A time until there is more (t) that would be later than
+// retry is left out.
+func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
 		if !limits[i].Shadow {
@@ -97,10 +101,15 @@ func ietfHeaders(limits []LimitDecision) (policy, rateLimit string) {
 			q, r = append(q, ", "...), append(r, ", "...)
 		}
 		q, r = appendToken(q, l.Name), appendToken(r, l.Name)
-		q = strconv.AppendInt(append(q, ";q="...), l.Limit, 10)
+		q = strconv.AppendInt(append(q, ";q="...), min(l.Limit, maxFieldInteger), 10)
+		if l.Unit != "requests" {
+			q = appendToken(append(q, ";qu="...), l.Unit)
+		}
 		q = strconv.AppendInt(append(q, ";w="...), max(1, ceil(l.Window, time.Second)), 10)
-		r = strconv.AppendInt(append(r, ";r="...), l.Remaining, 10)
-		r = strconv.AppendInt(append(r, ";t="...), max(1, ceil(l.ResetAfter, time.Second)), 10)
+		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
+		if l.MoreAfter > 0 && (retry <= 0 || l.MoreAfter <= retry) {
+			r = strconv.AppendInt(append(r, ";t="...), ceil(l.MoreAfter, time.Second), 10)
+		}
 	}
 	return string(q), string(r)
 }

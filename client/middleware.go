@@ -57,7 +57,7 @@ type Checker interface {
 }
 
 // Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on, on every
-// answer. A refused request gets 429, or the answer of OnRefuse. A delayed request is held until its turn, and dropped
+// answer. A refused request gets 429, a denied one 403, or both the answer of OnRefuse. A delayed request is held until its turn, and dropped
 // if its context ends first. FromContext returns the Decision of a request that passed.
 //
 // It panics if Key is set without Rule.
@@ -157,13 +157,14 @@ func (g *guard) hold(ctx context.Context, d *Decision) bool {
 	return true
 }
 
-// Refuse answers a refused request with application/problem+json: 429, or 503 if no node decided. Middleware uses it
-// unless OnRefuse is set.
+// Refuse answers a refused request with application/problem+json: 429, 403 if it is denied, or 503 if no node decided.
+// Middleware uses it unless OnRefuse is set.
 func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	type problem struct {
 		Type     string   `json:"type"`
 		Title    string   `json:"title"`
 		Status   int      `json:"status"`
+		Code     string   `json:"code,omitempty"`
 		Detail   string   `json:"detail"`
 		Violated []string `json:"violated-policies,omitempty"`
 	}
@@ -173,7 +174,10 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 		Detail: d.Reason, Violated: d.Violated,
 	}
 	h := w.Header()
-	if d.DecidedBy == ByError {
+	switch {
+	case d.Denied():
+		p = problem{Type: "about:blank", Title: "The rules deny this", Status: http.StatusForbidden, Code: codeDenied, Detail: d.Reason}
+	case d.DecidedBy == ByError:
 		p = problem{
 			Type: "about:blank", Title: http.StatusText(http.StatusServiceUnavailable), Status: http.StatusServiceUnavailable,
 			Detail: d.Reason,

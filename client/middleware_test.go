@@ -116,11 +116,16 @@ func TestMiddlewareRefuses(t *testing.T) {
 
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
-			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`
+			return 429, `{"allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}` // a node of an older release
 		}
 	})
-	if r = get(Middleware(c, MiddlewareOptions{})(never), "/"); r.StatusCode != 429 || r.Header.Get("Retry-After") != "" {
-		t.Errorf("a deny list: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
+	for range 2 {
+		r = get(Middleware(c, MiddlewareOptions{})(never), "/")
+		const body = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this."}`
+		if have := text(r); r.StatusCode != 403 || r.Header.Get("Retry-After") != "" || have != body+"\n" || r.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("a deny list: have %d, Retry-After %q, %s", r.StatusCode, r.Header.Get("Retry-After"), have)
+		}
+		f.set(func() { f.decide = func(map[string]any) (int, string) { return 403, denied } })
 	}
 }
 
@@ -285,11 +290,13 @@ func TestAddress(t *testing.T) {
 
 // TestHeadersOfABatch: the headers are what the node would have sent, in the style that it reports.
 func TestHeadersOfABatch(t *testing.T) {
-	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"allowed":true},` +
+	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"more_after_ms":1001,"allowed":true},` +
 		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
-		`{"rule":"r","name":"a\"ü","unit":"requests","limit":10,"window_ms":100,"remaining":1,"reset_after_ms":10,"retry_after_ms":0,"allowed":true}]`
+		`{"rule":"r","name":"tokens","unit":"tokens","limit":9007199254740991,"window_ms":60000,"remaining":9007199254740990,"reset_after_ms":1,"retry_after_ms":0,"allowed":true},` +
+		`{"rule":"r","name":"a\"ü","unit":"requests","limit":10,"window_ms":100,"remaining":1,"reset_after_ms":10,"retry_after_ms":0,"more_after_ms":10,"allowed":true}]`
 	full := map[string]string{
-		"RateLimit-Policy": `"a\"%C3%BC";q=10;w=1, "day";q=1000;w=86400`, "RateLimit": `"a\"%C3%BC";r=1;t=1, "day";r=900;t=2`,
+		"RateLimit-Policy":  `"a\"%C3%BC";q=10;w=1, "day";q=1000;w=86400, "tokens";q=999999999999999;qu="tokens";w=60`,
+		"RateLimit":         `"a\"%C3%BC";r=1;t=1, "day";r=900;t=2, "tokens";r=999999999999999`,
 		"X-RateLimit-Limit": "10", "X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "1790000000",
 	}
 	only := func(names ...string) map[string]string {

@@ -266,6 +266,9 @@ func (e *Error) elsewhere() bool { return e.Code == "overloaded" || e.Code == co
 // codeNoOwner means that only the owner can do this, and that it may soon be reachable.
 const codeNoOwner = "no-owner"
 
+// codeDenied marks a 403 that decides a check. Any other 403 is an error, such as a token without the scope.
+const codeDenied = "denied"
+
 // decode parses r's JSON and ignores fields that v does not have.
 func (r *reply) decode(v any) error {
 	if err := json.Unmarshal(r.body, v); err != nil {

@@ -1,6 +1,10 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
 
 // Key identifies one counter.
 type Key struct {
@@ -63,9 +67,9 @@ type Mode uint8
 
 // The modes.
 const (
-	Check   Mode = iota // take the cost, if the whole check is admitted
-	Peek                // decide as Check does, but take nothing
-	Count               // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
+	Check Mode = iota // take the cost, if the whole check is admitted
+	Peek              // decide as Check does, but take nothing
+	Count             // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
 	Modes             // how many there are
 )
 
@@ -77,6 +81,12 @@ func (op *Op) Took() bool {
 // Refuses reports whether op, which is decided, makes its check fail.
 func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != Count || op.Full)
+}
+
+// MoreAfter returns how long until more remains of op's limit, a sliding window, than the check has left; zero if nothing is
+// used. Only the Take or Peek that admitted the whole check gives it.
+func (op *Op) MoreAfter(now algorithms.Now) time.Duration {
+	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 
 // Taken describes what op took in a check that was admitted at now, for a later Give. It refers to the window or time in

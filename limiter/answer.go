@@ -38,7 +38,7 @@ type Query struct {
 	Mode       counters.Mode     // peek and count are for checks that are not reservations
 	// Subjects bring their limits. Then Rule, Key, Attributes, Costs and Mode don't matter.
 	Subjects  []Subject // at most rules.MaxInlineSubjects
-	RequestID  string            // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
+	RequestID string    // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
 }
 
 // Subject is a subject that brings its limits, with what the check takes of them.
@@ -72,6 +72,10 @@ type Answer struct {
 	scratch scratch
 }
 
+// Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit
+// has refused it, then.
+func (a *Answer) Denied() bool { return !a.Allowed && a.DecidedBy >= ByList }
+
 // Delay returns how long the caller must wait before it goes on with an allowed check: the longest delay of its limits. Shadow
 // rules do not delay.
 func (a *Answer) Delay() (longest time.Duration) {
@@ -84,6 +88,29 @@ func (a *Answer) Delay() (longest time.Duration) {
 		}
 	}
 	return longest
+}
+
+// MoreAfter returns how long until more is available of the i-th limit than now; zero where that is not known, or nothing is
+// used. Of a sliding window or log only the refusal says it, and the owner's own admission by a sliding window.
+func (a *Answer) MoreAfter(i int) (more time.Duration) {
+	la := &a.Limits[i]
+	switch {
+	case la.Blocked, la.Full:
+	case la.Limit.Kind == algorithms.FixedWindow:
+		more = la.ResetAfter
+	case la.Limit.Kind.Bucket():
+		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
+			break // a node's share drains more slowly
+		}
+		// The time of one unit, rounded up.
+		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
+	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.here && a.Allowed:
+		more = a.scratch.ops[i].MoreAfter(a.Now)
+	}
+	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {
+		more = la.RetryAfter
+	}
+	return more
 }
 
 // LimitAnswer is one limit's part of an answer.

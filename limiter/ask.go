@@ -43,7 +43,6 @@ type ask struct {
 	steady      int64
 	lineages    []uint64
 	windows     []int64 // by op
-	used        []int64 // by op
 }
 
 // The states of an ask.
@@ -94,12 +93,15 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	a.standby, a.decider, a.incarnation, a.steady = r.standby, r.decider, r.incarnation, r.steady
 	a.admitted = r.admitted[i]
 	a.lineages = append(a.lineages[:0], r.lineages...)
-	a.windows, a.used = a.windows[:0], a.used[:0]
+	a.windows = a.windows[:0]
 	n := len(a.q.ops)
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
 		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
-		a.windows, a.used = append(a.windows, res.window), append(a.used, res.used)
+		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't say it
+			d.Used = max(0, a.q.ops[j].Limit.Capacity()-d.Remaining)
+		}
+		a.windows = append(a.windows, res.window)
 	}
 }
 

@@ -33,7 +33,7 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps and notHonoured
+	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and what Refusals has taken
 	steps       func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
@@ -176,7 +176,7 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
 		if verdict != counters.Shut {
-			a.Allowed, a.DecidedBy = verdict == counters.Admitted, ByOwner
+			a.Allowed, a.DecidedBy, s.here = verdict == counters.Admitted, ByOwner, true
 			a.conclude()
 			return true
 		}
@@ -279,7 +279,7 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 func (a *Answer) begin(b *activeRules, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
 	a.scratch.active, a.scratch.local = b, false
-	a.scratch.blocks = false
+	a.scratch.blocks, a.scratch.here = false, false
 	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }
@@ -358,7 +358,7 @@ func (a *Answer) conclude() {
 		la, op := &a.Limits[i], &a.scratch.ops[i]
 		// Copy field by field: copying the whole struct right after these writes would stall the processor.
 		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
-		la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
+		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.Used, op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
 		if a.Allowed && op.Mode == counters.Count && !la.Allowed && !la.Rule.Shadow {
 			a.Allowed, a.Counted = false, true
 		}

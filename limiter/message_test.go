@@ -64,7 +64,7 @@ func someReply() *reply {
 		status: decided, revision: 3, version: 4, standby: true, decider: ring.NodeID{7}, incarnation: 1 << 63, steady: -5, lineages: []uint64{1, 0, 1<<64 - 1},
 		admitted: []bool{true, false},
 		results: append(make([]result, 4),
-			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, ResetAfter: time.Hour, Delay: 3}, window: -7, used: 9},
+			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9, ResetAfter: time.Hour, Delay: 3}, window: -7},
 			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
 		grants: []leaseGrant{{hi: 2, Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Windows: []int64{-9}}}},

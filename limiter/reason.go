@@ -2,10 +2,10 @@ package limiter
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // TightestLimit returns the limit that the answer describes, or nil if only shadow limits were evaluated.
@@ -57,13 +57,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
 	b = append(b, " blocks this for "...)
-	length := strings.TrimSuffix(t.Rule.Block.String(), "m0s") // 30m0s and 1h0m0s become 30m and 1h
-	if whole := strings.TrimSuffix(length, "h0"); whole != length {
-		length = whole + "h"
-	} else if length != t.Rule.Block.String() {
-		length += "m"
-	}
-	b = append(b, length...)
+	b = append(b, rules.FormatDuration(t.Rule.Block)...)
 	b = append(b, " after a refusal; "...)
 	if t.RetryAfter == algorithms.Never {
 		return append(b, "this can never be allowed: the cost is above the capacity."...)

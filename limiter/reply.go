@@ -79,7 +79,6 @@ type result struct {
 	algorithms.Decision
 	full   bool
 	window int64 // the window in which the cost was taken
-	used   int64 // only of a change
 }
 
 func (r *reply) reset() {
@@ -125,7 +124,7 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 const minResultBytes = 4 // in bytes
 
 func (r *result) code(c *wire.Coder) {
-	more := r.RetryAfter != 0 || r.Delay != 0 || r.used != 0
+	more := r.RetryAfter != 0 || r.Delay != 0 || r.Used != 0
 	c.Flags(&r.Allowed, &r.full, &more)
 	wire.Number(c, &r.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &r.ResetAfter, math.MaxInt64)
@@ -133,7 +132,7 @@ func (r *result) code(c *wire.Coder) {
 	if more {
 		wire.Varint(c, &r.RetryAfter)
 		wire.Number(c, &r.Delay, math.MaxInt64)
-		wire.Number(c, &r.used, math.MaxInt64)
+		wire.Number(c, &r.Used, math.MaxInt64)
 		c.Require(r.RetryAfter >= algorithms.Never)
 	}
 }

@@ -239,7 +239,7 @@ func (c *change) acceptResults(list results) bool {
 	}
 	c.used = c.used[:0]
 	for i := range list {
-		c.ops[i].Decision, c.used = list[i].Decision, append(c.used, list[i].used)
+		c.ops[i].Decision, c.used = list[i].Decision, append(c.used, list[i].Used)
 	}
 	return true
 }
@@ -250,7 +250,8 @@ type results []result
 func resultsOf(ops []counters.Op, used []int64) *results {
 	list := make(results, len(ops))
 	for i := range ops {
-		list[i] = result{Decision: ops[i].Decision, used: used[i]}
+		list[i].Decision = ops[i].Decision
+		list[i].Used = used[i]
 	}
 	return &list
 }

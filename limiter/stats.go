@@ -41,6 +41,8 @@ type ruleStats struct {
 		_        [64]byte
 	}
 	falsePositives atomic.Int64
+	refusals       refusals // of the rule; of whole checks, by the deny list
+	byDefault      refusals // of whole checks only
 }
 
 func (s *ruleStats) read(name string) RuleStats {
@@ -150,6 +152,8 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, b, stripe)
+	} else if !a.Allowed {
+		b.whole.noteDenial(a)
 	}
 }
 
@@ -171,10 +175,11 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32)
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		refused, headroom := ruleVerdict(limits[:len(h.Limits)])
+		own := limits[:len(h.Limits)]
+		refused, headroom := ruleVerdict(own)
 		before := int64(0)
 		if refused {
-			before = checksBefore(limits[:len(h.Limits)], ops)
+			before = checksBefore(own, ops)
 		}
 		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
@@ -184,9 +189,13 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32)
 		case refused:
 			d = DecisionRefused
 		}
-		s := &b.stats[h.Rule.Index].stripe[stripe]
+		stats := b.stats[h.Rule.Index]
+		s := &stats.stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
+		if d == DecisionRefused {
+			stats.noteRefusal(a, h, own, q)
+		}
 		l.top.count(h, d == DecisionRefused, before, q)
 	}
 }
@@ -230,6 +239,7 @@ type scratch struct {
 	ops       []counters.Op
 	stripe    uint32        // 1…stripes; 0 before the first check
 	active    *activeRules  // the rules and figures of the check
+	here      bool          // one Take or Peek of this node's own counters has decided all ops
 	local     bool          // one of its rules has `consistency: local`
 	blocks    bool          // ops include blocks, each after the limits of its hit
 	reserving bool          // a reservation must report what it takes: use no leases

@@ -139,6 +139,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 			d.Remaining += le.grants[j].parts[i].left
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
+		d.Used = op.Limit.Capacity() - d.Remaining
 		op.Decision, op.Full = d, false
 	}
 	le.touched = at

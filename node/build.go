@@ -236,7 +236,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 	n.closes(n.limiter)
 	n.limiter.Follow(n.loads.Steps)
-	n.recent.read, n.recent.remember = n.limiter.Stats, n.limiter.Remember
+	n.recent.read, n.recent.remember, n.recent.log = n.limiter.Stats, n.limiter.Remember, n.logRefusals
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)

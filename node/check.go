@@ -294,7 +294,7 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 		d.Limits[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(),
 			Window: millis(l.Limit.WindowAt(a.Now)), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
-			Allowed: l.Allowed, Shadow: l.Rule.Shadow,
+			MoreAfter: millis(a.MoreAfter(i)), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}
 	if q.Headers {

@@ -4,8 +4,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // recentSeconds is the window of the figures on how checks were decided lately. One reading is taken each second.
@@ -17,6 +19,7 @@ const waysToDecide = int(limiter.ByNone) + 1
 type recent struct {
 	read     func() []limiter.RuleStats
 	remember func() // keeps the limiter's history
+	log      func() // logs refusals
 
 	mu   sync.Mutex // guards the fields below
 	ring [recentSeconds][waysToDecide]int64
@@ -65,5 +68,26 @@ func (r *recent) follow(stop <-chan struct{}) {
 	for range tick.Every(stop, time.Second) {
 		r.note()
 		r.remember()
+		r.log()
+	}
+}
+
+// logRefusals logs the first check that each rule, the deny list and the default have refused since the last call, and how
+// many more there were.
+func (n *Node) logRefusals() {
+	for _, r := range n.limiter.Refusals() {
+		switch r.DecidedBy {
+		case limiter.ByList:
+			n.log.Info("denied by the deny list", "subject", r.Subject, "left_out", r.More)
+		case limiter.ByNone:
+			n.log.Info("denied by default", "subject", r.Subject, "left_out", r.More)
+		default:
+			retry := "never"
+			if r.RetryAfter != algorithms.Never {
+				retry = rules.FormatDuration(millis(r.RetryAfter))
+			}
+			n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
+				"retry", retry, "left_out", r.More)
+		}
 	}
 }

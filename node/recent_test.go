@@ -1,9 +1,15 @@
 package node
 
 import (
+	"fmt"
+	"log/slog"
 	"maps"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -31,4 +37,59 @@ func TestRecent(t *testing.T) {
 	if have := r.since(); len(have) != 0 {
 		t.Errorf("a rule went: have %v", have)
 	}
+}
+
+// TestRefusalsAreLogged: a rule that refuses, the deny list and the default each have at most one line a second, which says how
+// many it leaves out.
+func TestRefusalsAreLogged(t *testing.T) {
+	log := &process.Output{}
+	n := begin(t, Config{
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Rules: []byte("version: 1\ndefault: deny\nlists: {deny: [{ip: 192.0.2.0/24}]}\n" +
+			"rules: [{name: year, key: [k], limits: [{limit: 3, per: 366d, algorithm: fixed-window}]}]\n"),
+	})
+	began, refused := time.Now(), 0
+	ask := func(q client.Request) {
+		d, err := n.Check(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !d.Allowed {
+			refused++
+		}
+	}
+	lines := func(with string) (n int, leftOut int) {
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, with) {
+				more := 0
+				if _, err := fmt.Sscanf(line[strings.Index(line, "left_out="):], "left_out=%d", &more); err != nil {
+					t.Fatalf("%s: %v", line, err)
+				}
+				n, leftOut = n+1, leftOut+more
+			}
+		}
+		return n, leftOut
+	}
+	const rule = `level=INFO msg=refused rule=year subject=a\n\x1b[1mb used=3 limit=3 unit=requests retry=`
+	process.Eventually(t, "three lines of the rule", func() bool {
+		for range 100 {
+			ask(client.Request{Rule: "year", Key: []string{"a\n\x1b[1mb"}})
+		}
+		have, _ := lines(rule)
+		return have == 3
+	})
+	if most := int(time.Since(began)/time.Second) + 1; most < 3 {
+		t.Errorf("three lines within %d s", most)
+	}
+	process.Eventually(t, "all refusals are told", func() bool {
+		have, leftOut := lines(rule)
+		return have+leftOut == refused
+	})
+	ask(client.Request{Attributes: map[string]string{"ip": "192.0.2.7"}})
+	ask(client.Request{Attributes: map[string]string{"x": "y"}})
+	process.Eventually(t, "list and default have a line", func() bool {
+		list, _ := lines(`level=INFO msg="denied by the deny list" subject="ip=192.0.2.7" left_out=0`)
+		byDefault, _ := lines(`level=INFO msg="denied by default" subject="" left_out=0`)
+		return list == 1 && byDefault == 1
+	})
 }

@@ -217,28 +217,16 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	if !ok {
 		return Span{}
 	}
-	v, err := time.ParseDuration(s)
+	v, err := ParseDuration(s)
 	switch {
 	case err != nil:
-		d.fail(n, "%q is not a duration such as 500ms, 90s, 15m or 24h", shorten(s))
+		d.fail(n, "%q is not a duration such as 500ms, 15m, 24h or 7d", shorten(s))
 	case v < low || v > high:
-		d.fail(n, "%s is not in %s…%s", shorten(s), spanText(low), spanText(high))
+		d.fail(n, "%s is not in %s…%s", shorten(s), FormatDuration(low), FormatDuration(high))
 	default:
 		return Span{s, v}
 	}
 	return Span{}
-}
-
-// spanText writes a duration without trailing zero minutes and seconds.
-func spanText(v time.Duration) string {
-	s := v.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = s[:len(s)-2]
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = s[:len(s)-2]
-	}
-	return s
 }
 
 // shorten keeps messages readable whatever the document contains.

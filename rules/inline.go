@@ -28,6 +28,9 @@ const (
 	// InlineName is the name under which inline limits are counted, and the namespace of those that give none. Limits in a
 	// namespace that the document names are counted apart: under InlineName, a slash and the namespace.
 	InlineName = "inline"
+
+	// The values of from.
+	fromFirst, fromClock = "first", "clock"
 )
 
 // Errors of calls with inline limits.
@@ -268,6 +271,11 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	r.Index, r.Inline = name.index, true
 	for i, l := range r.own {
 		l.Place = i
+		if q.Limits[i].From == fromFirst {
+			id := doc.identity(spec.Limits[i], "")
+			id.kind, l.Kind, r.Consistency = algorithms.FirstWindow, algorithms.FirstWindow, Exact
+			l.ID = id.hash()
+		}
 	}
 	slices.SortFunc(r.own, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
 	return r, nil
@@ -280,7 +288,7 @@ func inlineNode(limits []InlineLimit) *yaml.Node {
 		l, n := &limits[i], yaml.NewMap()
 		per := strings.Clone(l.Per)
 		if l.PerMS > 0 {
-			per = spanText(time.Duration(min(l.PerMS, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
+			per = FormatDuration(time.Duration(min(l.PerMS, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
 		}
 		n.Set("name", text(strings.Clone(l.Name)))
 		n.Set("limit", integer(l.Limit))
@@ -304,10 +312,12 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	switch {
 	case q.Per != "" && q.PerMS != 0:
 		fail("per_ms", "per and per_ms exclude each other")
-	case q.From != "" && q.From != "first" && q.From != "clock":
-		fail("from", "%q is not one of first, clock", shorten(q.From))
-	case len(d.errs) > 0 || doc.Inline == nil:
-		return
+	case q.From != "" && q.From != fromFirst && q.From != fromClock:
+		fail("from", "%q is not one of %s, %s", shorten(q.From), fromFirst, fromClock)
+	case len(d.errs) > 0:
+	case q.From == fromFirst && (doc.kind(specs[i]) != algorithms.FixedWindow || specs[i].calendar()):
+		fail("from", "%s is for fixed-window with a duration", fromFirst)
+	case doc.Inline == nil:
 	case doc.Inline.MaxLimit > 0 && max(q.Limit, q.Burst) > doc.Inline.MaxLimit:
 		fail("limit", "the rules allow no more than %d", doc.Inline.MaxLimit)
 	case doc.Inline.MaxPer.Duration > 0 && specs[i].window > doc.Inline.MaxPer.Duration:

@@ -156,6 +156,13 @@ func (m *Match) value(attribute int) *value {
 	return nil
 }
 
+// Seen calls yield with the attributes of the last check by m that any part of s looks at.
+func (s *Set) Seen(m *Match, yield func(name, value string)) {
+	for i := range m.values {
+		yield(s.attributes.named[m.values[i].number].name, m.values[i].text)
+	}
+}
+
 func (m *Match) holds(match []condition) bool {
 	for i := range match {
 		if v := m.value(match[i].attribute); v == nil || !match[i].holds(m, v) {

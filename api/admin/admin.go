@@ -43,6 +43,8 @@ type Server struct {
 	server *http.Server
 	pages  *pages
 	writes chan struct{} // holds an element for each write in progress
+	// entries holds an element while an entry of a list is changed.
+	entries chan struct{}
 	// exports holds an element for each export in progress.
 	exports chan struct{}
 	done    chan error // Serve's result
@@ -95,7 +97,9 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/rules", api.ScopeRead, s.getRules},
 		{"GET /v1/rules/versions", api.ScopeRead, s.getVersions},
 		{"GET /v1/rules/{name}", api.ScopeRead, get},
+		{"GET /v1/tiers", api.ScopeRead, s.getTiers},
 		{"GET /v1/tiers/{name}", api.ScopeRead, get},
+		{"GET /v1/subjects/{attribute}", api.ScopeRead, s.getSubjects},
 		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
 		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
@@ -127,6 +131,8 @@ func (s *Server) endpoints() []endpoint {
 		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
 		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, remove},
 		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
+		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
+		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
 		{"POST /v1/leave", api.ScopeAdmin, s.leave},
 		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
 		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
@@ -147,7 +153,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open admin plane: %w", err)
 	}
 	s := &Server{
-		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), exports: make(chan struct{}, maxExports), done: make(chan error, 1),
+		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
+		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
 		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPages(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{

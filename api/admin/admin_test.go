@@ -1,11 +1,13 @@
 package admin_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rlnode/rlnode/api"
@@ -161,8 +163,146 @@ func TestPieces(t *testing.T) {
 		}
 	}
 	// Checks on the data plane follow the new rules.
-	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 429 || f["decided_by"] != "list" {
+	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["decided_by"] != "list" {
 		t.Errorf("have %d %v", status, f)
+	}
+}
+
+// TestEntries adds entries to the lists and removes them, one at a time.
+func TestEntries(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	const deny = "/v1/lists/deny/entries"
+	for _, tt := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`},
+		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`}, // it is there
+		{"POST", deny, "ip: [198.51.100.0/24]\n", 200, `{"version":2}`},  // the same, otherwise written
+		{"POST", deny, "{tenant: evil, ip: [203.0.113.7, 203.0.113.8]}", 200, `{"version":3}`},
+		{"POST", deny, `{"ip":["::ffff:203.0.113.8","203.0.113.7"],"tenant":["evil"]}`, 200, `{"version":3}`},
+		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"192.0.2.0/24"},{"ip":"198.51.100.0/24"},{"tenant":"evil","ip":["203.0.113.7","203.0.113.8"]}]`},
+		{"DELETE", deny, `{"ip":"198.51.100.1"}`, 404, "198.51.100.1"},
+		{"DELETE", deny, `{"tenant":"evil"}`, 404, "not-found"},
+		{"DELETE", deny, `{"ip":"192.0.2.0/24"}`, 200, `{"version":4}`},
+		{"DELETE", deny, `{"ip":"192.0.2.0/24"}`, 404, "not-found"},
+		{"DELETE", deny, `{"ip":["203.0.113.8","203.0.113.7"],"tenant":"evil"}`, 200, `{"version":5}`},
+		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"198.51.100.0/24"}]`},
+		{"DELETE", "/v1/lists/allow/entries", "tenant: internal", 200, `{"version":6}`},
+		{"GET", "/v1/lists/allow", "", 200, `[]`},
+		{"POST", "/v1/lists/allow/entries", `{"tenant":"ops"}`, 200, `{"version":7}`},
+		{"POST", "/v1/lists/other/entries", `{"ip":"1.1.1.1"}`, 404, "the lists are allow and deny"},
+		{"POST", deny, "", 422, "invalid-rules"},
+		{"POST", deny, "{}", 422, `"path":"lists.deny","message":"at least one attribute is expected"`},
+		{"POST", deny, `[{"ip":"1.1.1.1"}]`, 422, `"path":"lists.deny"`},
+		{"POST", deny, `{"ip":"192.0.2.9/24"}`, 422, `"path":"lists.deny.ip","message":"192.0.2.9/24 has bits set behind its prefix`},
+		{"POST", deny, `{"ip":[]}`, 422, "an empty list matches nothing"},
+		{"POST", deny, `{"ip":`, 422, "invalid-rules"},
+		{"DELETE", deny, `{"ip":{"a":"b"}}`, 422, `"path":"lists.deny.ip"`},
+		{"POST", deny, `{"ip":"` + strings.Repeat("1", codec.MaxBody) + `"}`, 413, "too-large"},
+		{"GET", deny, "", 405, "POST, DELETE"},
+	} {
+		resp, body := n.Do(apitest.Call{Method: tt.method, URL: n.AdminURL + tt.path, Body: tt.body})
+		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
+			t.Errorf("%s %s %.60s: have %d %s, want %d %s", tt.method, tt.path, tt.body, resp.StatusCode, body, tt.status, tt.want)
+		}
+	}
+	if status, f := n.Check(`{"attributes":{"ip":"198.51.100.1"}}`); status != 403 || f["code"] != "denied" {
+		t.Errorf("have %d %v", status, f)
+	}
+	for match, want := range map[string]int{`"7"`: 200, "6": 412, "*": 200, "x": 400} {
+		resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + deny, Body: `{"ip":"198.51.100.0/24"}`, Header: map[string]string{"If-Match": match}})
+		if resp.StatusCode != want || want == 200 && resp.Header.Get("ETag") != `"7"` {
+			t.Errorf("If-Match %s: have %d %s %s, want %d", match, resp.StatusCode, resp.Header.Get("ETag"), body, want)
+		}
+	}
+}
+
+// TestEntriesAtOnce: entries that are added at the same time are all there afterwards, also where other writes come between.
+func TestEntriesAtOnce(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	conflict := error(fmt.Errorf("write rules: %w", rules.ErrConflict))
+	n.Rules.Fail.Store(&conflict)
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/lists/deny/entries", Body: fmt.Sprintf(`{"tenant":"t%d"}`, i)})
+			if resp.StatusCode != 200 {
+				t.Errorf("have %d %s", resp.StatusCode, body)
+			}
+		})
+	}
+	apitest.Until(t, "a write has failed", func() bool { return n.Rules.Failed.Load() > 0 })
+	n.Rules.Fail.Store(nil)
+	all.Wait()
+	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/lists/deny"})
+	if have := strings.Count(body, `{"tenant":"t`); have != 12 {
+		t.Errorf("have %d of 12: %s", have, body)
+	}
+}
+
+// TestPages lists tiers and subjects, page by page.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	var text strings.Builder
+	text.WriteString("version: 1\nrules: [{name: r, key: [ip], tiered: true}]\ntiers:\n")
+	for _, name := range []string{"c", "a", "b"} {
+		fmt.Fprintf(&text, "  %s: {limits: [{limit: 1, per: 7d}]}\n", name)
+	}
+	text.WriteString("subjects: {ip: {")
+	for i := range 250 {
+		fmt.Fprintf(&text, "10.0.0.%d: {tier: a}, ", i)
+	}
+	n.UseRules(text.String() + "}}\n")
+	get := func(path string, status int) string {
+		t.Helper()
+		resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path})
+		if resp.StatusCode != status || status == 200 && resp.Header.Get("ETag") != `"2"` {
+			t.Errorf("%s: have %d %s", path, resp.StatusCode, body)
+		}
+		return body
+	}
+	limits := `"limits":[{"limit":1,"per":"7d"}]`
+	for path, want := range map[string]string{
+		"/v1/tiers":                        `{"tiers":[{"name":"a",` + limits + `},{"name":"b",` + limits + `},{"name":"c",` + limits + `}]}`,
+		"/v1/tiers?n=2":                    `{"next":"b","tiers":[{"name":"a",` + limits + `},{"name":"b",` + limits + `}]}`,
+		"/v1/tiers?n=2&after=b":            `{"tiers":[{"name":"c",` + limits + `}]}`,
+		"/v1/tiers?after=aa&n=1":           `{"next":"b","tiers":[{"name":"b",` + limits + `}]}`,
+		"/v1/tiers?after=z":                `{"tiers":[]}`,
+		"/v1/subjects/tenant":              `{"subjects":[]}`,
+		"/v1/subjects/ip?n=1":              `{"next":"10.0.0.0","subjects":[{"value":"10.0.0.0","tier":"a"}]}`,
+		"/v1/subjects/ip?after=10.0.0.99":  `{"subjects":[]}`,
+		"/v1/subjects/ip?after=10.0.0.98:": `{"subjects":[{"value":"10.0.0.99","tier":"a"}]}`,
+	} {
+		if have := strings.TrimSpace(get(path, 200)); have != want {
+			t.Errorf("%s: have %s, want %s", path, have, want)
+		}
+	}
+	seen, after, pages := map[string]bool{}, "", 0
+	for more := true; more; pages++ {
+		var page struct {
+			Subjects []struct{ Value string }
+			Next     string
+		}
+		if err := json.Unmarshal([]byte(get("/v1/subjects/ip?after="+after, 200)), &page); err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range page.Subjects {
+			seen[one.Value] = true
+		}
+		after, more = page.Next, page.Next != ""
+	}
+	if len(seen) != 250 || pages != 3 {
+		t.Errorf("have %d subjects on %d pages", len(seen), pages)
+	}
+	for _, bad := range []string{"0", "-1", "1001", "x", "1.5"} {
+		if body := get("/v1/tiers?n="+bad, 400); !strings.Contains(body, "bad-value") || !strings.Contains(body, "1 to 1000") {
+			t.Errorf("n=%s: have %s", bad, body)
+		}
 	}
 }
 

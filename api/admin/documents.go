@@ -161,12 +161,11 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 
 // write makes a change from r's body and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
-	select {
-	case s.writes <- struct{}{}:
-		defer func() { <-s.writes }()
-	case <-r.Context().Done():
-		return api.Errorf(api.Timeout, "other writes took too long")
+	leave, err := enter(r, s.writes)
+	if err != nil {
+		return err
 	}
+	defer leave()
 	current := int64(0)
 	if set := s.doors.Decider.Rules(); set != nil {
 		current = set.Version
@@ -181,10 +180,27 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		}
 	}
 	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
+	return s.written(w, r, version, true, err)
+}
+
+// enter waits until there is room among these writes for another one. The caller calls leave after it.
+func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
+	select {
+	case writes <- struct{}{}:
+		return func() { <-writes }, nil
+	case <-r.Context().Done():
+		return nil, api.Errorf(api.Timeout, "other writes took too long")
+	}
+}
+
+// written answers a write with its version, or with what went wrong.
+func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
 		return writeError(err)
 	}
-	s.doors.Logger.Info("rules written", "version", version, "by", writer(r))
+	if changed {
+		s.doors.Logger.Info("rules written", "version", version, "by", writer(r))
+	}
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
 	report := struct {
 		Version  int64         `json:"version"`

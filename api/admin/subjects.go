@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -145,11 +144,9 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	n := defaultTop
-	if text := q.Get("n"); text != "" {
-		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxTop {
-			return api.Errorf(api.BadValue, "n must be a whole number from 1 to %d", maxTop)
-		}
+	n, err := count(q, defaultTop, maxTop)
+	if err != nil {
+		return err
 	}
 	type subject struct {
 		Rule    string     `json:"rule"`

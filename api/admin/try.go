@@ -31,7 +31,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var reply codec.Reply
-	reply.Conclude(&a, q, codec.StatusRefused, false, codec.AppendString(nil, s.doors.Node))
+	reply.Conclude(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
 	s.sendJSON(w, appendTry(nil, &reply))
 	return nil
 }

@@ -53,7 +53,7 @@ func TestTry(t *testing.T) {
 	if _, told := try(login, admin); told.Status != 429 || told.Answer["status"] != 429.0 || !strings.Contains(fmt.Sprint(told.Answer["detail"]), "used up") {
 		t.Errorf("have %+v", told)
 	}
-	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, check); status != 200 || told.Status != 429 || told.Answer["decided_by"] != "list" {
+	if status, told := try(`{"attributes":{"ip":"192.0.2.9"}}`, check); status != 200 || told.Status != 403 || told.Answer["decided_by"] != "list" || told.Answer["code"] != "denied" {
 		t.Errorf("a listed address: have %d %+v", status, told)
 	}
 	for body, want := range map[string]api.Code{

@@ -323,7 +323,7 @@ func Until(t testing.TB, what string, ok func() bool) {
 // The codes that the data plane answers, and those of the admin plane. Together they are all there are.
 var (
 	DataCodes = []api.Code{
-		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.CrossOrigin,
+		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,
 		api.UnknownRule, api.UnknownReserve, api.NotFound, api.MethodNotAllowed, api.Timeout, api.TooLarge, api.HeadersTooLarge,
 		api.Internal, api.NotReady, api.Draining, api.Overloaded, api.RequestIDReused,
 	}

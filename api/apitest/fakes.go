@@ -20,6 +20,7 @@ import (
 type MemoryRules struct {
 	Limiter *limiter.Limiter
 	Fail    atomic.Pointer[error] // what Write returns, if not nil
+	Failed  atomic.Int64          // how often it has
 
 	mu   sync.Mutex // guards docs
 	docs []*rules.Document
@@ -28,6 +29,7 @@ type MemoryRules struct {
 // Write makes a change.
 func (m *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
 	if err := m.Fail.Load(); err != nil {
+		m.Failed.Add(1)
 		return 0, *err
 	}
 	m.mu.Lock()

@@ -1,9 +1,11 @@
 package codec
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -11,19 +13,26 @@ import (
 // The statuses of a check's answer.
 const (
 	statusAllowed = 200
-	StatusRefused = 429
+	statusRefused = 429
 )
 
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// Conclude writes the answer a to the check q: its status, the rate limit headers and a body. refused is the status of a
-// refusal, node the node's name as a JSON string. With bare, an allowed check gets no body.
-func (r *Reply) Conclude(a *limiter.Answer, q *Request, refused int, bare bool, node []byte) {
+// deniedAs is the error code of a check that no limit refuses, but the deny list or the default.
+var deniedAs = api.Error{Code: api.Denied}
+
+// Conclude writes the answer a to the check q: its status, the rate limit headers and a body. deny is the status of a
+// refusal, zero for the usual ones; node is the node's name as a JSON string. With bare, an allowed check gets no body.
+func (r *Reply) Conclude(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
 	case !a.Allowed && !a.Counted:
-		r.Status, r.ContentType = refused, TypeProblem
+		usual := statusRefused
+		if a.Denied() {
+			usual = deniedAs.Status()
+		}
+		r.Status, r.ContentType = cmp.Or(deny, usual), TypeProblem
 		r.retryAfter(a)
 	case bare:
 		r.Status = statusAllowed
@@ -39,19 +48,32 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 	b = append(b, '{')
 	if !a.Allowed && !a.Counted {
 		r.spare = a.AppendReason(r.spare[:0])
-		b = append(b, quotaExceeded...)
+		denied := a.Denied()
+		if denied {
+			b = AppendString(append(b, `"type":"about:blank","title":`...), deniedAs.Title())
+			b = append(b, `,"status":`...)
+		} else {
+			b = append(b, quotaExceeded...)
+		}
 		b = strconv.AppendInt(b, int64(r.Status), 10)
 		b = append(b, `,"detail":`...)
 		b = AppendString(b, View(r.spare))
-		b = appendViolated(append(b, `,"violated-policies":[`...), a)
-		b = append(b, "],"...)
+		if !denied {
+			b = appendViolated(append(b, `,"violated-policies":[`...), a)
+			b = append(b, ']')
+		}
+		b = append(b, ',')
 	}
 	return AppendDecision(b, a, q, node)
 }
 
-// AppendDecision appends the decision a about q, and closes its object.
+// AppendDecision appends the decision a about q, and closes its object. A denied check has its code, also within a batch.
 func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
+	if a.Denied() {
+		b = AppendString(append(b, `"code":`...), string(deniedAs.Code))
+		b = append(b, ',')
+	}
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	b = append(b, `,"rule":`...)
 	if t != nil {
@@ -83,6 +105,7 @@ func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte
 // appendTightest appends the fields that describe one limit, in the API's documented order.
 func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
 	b = AppendInt(b, `,"limit":`, t.Limit.UndividedCapacity())
+	b = AppendInt(b, `,"used":`, t.Used)
 	b = AppendInt(b, `,"remaining":`, t.Remaining)
 	b = append(b, `,"unit":`...)
 	b = AppendString(b, t.Limit.Unit)
@@ -103,9 +126,13 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 		b = append(b, `{"rule":`...)
 		b = AppendString(b, l.Rule.Name)
 		b = appendLimit(append(b, ','), l.Limit, l.Limit.WindowAt(a.Now))
+		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
 		b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
+		if more := a.MoreAfter(i); more > 0 {
+			b = AppendInt(b, `,"more_after_ms":`, Millis(more))
+		}
 		b = AppendBool(b, `,"allowed":`, l.Allowed)
 		b = AppendBool(b, `,"shadow":`, l.Rule.Shadow)
 		b = append(b, '}')

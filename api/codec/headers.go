@@ -13,6 +13,9 @@ import (
 // enough for every client. The tightest limits come first.
 const maxHeaderItems = 64
 
+// maxFieldInteger is the largest integer of a structured field (RFC 9651).
+const maxFieldInteger = 999_999_999_999_999
+
 // rateHeaders adds the headers that say what is left.
 func (r *Reply) rateHeaders(a *limiter.Answer) {
 	t := a.TightestLimit()
@@ -67,27 +70,35 @@ func (r *Reply) intValue(v int64) []byte {
 	return r.values[from:]
 }
 
+// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10. A time until there is more (t) that would be later
+// than Retry-After is left out.
 func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	from := len(r.values)
 	for n, i := range r.order {
-		l := &a.Limits[i]
+		l := a.Limits[i].Limit
 		if n > 0 {
 			r.values = append(r.values, ", "...)
 		}
-		r.values = appendQuoted(r.values, l.Limit.Name)
-		r.values = AppendInt(r.values, ";q=", l.Limit.UndividedCapacity())
-		r.values = AppendInt(r.values, ";w=", max(1, seconds(l.Limit.WindowAt(a.Now))))
+		r.values = appendQuoted(r.values, l.Name)
+		r.values = AppendInt(r.values, ";q=", min(l.UndividedCapacity(), maxFieldInteger))
+		if l.UnitID != 0 { // requests are the default
+			r.values = appendQuoted(append(r.values, ";qu="...), l.Unit)
+		}
+		r.values = AppendInt(r.values, ";w=", max(1, seconds(l.WindowAt(a.Now))))
 	}
 	policy := r.values[from:len(r.values):len(r.values)]
 	from = len(r.values)
+	retry := a.Limits[a.Tightest].RetryAfter
 	for n, i := range r.order {
 		l := &a.Limits[i]
 		if n > 0 {
 			r.values = append(r.values, ", "...)
 		}
 		r.values = appendQuoted(r.values, l.Limit.Name)
-		r.values = AppendInt(r.values, ";r=", l.Remaining)
-		r.values = AppendInt(r.values, ";t=", max(1, seconds(l.ResetAfter)))
+		r.values = AppendInt(r.values, ";r=", min(l.Remaining, maxFieldInteger))
+		if more := a.MoreAfter(int(i)); more > 0 && (retry <= 0 || more <= retry) {
+			r.values = AppendInt(r.values, ";t=", seconds(more))
+		}
 	}
 	r.set("RateLimit-Policy", policy)
 	r.set("RateLimit", r.values[from:])

@@ -140,7 +140,7 @@ X-RateLimit-Reset: 1700000036
 		{
 			name: "refused", body: plainCheck, status: 429,
 			change: func(f *fixed) { f.refuse(1, 1_000_000_001) },
-			headers: policy + `RateLimit: "tenant";r=0;t=36, "ip";r=99;t=1
+			headers: policy + `RateLimit: "tenant";r=0;t=2, "ip";r=99;t=1
 X-RateLimit-Limit: 1000
 X-RateLimit-Remaining: 0
 X-RateLimit-Reset: 1700000036
@@ -185,9 +185,9 @@ Retry-After: 2
 				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":-1,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
 				`{"rule":"tenant","name":"tenant","algorithm":"fixed-window","unit":"requests","limit":1000,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"allowed":false,"shadow":false},` +
+				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false},` +
 				`{"rule":"new","name":"new","algorithm":"fixed-window","unit":"requests","limit":1,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`,
+				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"more_after_ms":1000,"allowed":false,"shadow":true}]}`,
 		},
 		{
 			name: "delta, x only", body: plainCheck, status: 200,
@@ -200,24 +200,20 @@ X-RateLimit-Reset: 36
 				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
-			name: "deny list", body: plainCheck, status: 429,
+			name: "deny list", body: plainCheck, status: 403,
 			change: func(f *fixed) {
 				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByList, nil, -1
 			},
-			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"The deny list refuses this.","violated-policies":[],` +
-				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
+			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"The deny list refuses this.",` +
+				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n2","rules_version":17}`,
 		},
 		{
-			name: "default deny", body: `{"attributes":{}}`, status: 429,
+			name: "default deny", body: `{"attributes":{}}`, status: 403,
 			change: func(f *fixed) {
 				f.answer.Allowed, f.answer.DecidedBy, f.answer.Limits, f.answer.Tightest = false, limiter.ByNone, nil, -1
 			},
-			answer: `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
-				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
-				`"detail":"No rule applies, and the default is to deny.","violated-policies":[],` +
-				`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
+			answer: `{"type":"about:blank","title":"The rules deny this","status":403,"detail":"No rule applies, and the default is to deny.",` +
+				`"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"none","node":"n2","rules_version":17}`,
 		},
 		{
 			name: "only shadow", body: `{"attributes":{}}`, status: 200,

@@ -25,7 +25,7 @@ const (
 // profile's name, and then the query, belong to the request that the proxy asks about.
 func (p *plane) auth(x *exchange) *api.Error {
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
-	deny := codec.StatusRefused
+	deny := 0
 	if !below {
 		var e *api.Error
 		if deny, e = denyStatus(x.query); e != nil {
@@ -57,8 +57,8 @@ func (p *plane) profile(name string) *rules.Profile {
 	return p.Decider.Rules().Profile(name)
 }
 
-// denyStatus returns the status of a refusal that the query asks for: 400 to 499. If there are several, the first
-// counts. The rest of the query may belong to the request that the proxy asks about.
+// denyStatus returns the status of a refusal that the query asks for: 400 to 499, or zero without one. If there are
+// several, the first counts. The rest of the query may belong to the request that the proxy asks about.
 func denyStatus(query string) (int, *api.Error) {
 	for query != "" {
 		var pair string
@@ -72,7 +72,7 @@ func denyStatus(query string) (int, *api.Error) {
 		}
 		return 400 + int(value[1]-'0')*10 + int(value[2]-'0'), nil
 	}
-	return codec.StatusRefused, nil
+	return 0, nil
 }
 
 // readHeaders takes the check's attributes from the headers.

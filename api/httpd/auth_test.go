@@ -81,7 +81,9 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/key", "", 200, "", ""},
 		{"/v1/auth/key", "X-Api-Key: ", 200, "", ""},
 		{"/v1/auth/tenants?deny_status=401", "X-Tenant: big", 401, "small", "1"},
-		{"/v1/auth/web", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 429, "", ""},
+		{"/v1/auth/web", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 403, "", ""},
+		{"/v1/auth/web?deny_status=429", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 429, "", ""},
+		{"/v1/auth/web?deny_status=401", "X-Forwarded-For: 192.0.2.5, 10.0.0.1", 401, "", ""},
 
 		// The profile's name is followed by the path and the query of the request that the proxy asks about.
 		{"/v1/auth/web/any/../../../../healthz?deny_status=200", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 429, "ip", "0"},

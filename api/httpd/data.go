@@ -190,7 +190,7 @@ func (p *plane) check(x *exchange) *api.Error {
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.wait(time.Now())
 	}
-	x.conclude(codec.StatusRefused, false, p.node)
+	x.conclude(0, false, p.node)
 	x.stripe.observe(time.Since(x.began))
 	return nil
 }

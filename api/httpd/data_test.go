@@ -102,8 +102,8 @@ func TestCheckDecides(t *testing.T) {
 		{`{"rule":"all"}`, 200, "remaining=999999"},
 		{`{"rule":"all","key":[]}`, 200, "remaining=999998"},
 		{`{"attributes":{}}`, 200, "rule= decided_by=none retry_after_ms=0 limit=<nil> remaining=<nil>"},
-		{`{"attributes":{"ip":"192.0.2.9"}}`, 429, "rule= decided_by=list retry_after_ms=-1 violated-policies=[]"},
-		{`{"rule":"login","key":"192.0.2.9"}`, 429, "rule= decided_by=list retry_after_ms=-1"},
+		{`{"attributes":{"ip":"192.0.2.9"}}`, 403, "rule= decided_by=list retry_after_ms=-1 code=denied status=403"},
+		{`{"rule":"login","key":"192.0.2.9"}`, 403, "rule= decided_by=list retry_after_ms=-1 code=denied"},
 		{`{"attributes":{"tenant":"internal","ip":"1.1.1.1"}}`, 200, "rule= decided_by=list retry_after_ms=0"},
 		{`{"attributes":{"idea":"x"},"cost":5}`, 200, "rule= decided_by=owner limit=<nil>"},
 		{`{"attributes":{"user":"u","both":"yes"},"costs":{"tokens":101}}`, 429, "rule=b unit=tokens retry_after_ms=-1 violated-policies=[b/tokens/1h]"},
@@ -156,7 +156,7 @@ func TestBatch(t *testing.T) {
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[
 		{"rule":"login","key":"1.1.1.1","cost":5}, {"rule":"login","key":"1.1.1.1"}, {}, 5, {"rule":"nope","key":"k"},
 		{"rule":"login","key":"1.1.1.1","x":[1,{"a":2}]}, {"rule":"login","rule":"login"}, {"rule":"login","key":"1.1.1.2","detail":true},
-		{"rule":"login","key":"1.1.1.3","wait":true}]}`})
+		{"rule":"login","key":"1.1.1.3","wait":true}, {"rule":"login","key":"192.0.2.9"}]}`})
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != codec.TypeJSON {
 		t.Fatalf("have %d %v: %s", resp.StatusCode, resp.Header, body)
 	}
@@ -170,9 +170,13 @@ func TestBatch(t *testing.T) {
 			have = append(have, fmt.Sprint(e["status"], " ", e["code"]))
 			continue
 		}
+		if code, ok := f["code"]; ok {
+			have = append(have, fmt.Sprint(f["allowed"], " ", f["decided_by"], " ", code))
+			continue
+		}
 		have = append(have, fmt.Sprint(f["allowed"], " ", f["remaining"]))
 	}
-	want := "[true 0 false 0 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4 400 bad-value]"
+	want := "[true 0 false 0 400 missing-key 400 bad-value 404 unknown-rule 400 unknown-field 400 bad-json true 4 400 bad-value false list denied]"
 	if fmt.Sprint(have) != want {
 		t.Errorf("have %v\nwant %s", have, want)
 	}

@@ -78,9 +78,9 @@ func (e *exchange) reset() {
 }
 
 // conclude answers with e's decision; see codec.Reply.
-func (e *exchange) conclude(refused int, bare bool, node []byte) {
+func (e *exchange) conclude(deny int, bare bool, node []byte) {
 	e.decided = true
-	e.Conclude(&e.answer, &e.check, refused, bare, node)
+	e.Conclude(&e.answer, &e.check, deny, bare, node)
 }
 
 // wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay

@@ -43,6 +43,9 @@ func TestReserveAndSettle(t *testing.T) {
 	if status, text := n.post("/v1/reserve", `{"rule":"b","key":"u","costs":{"tokens":71}}`); status != 429 || strings.Contains(text, "reservation") {
 		t.Errorf("too much: have %d %s", status, text)
 	}
+	if status, text := n.post("/v1/reserve", `{"attributes":{"ip":"192.0.2.9"}}`); status != 403 || strings.Contains(text, "reservation") || !strings.Contains(text, `"code":"denied"`) {
+		t.Errorf("denied: have %d %s", status, text)
+	}
 	// A reservation decided by a list, or by no rule, can be settled too.
 	_, text := n.post("/v1/reserve", `{"attributes":{"tenant":"internal"}}`)
 	expect(`{"reservation":"`+apitest.Fields(t, text)["reservation"].(string)+`","costs":{"tokens":7}}`, 200, `"settled":true,"costs":{},"repeated":false}`)

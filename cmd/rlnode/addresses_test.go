@@ -56,8 +56,8 @@ func TestOneAddressByEveryWayIn(t *testing.T) {
 		used++
 	}
 	for _, w := range []string{"192.0.2.9", "192.0.2.9:1", " 192.0.2.9", "[::ffff:192.0.2.9]:1"} {
-		if status := s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)); status != 429 {
-			t.Errorf("a denied address, as %q: have %d, want 429", w, status)
+		if status := s.check(fmt.Sprintf(`{"attributes": {"ip": %q}}`, w)); status != 403 {
+			t.Errorf("a denied address, as %q: have %d, want 403", w, status)
 		}
 	}
 	for _, w := range writings {

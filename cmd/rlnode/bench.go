@@ -91,7 +91,7 @@ func (c *benchCmd) try(env *environment, n *remote) error {
 	if err != nil {
 		return err
 	}
-	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
+	if !r.decides() {
 		return n.problem(r)
 	}
 	return nil

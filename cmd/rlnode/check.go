@@ -62,7 +62,7 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if r.status != http.StatusOK && r.status != http.StatusTooManyRequests {
+	if !r.decides() {
 		return false, n.problem(r)
 	}
 	var d client.Decision

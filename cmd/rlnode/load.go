@@ -152,7 +152,7 @@ func (l *loader) count(status int, body []byte) error {
 		}
 	case status == http.StatusOK:
 		l.allowed++
-	case status == http.StatusTooManyRequests:
+	case status == http.StatusTooManyRequests, status == http.StatusForbidden && bytes.Contains(body, []byte(`"code":"denied"`)):
 		l.refused++
 	default:
 		return fmt.Errorf("the node answers %d", status)

@@ -7,10 +7,14 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
 	"syscall"
+	"time"
 	_ "time/tzdata" // for TZ in log lines if the system has no zones; calendars have their own database
 
 	"github.com/alecthomas/kong"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 // Exit codes. Those of check tell a refusal from an error, so its errors are exitUsage too.
@@ -72,6 +76,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(int) { helped = true }),
 		kong.Resolvers(config),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(decodeDuration)),
 		kong.Vars{"host": hostName()},
 	)
 	if err != nil {
@@ -99,6 +104,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		defer stop()
 	}
 	return report(stderr, config.explain(command.Run(env)))
+}
+
+// decodeDuration reads the value of a flag as the rules do, with days.
+func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	v, err := rules.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q: %w", text, err)
+	}
+	target.SetInt(int64(v))
+	return nil
 }
 
 // report prints an error and returns its exit code.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -160,6 +161,10 @@ func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 				node.answer(status)
 				s.passes(fmt.Sprintf("rlnode answers %d", status), false, false)
 			}
+			node.answer(denies)
+			s.passes("rlnode denies", false, false)
+			s.denial(s.expect("denied", 112, "GET", "/a", 403))
+			s.denial(s.expect("denied", 112, "POST", "/login", 403))
 			node.answer(200)
 			s.passes("rlnode answers 200", true, true)
 			for _, status := range []int{500, 502, 503, 504} {
@@ -196,7 +201,25 @@ const (
 	hangsUp = -1 - iota
 	talksNonsense
 	doesNotAnswer
+	denies
 )
+
+// denialBody is the answer to a check that the deny list refuses, with status 403.
+const denialBody = `{"type":"about:blank","title":"The rules deny this","status":403,"code":"denied","detail":"The deny list refuses this.",` +
+	`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`
+
+// denial checks what a caller sees of a 403 that a proxy makes of denialBody.
+func (s *proxied) denial(resp *http.Response) {
+	s.t.Helper()
+	var problem struct {
+		Status int
+		Code   string
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != 403 || problem.Code != "denied" ||
+		resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("RateLimit") != "" {
+		s.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
+	}
+}
 
 // fakeNode answers proxies as configured.
 type fakeNode struct {
@@ -238,6 +261,10 @@ func (f *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/readyz":
 	case how > 0:
 		w.WriteHeader(how)
+	case how == denies:
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusForbidden)
+		io.WriteString(w, denialBody)
 	case how == doesNotAnswer:
 		select {
 		case <-f.end:

@@ -156,6 +156,7 @@ func (pr *proxied) start() {
 	if text == string(src) {
 		pr.t.Fatal("the example's rule per-address is not what it was")
 	}
+	text += "\nlists: {deny: [{ip: 127.0.62.97}]}\n"
 	pr.node = start(pr.t, filepath.Join(pr.dir, "node"), "--rules", file(pr.t, "rules.yaml", text),
 		"--bind", pr.ip, "--http-port", "8080", "--admin-port", "8081", "--name", "n1")
 }
@@ -353,6 +354,8 @@ func (pr *proxied) limits() {
 	}
 	pr.refusal(pr.expect("over the limit", 91, "HEAD", "/a", 429))
 	pr.refusal(pr.expect("over the limit", 91, "POST", "/a", 429))
+	pr.denial(pr.expect("on the deny list", 97, "GET", "/a", 403))
+	pr.denial(pr.expect("on the deny list", 97, "POST", "/login", 403))
 	pr.expect("another caller", 92, "GET", "/a", 200)
 	if have, want := len(pr.reached()), 11; have != want {
 		pr.t.Errorf("the application got %d requests, want %d", have, want)

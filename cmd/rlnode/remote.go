@@ -308,6 +308,11 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("the node answers %d: %s%s", p.Status, text, p.hint)
 }
 
+// decides reports whether r is a decision: 403 with the code denied is one, with any other code an error.
+func (r *reply) decides() bool {
+	return r.status == http.StatusOK || r.status == http.StatusTooManyRequests || r.status == http.StatusForbidden && newProblem(r).Code == "denied"
+}
+
 // decode reads an answer's JSON into v.
 func (r *reply) decode(v any) error {
 	if err := json.Unmarshal(r.body, v); err != nil {

@@ -7,7 +7,12 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+
+	"github.com/rlnode/rlnode/client"
 )
+
+// deniedKey is the API key on the fake node's deny list.
+const deniedKey = "denied"
 
 // fakeNode follows the contract of /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which are
 // never replenished.
@@ -50,6 +55,11 @@ func (n *fakeNode) reserve(w http.ResponseWriter, r *http.Request) {
 	}
 	json.NewDecoder(r.Body).Decode(&q)
 	n.asked = append(n.asked, q.Attributes)
+	if q.Attributes["api_key"] == client.Fingerprint(deniedKey) {
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"status":403,"code":"denied","allowed":false,"rule":"","retry_after_ms":-1,"decided_by":"list"}`)
+		return
+	}
 	cost := map[string]int64{requests: 1, tokens: q.Costs[tokens]}
 	answer := map[string]any{
 		"allowed": true, "rule": "llm", "unit": tokens, "limit": 2000, "window_ms": 60000, "reset_after_ms": 6000, "retry_after_ms": 0,

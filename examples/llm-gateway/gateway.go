@@ -176,17 +176,18 @@ func refuse(w http.ResponseWriter, d *client.Decision, asked int64) {
 		writeError(w, http.StatusServiceUnavailable, apiError{Message: "The rate limiter does not answer.", Type: "server_error"})
 		return
 	}
+	if d.Denied() {
+		writeError(w, http.StatusForbidden, apiError{Message: "This API key is not allowed.", Type: "invalid_request_error", Code: "denied"})
+		return
+	}
 	e := apiError{Type: d.Unit, Code: "rate_limit_exceeded"}
 	what := fmt.Sprintf("%s per %s: limit %d, remaining %d", d.Unit, strings.TrimSuffix(d.Window.String(), "0s"), d.Limit, d.Remaining)
 	if d.Unit == tokens {
 		what += fmt.Sprintf(", requested %d", asked)
 	}
-	switch {
-	case d.Rule == "":
-		e.Message = "This API key is not allowed."
-	case d.RetryAfter == client.Never:
+	if d.RetryAfter == client.Never {
 		e.Message = "Request too large for " + what + ". It can never be allowed."
-	default:
+	} else {
 		e.Message = fmt.Sprintf("Rate limit reached on %s. Please try again in %s.", what, duration(d.RetryAfter))
 		w.Header().Set("Retry-After-Ms", fmt.Sprint(d.RetryAfter.Milliseconds()))
 	}

@@ -217,6 +217,7 @@ func TestRefusals(t *testing.T) {
 		kind, code      string
 	}{
 		{"tokens", "k", strings.Replace(plain, "100", "5000", 1), 429, tokens, "rate_limit_exceeded"},
+		{"denied", deniedKey, plain, 403, "invalid_request_error", "denied"},
 		{"no key", "", plain, 401, "invalid_request_error", "invalid_api_key"},
 		{"no JSON", "k", "{", 400, "invalid_request_error", ""},
 		{"no messages", "k", "{}", 400, "invalid_request_error", ""},

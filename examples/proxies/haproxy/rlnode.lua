@@ -2,9 +2,9 @@
 -- Debian's package has; it needs no libraries.
 --
 -- Before, txn.endpoint is the path, as the rules are to see it. Afterwards txn.rlnode_status is rlnode's answer: 200 to let
--- the request pass, 0 when there was none in time or only a 5xx, and everything else to refuse it: 429, or what rlnode
--- answers to a request that it does not take. txn.rlnode_policy, _left, _limit, _remaining, _reset, _retry and _body are what
--- goes with 200 and 429.
+-- the request pass, 0 when there was none in time or only a 5xx, and everything else to refuse it: 429, 403 where the deny
+-- list or the default has refused, or 400 where rlnode does not take the question. txn.rlnode_policy, _left, _limit,
+-- _remaining, _reset, _retry and _body are what goes with 200, 429 and 403.
 
 -- Where haproxy.cfg listens for this file: it chooses among the nodes.
 local address = "http://127.0.0.1:9902"
@@ -50,8 +50,9 @@ local function ask(txn, profile)
     if status == 0 or status >= 500 then
         txn:set_var("txn.rlnode_status", 0)
         return
-    elseif status ~= 200 and status ~= 429 then
-        txn:set_var("txn.rlnode_status", status)
+    elseif status == 403 and not (answer.body or ""):find('"code"%s*:%s*"denied"') then
+        return -- no decision: rlnode does not let this proxy ask
+    elseif status ~= 200 and status ~= 429 and status ~= 403 then
         return
     end
     for header, variable in pairs(variables) do

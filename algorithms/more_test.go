@@ -1,0 +1,39 @@
+package algorithms
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestMoreAfter: after that time more remains than before, and a nanosecond earlier it did not.
+func TestMoreAfter(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	known := 0
+	for range 20_000 {
+		l := &Limit{Kind: SlidingWindow, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
+		now, s := Now{Wall: 1_700_000_000_000_000_000 + r.Int64N(1e10)}, State{}
+		for range r.IntN(40) {
+			now.Wall += r.Int64N(int64(l.Window) / 4)
+			s, _ = l.Take(s, now, r.Int64N(4))
+		}
+		s = l.Advance(s, now)
+		remaining := func(after time.Duration) int64 {
+			return l.Peek(s, Now{Wall: now.Wall + int64(after)}, 0).Remaining
+		}
+		before := remaining(0)
+		more := l.MoreAfter(s, now, before)
+		if (more == 0) != (before == l.Amount) {
+			t.Fatalf("%+v %+v: have %v, and %d of %d remain", l, s, more, before, l.Amount)
+		}
+		if more == 0 {
+			continue
+		}
+		if known++; remaining(more) <= before || remaining(more-1) > before {
+			t.Fatalf("%+v %+v: %d remain, after %v %d, and a nanosecond earlier %d", l, s, before, more, remaining(more), remaining(more-1))
+		}
+	}
+	if known < 10_000 {
+		t.Errorf("only %d states have something used", known)
+	}
+}

@@ -1,0 +1,62 @@
+package limiter
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestMoreAfter: by whichever node a check is decided, the time until there is more is never wrong. Of a sliding window only the
+// owner's own admissions and refusals know it.
+func TestMoreAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, `rules:
+  - {name: sliding, key: [k], limits: [{limit: 1000, per: 1h}]}
+  - {name: bucket, key: [k], limits: [{limit: 1000, per: 1000h, algorithm: token-bucket}]}
+  - {name: fixed, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}
+  - {name: log, key: [k], limits: [{limit: 1, per: 1h, algorithm: sliding-window-log}]}
+  - {name: local, key: [k], consistency: local, limits: [{limit: 1000, per: 1h}, {limit: 1000, per: 1000h, algorithm: token-bucket}]}`)
+		owner, other := w.nodes[0], w.nodes[1]
+		more := func(n *worldNode, rule string, want DecidedBy) (all []time.Duration, allowed bool) {
+			t.Helper()
+			a := n.check(byKey(rule, w.keyOf(rule, owner, nil)))
+			if a.DecidedBy != want {
+				t.Errorf("%s: decided by %s, want %s", rule, a.DecidedBy, want)
+			}
+			for i := range a.Limits {
+				all = append(all, a.MoreAfter(i))
+				if l := &a.Limits[i]; !l.Allowed && all[i] > l.RetryAfter {
+					t.Errorf("%s: more after %v, retry after %v", rule, all[i], l.RetryAfter)
+				}
+			}
+			return all, a.Allowed
+		}
+		for _, test := range []struct {
+			node  *worldNode
+			rule  string
+			by    DecidedBy
+			known bool
+		}{
+			{owner, "sliding", ByOwner, true},
+			{other, "sliding", ByForward, false},
+			{other, "sliding", ByLease, false},
+			{owner, "bucket", ByOwner, true},
+			{other, "bucket", ByForward, true},
+			{other, "bucket", ByLease, true},
+			{other, "fixed", ByForward, true},
+			{other, "fixed", ByLease, true},
+			{other, "local", ByOwner, false},
+		} {
+			if have, _ := more(test.node, test.rule, test.by); (have[0] > 0) != test.known || len(have) > 1 && have[1] > 0 {
+				t.Errorf("%s by %s: have %v", test.rule, test.by, have)
+			} else if test.rule == "bucket" && have[0] != time.Hour {
+				t.Errorf("%s by %s: have %v, want the time of one unit", test.rule, test.by, have)
+			}
+		}
+		for i, allowed := range []bool{true, false} {
+			if have, ok := more(owner, "log", ByOwner); ok != allowed || (have[0] > 0) == allowed {
+				t.Errorf("log, check %d: have %v, allowed %t", i, have, ok)
+			}
+		}
+	})
+}

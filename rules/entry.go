@@ -1,0 +1,111 @@
+package rules
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// ChangeEntry returns the change that adds an entry to a list of d, allow or deny, or that removes it. The entry is YAML
+// or JSON, as in the document. Entries that match the same are one, however they are written. changed is false if the
+// entry to add is there.
+//
+// The error is of type [Errors], with places in the entry, or wraps [ErrNotFound].
+func (d *Document) ChangeEntry(list string, entry []byte, remove bool) (c Change, changed bool, err error) {
+	c = Change{Part: ListPart, Name: list}
+	entries, ok := map[string][]*Entry{"deny": d.Deny, "allow": d.Allow}[list]
+	if !ok {
+		return c, false, fmt.Errorf("look for %s: %w", c, ErrNotFound)
+	}
+	body, err := parseText(entry)
+	if err != nil {
+		return c, false, err
+	}
+	e := &edit{}
+	e.begin("lists." + list)
+	wanted := &Entry{Match: e.conditions(body)}
+	if err := e.decoder.err(); err != nil {
+		return c, false, err
+	}
+	text := wanted.usual()
+	at := slices.IndexFunc(entries, func(one *Entry) bool { return len(one.Match) == len(wanted.Match) && one.usual() == text })
+	switch {
+	case remove && at < 0:
+		return c, false, fmt.Errorf("look for %s in %s: %w", conditionsNode(wanted.Match).AppendJSON(nil), c, ErrNotFound)
+	case !remove && at >= 0:
+		return c, false, nil
+	case remove:
+		entries = slices.DeleteFunc(slices.Clone(entries), func(one *Entry) bool { return one.usual() == text })
+	default:
+		entries = append(slices.Clone(entries), wanted)
+	}
+	c.Body = entriesNode(entries).AppendJSON(nil)
+	return c, true, nil
+}
+
+// usual writes e so that entries that match the same have one text.
+func (e *Entry) usual() string {
+	match := slices.Clone(e.Match)
+	for i := range match {
+		c := &match[i]
+		c.Values, c.single = slices.Clone(c.Values), false
+		for n, v := range c.Values {
+			c.Values[n] = usualValue(c.Attribute, v)
+		}
+		slices.Sort(c.Values)
+		c.Values = slices.Compact(c.Values)
+	}
+	slices.SortFunc(match, func(a, b Condition) int { return strings.Compare(a.Attribute, b.Attribute) })
+	return string(conditionsNode(match).AppendJSON(nil))
+}
+
+// usualValue is usualAddress, and the one notation of a CIDR.
+func usualValue(attribute, value string) string {
+	if holdsAddresses(attribute) {
+		if p, err := netip.ParsePrefix(value); err == nil {
+			return p.String() // bits behind the prefix are refused
+		}
+	}
+	return usualAddress(attribute, value)
+}
+
+// ListTiers returns the first n tiers after the one of that name, by name, as JSON objects. next names the last of them if
+// there are more.
+func (d *Document) ListTiers(after string, n int) (list []string, next string) {
+	tiers := slices.Clone(d.Tiers)
+	slices.SortFunc(tiers, func(a, b *TierSpec) int { return strings.Compare(a.Name, b.Name) })
+	return page(tiers, after, n, "name", func(t *TierSpec) string { return t.Name })
+}
+
+// ListSubjects is ListTiers for the subjects of an attribute, by value.
+func (d *Document) ListSubjects(attribute, after string, n int) (list []string, next string) {
+	gi := d.group(attribute)
+	if gi < 0 {
+		return nil, ""
+	}
+	return page(d.Subjects[gi].Subjects, usualAddress(attribute, after), n, "value", func(s *SubjectSpec) string { return s.Value })
+}
+
+// page returns the first n of the sorted pieces after one of that name. Each has its name as a field.
+func page[P piece](pieces []P, after string, n int, field string, name func(P) string) (list []string, next string) {
+	from := 0
+	if after != "" {
+		at, found := slices.BinarySearchFunc(pieces, after, func(p P, v string) int { return strings.Compare(name(p), v) })
+		if from = at; found {
+			from++
+		}
+	}
+	for _, p := range pieces[from:min(len(pieces), from+n)] {
+		object := yaml.NewMap()
+		object.Set(field, yaml.Text(name(p)))
+		object.Items = append(object.Items, p.node().Items...)
+		list = append(list, string(object.AppendJSON(nil)))
+	}
+	if from+n < len(pieces) {
+		next = name(pieces[from+n-1])
+	}
+	return list, next
+}
