@@ -133,6 +133,8 @@ var (
 	ErrKey = rules.ErrKey
 	// ErrInline means that the limits of the call are wrong.
 	ErrInline = rules.ErrInline
+	// ErrLevel means that not all nodes of the cluster know yet what the check asks for.
+	ErrLevel = errors.New("the feature level is too low")
 	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.
 	ErrNamespace = rules.ErrNamespace
 )
