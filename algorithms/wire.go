@@ -21,7 +21,7 @@ const (
 	limitDelay    = 1 << 6
 
 	// LimitFlags are the bits of the first byte that the writer of a limit may use.
-	LimitFlags = 1<<3 | 1<<5
+	LimitFlags = 1<<3 | 1<<5 | 1<<7
 
 	maxZoneName = 128 // bytes
 )

@@ -25,7 +25,7 @@ const (
 	MissingKey       Code = "missing-key"
 	BadRequest       Code = "bad-request" // not HTTP
 	Unauthorized     Code = "unauthorized"
-	Forbidden        Code = "forbidden"    // the token lacks the scope
+	Forbidden        Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
 	Denied           Code = "denied"       // a decision: the deny list or the default refuses the check
 	CrossOrigin      Code = "cross-origin" // the request comes from a page in a browser
 	WrongHost        Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
@@ -64,7 +64,7 @@ var kinds = map[Code]struct {
 	MissingKey:       {http.StatusBadRequest, "Something needed is missing"},
 	BadRequest:       {http.StatusBadRequest, "The request is not valid HTTP"},
 	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
-	Forbidden:        {http.StatusForbidden, "The token may not do this"},
+	Forbidden:        {http.StatusForbidden, "This is not allowed"},
 	Denied:           {http.StatusForbidden, "The rules deny this"},
 	CrossOrigin:      {http.StatusForbidden, "Refused to a page in a browser"},
 	WrongHost:        {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
@@ -159,6 +159,8 @@ var causes = []struct {
 	{limiter.ErrUnknownReservation, UnknownReserve, "reservation: "},
 	{limiter.ErrReservation, BadValue, ""},
 	{limiter.ErrKey, BadValue, "key: "},
+	{limiter.ErrInline, BadValue, ""},
+	{limiter.ErrNamespace, Forbidden, ""},
 	{limiter.ErrUnit, BadValue, "rule: "},
 	{limiter.ErrRequestBody, RequestIDReused, ""},
 	{limiter.ErrRequests, Overloaded, ""},

@@ -31,6 +31,7 @@ type Op struct {
 	Limit  *algorithms.Limit
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
+	Mode   Mode
 	// Block marks a pause. It begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
 	// token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts it refuses every check, whatever
 	// the cost.
@@ -43,6 +44,27 @@ type Op struct {
 
 	state algorithms.State // after the check, while it is being decided
 	at    place
+}
+
+// Mode is what an op does with its counter.
+type Mode uint8
+
+// The modes.
+const (
+	Check Mode = iota // take the cost, if the whole check is admitted
+	Peek              // decide as Check does, but take nothing
+	Count             // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
+	Modes             // how many there are
+)
+
+// Took reports whether op took its cost, given that its check was admitted.
+func (op *Op) Took() bool {
+	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != Peek || op.Mode == Count && !op.Full)
+}
+
+// Refuses reports whether op, which is decided, makes its check fail.
+func (op *Op) Refuses() bool {
+	return !op.Decision.Allowed && !op.Shadow && (op.Mode != Count || op.Full)
 }
 
 // MoreAfter returns how long until more remains of op's limit, a sliding window, than the check has left; zero if nothing is

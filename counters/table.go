@@ -232,6 +232,9 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	op.state, allowed = op.Limit.Take(op.at.state(), now, op.Cost)
+	if !allowed && op.Mode == Count {
+		op.state = op.Limit.Force(op.state, op.Limit.Taken(op.state, now), now, op.Cost)
+	}
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
@@ -245,8 +248,8 @@ func (s *shard) refuse(op *Op, steady int64) {
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// adds reports whether op, decided and allowed, adds a new counter to the table.
-func (op *Op) adds() bool { return op.Decision.Allowed && op.Cost > 0 && !op.at.found() }
+// adds reports whether op, which is decided, adds a new counter to the table if its check is admitted.
+func (op *Op) adds() bool { return op.Took() && !op.at.found() }
 
 // added returns how many counters ops add to s.
 func (t *Table) added(s *shard, ops []Op) (n int) {
@@ -261,7 +264,7 @@ func (t *Table) added(s *shard, ops []Op) (n int) {
 // conclude reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
 func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
 	for i := range ops {
-		if !ops[i].Decision.Allowed && !ops[i].Shadow {
+		if ops[i].Refuses() {
 			t.withdraw(now, ops)
 			return false
 		}
@@ -284,12 +287,19 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 
 // commit stores what decideOp found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
 func (t *Table) commit(now algorithms.Now, op *Op) {
-	if op.Cost == 0 || !op.Decision.Allowed {
+	if !op.Took() {
 		return
 	}
 	s := t.shardOf(op.Key)
 	if op.Limit.Kind == algorithms.SlidingLog {
-		t.changeLog(s, op.Key, now, op.Limit, func(g *algorithms.Log) { g.Take(op.Limit, now, op.Cost) })
+		t.changeLog(s, op.Key, now, op.Limit, func(g *algorithms.Log) {
+			if op.Decision.Allowed {
+				g.Take(op.Limit, now, op.Cost)
+				return
+			}
+			g.Force(op.Limit, algorithms.Taken{Steady: now.Steady}, now, op.Cost)
+			op.Decision = g.Describe(op.Limit, now, op.Cost, false)
+		})
 		return
 	}
 	p := op.at
@@ -298,19 +308,26 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 			p = s.insert(op.Key)
 		}
 	}
-	s.store(p, op.Limit, op.state, level(op.Limit, &op.Decision), freshAt(now, op.Limit, op.Decision.ResetAfter))
+	used := uint8(refusedLevel)
+	if op.Decision.Allowed {
+		used = level(op.Limit, &op.Decision)
+	}
+	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
-// withdraw resets the allowed ops of a refused check to a decision without their cost.
+// withdraw resets the ops of a refused check that would have taken their cost to a decision without it.
 func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
-		if !op.Decision.Allowed || op.Cost == 0 {
+		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != Count {
 			continue
 		}
-		s := t.shardOf(op.Key)
+		s, cost := t.shardOf(op.Key), int64(0)
+		if !op.Decision.Allowed {
+			cost = op.Cost // it was counted: describe the refusal instead
+		}
 		if op.Limit.Kind != algorithms.SlidingLog {
-			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, 0)
+			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, cost)
 			continue
 		}
 		var fresh algorithms.Log
@@ -318,7 +335,7 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		if op.at.log != nil {
 			log = &op.at.log.log
 		}
-		op.Decision = log.Peek(op.Limit, now, 0)
+		op.Decision = log.Peek(op.Limit, now, cost)
 	}
 }
 

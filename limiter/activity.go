@@ -102,7 +102,7 @@ func (l *Limiter) activityHere() NodeActivity {
 	}
 	a.Checks = b.checks()
 	for i, s := range b.stats {
-		if name := b.set.Rules[i].Name; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
+		if name := b.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
 			if c := s.read(name).Checks; c != (Counts{}) {
 				a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: c})
 			}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -85,7 +86,7 @@ rules:
 	ask(byAttribute("k", "bad"))
 	ask(byAttribute("nothing", "x"))
 	peek := byAttribute("k", "x")
-	peek.Peek = true
+	peek.Mode = counters.Peek
 	ask(peek)
 	have := l.Activity()
 	if len(have) != 1 || have[0].Node != (ring.NodeID{}) {

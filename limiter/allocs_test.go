@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -37,7 +38,7 @@ func hotQueries() map[string]struct {
 		"many limits, and a shadow that refuses": {Query{
 			Attributes: attrs("user", "u"), Costs: []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
 		}, true},
-		"a peek":            {Query{Attributes: attrs("user", "u"), Peek: true}, true},
+		"a peek":            {Query{Attributes: attrs("user", "u"), Mode: counters.Peek}, true},
 		"refused":           {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
 		"refused by key":    {byKey("little", "198.51.100.7"), false},
 		"refused by a log":  {Query{Attributes: attrs("log", "x")}, false},

@@ -35,8 +35,17 @@ type Query struct {
 	ByKey      bool              // identify the subject by Key, otherwise by Attributes
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // costs that the caller named; requests default to 1 or to the rule's cost table
-	Peek       bool              // take nothing
-	RequestID  string            // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
+	Mode       counters.Mode     // peek and count are for checks that are not reservations
+	// Subjects bring their limits. Then Rule, Key, Attributes, Costs and Mode don't matter.
+	Subjects  []Subject // at most rules.MaxInlineSubjects
+	RequestID string    // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
+}
+
+// Subject is a subject that brings its limits, with what the check takes of them.
+type Subject struct {
+	rules.InlineSubject
+	Costs []UnitCost
+	Mode  counters.Mode
 }
 
 // UnitCost is a cost in one unit.
@@ -48,6 +57,7 @@ type UnitCost struct {
 // Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next check.
 type Answer struct {
 	Allowed      bool
+	Counted      bool // not allowed, but taken all the same: limits that refused were only counted
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check
@@ -121,6 +131,10 @@ var (
 	ErrUnknownRule = errors.New("unknown rule")
 	// ErrKey means that the key does not fit the rule's key attributes.
 	ErrKey = rules.ErrKey
+	// ErrInline means that the limits of the call are wrong.
+	ErrInline = rules.ErrInline
+	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.
+	ErrNamespace = rules.ErrNamespace
 )
 
 // Errors of Usage, Adjust and Reset.

@@ -252,7 +252,7 @@ func (a *ask) rollBack(l *Limiter) {
 		n := subjectOps(ops[first:])
 		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
-			if took(&ops[i]) {
+			if ops[i].Took() {
 				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])
 			}
 		}

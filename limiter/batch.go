@@ -79,7 +79,7 @@ func (b *batch) keepOrder(i int) {
 
 // alike reports whether two checks are identical and about a single subject.
 func (b *batch) alike(i, j int) bool {
-	if b.queries[i].Peek != b.queries[j].Peek || b.answers[i].scratch.active != b.answers[j].scratch.active {
+	if b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false
 	}
 	x, y := b.answers[i].scratch.ops, b.answers[j].scratch.ops
@@ -87,7 +87,7 @@ func (b *batch) alike(i, j int) bool {
 		return false
 	}
 	for k := range x {
-		if x[k].Key != y[k].Key || x[k].Limit != y[k].Limit || x[k].Cost != y[k].Cost {
+		if x[k].Key != y[k].Key || x[k].Limit != y[k].Limit || x[k].Cost != y[k].Cost || x[k].Mode != y[k].Mode {
 			return false
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/counters"
 )
 
 // blockLength is longer than the limits take to admit again.
@@ -50,7 +52,7 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 		}
 		w.everywhere("before", "login", key, 0)
 		peek := byKey("login", key)
-		peek.Peek = true
+		peek.Mode = counters.Peek
 		if a := w.nodes[1].check(peek); a.Allowed || !nearly(a.Limits[0].RetryAfter, blockLength) {
 			t.Errorf("peek: have %+v", a.Limits)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 )
 
 const loginRules = `
@@ -28,7 +29,9 @@ type blocked struct {
 func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
 	t.Helper()
 	q := byKey(rule, "k")
-	q.Costs, q.Peek = []UnitCost{{"requests", b.cost}}, b.peek
+	if q.Costs = []UnitCost{{"requests", b.cost}}; b.peek {
+		q.Mode = counters.Peek
+	}
 	a := check(t, l, after(b.after), q)
 	have := blocked{b.after, b.cost, b.peek, a.Allowed, a.Limits[max(0, a.Tightest)].RetryAfter}
 	if have != b {

@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // verb is what a change does.
@@ -124,22 +125,22 @@ func (c *change) voidLeases(l *Limiter) {
 // changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
 // borrowed, in this order. cost applies to the limits in requests.
 func changeOf(v verb, u *Usage, cost int64) *change {
-	c := &change{verb: v}
+	c, h := &change{verb: v}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
-		op := counters.Op{Key: counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}, Limit: &limit.Limit}
+		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit}
 		if limit.UnitID == 0 {
 			op.Cost = cost
 		}
 		c.ops = append(c.ops, op)
 	}
 	if u.block != nil && len(c.ops) > 0 {
-		key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ u.block.ID}
+		key := counterKey(&h, u.block)
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
 	}
 	for i := range u.Limits {
 		if limit := u.Limits[i].Limit; loanable(u.Rule, limit) {
-			key := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
+			key := counterKey(&h, limit)
 			c.ops = append(c.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
 				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
 		}

@@ -209,6 +209,3 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	}
 	return taken
 }
-
-// took reports whether op took its cost, given that its check was admitted.
-func took(op *counters.Op) bool { return op.Decision.Allowed && op.Cost > 0 }

@@ -132,7 +132,7 @@ func TestSameAnswersAsAlone(t *testing.T) {
 				w, one := newWorld(t, 3, text), open(t, text)
 				for i := range 200 {
 					q := byKey("r", fmt.Sprint(i%5))
-					q.Peek = i%7 == 0
+					q.Mode = [...]counters.Mode{counters.Peek, counters.Check, counters.Count, 3: counters.Check, 4: counters.Check, 5: counters.Check, 6: counters.Check}[i%7]
 					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 					have, want := w.nodes[i%3].check(q), &Answer{}
 					if err := one.Check(&q, want); err != nil {

@@ -253,10 +253,11 @@ func (c *clusterCheck) takeHere(list []int) {
 
 // spendLease decides s from its lease or from a remembered refusal, and reports whether it could.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
-	if c.peek || c.answer.scratch.reserving {
+	ops := c.ops(s)
+	if c.answer.scratch.reserving || ops[0].Mode == counters.Peek {
 		return false
 	}
-	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, c.ops(s), &s.receipt)
+	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
 	switch outcome {
 	case localcache.Spent:
 		c.markDecided(s, ByLease, true, undoLease)
@@ -300,11 +301,11 @@ func (c *clusterCheck) askOthers() bool {
 // newAsk returns a question to the next of s's candidates. It has no ops yet.
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
-	a.q.version, a.q.revision = c.active.set.Version, s.route.Revision
+	a.q.version, a.q.revision = c.version(), s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if c.ignoreNewer && c.limiter.member.Authority() { // without authority this node may be left behind
+	if a.q.version == 0 || c.ignoreNewer && c.limiter.member.Authority() { // without authority this node may be left behind
 		a.q.flags |= flagIgnoreNewer
 	}
 	if s.way == wayAskStandby {
@@ -314,6 +315,15 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	return a
 }
 
+// version returns the version of the rules that others must not be ahead of. It is zero for limits that came with the call: no
+// version of the rules holds them up.
+func (c *clusterCheck) version() int64 {
+	if c.answer.scratch.match.Hits[0].Rule.Inline {
+		return 0
+	}
+	return c.active.set.Version
+}
+
 // addToAsk adds s to a question.
 func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
@@ -321,7 +331,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAsked, a
 	var terms localcache.Terms
-	if !c.peek && !c.answer.scratch.reserving {
+	if c.ops(s)[0].Mode != counters.Peek && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/counters"
 )
 
 // Delays through any node are those of a single node, for every algorithm.
@@ -20,7 +22,9 @@ func TestDelaysAsAlone(t *testing.T) {
 				delayed, refused := 0, 0
 				for i := range 300 {
 					q := byKey("r", fmt.Sprint(i%5))
-					q.Peek = i%7 == 0
+					if i%7 == 0 {
+						q.Mode = counters.Peek
+					}
 					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 					have, want := w.nodes[i%3].check(q), &Answer{}
 					if err := one.Check(&q, want); err != nil {
@@ -125,7 +129,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 							t.Fatalf("have %+v", a.Limits)
 						}
 					}
-					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true, Peek: true}).Delay()
+					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true, Mode: counters.Peek}).Delay()
 					for range 40 {
 						n.check(Query{Attributes: attrs("k", slow, "o", other)})
 						w.calls.Wait()

@@ -31,7 +31,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			op := ops[j]
 			counted := c.applyShare(&op, mode, nodes, rank)
 			ops[j].Decision, ops[j].Full = op.Decision, false
-			refused = refused || !counted && !op.Decision.Allowed && !op.Shadow
+			refused = refused || !counted && op.Refuses()
 			if !counted {
 				op.Cost, op.Shadow = 0, true // takes part without taking
 			}
@@ -134,7 +134,7 @@ func (c *clusterCheck) owe(list []int) bool {
 			op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
 			if !uncounted(op, counted) {
 				c.narrow(op, &asked[0], verdict == counters.Admitted)
-				admitted = admitted && (op.Decision.Allowed || op.Shadow)
+				admitted = admitted && !op.Refuses()
 				asked = asked[1:]
 			}
 		}
@@ -144,7 +144,7 @@ func (c *clusterCheck) owe(list []int) bool {
 		ops := c.ops(s)
 		for j := range ops { // if refused, put back everything; if admitted, what shadow limits took although the copy refuses
 			counted := &c.aloneOps[s.aloneAt+j]
-			if c.peek || !took(counted) || admitted && ops[j].Decision.Allowed {
+			if c.peek || !counted.Took() || admitted && ops[j].Took() {
 				continue
 			}
 			if c.putBackAlone(counted, c.now); admitted {
@@ -185,7 +185,7 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		if counted := &c.aloneOps[s.aloneAt+j]; took(counted) {
+		if counted := &c.aloneOps[s.aloneAt+j]; counted.Took() {
 			if c.putBackAlone(counted, s.when); s.by == ByFallback {
 				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
 			}

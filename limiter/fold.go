@@ -31,7 +31,7 @@ func (c *clusterCheck) dropUndecided() {
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && took(op) {
+			if op := &own[j]; !s.withdrawn && op.Took() {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}
@@ -75,7 +75,7 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 	}
 	ops := c.ops(s)
 	for j := range ops {
-		if op := &ops[j]; took(op) {
+		if op := &ops[j]; op.Took() {
 			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // if the gate is shut, the cost is lost
 		}
 	}

@@ -35,6 +35,9 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
+	if outcome == localcache.Refused && ops[0].Mode == counters.Count {
+		return localcache.Unknown // what is only counted must reach the owner
+	}
 	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
 	if m.Boottime() >= receipt.Until {
 		x.held.Unspend(*receipt, ops)
@@ -60,7 +63,10 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	// No check waits for it. If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
-	a.q.flags, a.q.version = flagIgnoreNewer, x.l.version()
+	a.q.flags = flagIgnoreNewer
+	if !ops[0].Key.Inline() {
+		a.q.version = x.l.version()
+	}
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})

@@ -72,20 +72,20 @@ func (l *Limiter) Use(set *rules.Set) {
 	next.noteShares()
 	if old := l.inForce.Load(); old != nil {
 		next.whole = old.whole
-		for i, r := range old.set.Rules {
-			kept[r.Name] = old.stats[i]
+		for i, name := range old.set.Names() {
+			kept[name] = old.stats[i]
 		}
 	}
-	for _, r := range set.Rules {
-		s := kept[r.Name]
+	for _, name := range set.Names() {
+		s := kept[name]
 		if s == nil {
 			s = &ruleStats{}
 		}
-		delete(kept, r.Name)
+		delete(kept, name)
 		next.stats = append(next.stats, s)
-		if r.Adaptive != nil && next.steps == nil {
-			next.steps = make([]atomic.Int32, len(set.Rules))
-		}
+	}
+	if slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Adaptive != nil }) {
+		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 	for _, s := range kept {
 		next.whole.absorb(s)
@@ -118,7 +118,7 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule or ErrKey, and then the answer must not be used.
+// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace, and then the answer must not be used.
 func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.Now(), q, a) }
 
 // CheckAt decides q as of now.
@@ -140,6 +140,9 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	b := l.inForce.Load()
 	a.begin(b, now)
 	m := &a.scratch.match
+	if len(q.Subjects) > 0 {
+		return false, a.matchInline(q)
+	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
 		if rule = b.set.Rule(q.Rule); rule == nil {
@@ -171,7 +174,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, unauthorized := &a.scratch, false
 	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
-		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peek)
+		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
 		if verdict != counters.Shut {
 			a.Allowed, a.DecidedBy, s.here = verdict == counters.Admitted, ByOwner, true
 			a.conclude()
@@ -183,7 +186,7 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.ignoreNewer = l, a, s.active, a.Now, q.Peek, false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), false
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)
 	return len(c.asks) == 0 && c.fold()
@@ -239,8 +242,37 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return nil
 }
 
+// matchInline finds the limits that q brings, and lists their counters.
+func (a *Answer) matchInline(q *Query) error {
+	for i := range q.Subjects {
+		if err := a.Set.MatchInline(&q.Subjects[i].InlineSubject, i == 0, &a.scratch.match); err != nil {
+			if len(q.Subjects) > 1 {
+				err = fmt.Errorf("subjects[%d]: %w", i, err)
+			}
+			return err
+		}
+	}
+	for i := range a.scratch.match.Hits {
+		s := &a.scratch.match.Hits[i].Subject
+		s.Lo = counters.InlineLo(s.Lo)
+	}
+	a.listCounters(q)
+	for i := range a.scratch.ops {
+		for j := range i {
+			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // for want of bits, once in 2^32
+				return fmt.Errorf("%w: two of the windows can't be told apart; change one a little", ErrInline)
+			}
+		}
+	}
+	return nil
+}
+
 func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
-	return counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
+	k := counters.Key{Hi: h.Subject.Hi, Lo: h.Subject.Lo ^ limit.ID}
+	if h.Rule.Inline {
+		k.Lo = counters.InlineLo(k.Lo)
+	}
+	return k
 }
 
 // begin clears a for a new check.
@@ -248,19 +280,24 @@ func (a *Answer) begin(b *activeRules, now algorithms.Now) {
 	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
 	a.scratch.active, a.scratch.local = b, false
 	a.scratch.blocks, a.scratch.here = false, false
-	a.Limits, a.Tightest = a.Limits[:0], -1
+	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
 // listCounters lists the counters that the check debits.
 func (a *Answer) listCounters(q *Query) {
 	hits := a.scratch.match.Hits
+	costs, mode := q.Costs, q.Mode
 	for i := range hits {
 		h := &hits[i]
+		if h.Rule.Inline {
+			costs, mode = q.Subjects[i].Costs, q.Subjects[i].Mode
+		}
 		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
 			op := a.addOp(h.Rule, limit)
-			op.Key, op.Limit, op.Cost, op.Shadow = counterKey(h, limit), &limit.Limit, q.cost(h, limit), h.Rule.Shadow
+			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
+			op.Shadow, op.Mode = h.Rule.Shadow, mode
 		}
 		if h.Block != nil {
 			a.addBlock(h)
@@ -288,11 +325,11 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 	return op
 }
 
-// cost returns what q costs in the limit's unit.
-func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
-	for i := range q.Costs {
-		if q.Costs[i].Unit == limit.Unit {
-			return q.Costs[i].Cost
+// costOf returns the cost in the limit's unit.
+func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
+	for i := range costs {
+		if costs[i].Unit == limit.Unit {
+			return costs[i].Cost
 		}
 	}
 	if limit.UnitID == 0 {
@@ -301,7 +338,18 @@ func (q *Query) cost(h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// conclude copies the counters' decisions into the answer and finds the tightest limit.
+// Peeks reports whether q takes nothing.
+func (q *Query) Peeks() bool {
+	for i := range q.Subjects {
+		if q.Subjects[i].Mode != counters.Peek {
+			return false
+		}
+	}
+	return len(q.Subjects) > 0 || q.Mode == counters.Peek
+}
+
+// conclude copies the counters' decisions into the answer and finds the tightest limit. An admitted check whose counts did not
+// fit is not allowed.
 func (a *Answer) conclude() {
 	if a.scratch.blocks {
 		a.foldBlocks()
@@ -311,6 +359,9 @@ func (a *Answer) conclude() {
 		// Copy field by field: copying the whole struct right after these writes would stall the processor.
 		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
 		la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
+		if a.Allowed && op.Mode == counters.Count && !la.Allowed && !la.Rule.Shadow {
+			a.Allowed, a.Counted = false, true
+		}
 		if !la.Rule.Shadow && (a.Tightest < 0 || la.Tighter(&a.Limits[a.Tightest])) {
 			a.Tightest = i
 		}

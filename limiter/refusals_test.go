@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 )
 
 func TestRefusals(t *testing.T) {
@@ -23,7 +24,7 @@ rules:
 	}
 	check(t, l, epoch, Query{Attributes: attrs("quiet", "q"), Costs: []UnitCost{{"requests", 9}}})
 	peek := user
-	peek.Peek = true
+	peek.Mode = counters.Peek
 	check(t, l, epoch, peek)
 	if have := l.Refusals(); len(have) != 0 {
 		t.Fatalf("nothing was refused: have %+v", have[0])

@@ -163,11 +163,11 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// refuseOldRules turns away an asker whose rules are older than those here. It does so once, or every time if shares may have
+// refuseOldRules turns away an asker whose rules are older than those here; version zero stands for none. It does so once, or every time if shares may have
 // grown elsewhere since.
 func (v *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &v.question
-	if !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagIgnoreNewer != 0) {
+	if q.version == 0 || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
 	v.reply.status = askerBehind

@@ -95,7 +95,7 @@ func (l *Limiter) Stats() []RuleStats {
 	}
 	out := make([]RuleStats, 0, len(b.stats)+1)
 	for i, s := range b.stats {
-		out = append(out, s.read(b.set.Rules[i].Name))
+		out = append(out, s.read(b.set.Names()[i]))
 	}
 	return append(out, b.unruled())
 }
@@ -126,7 +126,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 
 // count adds a decided check to the figures.
 func (l *Limiter) count(q *Query, a *Answer) {
-	if q.Peek {
+	if q.Peeks() {
 		return
 	}
 	b := a.scratch.active
@@ -135,7 +135,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 	stripe := a.scratch.stripe - 1
 	if a.DecidedBy < ByList {
-		if b.monthly && a.Allowed && l.meter != nil {
+		if b.monthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.measure(q, a)
 		}
 		if b.global && l.member != nil {

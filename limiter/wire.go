@@ -24,6 +24,7 @@ const (
 const (
 	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5
+	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; from feature level 2 on
 )
 
 // codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, the limits
@@ -61,6 +62,10 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 		}
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
+		if op.Mode != counters.Check {
+			wire.Number(c, &op.Mode, int64(counters.Modes-1))
+			c.Require(op.Mode != counters.Check)
+		}
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
 	})
@@ -70,8 +75,11 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 // codeLimit writes or reads an op's limit and flags. A limit that was read is valid.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
-		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock)
-		op.Shadow, op.Block = flags&limitShadow != 0, flags&limitBlock != 0
+		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
+		op.Shadow, op.Block, op.Mode = flags&limitShadow != 0, flags&limitBlock != 0, counters.Check
+		if flags&limitMode != 0 {
+			op.Mode = counters.Modes // until the byte is read
+		}
 		l := op.Limit
 		c.Require(!op.Block || l.Kind == algorithms.TokenBucket && l.Amount == 1 && l.Burst == 1 && l.MaxDelay == 0)
 		return
@@ -82,6 +90,9 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	}
 	if op.Block {
 		flags |= limitBlock
+	}
+	if op.Mode != counters.Check {
+		flags |= limitMode
 	}
 	c.Out = op.Limit.Append(c.Out, flags)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -162,7 +163,9 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	switch {
 	case err != nil:
 	case what != reserve:
-		i.Peek = what == look
+		if i.Mode = counters.Check; what == look {
+			i.Mode = counters.Peek
+		}
 		err = n.limiter.Check(&i.Query, &i.answer)
 	case ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID:
 		err = fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,

@@ -30,6 +30,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		byName:      make(map[string]*Rule, len(doc.Rules)),
 		units:       map[string]int{Requests: 0},
 		attributes:  attributes{numbers: map[string]int{}},
+		inline:      &inlineSets{},
 	}
 	if doc.Headers != nil {
 		s.Headers = *doc.Headers
@@ -38,6 +39,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	if err := c.rules(); err != nil {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
+	s.nameInline(doc.Inline)
 	s.seed(hashKey{})
 	c.subjects()
 	s.globals = c.globals()

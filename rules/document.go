@@ -37,6 +37,7 @@ type Document struct {
 	DefaultTier string
 	Subjects    []*Group
 	Profiles    []*ProfileSpec
+	Inline      *InlineSpec // nil if left out: calls may bring any limits
 
 	source string // the whole text it was parsed from; empty after a change
 	asJSON bool   // source is JSON

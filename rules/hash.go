@@ -37,6 +37,7 @@ func (s *Set) seed(key hashKey) {
 	for i, r := range s.Rules {
 		s.seeds[i] = key.state().word(uint64(len(r.Name))).text(r.Name)
 	}
+	s.inlineSeed = key.state().word(1 << 63) // no rule's name is that long
 }
 
 // Tags of values in the hashed bytes, so that a text is never taken for an address.

@@ -24,6 +24,7 @@ type Match struct {
 	key    []Attribute // of MatchKey
 	lists  []int32     // of Share
 	usual  []byte      // canonical notation of addresses
+	inline []byte      // of MatchInline
 }
 
 // value is an attribute of the current check.

@@ -88,6 +88,7 @@ var (
 		of("profiles", codec[[]*ProfileSpec]{mapOf((*decoder).profile), unlessEmpty(func(profiles []*ProfileSpec) *yaml.Node {
 			return mapNode(profiles, func(p *ProfileSpec) string { return p.Name }, (*ProfileSpec).node)
 		})}, func(doc *Document) *[]*ProfileSpec { return &doc.Profiles }),
+		of("inline", codec[*InlineSpec]{(*decoder).inline, unlessZero(inlineFields.node)}, func(doc *Document) **InlineSpec { return &doc.Inline }),
 	)
 
 	defaults       = settingFields(func(f *Defaults) *Settings { return &f.Settings })
@@ -142,6 +143,44 @@ var (
 		})}, func(s *SubjectSpec) *[]Override { return &s.Overrides }),
 	)
 )
+
+// allowCodec reads and writes whether something is refused, under the key "allow".
+var allowCodec = codec[bool]{
+	func(d *decoder, n *yaml.Node) bool { return d.kind(n, yaml.Bool) && !d.boolean(n) },
+	func(refuse bool) *yaml.Node { return boolean(!refuse) },
+}
+
+var inlineFields = fieldsOf(
+	of("allow", allowCodec, func(s *InlineSpec) *bool { return &s.Refuse }),
+	of("namespaces", codec[[]string]{(*decoder).namespaces, func(list []string) *yaml.Node { return filled(textsNode(list)) }},
+		func(s *InlineSpec) *[]string { return &s.Namespaces }),
+	of("max_limit", integerCodec(1, int64(algorithms.MaxAmount)), func(s *InlineSpec) *int64 { return &s.MaxLimit }),
+	of("max_per", spanCodec(algorithms.MinWindow, algorithms.MaxWindow), func(s *InlineSpec) *Span { return &s.MaxPer }),
+	of("on_partition", wordCodec(partitionWords[:]...), func(s *InlineSpec) *string { return &s.OnPartition }),
+)
+
+// maxNamespaces bounds the namespaces of inline limits that a document names: each has figures of its own.
+const maxNamespaces = 100
+
+func (d *decoder) inline(n *yaml.Node) *InlineSpec {
+	s := &InlineSpec{}
+	inlineFields.read(d, n, s, nil)
+	return s
+}
+
+func (d *decoder) namespaces(n *yaml.Node) (list []string) {
+	d.each(n, func(n *yaml.Node) {
+		name := d.name(n)
+		if name != "" && slices.Contains(list, name) {
+			d.fail(n, "the namespace %q is named twice", name)
+		}
+		list = append(list, name)
+	})
+	if len(n.Items) == 0 || len(list) > maxNamespaces {
+		d.fail(n, "1 to %d namespaces are expected", maxNamespaces)
+	}
+	return list
+}
 
 // resetWords are the values of `headers.reset`.
 var resetWords = [...]string{"unix", "delta"}

@@ -43,8 +43,13 @@ type Set struct {
 	profiles    map[string]*Profile
 	globals     globals
 	seeds       []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
-	shares      *Shares     // nil if global limits count whole
-	division    *division   // of shares; nil without shares
+	inlineSeed  hashState   // the state from which hashing a subject with inline limits starts
+	inline      *inlineSets
+	inlineGlobs []glob                // of the document's namespaces
+	inlineNames map[string]inlineName // by namespace; "" for all others
+	names       []string              // see Names
+	shares      *Shares               // nil if global limits count whole
+	division    *division             // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.
@@ -107,7 +112,7 @@ type Lease struct {
 // Rule is a compiled rule.
 type Rule struct {
 	Name        string
-	Index       int      // in Set.Rules
+	Index       int      // in Set.Rules; if Inline, in Set.Names
 	Key         []string // names of the key attributes, in order
 	Shadow      bool
 	Monthly     bool // what it admits is counted by month, for bills; never set for a shadow rule
@@ -122,6 +127,8 @@ type Rule struct {
 	Block       time.Duration // 0 if it has none
 	IPv6Prefix  int           // how many bits of an IPv6 address tell subjects apart
 	Adaptive    *Adaptive     // nil if it has none
+	Inline      bool          // it stands for limits that came with a call, and is not in Set.Rules
+	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
 
 	key    []keyAttribute
 	match  []condition
@@ -149,6 +156,8 @@ type Limit struct {
 	// Aim is how much of a fixed window divided among regions a region tries to have available by borrowing: its share,
 	// or, if larger, what the version in force gives it, or an equal part if both are 0. It is 0 for other limits.
 	Aim int64
+	// Place is the limit's place in the call, if it came with one: those limits are sorted.
+	Place int
 
 	inWindow  *windowDivision // how regions divide it in the present window; nil if as in the version in force
 	undivided *Limit          // the limit of which this is a share; nil if it isn't one

@@ -23,7 +23,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := q.NeedsKey(decider.Rules()); e != nil {
 		return e
 	}
-	if who := tokenIn(r); who != nil && !q.Peek && !who.Scopes.Allows(api.ScopeCheck) {
+	if who := tokenIn(r); who != nil && !q.Peeks() && !who.Scopes.Allows(api.ScopeCheck) {
 		return who.Lacks(api.ScopeCheck)
 	}
 	var a limiter.Answer

@@ -27,7 +27,7 @@ var deniedAs = api.Error{Code: api.Denied}
 func (r *Reply) Conclude(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
-	case !a.Allowed:
+	case !a.Allowed && !a.Counted:
 		usual := statusRefused
 		if a.Denied() {
 			usual = deniedAs.Status()
@@ -46,7 +46,7 @@ func (r *Reply) Conclude(a *limiter.Answer, q *Request, deny int, bare bool, nod
 // appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
 func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	b = append(b, '{')
-	if !a.Allowed {
+	if !a.Allowed && !a.Counted {
 		r.spare = a.AppendReason(r.spare[:0])
 		denied := a.Denied()
 		if denied {

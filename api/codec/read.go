@@ -2,11 +2,13 @@ package codec
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/loads"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -28,7 +30,7 @@ const defaultTTL = time.Minute
 const FalsePositive = "false-positive"
 
 // fields is a set of body fields: those given, or those allowed.
-type fields uint16
+type fields uint32
 
 const (
 	fieldRule fields = 1 << iota
@@ -45,6 +47,12 @@ const (
 	fieldVerdict
 	fieldSource
 	fieldLoad
+	fieldNamespace
+	fieldLimits
+	fieldConsistency
+	fieldShadow
+	fieldMode
+	fieldSubjects
 )
 
 func fieldOf(name string) fields {
@@ -77,6 +85,18 @@ func fieldOf(name string) fields {
 		return fieldSource
 	case "load":
 		return fieldLoad
+	case "namespace":
+		return fieldNamespace
+	case "limits":
+		return fieldLimits
+	case "consistency":
+		return fieldConsistency
+	case "shadow":
+		return fieldShadow
+	case "mode":
+		return fieldMode
+	case "subjects":
+		return fieldSubjects
 	}
 	return 0
 }
@@ -91,16 +111,19 @@ type Form struct {
 	validate func(*Request, *Decoder)
 }
 
-const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail
+const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail |
+	fieldNamespace | fieldLimits | fieldConsistency | fieldShadow | fieldMode | fieldSubjects
+
+const inlineNames = "namespace, limits, consistency, shadow, subjects"
 
 // The forms of all bodies that are one object, on both planes, except batches.
 var (
 	CheckForm = &Form{
-		fields: checkFields, names: "rule, key, attributes, cost, costs, peek, wait, detail", validate: (*Request).validateCheck,
+		fields: checkFields, names: "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames, validate: (*Request).validateCheck,
 	}
 	ReserveForm = &Form{
 		fields: checkFields | fieldTTL | fieldRequestID, longest: limiter.MaxReservationTime,
-		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id", validate: (*Request).validateReserve,
+		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id, " + inlineNames, validate: (*Request).validateReserve,
 	}
 	SettleForm = &Form{
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
@@ -134,6 +157,19 @@ type Request struct {
 	Source      string
 	Load        float64
 	Cost        int64
+
+	// Of a subject that brings its limits, until it is read.
+	namespace     string
+	exact, shadow bool
+	part          func(field string) string // the path of a field for messages; nil if r is the whole body
+}
+
+// path returns the name of a field for messages.
+func (r *Request) path(field string) string {
+	if r.part == nil {
+		return field
+	}
+	return r.part(field)
 }
 
 // Reset prepares r for the next request.
@@ -142,7 +178,9 @@ func (r *Request) Reset() {
 	clear(r.Key)
 	clear(r.Attributes)
 	clear(r.Costs)
-	*r = Request{Query: limiter.Query{Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0]}}
+	*r = Request{Query: limiter.Query{
+		Key: r.Key[:0], Attributes: r.Attributes[:0], Costs: r.Costs[:0], Subjects: resetSubjects(r.Subjects),
+	}}
 }
 
 // read parses a body of form f whose opening brace next has found.
@@ -185,7 +223,9 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	case fieldCosts:
 		r.readCosts(s)
 	case fieldPeek:
-		r.Peek = s.boolean(name)
+		if s.boolean(name) {
+			r.Mode = counters.Peek
+		}
 	case fieldWait:
 		r.Wait = s.boolean(name)
 	case fieldDetail:
@@ -207,6 +247,18 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 		r.Source = s.quoted("", name, 0, MaxLoadBody) // loads has bounds of its own
 	case fieldLoad:
 		r.Load = s.decimal(name)
+	case fieldNamespace:
+		r.namespace = s.quoted("", r.path(name), 1, MaxValue)
+	case fieldLimits:
+		r.readLimits(s)
+	case fieldConsistency:
+		r.exact = s.readExact(r.path(name))
+	case fieldShadow:
+		r.shadow = s.boolean(r.path(name))
+	case fieldMode:
+		r.Mode = s.readMode(r.path(name))
+	case fieldSubjects:
+		r.readSubjects(s)
 	}
 }
 
@@ -221,7 +273,7 @@ func (r *Request) Subject() (rule string, key []string) {
 
 // NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
 func (r *Request) NeedsKey(set *rules.Set) *api.Error {
-	if !r.ByKey || r.given&fieldKey != 0 {
+	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
 	}
 	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
@@ -231,9 +283,16 @@ func (r *Request) NeedsKey(set *rules.Set) *api.Error {
 }
 
 func (r *Request) validateCheck(s *Decoder) {
+	if r.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
+		s.mean(api.BadValue, "peek and mode exclude each other")
+	}
+	if r.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
+		r.validateInline(s)
+		return
+	}
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case r.given == 0:
-		s.mean(api.MissingKey, "the object is empty: give rule and key, or attributes")
+		s.mean(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
 	case has(fieldKey) && has(fieldAttributes):
 		s.mean(api.BadValue, "key and attributes exclude each other")
 	case has(fieldKey) && !has(fieldRule):
@@ -241,6 +300,23 @@ func (r *Request) validateCheck(s *Decoder) {
 	case !has(fieldRule) && !has(fieldAttributes):
 		s.mean(api.MissingKey, "give rule and key, or attributes")
 	}
+	r.validateCosts(s)
+}
+
+// validateInline checks what brings its limits.
+func (r *Request) validateInline(s *Decoder) {
+	switch has := func(f fields) bool { return r.given&f != 0 }; {
+	case has(fieldRule | fieldAttributes):
+		s.mean(api.BadValue, "limits and subjects exclude rule and attributes")
+	case !has(fieldSubjects):
+		r.validateSubject(s)
+	case has(subjectFields):
+		s.mean(api.BadValue, "subjects excludes %s: each subject has its own", subjectNames)
+	}
+}
+
+// validateCosts makes cost one of the costs.
+func (r *Request) validateCosts(s *Decoder) {
 	if r.given&fieldCost != 0 {
 		for i := range r.Costs {
 			if r.Costs[i].Unit == rules.Requests {
@@ -257,13 +333,18 @@ func (r *Request) validateTry(s *Decoder) {
 	if r.Wait {
 		s.mean(api.BadValue, "wait must be false: the answer to a try is not held")
 	}
-	r.Peek = r.Peek || r.given&fieldPeek == 0
+	if r.given&(fieldPeek|fieldMode) == 0 {
+		r.Mode = counters.Peek
+		for i := range r.Subjects {
+			r.Subjects[i].Mode = counters.Peek
+		}
+	}
 }
 
 func (r *Request) validateReserve(s *Decoder) {
 	r.validateCheck(s)
-	if r.Peek {
-		s.mean(api.BadValue, "peek must not be true: a reservation takes")
+	if r.Mode != counters.Check || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.Check }) {
+		s.mean(api.BadValue, "mode must be check: a reservation takes")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, defaultTTL)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -196,7 +197,9 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 		r.Cost, ok = referenceAmount(m.value, 0)
 		note(ok, api.BadValue)
 	case "peek":
-		r.Peek = flag()
+		if flag() {
+			r.Mode = counters.Peek
+		}
 	case "wait":
 		r.Wait = flag()
 	case "detail":
@@ -236,7 +239,7 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 func sameQuery(t *testing.T, body []byte, have, want *Request) {
 	t.Helper()
 	text := func(r *Request) string {
-		b, err := json.Marshal([]any{r.Rule, r.ByKey, r.Peek, r.Wait, r.Detail, append([]string{}, r.Key...),
+		b, err := json.Marshal([]any{r.Rule, r.ByKey, r.Mode, r.Wait, r.Detail, append([]string{}, r.Key...),
 			append([]rules.Attribute{}, r.Attributes...), append([]limiter.UnitCost{}, r.Costs...)})
 		if err != nil {
 			t.Fatal(err)

@@ -187,7 +187,7 @@ func (p *plane) check(x *exchange) *api.Error {
 	if err := p.checkOrReserve(x); err != nil {
 		return p.explain(err)
 	}
-	if x.answer.Allowed && x.check.Wait && !x.check.Peek {
+	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.wait(time.Now())
 	}
 	x.conclude(0, false, p.node)

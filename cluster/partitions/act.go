@@ -46,11 +46,13 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 	for i := range ops {
 		op := &ops[i]
 		from := takenNow(op.Limit, now)
-		if verdict != counters.Admitted && op.Cost > 0 {
-			_ = k.shares.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
+		if verdict != counters.Admitted {
+			if within[i].Took() {
+				_ = k.shares.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
+			}
 			continue
 		}
-		if op.Decision.Allowed && op.Cost > 0 {
+		if op.Took() {
 			k.debts.owe(op, from, 0, false)
 		}
 		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
@@ -127,7 +129,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 			k.copyDecision(op, &look[0])
 			look, absent = look[1:], op.Cost
 		}
-		if verdict == counters.Admitted && op.Decision.Allowed && op.Cost > 0 &&
+		if verdict == counters.Admitted && op.Took() &&
 			!k.debts.owe(op, takenNow(op.Limit, now), absent, true) {
 			k.stats.Dropped++
 		}

@@ -1,0 +1,316 @@
+package rules
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// Inline limits come with the call. They are compiled to a rule that is in no document. It is kept by content, so that the
+// next call with the same limits finds it.
+
+const (
+	// MaxInlineLimits bounds the limits of one subject, MaxInlineSubjects the subjects of one call.
+	MaxInlineLimits   = 8
+	MaxInlineSubjects = 16
+	// maxInterned bounds the sets of limits that a Set keeps. Further ones are compiled for their call.
+	maxInterned = 4096
+	// InlineName is the name under which inline limits are counted, and the namespace of those that give none. Limits in a
+	// namespace that the document names are counted apart: under InlineName, a slash and the namespace.
+	InlineName = "inline"
+)
+
+// Errors of calls with inline limits.
+var (
+	// ErrInline means that a call's limits are wrong, or beyond what the rules document allows. The message names the field.
+	ErrInline = errors.New("inline limits")
+	// ErrNamespace means that the rules document does not allow inline limits, or not in this namespace.
+	ErrNamespace = errors.New("the rules do not allow it")
+)
+
+// inlineError is an ErrInline whose text begins with the field.
+type inlineError struct{ error }
+
+// Is makes it an ErrInline.
+func (inlineError) Is(target error) bool { return target == ErrInline }
+
+// InlineLimit is a limit as a call gives it. Its fields are those of a limit in the document.
+type InlineLimit struct {
+	Limit     int64
+	Per       string
+	PerMS     int64 // in place of Per; 0 if not given
+	Algorithm string
+	Burst     int64
+	Unit      string
+	Name      string
+	TZ        string
+	From      string // "first": a fixed window begins with its first hit; empty or "clock": with the clock
+}
+
+// InlineSubject is a subject that brings its limits.
+type InlineSubject struct {
+	Namespace string // empty for InlineName
+	Key       []string
+	Limits    []InlineLimit // 1…MaxInlineLimits
+	Exact     bool          // ask the owner each time
+	Shadow    bool          // count and report, but never refuse
+}
+
+// InlineSpec is what a document says about inline limits.
+type InlineSpec struct {
+	Refuse      bool     // allow: false
+	Namespaces  []string // names, or globs with *; empty for all
+	MaxLimit    int64    // 0 for no bound of its own
+	MaxPer      Span
+	OnPartition string
+}
+
+// inlineSets are the sets of limits that a Set keeps: an open-addressing table that only grows, so that readers need no
+// lock.
+type inlineSets struct {
+	n     atomic.Int64
+	slots [2 * maxInterned]atomic.Pointer[inlineSet]
+}
+
+type inlineSet struct {
+	key  string
+	rule *Rule
+}
+
+// find returns the rule for key, or nil.
+func (t *inlineSets) find(key []byte) *Rule {
+	for i := xxh3.Hash(key); ; i++ {
+		switch e := t.slots[i%uint64(len(t.slots))].Load(); {
+		case e == nil:
+			return nil
+		case e.key == string(key):
+			return e.rule
+		}
+	}
+}
+
+// add keeps r under key. If there is no room, r is marked as not kept. It returns the rule that is kept.
+func (t *inlineSets) add(key []byte, r *Rule) *Rule {
+	if t.n.Add(1) > maxInterned {
+		t.n.Add(-1)
+		r.Uninterned = true
+		return r
+	}
+	e := &inlineSet{string(key), r}
+	for i := xxh3.Hash(key); ; {
+		slot := &t.slots[i%uint64(len(t.slots))]
+		if slot.CompareAndSwap(nil, e) {
+			return r
+		}
+		if other := slot.Load(); other.key == e.key {
+			t.n.Add(-1)
+			return other.rule
+		}
+		i++
+	}
+}
+
+// Interned returns how many sets of inline limits are kept, at most 4,096.
+func (s *Set) Interned() int64 { return s.inline.n.Load() }
+
+// Names returns the names under which checks are counted, by Rule.Index: those of the rules, then those of inline limits.
+// A rule that has the name of inline limits counts those, too.
+func (s *Set) Names() []string { return s.names }
+
+// nameInline gives inline limits their names.
+func (s *Set) nameInline(spec *InlineSpec) {
+	for _, r := range s.Rules {
+		s.names = append(s.names, r.Name)
+	}
+	add := func(namespace, name string) {
+		i := slices.Index(s.names, name)
+		if i < 0 {
+			i = len(s.names)
+			s.names = append(s.names, name)
+		}
+		s.inlineNames[namespace] = inlineName{i, s.names[i]}
+	}
+	s.inlineNames = map[string]inlineName{}
+	add("", InlineName)
+	if spec == nil {
+		return
+	}
+	for _, n := range spec.Namespaces {
+		if strings.Contains(n, "*") {
+			s.inlineGlobs = append(s.inlineGlobs, newGlob(n))
+		} else {
+			add(n, InlineName+"/"+n)
+		}
+	}
+}
+
+// inlineName is how the inline limits of a namespace are counted.
+type inlineName struct {
+	index int
+	name  string
+}
+
+// MatchInline adds a hit for a subject that brings its limits. first says that it is the first subject of the check. m
+// must be used for one Set only until the next first. The error wraps ErrInline or ErrNamespace.
+func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
+	if first {
+		s.load(nil, m)
+		m.List = Unlisted
+	}
+	namespace := cmp.Or(q.Namespace, InlineName)
+	b := m.inline[:0]
+	flags := byte(0)
+	if q.Exact {
+		flags |= 1
+	}
+	if q.Shadow {
+		flags |= 2
+	}
+	name, named := s.inlineNames[namespace]
+	if !named {
+		name = s.inlineNames[""]
+	}
+	b = binary.AppendUvarint(append(b, flags), uint64(name.index))
+	for i := range q.Limits {
+		b = q.Limits[i].append(b)
+	}
+	m.inline = b
+	if err := s.namespaceAllowed(namespace, named); err != nil {
+		return err
+	}
+	r := s.inline.find(b)
+	if r == nil {
+		var err error
+		if r, err = s.compileInline(q, name); err != nil {
+			return err
+		}
+		r = s.inline.add(b, r)
+	}
+	subject := s.inlineSubject(namespace, q.Key)
+	for i := range m.Hits {
+		if m.Hits[i].Subject == subject {
+			return inlineError{fmt.Errorf("its namespace and key are those of subjects[%d]", i)}
+		}
+	}
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
+	return nil
+}
+
+// append appends l so that no two limits yield the same bytes.
+func (l *InlineLimit) append(b []byte) []byte {
+	b = binary.AppendVarint(binary.AppendVarint(binary.AppendVarint(b, l.Limit), l.PerMS), l.Burst)
+	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ, l.From} {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	return b
+}
+
+// namespaceAllowed reports as an error that the document does not allow inline limits in namespace.
+func (s *Set) namespaceAllowed(namespace string, named bool) error {
+	spec := s.Document.Inline
+	switch {
+	case spec == nil, named && !spec.Refuse:
+		return nil
+	case spec.Refuse:
+		return fmt.Errorf("limits: %w: inline.allow is false", ErrNamespace)
+	}
+	if len(spec.Namespaces) == 0 || slices.ContainsFunc(s.inlineGlobs, func(g glob) bool { return g.matches(namespace) }) {
+		return nil
+	}
+	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(namespace))
+}
+
+// inlineSubject returns the identity of a subject. Hashing it starts from a state that no rule's starts from, so it never
+// meets a rule's subjects. Each text is followed by its length.
+func (s *Set) inlineSubject(namespace string, key []string) Hash {
+	h := s.inlineSeed.text(namespace).word(uint64(len(namespace)))
+	for _, v := range key {
+		h = h.text(v).word(uint64(len(v)))
+	}
+	return h.end(uint64(len(key)), titleBytes)
+}
+
+// compileInline compiles the limits of q. They are in an order of their own, so that callers that give them in different
+// orders have the same set. It keeps no string of the call.
+func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
+	doc := s.Document
+	spec := &RuleSpec{Name: name.name, Shadow: q.Shadow, Settings: Settings{OnLimit: "refuse", Consistency: "hybrid"}}
+	if doc.Inline != nil {
+		spec.OnPartition = doc.Inline.OnPartition
+	}
+	d := &decoder{path: []byte("limits")}
+	spec.Limits = d.limits(inlineNode(q.Limits))
+	newChecker(&Document{Defaults: doc.Defaults}, &d.collector).limits("limits", spec.Limits, doc.zoneOf(spec))
+	for i := range q.Limits {
+		d.checkInline(i, &q.Limits[i], spec.Limits, doc)
+	}
+	if len(d.errs) > 0 {
+		return nil, inlineError{d.errs[0]}
+	}
+	if q.Exact {
+		spec.Consistency = "exact"
+	}
+	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc} // s has only the document's units
+	r := c.rule(spec)
+	if c.err != nil {
+		return nil, inlineError{c.err}
+	}
+	r.Index, r.Inline = name.index, true
+	for i, l := range r.own {
+		l.Place = i
+	}
+	slices.SortFunc(r.own, func(a, b *Limit) int { return cmp.Compare(a.ID, b.ID) })
+	return r, nil
+}
+
+// inlineNode returns limits as they would stand in a document.
+func inlineNode(limits []InlineLimit) *yaml.Node {
+	list := yaml.NewList()
+	for i := range limits {
+		l, n := &limits[i], yaml.NewMap()
+		per := strings.Clone(l.Per)
+		if l.PerMS > 0 {
+			per = FormatDuration(time.Duration(min(l.PerMS, int64(algorithms.MaxWindow/time.Millisecond)+1)) * time.Millisecond)
+		}
+		n.Set("name", text(strings.Clone(l.Name)))
+		n.Set("limit", integer(l.Limit))
+		n.Set("per", text(per))
+		n.Set("algorithm", text(strings.Clone(l.Algorithm)))
+		if l.Burst != 0 {
+			n.Set("burst", integer(l.Burst))
+		}
+		n.Set("unit", text(strings.Clone(l.Unit)))
+		n.Set("tz", text(strings.Clone(l.TZ)))
+		list.Items = append(list.Items, n)
+	}
+	return list
+}
+
+// checkInline finds what is wrong with the i-th limit of a call but would not be in a document, or is beyond what doc allows.
+func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Document) {
+	fail := func(field, format string, args ...any) {
+		d.add(yaml.Pos{}, fmt.Sprintf("limits[%d].%s", i, field), format, args...)
+	}
+	switch {
+	case q.Per != "" && q.PerMS != 0:
+		fail("per_ms", "per and per_ms exclude each other")
+	case q.From != "" && q.From != "first" && q.From != "clock":
+		fail("from", "%q is not one of first, clock", shorten(q.From))
+	case len(d.errs) > 0 || doc.Inline == nil:
+		return
+	case doc.Inline.MaxLimit > 0 && max(q.Limit, q.Burst) > doc.Inline.MaxLimit:
+		fail("limit", "the rules allow no more than %d", doc.Inline.MaxLimit)
+	case doc.Inline.MaxPer.Duration > 0 && specs[i].window > doc.Inline.MaxPer.Duration:
+		fail("per", "the rules allow no more than %s", doc.Inline.MaxPer.Text)
+	}
+}
