@@ -5,6 +5,14 @@ import (
 	"time"
 )
 
+// nameOf returns a name for k that no other kind has.
+func nameOf(k Kind) string {
+	if k == FirstWindow {
+		return k.String() + ", from its first hit"
+	}
+	return k.String()
+}
+
 // hotLimits returns limits of all kinds, by name.
 func hotLimits(tb testing.TB) map[string]*Limit {
 	limits := map[string]*Limit{
@@ -12,7 +20,7 @@ func hotLimits(tb testing.TB) map[string]*Limit {
 		"queue":    {Kind: TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Second},
 	}
 	for k := range kinds {
-		limits[Kind(k).String()] = &Limit{Kind: Kind(k), Amount: 1000, Burst: 1000, Window: time.Minute}
+		limits[nameOf(Kind(k))] = &Limit{Kind: Kind(k), Amount: 1000, Burst: 1000, Window: time.Minute}
 	}
 	return limits
 }

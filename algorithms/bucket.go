@@ -65,11 +65,8 @@ func (l *Limit) refills(amount, burst, from, to int64) bool {
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
-	left := l.Burst - s.Count
-	if s.Part > 0 {
-		left--
-	}
-	d.Remaining = max(0, left)
+	d.Used = s.owed()
+	d.Remaining = max(0, l.Burst-d.Used)
 	if !s.Fresh() {
 		d.ResetAfter = l.drainTime(s.Count, s.Part, max(0, s.At-now.Steady))
 	}
@@ -81,6 +78,14 @@ func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
 		d.Delay = l.bucketDelay(s, now, cost)
 	}
+}
+
+// owed returns what a bucket owes, in whole units, rounded up.
+func (s State) owed() int64 {
+	if s.Part > 0 {
+		return s.Count + 1
+	}
+	return s.Count
 }
 
 // drainTime returns how long units + part/Window take to drain, rounded up, plus ahead. If nothing drains it returns a

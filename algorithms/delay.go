@@ -36,6 +36,9 @@ func (s State) Window() int64 {
 // queued reports whether a queue has put a windowed state ahead of the clock.
 func (s State) queued() bool { return s.At > queueMark/2 }
 
+// usedQueued returns what is used of a window whose queue is ahead of the clock: all of it.
+func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
+
 // near reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
 func (l *Limit) near(n, wall int64) bool {
 	if l.Calendar != nil {
@@ -162,7 +165,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreat(s State, now Now) State {
-	if l.Kind.Bucket() || !s.queued() || !s.Fresh() {
+	if l.Kind.SteadyAt() || !s.queued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}

@@ -26,6 +26,7 @@ type passed struct {
 	from     Taken
 }
 
+// allKinds are those that may have a queue.
 var allKinds = []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}
 
 func newLine(rng *rand.Rand, kind Kind) *line {
@@ -42,38 +43,38 @@ func newLine(rng *rand.Rand, kind Kind) *line {
 }
 
 // delay draws a MaxDelay.
-func (q *line) delay() {
-	w := int64(q.limit.Window)
-	d := 1 + q.rng.Int64N(3*w)
-	switch q.rng.IntN(6) {
+func (l *line) delay() {
+	w := int64(l.limit.Window)
+	d := 1 + l.rng.Int64N(3*w)
+	switch l.rng.IntN(6) {
 	case 0:
-		d = 1 + q.rng.Int64N(w/10)
+		d = 1 + l.rng.Int64N(w/10)
 	case 1:
 		d = int64(MaxMaxDelay)
 	}
-	q.limit.MaxDelay = min(time.Duration(d), MaxMaxDelay)
-	q.most = max(q.most, q.limit.MaxDelay)
+	l.limit.MaxDelay = min(time.Duration(d), MaxMaxDelay)
+	l.most = max(l.most, l.limit.MaxDelay)
 }
 
-func (q *line) pass() {
-	w := int64(q.limit.Window)
+func (l *line) pass() {
+	w := int64(l.limit.Window)
 	by := int64(0)
-	switch q.rng.IntN(8) {
+	switch l.rng.IntN(8) {
 	case 0, 1:
-		by = q.rng.Int64N(w/8 + 1)
+		by = l.rng.Int64N(w/8 + 1)
 	case 2:
-		by = q.rng.Int64N(w + 2)
+		by = l.rng.Int64N(w + 2)
 	case 3:
-		by = w*q.rng.Int64N(4) + q.rng.Int64N(3) - 1
+		by = w*l.rng.Int64N(4) + l.rng.Int64N(3) - 1
 	}
-	q.now = q.at(max(0, by))
+	l.now = l.at(max(0, by))
 }
 
-func (q *line) at(d int64) Now { return Now{Steady: q.now.Steady + d, Wall: q.now.Wall + d} }
+func (l *line) at(d int64) Now { return Now{Steady: l.now.Steady + d, Wall: l.now.Wall + d} }
 
-func (q *line) cost() int64 {
-	c := q.limit.Capacity()
-	switch q.rng.IntN(10) {
+func (l *line) cost() int64 {
+	c := l.limit.Capacity()
+	switch l.rng.IntN(10) {
 	case 0:
 		return 0
 	case 1:
@@ -81,46 +82,46 @@ func (q *line) cost() int64 {
 	case 2:
 		return min(MaxAmount, c+1)
 	}
-	return 1 + q.rng.Int64N(max(1, c/2))
+	return 1 + l.rng.Int64N(max(1, c/2))
 }
 
 // ask takes cost and checks that the answer is legal.
-func (q *line) ask(cost int64) (Decision, string) {
-	before := counter{l: q.real.l, state: q.real.state, log: *q.real.log.Clone()}
+func (l *line) ask(cost int64) (Decision, string) {
+	before := counter{l: l.real.l, state: l.real.state, log: *l.real.log.Clone()}
 	ask := func(d time.Duration) Decision {
 		c := counter{l: before.l, state: before.state, log: *before.log.Clone()}
-		return c.take(q.at(int64(d)), cost)
+		return c.take(l.at(int64(d)), cost)
 	}
-	d := q.real.take(q.now, cost)
+	d := l.real.take(l.now, cost)
 	switch {
-	case d.Allowed && (d.Delay < 0 || d.Delay > q.limit.MaxDelay && q.limit.Kind != LeakyBucket || d.RetryAfter != 0):
+	case d.Allowed && (d.Delay < 0 || d.Delay > l.limit.MaxDelay && l.limit.Kind != LeakyBucket || d.RetryAfter != 0):
 		return d, "allowed with a wrong delay"
 	case d.Allowed && cost == 0 && d.Delay != 0:
 		return d, "a cost of 0 is delayed"
-	case d.Allowed && d.Delay > 0 && d.Remaining != 0 && q.limit.Kind != LeakyBucket:
+	case d.Allowed && d.Delay > 0 && d.Remaining != 0 && l.limit.Kind != LeakyBucket:
 		return d, "delayed with some remaining"
 	case d.Allowed:
 		if cost > 0 {
-			from := q.limit.Taken(q.real.state, q.now)
-			if q.limit.Kind == SlidingLog {
-				from = q.real.log.Taken()
+			from := l.limit.Taken(l.real.state, l.now)
+			if l.limit.Kind == SlidingLog {
+				from = l.real.log.Taken()
 			}
-			q.on = append(q.on, passed{q.now.Wall + int64(d.Delay), cost, from})
+			l.on = append(l.on, passed{l.now.Wall + int64(d.Delay), cost, from})
 		}
 		return d, ""
-	case cost > q.limit.Capacity():
+	case cost > l.limit.Capacity():
 		if d.RetryAfter != Never {
 			return d, "above the capacity, but not never"
 		}
 		return d, ""
 	case d.RetryAfter <= 0:
 		return d, "refused, but to be retried at once"
-	case d.RetryAfter > q.most+2*q.limit.Window+q.refill():
+	case d.RetryAfter > l.most+2*l.limit.Window+l.refill():
 		return d, "blocked for longer than a queue and a window"
 	}
 	if then := ask(d.RetryAfter); !then.Allowed {
 		return d, "refused again after RetryAfter"
-	} else if q.limit.MaxDelay > 0 && then.Delay != q.limit.MaxDelay && q.limit.Kind != LeakyBucket {
+	} else if l.limit.MaxDelay > 0 && then.Delay != l.limit.MaxDelay && l.limit.Kind != LeakyBucket {
 		return d, fmt.Sprintf("after RetryAfter the delay is %d, not the longest", then.Delay)
 	}
 	if ask(d.RetryAfter - 1).Allowed {
@@ -130,16 +131,16 @@ func (q *line) ask(cost int64) (Decision, string) {
 }
 
 // refill returns how long a bucket takes to fill.
-func (q *line) refill() time.Duration {
-	if !q.limit.Kind.Bucket() {
+func (l *line) refill() time.Duration {
+	if !l.limit.Kind.Bucket() {
 		return 0
 	}
-	return q.limit.drainTime(q.limit.Burst, 0, 0)
+	return l.limit.drainTime(l.limit.Burst, 0, 0)
 }
 
 // naive returns the algorithm without a queue, implemented naively.
-func (q *line) naive() model {
-	switch q.limit.Kind {
+func (l *line) naive() model {
+	switch l.limit.Kind {
 	case FixedWindow:
 		return &windowModel{used_: map[int64]int64{}}
 	case SlidingWindow:
@@ -195,15 +196,15 @@ func eachLine(t *testing.T, run func(*rand.Rand) string) {
 }
 
 // judge compares one allowed check with the model.
-func (q *line) judge(m model, d Decision, cost, last int64) string {
-	on := q.now.Wall + int64(d.Delay)
+func (l *line) judge(m model, d Decision, cost, last int64) string {
+	on := l.now.Wall + int64(d.Delay)
 	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
-	if q.limit.Kind == LeakyBucket {
+	if l.limit.Kind == LeakyBucket {
 		// Its turn comes when everything before it has drained.
 		b := m.(*bucketModel)
-		b.advance(&q.limit, q.now)
-		wait := new(big.Int).Add(&b.owed, big.NewInt(q.limit.Amount-1))
-		if wait.Div(wait, big.NewInt(q.limit.Amount)); wait.Cmp(big.NewInt(int64(d.Delay))) != 0 {
+		b.advance(&l.limit, l.now)
+		wait := new(big.Int).Add(&b.owed, big.NewInt(l.limit.Amount-1))
+		if wait.Div(wait, big.NewInt(l.limit.Amount)); wait.Cmp(big.NewInt(int64(d.Delay))) != 0 {
 			return fmt.Sprintf("its turn comes in %s", wait)
 		}
 		b.add(cost, Taken{})
@@ -212,12 +213,12 @@ func (q *line) judge(m model, d Decision, cost, last int64) string {
 	if on < last {
 		return "overtakes the one before"
 	}
-	if before := on - 1; d.Delay > 0 && before >= max(last, q.now.Wall) {
-		if m.advance(&q.limit, moment(before)); m.allows(cost) {
+	if before := on - 1; d.Delay > 0 && before >= max(last, l.now.Wall) {
+		if m.advance(&l.limit, moment(before)); m.allows(cost) {
 			return "could go on earlier"
 		}
 	}
-	if m.advance(&q.limit, moment(on)); !m.allows(cost) {
+	if m.advance(&l.limit, moment(on)); !m.allows(cost) {
 		return "goes on when the algorithm would refuse it"
 	}
 	m.add(cost, m.taken())
@@ -256,33 +257,33 @@ func TestQueuesThatChange(t *testing.T) {
 }
 
 // giveOne gives back one waiting cost. It leaves buckets out: what they forget drains anyway.
-func (q *line) giveOne() {
-	if len(q.on) == 0 || q.limit.Kind.Bucket() {
+func (l *line) giveOne() {
+	if len(l.on) == 0 || l.limit.Kind.Bucket() {
 		return
 	}
-	i := q.rng.IntN(len(q.on))
-	p := q.on[i]
-	if p.at <= q.now.Wall {
+	i := l.rng.IntN(len(l.on))
+	p := l.on[i]
+	if p.at <= l.now.Wall {
 		return
 	}
-	q.on = slices.Delete(q.on, i, i+1)
-	if q.limit.Kind == SlidingLog {
-		q.real.log.Give(&q.limit, p.from, q.now, p.cost)
+	l.on = slices.Delete(l.on, i, i+1)
+	if l.limit.Kind == SlidingLog {
+		l.real.log.Give(&l.limit, p.from, l.now, p.cost)
 	} else {
-		q.real.state = q.limit.Give(q.real.state, p.from, q.now, p.cost)
+		l.real.state = l.limit.Give(l.real.state, p.from, l.now, p.cost)
 	}
 }
 
-func (q *line) judgeAll() string {
-	if q.limit.Kind == LeakyBucket {
+func (l *line) judgeAll() string {
+	if l.limit.Kind == LeakyBucket {
 		return "" // its times are turns, not admissions
 	}
-	slices.SortStableFunc(q.on, func(a, b passed) int { return cmp.Compare(a.at, b.at) })
-	m := q.naive()
-	for i, p := range q.on {
-		m.advance(&q.limit, Now{Steady: p.at, Wall: p.at})
+	slices.SortStableFunc(l.on, func(a, b passed) int { return cmp.Compare(a.at, b.at) })
+	m := l.naive()
+	for i, p := range l.on {
+		m.advance(&l.limit, Now{Steady: p.at, Wall: p.at})
 		if !m.allows(p.cost) {
-			return fmt.Sprintf("the %d-th of %v goes on when %+v would refuse it", i, q.on, q.limit)
+			return fmt.Sprintf("the %d-th of %v goes on when %+v would refuse it", i, l.on, l.limit)
 		}
 		m.add(p.cost, m.taken())
 	}

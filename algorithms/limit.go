@@ -18,7 +18,7 @@ const (
 	MaxMaxDelay = 24 * time.Hour
 )
 
-// Kind is one of the five algorithms.
+// Kind is one of the six algorithms.
 type Kind uint8
 
 // The algorithms, named as in the rules file.
@@ -28,6 +28,7 @@ const (
 	TokenBucket               // token-bucket: refilled at Amount per Window, up to Burst
 	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
 	SlidingLog                // sliding-window-log: every hit with its time
+	FirstWindow               // fixed-window with "from: first": one count; the window begins with its first hit
 )
 
 // traits describes an algorithm to code that does not compute with its states.
@@ -36,14 +37,16 @@ type traits struct {
 	windowed bool // it counts in numbered windows
 	shared   bool // regions can divide it
 	leased   bool // owners can lease it
+	steady   bool // State.At is a time on the steady clock
 }
 
 var kinds = [...]traits{
 	SlidingWindow: {name: "sliding-window", windowed: true, leased: true},
 	FixedWindow:   {name: "fixed-window", windowed: true, shared: true, leased: true},
-	TokenBucket:   {name: "token-bucket", shared: true, leased: true},
-	LeakyBucket:   {name: "leaky-bucket"},
+	TokenBucket:   {name: "token-bucket", shared: true, leased: true, steady: true},
+	LeakyBucket:   {name: "leaky-bucket", steady: true},
 	SlidingLog:    {name: "sliding-window-log"},
+	FirstWindow:   {name: "fixed-window", steady: true},
 }
 
 // Valid reports whether k is an algorithm of this release.
@@ -52,7 +55,7 @@ func (k Kind) Valid() bool { return int(k) < len(kinds) }
 // String returns the algorithm's name in the rules file.
 func (k Kind) String() string { return kinds[k].name }
 
-// ParseKind returns the algorithm with that name in the rules file.
+// ParseKind returns the algorithm with that name in the rules file: FixedWindow for the name that FirstWindow shares.
 func ParseKind(name string) (Kind, bool) {
 	k := slices.IndexFunc(kinds[:], func(t traits) bool { return t.name == name })
 	return Kind(max(k, 0)), k >= 0
@@ -63,6 +66,10 @@ func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
 
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
+
+// SteadyAt reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
+// converted for another process.
+func (k Kind) SteadyAt() bool { return k.Valid() && kinds[k].steady }
 
 // Shared reports whether regions can divide a limit of k, and lend each other parts of it.
 func (k Kind) Shared() bool { return k.Valid() && kinds[k].shared }
@@ -78,7 +85,7 @@ type Limit struct {
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
 	// MaxDelay, 0…MaxMaxDelay, is the longest delay after which the limit allows a check instead of refusing it. Zero means
-	// no queue.
+	// no queue. A FirstWindow has none.
 	MaxDelay time.Duration
 }
 
@@ -125,6 +132,7 @@ const Never time.Duration = -1
 type Decision struct {
 	Allowed    bool
 	Remaining  int64         // units left, rounded down, never negative
+	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; or Never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
 	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
@@ -136,6 +144,7 @@ type Decision struct {
 //	buckets          whole units owed      further owed, 1/Window units    steady time of the last change
 //	fixed-window     used in the window    room beyond Amount, see Widen   number of the window, see Window
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
+//	FirstWindow      used in the window    0                               steady time of the window's first hit
 //
 // Invariant: Count >= 0, Part >= 0; in buckets Part < Window.
 type State struct {
@@ -154,6 +163,8 @@ func (l *Limit) Advance(s State, now Now) State {
 		return l.turnFixed(s, now.Wall)
 	case SlidingWindow:
 		return l.turnSliding(s, now.Wall)
+	case FirstWindow:
+		return l.turnFirst(s, now.Steady)
 	}
 	return s // a Log has no State
 }
@@ -185,6 +196,8 @@ func (l *Limit) allows(s State, now Now, cost int64) bool {
 		return s.Count <= l.Amount+s.Part-cost && !s.queued()
 	case SlidingWindow:
 		return !s.queued() && l.slidingAllows(s, now.Wall, cost)
+	case FirstWindow:
+		return s.Count <= l.Amount-cost
 	}
 	return false
 }
@@ -195,10 +208,13 @@ func (l *Limit) Taken(s State, now Now) Taken {
 }
 
 // Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. A cost from a window no
-// longer held is dropped; one from a window that has yet to begin here counts in the current one.
+// longer held is dropped; one from a window that has yet to begin here counts in the current one. If a FirstWindow has not
+// begun, it begins when the cost arose.
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
+	case l.Kind == FirstWindow:
+		return l.forceFirst(s, from, now, cost)
 	case l.Kind.Bucket() || from.Window >= s.Window():
 		s.Count = addClamped(s.Count, cost)
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
@@ -208,10 +224,10 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 }
 
 // ForceCapped is Force, but it never raises usage above the capacity. So a late debt never locks anybody out for longer than
-// the capacity takes to come back. A fixed window takes all of the cost, as it ends with the window.
+// the capacity takes to come back. A fixed window, wherever it begins, takes all of the cost, as it ends with the window.
 func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
-	if l.Kind == FixedWindow {
+	if l.Kind == FixedWindow || l.Kind == FirstWindow {
 		return l.Force(s, from, now, cost)
 	}
 	room := max(0, l.Capacity()-l.Used(s, now))
@@ -224,7 +240,7 @@ func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 
 // Give puts back cost taken at from. Nothing happens if the state no longer holds it. Either its window is over (a
 // sliding-window counter still holds the previous one), or a bucket has had time to refill completely since, at the rate of
-// then or of now.
+// then or of now. A FirstWindow holds what was taken since it began.
 //
 // A bucket can't tell what else was taken meanwhile. It gives back all of the cost, though part of it may have drained. So
 // the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains in the age of the costs given
@@ -234,6 +250,10 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	switch {
 	case l.Kind.Bucket():
 		if !l.refilledSince(from, s.At) {
+			s = s.lower(cost)
+		}
+	case l.Kind == FirstWindow:
+		if from.Steady >= s.At {
 			s = s.lower(cost)
 		}
 	case from.Window == s.Window():
@@ -280,19 +300,20 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 		l.describeFixed(d, s, now, cost)
 	case SlidingWindow:
 		l.describeSliding(d, s, now, cost)
+	case FirstWindow:
+		l.describeFirst(d, s, now, cost)
 	}
 }
 
 // Used returns how much is used at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Now) int64 {
 	switch {
-	case l.Kind.Bucket() && s.Part > 0:
-		return s.Count + 1
-	case !l.Kind.Bucket() && s.queued():
-		return max(l.Amount, s.Count) // all of the current window is used
+	case l.Kind.SteadyAt():
+		return s.owed()
+	case s.queued():
+		return l.usedQueued(s)
 	case l.Kind == SlidingWindow:
-		hi, lo := mul(s.Part, l.inView(s, now.Wall))
-		return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
+		return l.usedSliding(s, now.Wall)
 	}
 	return s.Count
 }

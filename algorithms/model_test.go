@@ -34,6 +34,7 @@ func TestModels(t *testing.T) {
 		FixedWindow:   func() model { return &windowModel{used_: map[int64]int64{}} },
 		SlidingWindow: func() model { return &slidingModel{windowModel{used_: map[int64]int64{}}} },
 		SlidingLog:    func() model { return &logModel{} },
+		FirstWindow:   func() model { return &firstModel{} },
 	}
 	n := *histories
 	if testing.Short() {
@@ -44,7 +45,7 @@ func TestModels(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	for kind, fresh := range models {
-		t.Run(kind.String(), func(t *testing.T) {
+		t.Run(nameOf(kind), func(t *testing.T) {
 			t.Parallel()
 			for i := range n {
 				h := history{rng: rand.New(rand.NewPCG(seed, uint64(i))), model: fresh()}
@@ -110,7 +111,8 @@ func (h *history) amounts() {
 	h.limit.Amount, h.limit.Burst = amount(), amount()
 }
 
-// pass moves time: a little, around a window, or far. Sometimes a reading arrives a little late.
+// pass moves time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes the wall clock is
+// set, if that must not matter.
 func (h *history) pass() {
 	w := int64(h.limit.Window)
 	var by int64
@@ -127,6 +129,9 @@ func (h *history) pass() {
 	}
 	h.now.Steady += by
 	h.now.Wall += by
+	if !h.limit.Kind.Windowed() && h.rng.IntN(8) == 0 {
+		h.now.Wall += h.rng.Int64N(8*w) - 4*w
+	}
 }
 
 func (h *history) cost() int64 {
@@ -405,3 +410,46 @@ func (m *logModel) used() int64 {
 	return sum
 }
 func (m *logModel) taken() Taken { return Taken{Steady: m.now} }
+
+// firstModel remembers the hits of the window that the first of them began.
+type firstModel struct {
+	l    *Limit
+	hits []Entry
+	now  int64
+}
+
+func (m *firstModel) advance(l *Limit, now Now) {
+	m.l, m.now = l, now.Steady
+	if len(m.hits) > 0 && m.hits[0].At+int64(l.Window) <= m.now {
+		m.hits = nil
+	}
+}
+func (m *firstModel) allows(cost int64) bool { return m.used()+cost <= m.l.Amount }
+func (m *firstModel) add(cost int64, from Taken) {
+	if cost > 0 && from.Steady+int64(m.l.Window) > m.now {
+		m.hits = append(m.hits, Entry{min(from.Steady, m.now), min(cost, maxOwed-m.used())})
+	}
+}
+func (m *firstModel) sub(cost int64, from Taken) {
+	if len(m.hits) > 0 && from.Steady >= m.hits[0].At {
+		m.reward(cost)
+	}
+}
+func (m *firstModel) reward(n int64) {
+	for i := range m.hits {
+		k := min(n, m.hits[i].N)
+		m.hits[i].N -= k
+		n -= k
+	}
+	if m.used() == 0 {
+		m.hits = nil
+	}
+}
+func (m *firstModel) used() int64 {
+	var sum int64
+	for _, e := range m.hits {
+		sum += e.N
+	}
+	return sum
+}
+func (m *firstModel) taken() Taken { return Taken{Steady: m.now} }

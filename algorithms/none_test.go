@@ -24,6 +24,7 @@ func TestAmountOfZero(t *testing.T) {
 		{Limit{Kind: TokenBucket, Window: time.Minute}, time.Minute},
 		{Limit{Kind: TokenBucket, Window: time.Minute, MaxDelay: time.Hour}, time.Minute},
 		{Limit{Kind: LeakyBucket, Window: time.Minute}, time.Minute},
+		{Limit{Kind: FirstWindow, Window: time.Minute}, time.Minute},
 	} {
 		l := tt.limit
 		d := l.Peek(State{}, now, 1)
@@ -56,11 +57,11 @@ func TestAmountOfZero(t *testing.T) {
 func TestAmountBecomesZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{
-			Kind:   rapid.SampledFrom([]Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}).Draw(t, "kind"),
+			Kind:   rapid.SampledFrom(append(allKinds, FirstWindow)).Draw(t, "kind"),
 			Amount: rapid.Int64Range(0, 20).Draw(t, "amount"), Burst: rapid.Int64Range(0, 20).Draw(t, "burst"),
 			Window: time.Duration(rapid.Int64Range(int64(MinWindow), int64(time.Minute)).Draw(t, "window")),
 		}
-		if rapid.Bool().Draw(t, "delay") {
+		if rapid.Bool().Draw(t, "delay") && l.Kind != FirstWindow {
 			l.MaxDelay = 2 * time.Minute
 		}
 		none := l

@@ -36,12 +36,19 @@ func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
 	return !less(roomHi, roomLo, prevHi, prevLo)
 }
 
+// usedSliding returns how much is used of a state that no queue has put ahead of the clock, rounded up.
+func (l *Limit) usedSliding(s State, wall int64) int64 {
+	hi, lo := mul(s.Part, l.inView(s, wall))
+	return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
+}
+
 func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	w := int64(l.Window)
-	d.Remaining = 0
-	if room := l.Amount - s.Count; room > 0 && !s.queued() {
-		hi, lo := mul(s.Part, l.inView(s, now.Wall))
-		d.Remaining = max(0, room-ceilDiv128(hi, lo, uint64(w)))
+	if s.queued() {
+		d.Used, d.Remaining = l.usedQueued(s), 0
+	} else {
+		d.Used = l.usedSliding(s, now.Wall)
+		d.Remaining = max(0, l.Amount-d.Used)
 	}
 	left := max(0, l.end(s.Window())-now.Wall)
 	switch {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// leastTurn returns the first time at which a cost fits, found by trying every one.
-func leastTurn(g *Log, l *Limit, cost int64) int64 {
+// minTurn returns the first time at which a cost fits, found by trying every one.
+func minTurn(g *Log, l *Limit, cost int64) int64 {
 	for at := g.seen; ; at++ {
 		used := int64(0)
 		for _, e := range g.entries[g.head:] {
@@ -34,7 +34,7 @@ func TestTurn(t *testing.T) {
 		if g.total <= l.Amount-cost {
 			continue
 		}
-		if have, want := g.turn(l, cost), leastTurn(g, l, cost); have != want {
+		if have, want := g.turn(l, cost), minTurn(g, l, cost); have != want {
 			t.Fatalf("%v of %d, cost %d: have %d, want %d", g.entries, l.Amount, cost, have, want)
 		}
 	}

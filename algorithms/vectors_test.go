@@ -48,6 +48,9 @@ func (c *counter) take(now Now, cost int64) Decision {
 		if d != peeked {
 			panic("peek and take differ")
 		}
+		if d.Used != c.log.Used() {
+			panic("the decision and the log differ in what is used")
+		}
 		return d
 	}
 	peeked := c.l.Peek(c.state, now, cost)
@@ -56,6 +59,9 @@ func (c *counter) take(now Now, cost int64) Decision {
 	d := c.l.Describe(c.state, now, cost, ok)
 	if d != peeked {
 		panic("peek and take differ")
+	}
+	if d.Used != c.l.Used(c.state, now) {
+		panic("the decision and the state differ in what is used")
 	}
 	return d
 }
@@ -87,6 +93,10 @@ func TestVectors(t *testing.T) {
 		{"fixed window", Limit{Kind: FixedWindow, Amount: 100, Window: 60 * s}, []step{
 			yes(noon, 100, 0), no(noon, 1, 0, s), yes(noon+1, 100, 0),
 			yes(noon+61, 50, 50), no(noon+61, 60, 50, 60*s), yes(noon+61, 50, 0), no(noon+61, 101, 0, Never),
+		}},
+		{"first window", Limit{Kind: FirstWindow, Amount: 3, Window: 10 * s}, []step{
+			no(0, 4, 3, Never), yes(1, 0, 3), yes(2, 1, 2), yes(5, 2, 0), no(6, 1, 0, 6*s), no(6, 4, 0, Never), yes(6, 0, 0),
+			no(11.9, 1, 0, 100*ms), yes(12, 0, 3), yes(20, 2, 1), no(25, 2, 1, 5*s), yes(29.9, 1, 0), yes(30, 3, 0), no(30, 1, 0, 10*s),
 		}},
 		{"sliding log", Limit{Kind: SlidingLog, Amount: 3, Window: 10 * s}, []step{
 			yes(0, 1, 2), yes(4, 1, 1), yes(8, 1, 0), no(9, 1, 0, s), yes(10, 1, 0),
@@ -149,8 +159,8 @@ func TestDebtOfTheLastWindowLeavesThisOneAlone(t *testing.T) {
 }
 
 func TestLimitChangeKeepsWhatWasUsed(t *testing.T) {
-	for _, kind := range []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog} {
-		t.Run(kind.String(), func(t *testing.T) {
+	for _, kind := range append(allKinds, FirstWindow) {
+		t.Run(nameOf(kind), func(t *testing.T) {
 			now := atSecond(5)
 			c := counter{l: &Limit{Kind: kind, Amount: 100, Burst: 100, Window: time.Hour}}
 			if d := c.take(now, 80); d.Remaining != 20 {
@@ -238,12 +248,16 @@ func TestStateAheadOfTheClock(t *testing.T) {
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
-			if k != SlidingLog+1 {
+			if k != FirstWindow+1 {
 				t.Errorf("%d kinds", k)
 			}
 			return
 		}
-		if back, ok := ParseKind(k.String()); back != k || !ok || k.Bucket() && k.Windowed() {
+		want := k
+		if k == FirstWindow {
+			want = FixedWindow // they share a name
+		}
+		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.SteadyAt() || k.Bucket() && !k.SteadyAt() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
 		}
 	}

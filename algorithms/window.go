@@ -80,7 +80,7 @@ func (l *Limit) stand(s State, n, wall int64) State {
 }
 
 func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
-	d.Remaining = max(0, l.Amount+s.Part-s.Count)
+	d.Used, d.Remaining = s.Count, max(0, l.Amount+s.Part-s.Count)
 	if s.Fresh() && d.Allowed {
 		return
 	}
@@ -88,7 +88,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
 	}
 	if s.queued() {
-		d.Remaining = 0
+		d.Used, d.Remaining = l.usedQueued(s), 0
 	}
 	switch {
 	case d.Allowed:

@@ -58,7 +58,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Burst = d.UpTo(MaxAmount)
 	}
 	if first&limitDelay != 0 {
-		if l.MaxDelay = time.Duration(d.UpTo(int64(MaxMaxDelay))); l.MaxDelay == 0 {
+		if l.MaxDelay = time.Duration(d.UpTo(int64(MaxMaxDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
 			d.Fail()
 		}
 	}

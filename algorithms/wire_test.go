@@ -22,6 +22,7 @@ func TestLimitsTravel(t *testing.T) {
 		{Kind: TokenBucket, Amount: 5, Burst: 9, Window: time.Minute},
 		{Kind: LeakyBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MaxWindow, MaxDelay: MaxMaxDelay},
 		{Kind: SlidingLog, Amount: 1, Window: MinWindow},
+		{Kind: FirstWindow, Amount: MaxAmount, Window: MaxWindow},
 	} {
 		d := wire.NewDecoder(want.Append(nil, 1<<3))
 		var have Limit
@@ -33,16 +34,19 @@ func TestLimitsTravel(t *testing.T) {
 		}
 	}
 	for name, bad := range map[string]Limit{
-		"local time":            {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.Local)},
-		"an unknown zone":       {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.FixedZone("../x", 0))},
-		"an unknown unit":       {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Year+1, time.UTC)},
-		"a log by the calendar": {Kind: SlidingLog, Amount: 7, Calendar: day},
-		"no amount":             {Kind: SlidingLog, Window: time.Minute},
-		"a burst of nothing":    {Kind: TokenBucket, Amount: 1, Window: time.Minute},
-		"an unknown algorithm":  {Kind: SlidingLog + 1, Amount: 1, Window: time.Minute},
-		"no window":             {Kind: FixedWindow, Amount: 1},
-		"a long window":         {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},
-		"a long delay":          {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: MaxMaxDelay + 1},
+		"local time":                                   {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.Local)},
+		"an unknown zone":                              {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Day, time.FixedZone("../x", 0))},
+		"an unknown unit":                              {Kind: FixedWindow, Amount: 7, Calendar: NewCalendar(Year+1, time.UTC)},
+		"a log by the calendar":                        {Kind: SlidingLog, Amount: 7, Calendar: day},
+		"no amount":                                    {Kind: SlidingLog, Window: time.Minute},
+		"a burst of nothing":                           {Kind: TokenBucket, Amount: 1, Window: time.Minute},
+		"an unknown algorithm":                         {Kind: FirstWindow + 1, Amount: 1, Window: time.Minute},
+		"a queue in a window from its first hit":       {Kind: FirstWindow, Amount: 1, Window: time.Minute, MaxDelay: time.Second},
+		"a window from its first hit, by the calendar": {Kind: FirstWindow, Amount: 7, Calendar: day},
+		"a share of nothing in one":                    {Kind: FirstWindow, Window: time.Minute},
+		"no window":                                    {Kind: FixedWindow, Amount: 1},
+		"a long window":                                {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},
+		"a long delay":                                 {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: MaxMaxDelay + 1},
 	} {
 		if !failsWith(&bad, 0, 0) {
 			t.Errorf("%s was taken", name)
@@ -77,6 +81,7 @@ func TestCalendarsTravelForNothing(t *testing.T) {
 func FuzzLimit(f *testing.F) {
 	day, _ := CalendarOf(Day, "Europe/Berlin")
 	f.Add((&Limit{Kind: FixedWindow, Amount: 7, Calendar: day, MaxDelay: 5}).Append(nil, 0))
+	f.Add((&Limit{Kind: FirstWindow, Amount: 7, Window: time.Minute}).Append(nil, 1<<3))
 	f.Add((&Limit{Kind: TokenBucket, Amount: 5, Burst: 9, Window: time.Minute}).Append(nil, LimitFlags))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -85,7 +90,7 @@ func FuzzLimit(f *testing.F) {
 		if d.Failed() {
 			return
 		}
-		if l.Kind > SlidingLog || l.Amount < 0 || l.Amount > MaxAmount || l.Burst > MaxAmount || l.Window < MinWindow || l.Window > MaxWindow && l.Calendar == nil {
+		if !l.Kind.Valid() || l.Kind == FirstWindow && (l.MaxDelay > 0 || l.Calendar != nil) || l.Amount < 0 || l.Amount > MaxAmount || l.Burst > MaxAmount || l.Window < MinWindow || l.Window > MaxWindow && l.Calendar == nil {
 			t.Errorf("have %+v", l)
 		}
 		if again := l.Append(nil, flags); string(again) != string(b[:len(b)-d.Len()]) {

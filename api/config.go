@@ -59,9 +59,9 @@ type Config struct {
 // Validate returns an error that lists what is missing.
 func (c *Config) Validate() error {
 	return errors.Join(
-		Need((c.CertFile == "") == (c.KeyFile == ""), "one of CertFile and KeyFile"),
-		Need(c.Node != "", "Node"),
-		Need(c.Decider != nil, "Decider"),
+		Need((c.CertFile == "") == (c.KeyFile == ""), "api: one of CertFile and KeyFile"),
+		Need(c.Node != "", "api: Node"),
+		Need(c.Decider != nil, "api: Decider"),
 	)
 }
 

@@ -110,7 +110,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	}
 	switch {
 	case list == nil || len(list.Items) == 0:
-		return root.Pos, errors.New("tokens: there is none in the list")
+		return root.Pos, errors.New("tokens: the list is empty")
 	case len(list.Items) > maxTokens:
 		return list.Items[maxTokens].Pos, fmt.Errorf("tokens: there are %d, and at most %d are allowed", len(list.Items), maxTokens)
 	}
@@ -189,12 +189,12 @@ func checkTokenName(name string) error {
 		return fmt.Errorf("a name has 1 to %d bytes", maxTokenName)
 	}
 	if strings.HasPrefix(name, tokenPrefix) {
-		return errors.New("this is a token, and not its name")
+		return errors.New("this is a token, not a name")
 	}
 	for i, c := range []byte(name) {
 		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
 		if !letter && (i == 0 || strings.IndexByte("-_.@/", c) < 0) {
-			return errors.New("a name has letters, digits, and behind the first of them - _ . @ /")
+			return errors.New("a name consists of letters and digits and, after the first, also of - _ . @ /")
 		}
 	}
 	return nil

@@ -56,49 +56,49 @@ type Request struct {
 	RequestID string
 }
 
-// Validate returns why no node could decide q. The error wraps ErrRequest.
-func (q *Request) Validate() error {
+// Validate returns why no node could decide r. The error wraps ErrRequest.
+func (r *Request) Validate() error {
 	switch {
-	case q.Rule == "" && q.Attributes == nil:
+	case r.Rule == "" && r.Attributes == nil:
 		return fmt.Errorf("%w: neither Rule nor Attributes are given", ErrRequest)
-	case q.Key != nil && q.Attributes != nil:
+	case r.Key != nil && r.Attributes != nil:
 		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
-	case q.Cost < 0:
-		return fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, q.Cost)
+	case r.Cost < 0:
+		return fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, r.Cost)
 	}
 	return nil
 }
 
-// append appends q as JSON.
-func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
-	if err := q.Validate(); err != nil {
+// append appends r as JSON.
+func (r *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	b = append(b, '{')
-	if q.Rule != "" {
-		b = appendString(append(b, `"rule":`...), q.Rule)
+	if r.Rule != "" {
+		b = appendString(append(b, `"rule":`...), r.Rule)
 		b = append(b, ',')
 	}
-	if q.Key != nil {
-		b = appendKey(append(b, `"key":`...), q.Key)
+	if r.Key != nil {
+		b = appendKey(append(b, `"key":`...), r.Key)
 		b = append(b, ',')
 	}
-	if q.Attributes != nil {
+	if r.Attributes != nil {
 		b = append(b, `"attributes":{`...)
-		for name, value := range q.Attributes {
+		for name, value := range r.Attributes {
 			b = appendString(b, name)
 			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')
 		}
 		b = append(end(b, '}'), ',')
 	}
-	if q.Cost > 0 {
+	if r.Cost > 0 {
 		b = append(b, `"cost":`...)
-		b = append(strconv.AppendInt(b, min(q.Cost, maxAmount), 10), ',')
+		b = append(strconv.AppendInt(b, min(r.Cost, maxAmount), 10), ',')
 	}
-	if q.Costs != nil {
+	if r.Costs != nil {
 		var err error
-		if b, err = appendCosts(append(b, `"costs":`...), q.Costs); err != nil {
+		if b, err = appendCosts(append(b, `"costs":`...), r.Costs); err != nil {
 			return nil, err
 		}
 		b = append(b, ',')
@@ -106,12 +106,12 @@ func (q *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error)
 	if peek {
 		b = append(b, `"peek":true,`...)
 	}
-	if q.Detail {
+	if r.Detail {
 		b = append(b, `"detail":true,`...)
 	}
-	if ttl > 0 && q.RequestID != "" {
+	if ttl > 0 && r.RequestID != "" {
 		var err error
-		if b, err = appendRequestID(b, q.RequestID); err != nil {
+		if b, err = appendRequestID(b, r.RequestID); err != nil {
 			return nil, err
 		}
 		b = append(b, ',')

@@ -97,7 +97,7 @@ func (c *crew) find(d departure) (member, error) {
 	case len(found) == 0:
 		return member{}, fmt.Errorf("%w: %q", ErrNotFound, d.Name)
 	case len(found) > 1:
-		return member{}, fmt.Errorf("%w: %d nodes are called %q; say the ID", ErrRefused, len(found), d.Name)
+		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), d.Name)
 	}
 	return found[0], nil
 }

@@ -103,7 +103,7 @@ func (c *Cluster) Start() error {
 	c.started.Store(true)
 	c.look()
 	for _, loop := range []func(){
-		c.followLeadership, c.followStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
+		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
 		c.crew.deferElections, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
 	} {
 		c.group.Go(loop)
@@ -149,41 +149,41 @@ func (c *core) Accept(remote peer.Identity) error {
 }
 
 // recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
-func (c *founder) recall() error {
-	self := c.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: c.cfg.Build.Release}
-	b, err := stableGet(c.cfg.Store.Stable(), keyCluster)
+func (f *founder) recall() error {
+	self := f.cfg.Self
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
+	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
 	if err != nil {
 		return err
 	}
 	copy(id.Cluster[:], b)
-	c.identity.Store(&id)
-	c.promise, err = loadPromise(c.cfg.Store.Stable())
+	f.identity.Store(&id)
+	f.promise, err = loadPromise(f.cfg.Store.Stable())
 	return err
 }
 
 // adopt permanently records the cluster that this node belongs to.
-func (c *founder) adopt(cluster agreement.ClusterID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.belongLocked(cluster); err != nil {
-		c.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
+func (f *founder) adopt(cluster agreement.ClusterID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.belongLocked(cluster); err != nil {
+		f.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
 	}
 }
 
 // belongLocked is adopt with founder.mu held, and returns the error.
-func (c *founder) belongLocked(cluster agreement.ClusterID) error {
-	id := *c.identity.Load()
+func (f *founder) belongLocked(cluster agreement.ClusterID) error {
+	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
-	if err := c.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
+	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
 		return fmt.Errorf("note the cluster's ID: %w", err)
 	}
 	id.Cluster = [16]byte(cluster)
-	c.identity.Store(&id)
-	c.tellGossip()
-	c.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
+	f.identity.Store(&id)
+	f.tellGossip()
+	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
 	return nil
 }
 
@@ -275,7 +275,7 @@ func (c *Cluster) close() error {
 		errs = append(errs, g.Close())
 	}
 	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
-		errs = append(errs, errors.New("close the cluster's part here: something still waits for the store"))
+		errs = append(errs, errors.New("close this node's part of the cluster: something still waits for the store"))
 	}
 	return errors.Join(errs...)
 }

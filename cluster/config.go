@@ -22,7 +22,7 @@ var (
 	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
 	ErrNoLeader = errors.New("the cluster has no leader")
 	// ErrUnknown means that it is unknown whether a change was made.
-	ErrUnknown = errors.New("whether the change was made is not known")
+	ErrUnknown = errors.New("it is not known whether the change was made")
 	// ErrNoPrimary means that the region where rules are written can't be reached, and that nothing was changed.
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.
@@ -30,9 +30,9 @@ var (
 	// ErrNotFound means that the cluster has no node or region of that name.
 	ErrNotFound = errors.New("there is none of that name")
 	// ErrClosed means that the Cluster has been closed.
-	ErrClosed = errors.New("the cluster's part here has been closed")
-	// ErrConfig means that a Config is invalid.
-	ErrConfig = errors.New("bad cluster settings")
+	ErrClosed = errors.New("this node's part of the cluster has been closed")
+	// ErrConfig means that a Config is invalid. What wraps it names the field.
+	ErrConfig = errors.New("cluster")
 )
 
 // Node describes this node. Address is an IP at which the others reach it.
@@ -168,17 +168,17 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, what))
 		}
 	}
-	need(!c.Self.ID.IsZero(), "Self.ID is missing")
-	need(c.Self.Name != "", "Self.Name is missing")
-	need(c.Self.Boot != 0, "Self.Boot is missing")
-	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is no IP")
-	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is no port")
+	need(!c.Self.ID.IsZero(), "Self.ID is zero")
+	need(c.Self.Name != "", "Self.Name is empty")
+	need(c.Self.Boot != 0, "Self.Boot is zero")
+	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP")
+	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
 	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not from 0 to %d", maxExpect))
-	need(c.Store != nil, "Store is missing")
-	need(c.Peers != nil, "Peers is missing")
-	need(c.Boottime != nil, "Boottime is missing")
+	need(c.Store != nil, "Store is nil")
+	need(c.Peers != nil, "Peers is nil")
+	need(c.Boottime != nil, "Boottime is nil")
 	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
-		need(len(name) <= agreement.MaxRegionName, fmt.Sprintf("%s has more than %d bytes", what, agreement.MaxRegionName))
+		need(len(name) <= agreement.MaxRegionName, fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
 	}
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
@@ -188,7 +188,7 @@ func (c *Config) Validate() error {
 	} {
 		need(d > 0, "each of Timings must be positive")
 	}
-	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election, "Timings need LeaderLease <= Heartbeat <= Election")
+	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election, "Timings must have LeaderLease <= Heartbeat <= Election")
 	return errors.Join(errs...)
 }
 

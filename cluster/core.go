@@ -39,7 +39,7 @@ type core struct {
 	voters    atomic.Int64                           // the most voters that there ever were; see votersBefore
 
 	memory memory
-	follow follower
+	feed   stateFeed
 	// leaderChanges counts how often this node has won or lost the lead.
 	leaderChanges atomic.Uint64
 

@@ -66,9 +66,9 @@ func (c *core) Authority() bool { return c.holder.Valid() }
 // status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
 // may lag slightly behind what Raft has applied.
 func (c *crew) status() authority.Request {
-	c.follow.mu.Lock()
-	s := c.follow.told
-	c.follow.mu.Unlock()
+	c.feed.mu.Lock()
+	s := c.feed.told
+	c.feed.mu.Unlock()
 	if s == nil {
 		s = agreement.New()
 	}
@@ -105,7 +105,7 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	case reply.Differs:
 		c.stopDiverged(r)
 	case reply.Removed && !c.removed.Swap(true):
-		c.cfg.Logger.Error("an operator has removed this process from the cluster: it decides nothing as an owner any more; stop it")
+		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer decides as an owner; stop it")
 	}
 	c.withoutAuthority.Store(&reply.Failing)
 	return reply, nil
@@ -179,17 +179,17 @@ const outsider = time.Minute
 
 // dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
 // that state.
-func (c *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
+func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
-	for _, m := range c.crew.census(c.State()) {
-		if !m.seen || m.server || m.known || m.alive() || m.ID == c.cfg.Self.ID {
+	for _, m := range rc.crew.census(rc.State()) {
+		if !m.seen || m.server || m.known || m.alive() || m.ID == rc.cfg.Self.ID {
 			continue
 		}
 		gone[m.ID] = true
 		if first, noted := since[m.ID]; !noted {
 			since[m.ID] = time.Now()
 		} else if time.Since(first) >= outsider {
-			c.gossip.Load().Forget(m.ID)
+			rc.gossip.Load().Forget(m.ID)
 		}
 	}
 	for id := range since {

@@ -201,20 +201,20 @@ func (s *store) Open(id string) (meta *raft.SnapshotMeta, r io.ReadCloser, err e
 	return meta, r, err
 }
 
-func (k *sink) ID() string { return k.meta.ID }
+func (s *sink) ID() string { return s.meta.ID }
 
-func (k *sink) Cancel() error {
-	k.over = true
+func (s *sink) Cancel() error {
+	s.over = true
 	return nil
 }
 
-func (k *sink) Close() error {
-	if k.over {
+func (s *sink) Close() error {
+	if s.over {
 		return nil
 	}
-	k.over = true
-	meta, data := k.meta, bytes.Clone(k.Bytes())
+	s.over = true
+	meta, data := s.meta, bytes.Clone(s.Bytes())
 	meta.Size = int64(len(data))
-	k.store.write(func(d *disk) { d.meta, d.data = &meta, data })
+	s.store.write(func(d *disk) { d.meta, d.data = &meta, data })
 	return nil
 }

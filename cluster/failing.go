@@ -77,7 +77,11 @@ func (c *crew) standFor(late bool) bool {
 		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	c.cfg.Logger.Warn("Raft's store", "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
+	what := "this node stands for election like any other again"
+	if late {
+		what = "this node stands for election after the others: its store fails, or it is stuck"
+	}
+	c.cfg.Logger.Warn(what, "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }
@@ -85,7 +89,7 @@ func (c *crew) standFor(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (c *crew) noteStuck() {
 	c.holder.Revoke()
-	c.cfg.Logger.Error("this node still stores and votes, but decides nothing as an owner any more", "error", c.machine.stuck.Load())
+	c.cfg.Logger.Error("this node still stores and votes, but no longer decides as an owner", "error", c.machine.stuck.Load())
 }
 
 // Stuck returns why this node applies nothing more; nil if it does.

@@ -202,9 +202,9 @@ func (f *farNet) broken() (list []string) {
 		f.mu.Lock()
 		promised := f.promised[n.region]
 		f.mu.Unlock()
-		c.follow.mu.Lock()
-		s := c.follow.told
-		c.follow.mu.Unlock()
+		c.feed.mu.Lock()
+		s := c.feed.told
+		c.feed.mu.Unlock()
 		if s == nil {
 			continue
 		}

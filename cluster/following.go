@@ -23,13 +23,13 @@ func standingOf(s *agreement.State) standing {
 	return standing{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
 }
 
-// sameLine reports whether a and o have the same world and term, so that the higher version number is the later.
-func (a standing) sameLine(o standing) bool { return a.World == o.World && a.Term == o.Term }
+// sameLine reports whether s and o have the same world and term, so that the higher version number is the later.
+func (s standing) sameLine(o standing) bool { return s.World == o.World && s.Term == o.Term }
 
-// before reports whether o is later than a, in the same world.
-func (a standing) before(o standing) bool {
-	return a.World == o.World &&
-		cmp.Or(cmp.Compare(a.Term, o.Term), cmp.Compare(a.Version, o.Version), cmp.Compare(a.Revision, o.Revision)) < 0
+// before reports whether o is later than s, in the same world.
+func (s standing) before(o standing) bool {
+	return s.World == o.World &&
+		cmp.Or(cmp.Compare(s.Term, o.Term), cmp.Compare(s.Version, o.Version), cmp.Compare(s.Revision, o.Revision)) < 0
 }
 
 // followRequest is what a region's leader reports to the primary, asking for anything newer.
@@ -52,10 +52,10 @@ const (
 
 // followPrimary, on the leader of another region, asks the primary for news and has it agreed on here. It reports progress
 // to the primary at once.
-func (c *governor) followPrimary(ctx context.Context) error {
+func (g *governor) followPrimary(ctx context.Context) error {
 	for {
-		more, err := c.followOnce(ctx)
-		c.noteFollowed(err)
+		more, err := g.followOnce(ctx)
+		g.noteFollowed(err)
 		if err != nil || !more {
 			return err
 		}
@@ -63,15 +63,15 @@ func (c *governor) followPrimary(ctx context.Context) error {
 }
 
 // followOnce is one exchange. more means that news is in force here, and the primary has yet to hear of it.
-func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
-	s, honoured := c.honoured(ctx)
+func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
+	s, honoured := g.honoured(ctx)
 	b, err := json.Marshal(followRequest{
-		Region: c.cfg.Self.Region, standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: g.cfg.Self.Region, standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
 	}
-	if b, err = c.callFar(ctx, MethodFollow, b); err != nil {
+	if b, err = g.callFar(ctx, MethodFollow, b); err != nil {
 		return false, err
 	}
 	if len(b) == 0 {
@@ -81,32 +81,32 @@ func (c *governor) followOnce(ctx context.Context) (more bool, err error) {
 	case followNothing:
 		return false, nil
 	case followState:
-		return true, c.adoptRules(ctx, b)
+		return true, g.adoptRules(ctx, b)
 	case followOther:
-		return false, fmt.Errorf("%w: region %q takes %.64q for it", ErrNoPrimary, c.cfg.Primary, b)
+		return false, fmt.Errorf("%w: region %q takes %.64q for the primary", ErrNoPrimary, g.cfg.Primary, b)
 	}
 	return false, errBadCall
 }
 
 // adoptRules has the primary's reply agreed on here.
-func (c *governor) adoptRules(ctx context.Context, b []byte) error {
+func (g *governor) adoptRules(ctx context.Context, b []byte) error {
 	e, err := agreement.ParseFollow(b)
 	if err != nil {
 		return fmt.Errorf("read what the primary region has agreed on: %w", err)
 	}
-	before := c.State()
-	r, err := c.propose(ctx, e)
+	before := g.State()
+	r, err := g.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("follow the primary region: %w", err)
 	}
-	now := c.State()
+	now := g.State()
 	version := rulesVersion(now)
 	switch world := before.Regions.World; {
 	case !world.IsZero() && world != now.Regions.World:
-		c.cfg.Logger.Warn("this region follows another one's rules from now on; those that it had of its own are gone",
+		g.cfg.Logger.Warn("this region follows another one's rules from now on; those that it had of its own are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
-		c.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
+		g.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
 	}
 	return nil
 }
@@ -115,24 +115,24 @@ func (c *governor) adoptRules(ctx context.Context, b []byte) error {
 const patience = 3 * time.Second
 
 // noteFollowed records the outcome of an exchange with the primary, and logs a lasting change.
-func (c *governor) noteFollowed(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (g *governor) noteFollowed(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	now := time.Now()
 	if err == nil {
-		if c.warned || c.followed.IsZero() {
-			c.cfg.Logger.Info("the primary region is followed", "primary", c.cfg.Primary)
+		if g.warned || g.followed.IsZero() {
+			g.cfg.Logger.Info("the primary region is followed", "primary", g.cfg.Primary)
 		}
-		c.followed, c.failing, c.warned = now, time.Time{}, false
+		g.followed, g.failing, g.warned = now, time.Time{}, false
 		return
 	}
-	if c.failing.IsZero() {
-		c.failing = now
+	if g.failing.IsZero() {
+		g.failing = now
 	}
-	if now.Sub(c.failing) >= patience && !c.warned {
-		c.warned = true
-		c.cfg.Logger.Warn("can't follow the primary region: this region keeps the rules that it has",
-			"primary", c.cfg.Primary, "error", err)
+	if now.Sub(g.failing) >= patience && !g.warned {
+		g.warned = true
+		g.cfg.Logger.Warn("can't follow the primary region: this region keeps the rules that it has",
+			"primary", g.cfg.Primary, "error", err)
 	}
 }
 
@@ -171,19 +171,19 @@ func recordedVersion(s *agreement.State) (version int64) {
 }
 
 // serveFollow answers another region's leader, as the leader of the primary, and records its report.
-func (c *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
+func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
-	own, s := c.cfg.Self.Region, c.State()
-	switch err := c.governs(); {
-	case !c.leads():
+	own, s := g.cfg.Self.Region, g.State()
+	switch err := g.governs(); {
+	case !g.leads():
 		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
-	case c.secondary():
-		return append([]byte{byte(followOther)}, c.cfg.Primary...), nil
+	case g.secondary():
+		return append([]byte{byte(followOther)}, g.cfg.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:
@@ -193,16 +193,16 @@ func (c *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 			ErrRefused, q.Region, q.Level, s.Level)
 	}
 	mine, theirs := standingOf(s), q.standing
-	c.mu.Lock()
-	noted := c.reports.note(q.Region, q.report(time.Now()))
+	g.mu.Lock()
+	noted := g.reports.note(q.Region, q.report(time.Now()))
 	if mine.before(theirs) {
-		c.ahead = theirs
+		g.ahead = theirs
 	}
-	c.mu.Unlock()
+	g.mu.Unlock()
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
-	poke(c.wake)
+	poke(g.wake)
 	if theirs.World == mine.World && !theirs.before(mine) {
 		return []byte{byte(followNothing)}, nil
 	}

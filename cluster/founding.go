@@ -49,7 +49,7 @@ func (c *core) empty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
-		return false, fmt.Errorf("look whether Raft's store is empty: %w", err)
+		return false, fmt.Errorf("check whether Raft's store is empty: %w", err)
 	}
 	return !has, nil
 }
@@ -57,15 +57,15 @@ func (c *core) empty() (bool, error) {
 // clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft would
 // refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that is a cluster
 // by itself, can have left that. A node that was added to another's cluster also has a term, but has not decided anything.
-func (c *founder) clearHalfFounded() error {
-	s := c.cfg.Store
+func (f *founder) clearHalfFounded() error {
+	s := f.cfg.Store
 	last, err := s.Logs().LastIndex()
 	if err != nil {
 		return fmt.Errorf("read Raft's log: %w", err)
 	}
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := c.cfg.foundsAlone() && c.identity.Load().Cluster == [16]byte{}
-	if err != nil || term != 1 || last != 0 || !c.promise.Decided && !alone {
+	alone := f.cfg.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
+	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
 		return nil // an error also means that there is no term; Raft reports any other
 	}
 	snapshots, err := s.Snapshots().List()
@@ -73,19 +73,19 @@ func (c *founder) clearHalfFounded() error {
 		return err
 	}
 	if err := s.Stable().SetUint64([]byte(raftTerm), 0); err != nil {
-		return fmt.Errorf("take back a half founding: %w", err)
+		return fmt.Errorf("undo an unfinished founding: %w", err)
 	}
 	return nil
 }
 
 // bootstrap writes the first entry of Raft's log: these nodes form the cluster.
-func (c *founder) bootstrap(set []ring.NodeID) error {
+func (f *founder) bootstrap(set []ring.NodeID) error {
 	var conf raft.Configuration
-	known := *c.known.Load()
+	known := *f.known.Load()
 	for i, id := range set {
 		address := known[id]
-		if id == c.cfg.Self.ID {
-			address = c.cfg.Self.PeerAddress()
+		if id == f.cfg.Self.ID {
+			address = f.cfg.Self.PeerAddress()
 		}
 		if address == "" {
 			return fmt.Errorf("found a cluster: the address of node %s is not known: %w", id, ErrNotFound)
@@ -96,82 +96,82 @@ func (c *founder) bootstrap(set []ring.NodeID) error {
 		}
 		conf.Servers = append(conf.Servers, s)
 	}
-	if err := c.raft.Load().BootstrapCluster(conf).Error(); err != nil {
-		return errors.Join(fmt.Errorf("found a cluster: %w", err), c.clearHalfFounded())
+	if err := f.raft.Load().BootstrapCluster(conf).Error(); err != nil {
+		return errors.Join(fmt.Errorf("found a cluster: %w", err), f.clearHalfFounded())
 	}
-	c.cfg.Logger.Info("a cluster is founded here", "nodes", len(set))
+	f.cfg.Logger.Info("this node has founded a cluster", "nodes", len(set))
 	return nil
 }
 
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft no longer is.
-func (c *founder) foundCluster() {
+func (f *founder) foundCluster() {
 	var deferred time.Time
 	reminded, said := time.Now(), "" // what is over within a second is not worth a line
-	c.loop(c.cfg.Timings.Founding, c.founding, func() (last bool) {
-		empty, err := c.empty()
+	f.loop(f.cfg.Timings.Founding, f.founding, func() (last bool) {
+		empty, err := f.empty()
 		switch {
 		case err != nil:
-			c.cfg.Logger.Warn("the founding of a cluster can't go on", "error", err)
+			f.cfg.Logger.Warn("founding a cluster failed, retrying", "error", err)
 			return false
 		case !empty:
-			c.tellGossip()
+			f.tellGossip()
 			return true
-		case time.Since(deferred) < deferBound || c.cfg.Expect == 1 && time.Since(c.opened) < alonePatience:
+		case time.Since(deferred) < deferBound || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
 			return false
 		}
-		lower, err := c.foundOnce()
+		lower, err := f.foundOnce()
 		if lower {
 			deferred = time.Now()
 		}
 		if err == nil {
 			return false
 		}
-		c.lacks.Store(&err)
+		f.lacks.Store(&err)
 		if since := time.Since(reminded); since > remindEvery || since > time.Second && err.Error() != said {
 			reminded, said = time.Now(), err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			c.cfg.Logger.Log(c.ctx, level, "no cluster yet: "+said)
+			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+said)
 		}
 		return false
 	})
 }
 
 // foundOnce takes one step. lower means that a node with a lower ID is already at it. The error says what is missing.
-func (c *founder) foundOnce() (lower bool, err error) {
-	self := c.cfg.Self.ID
-	out := lookOut(self, c.cfg.Expect, c.gossip.Load().Members())
-	tooMany := c.tooMany()
+func (f *founder) foundOnce() (lower bool, err error) {
+	self := f.cfg.Self.ID
+	out := lookOut(self, f.cfg.Expect, f.gossip.Load().Members())
+	tooMany := f.tooMany()
 	if tooMany != nil {
 		out.set = nil
 	}
-	c.mu.Lock()
-	next, step := c.promise.next(self, out)
+	f.mu.Lock()
+	next, step := f.promise.next(self, out)
 	if tooMany != nil && step == stepWait && next.own(self) {
 		next, step = next.none(), stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
-		err = c.promiseLocked(next)
+		err = f.promiseLocked(next)
 	}
-	c.mu.Unlock()
+	f.mu.Unlock()
 	if err != nil {
 		return false, err
 	}
 	switch step {
 	case stepCheck:
-		return false, c.checkPromise(next)
+		return false, f.checkPromise(next)
 	case stepAsk:
-		return c.askPromises(next)
+		return f.askPromises(next)
 	}
 	if out.cluster {
-		return false, errors.New("there is one: its leader will add this node")
+		return false, errors.New("there is a cluster already: its leader will add this node")
 	}
 	if tooMany != nil {
 		return false, tooMany
 	}
-	return false, waiting(c.cfg.Expect, c.gossip.Load().Missing(), c.gossip.Load().Members())
+	return false, waiting(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
 }
 
 // waiting says which nodes this one waits for. It expects that many, missing are those of --join that are not there, and
@@ -192,17 +192,17 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 	case expect == 0 && who != "":
 		return fmt.Errorf("waiting for %s, to join its cluster", who)
 	case expect == 0:
-		return errors.New("waiting for the nodes of --join to found one; if this is one of its first nodes, start it with --bootstrap-expect")
+		return errors.New("waiting for the nodes of --join to found a cluster; if this is one of its first nodes, start it with --bootstrap-expect")
 	case found >= expect:
-		return fmt.Errorf("waiting for another node to found it (%d of %d found)", found, expect)
+		return fmt.Errorf("waiting for another node to found the cluster (%d of %d found)", found, expect)
 	}
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
 // tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
 // start, a network that splits at that moment would make two clusters of them.
-func (c *founder) tooMany() error {
-	return tooMany(c.cfg.Expect, c.gossip.Load().Named(), c.gossip.Load().Members())
+func (f *founder) tooMany() error {
+	return tooMany(f.cfg.Expect, f.gossip.Load().Named(), f.gossip.Load().Members())
 }
 
 // tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
@@ -232,41 +232,41 @@ func tooMany(expect, named int, members []gossip.Member) error {
 }
 
 // promiseLocked stores p on disk, then puts it in force. The caller holds founder.mu.
-func (c *founder) promiseLocked(p promise) error {
-	if p.same(c.promise) {
+func (f *founder) promiseLocked(p promise) error {
+	if p.same(f.promise) {
 		return nil
 	}
-	if err := storePromise(c.cfg.Store.Stable(), p); err != nil {
+	if err := storePromise(f.cfg.Store.Stable(), p); err != nil {
 		return err
 	}
-	c.promise = p
+	f.promise = p
 	return nil
 }
 
 // checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise back if
 // not. A proposer says no only once its disk does, and never reuses the attempt.
-func (c *founder) checkPromise(p promise) error {
-	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
+func (f *founder) checkPromise(p promise) error {
+	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
 	defer cancel()
 	var stands bool
-	if err := c.callJSON(ctx, p.Proposer, MethodStands, p.Attempt, &stands); err != nil {
+	if err := f.callJSON(ctx, p.Proposer, MethodStands, p.Attempt, &stands); err != nil {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
 	if stands {
-		return fmt.Errorf("node %s founds it, with this node's promise", p.Proposer)
+		return fmt.Errorf("node %s is founding a cluster, with this node's promise", p.Proposer)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
 		return nil // replaced meanwhile
 	}
-	return c.promiseLocked(c.promise.none())
+	return f.promiseLocked(f.promise.none())
 }
 
 // askPromises asks the other nodes of the set, and founds the cluster once all have promised.
-func (c *founder) askPromises(p promise) (lower bool, err error) {
-	self := c.cfg.Self.ID
-	ctx, cancel := context.WithTimeout(c.ctx, promiseBound)
+func (f *founder) askPromises(p promise) (lower bool, err error) {
+	self := f.cfg.Self.ID
+	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
 	defer cancel()
 	request := promiseRequest{Proposer: self, Attempt: p.Attempt, Set: p.Set}
 	for _, id := range p.Set {
@@ -274,7 +274,7 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 			continue
 		}
 		var r promiseReply
-		if err := c.callJSON(ctx, id, MethodPromise, request, &r); errors.Is(err, ErrRefused) {
+		if err := f.callJSON(ctx, id, MethodPromise, request, &r); errors.Is(err, ErrRefused) {
 			return false, fmt.Errorf("node %s: %w", id, err)
 		} else if err != nil {
 			return false, fmt.Errorf("node %s does not answer: %w", id, err)
@@ -283,72 +283,72 @@ func (c *founder) askPromises(p promise) (lower bool, err error) {
 		case r.Given:
 			continue
 		case r.Cluster:
-			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), c.giveUp(p))
+			return false, errors.Join(fmt.Errorf("node %s knows of a cluster", id), f.giveUp(p))
 		case !r.To.IsZero() && r.To.Compare(self) < 0:
-			return true, errors.Join(fmt.Errorf("node %s has promised node %s, which goes first", id, r.To), c.giveUp(p))
+			return true, errors.Join(fmt.Errorf("node %s has promised node %s, which goes first", id, r.To), f.giveUp(p))
 		}
 		return false, fmt.Errorf("node %s has promised node %s", id, r.To)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.promise; !now.stands(self, p.Attempt) {
-		return true, errors.New("this node has given its attempt up meanwhile")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := f.promise; !now.stands(self, p.Attempt) {
+		return true, errors.New("this node has given up its attempt meanwhile")
 	}
-	if lookOut(self, c.cfg.Expect, c.gossip.Load().Members()).cluster {
-		return false, errors.New("there is one by now")
+	if lookOut(self, f.cfg.Expect, f.gossip.Load().Members()).cluster {
+		return false, errors.New("there is a cluster by now")
 	}
-	if err := c.tooMany(); err != nil {
+	if err := f.tooMany(); err != nil {
 		return false, err
 	}
 	p.Decided = true
-	if err := c.promiseLocked(p); err != nil {
+	if err := f.promiseLocked(p); err != nil {
 		return false, err
 	}
-	if err := c.bootstrap(p.Set); err != nil {
+	if err := f.bootstrap(p.Set); err != nil {
 		return false, err
 	}
-	c.tellGossip()
+	f.tellGossip()
 	return false, nil
 }
 
 // giveUp takes back an attempt of this node's own.
-func (c *founder) giveUp(p promise) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.promise.stands(c.cfg.Self.ID, p.Attempt) {
+func (f *founder) giveUp(p promise) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.promise.stands(f.cfg.Self.ID, p.Attempt) {
 		return nil
 	}
-	return c.promiseLocked(c.promise.none())
+	return f.promiseLocked(f.promise.none())
 }
 
 // servePromise answers another node's request for a promise.
-func (c *founder) servePromise(_ context.Context, r request) ([]byte, error) {
+func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	var ask promiseRequest
 	if err := json.Unmarshal(r.body, &ask); err != nil || ask.Proposer != r.from.Node || len(ask.Set) > maxExpect {
 		return nil, errBadCall
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	empty, err := c.empty()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	empty, err := f.empty()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.tooMany(); err != nil && empty {
+	if err := f.tooMany(); err != nil && empty {
 		return nil, err
 	}
-	taken := !empty || c.Identity().Cluster != [16]byte{} || lookOut(c.cfg.Self.ID, c.cfg.Expect, c.gossip.Load().Members()).cluster
-	next, reply := c.promise.answer(c.cfg.Self.ID, ask, taken)
-	if err := c.promiseLocked(next); err != nil {
+	taken := !empty || f.Identity().Cluster != [16]byte{} || lookOut(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).cluster
+	next, reply := f.promise.answer(f.cfg.Self.ID, ask, taken)
+	if err := f.promiseLocked(next); err != nil {
 		return nil, err
 	}
 	return json.Marshal(reply)
 }
 
 // serveStands reports whether an attempt of this node's own stands.
-func (c *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.promise.stands(c.cfg.Self.ID, attempt), nil
+func (f *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.promise.stands(f.cfg.Self.ID, attempt), nil
 }
 
 // invitation is what the leader sends before it adds a node, to learn whether the node is there and willing.
@@ -363,37 +363,37 @@ type invitation struct {
 }
 
 // serveInvitation accepts, or returns why not. By accepting, the node belongs to that cluster from then on.
-func (c *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	own, p := c.Identity().Cluster, c.promise
-	empty, err := c.empty()
+func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	own, p := f.Identity().Cluster, f.promise
+	empty, err := f.empty()
 	switch {
 	case in.Cluster == [16]byte{}:
 		return done{}, errBadCall
 	case err != nil:
 		return done{}, err
-	case c.departing.Load():
-		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, c.cfg.Self.ID)
-	case in.Level > c.cfg.Build.Level:
+	case f.departing.Load():
+		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
+	case in.Level > f.cfg.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
-			ErrRefused, in.Level, c.cfg.Self.Name, c.cfg.Build.Level, c.cfg.Build.Release, in.Release)
-		if before := c.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
-			c.cfg.Logger.Error("this node can't join the cluster", "error", err)
+			ErrRefused, in.Level, f.cfg.Self.Name, f.cfg.Build.Level, f.cfg.Build.Release, in.Release)
+		if before := f.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+			f.cfg.Logger.Error("this node can't join the cluster", "error", err)
 		}
 		return done{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, c.cfg.Self.ID)
-	case own == [16]byte{} && empty && p.own(c.cfg.Self.ID):
-		if err := c.promiseLocked(p.none()); err != nil { // there is a cluster, so don't found one
+		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
+	case own == [16]byte{} && empty && p.own(f.cfg.Self.ID):
+		if err := f.promiseLocked(p.none()); err != nil { // there is a cluster, so don't found one
 			return done{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, c.cfg.Self.ID, p.Proposer)
+		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
 	}
-	if err := c.belongLocked(in.Cluster); err != nil {
+	if err := f.belongLocked(in.Cluster); err != nil {
 		return done{}, err
 	}
-	c.votersBefore(in.Voters)
+	f.votersBefore(in.Voters)
 	return done{}, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the follower tells
+// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the state feed tells
 // others and compiles rules.
 //
 // A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more and
@@ -34,7 +34,7 @@ type machine struct {
 }
 
 // ErrStuck means that this node applies nothing more. An error that wraps it is a [*Stuck].
-var ErrStuck = errors.New("this node applies nothing more that the cluster agrees on")
+var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
 
 // Stuck says why a node applies nothing more.
 type Stuck struct {

@@ -47,9 +47,9 @@ const (
 // the primary, makes sure that all regions use them.
 type governor struct {
 	*core
-	wake    chan struct{} // capacity 1: the regions may need attention
-	writing chan struct{} // holds a token while a write of rules is being proposed
-	honours honours       // how far this region is; only the loop uses it
+	wake     chan struct{}  // capacity 1: the regions may need attention
+	writing  chan struct{}  // holds a token while a write of rules is being proposed
+	progress honourProgress // how far this region is; only the loop uses it
 
 	// mu guards the fields below.
 	mu       sync.Mutex
@@ -66,33 +66,33 @@ type governor struct {
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
 // governs returns nil if this node leads the primary region, and the region's role is agreed on.
-func (c *governor) governs() error {
+func (g *governor) governs() error {
 	switch {
-	case !c.leads():
+	case !g.leads():
 		return fmt.Errorf("%w here", ErrNoLeader)
-	case c.secondary():
-		return fmt.Errorf("%w: region %q takes %q for it", ErrNoPrimary, c.cfg.Self.Region, c.cfg.Primary)
-	case c.State().Regions.Primary != c.cfg.Self.Region:
-		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, c.cfg.Self.Region)
+	case g.secondary():
+		return fmt.Errorf("%w: region %q takes %q for the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
+	case g.State().Regions.Primary != g.cfg.Self.Region:
+		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, g.cfg.Self.Region)
 	}
 	return nil
 }
 
 // claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after an entry of its
 // own.
-func (c *governor) claim(ctx context.Context) error {
-	if c.secondary() || c.State().Regions.Primary == c.cfg.Self.Region {
+func (g *governor) claim(ctx context.Context) error {
+	if g.secondary() || g.State().Regions.Primary == g.cfg.Self.Region {
 		return nil
 	}
-	return c.become(ctx, 0)
+	return g.become(ctx, 0)
 }
 
 // become makes this region the primary, with at least the given term.
-func (c *governor) become(ctx context.Context, term int64) error {
-	e := agreement.Primary{Region: c.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
+func (g *governor) become(ctx context.Context, term int64) error {
+	e := agreement.Primary{Region: g.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
-	before := c.State().Regions.Primary
-	r, err := c.propose(ctx, e)
+	before := g.State().Regions.Primary
+	r, err := g.propose(ctx, e)
 	if err = errors.Join(err, r.Err); err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
@@ -100,29 +100,29 @@ func (c *governor) become(ctx context.Context, term int64) error {
 	if before == "" { // always so in a new cluster
 		level = slog.LevelDebug
 	}
-	c.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", c.State().Regions.Term)
+	g.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", g.State().Regions.Term)
 	return nil
 }
 
 // attendRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
-func (c *governor) attendRegions() {
-	if c.cfg.Far == nil {
+func (g *governor) attendRegions() {
+	if g.cfg.Far == nil {
 		return
 	}
 	t := time.NewTicker(attendEvery)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		c.cfg.Far.SetEntry(c.votes())
-		c.cfg.Far.SetMembers(len(c.alive()))
-		if time.Since(warned) >= warnEvery && c.warnOfPrimaries() {
+		g.cfg.Far.SetEntry(g.votes())
+		g.cfg.Far.SetMembers(len(g.alive()))
+		if time.Since(warned) >= warnEvery && g.warnOfPrimaries() {
 			warned = time.Now()
 		}
 		select {
 		case <-t.C:
-		case <-c.cfg.Far.Changed():
-			poke(c.wake)
-		case <-c.ctx.Done():
+		case <-g.cfg.Far.Changed():
+			poke(g.wake)
+		case <-g.ctx.Done():
 			return
 		}
 	}
@@ -130,19 +130,19 @@ func (c *governor) attendRegions() {
 
 // warnOfPrimaries warns if a region believes itself to be the primary and this one follows another, or if the region that
 // this one follows does not believe itself to be. It reports whether it warned.
-func (c *governor) warnOfPrimaries() (warned bool) {
-	if !c.leads() {
+func (g *governor) warnOfPrimaries() (warned bool) {
+	if !g.leads() {
 		return false
 	}
-	for _, r := range c.cfg.Far.Regions() {
-		switch own := c.cfg.Primary; {
+	for _, r := range g.cfg.Far.Regions() {
+		switch own := g.cfg.Primary; {
 		case r.Primary && r.Name != own:
-			c.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong one: "+
+			g.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong one: "+
 				"their rules are not the same; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			c.cfg.Logger.Warn("the primary region believes that another region is the primary: no rules can be written; "+
+			g.cfg.Logger.Warn("the primary region believes that another region is the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -152,60 +152,60 @@ func (c *governor) warnOfPrimaries() (warned bool) {
 
 // governRegions is the leader's loop. In the primary it adds regions and records which rules all of them use; in another
 // region it follows the primary's rules.
-func (c *governor) governRegions() {
-	if c.cfg.Far == nil && c.secondary() {
+func (g *governor) governRegions() {
+	if g.cfg.Far == nil && g.secondary() {
 		return // there is no way to reach the primary
 	}
-	c.loop(c.cfg.Timings.Follow, c.wake, func() (last bool) {
-		if !c.noteLead() || c.State().Cluster.IsZero() {
+	g.loop(g.cfg.Timings.Follow, g.wake, func() (last bool) {
+		if !g.noteLead() || g.State().Cluster.IsZero() {
 			return false
 		}
-		ctx, cancel := context.WithTimeout(c.ctx, governBound)
+		ctx, cancel := context.WithTimeout(g.ctx, governBound)
 		defer cancel()
-		govern := c.oversee
-		if c.secondary() {
-			govern = c.followPrimary
+		govern := g.oversee
+		if g.secondary() {
+			govern = g.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			c.cfg.Logger.Debug("work for the other regions failed", "error", err)
+			g.cfg.Logger.Debug("work for the other regions failed", "error", err)
 		}
 		return false
 	})
 }
 
 // noteLead reports whether this node leads. It drops what an earlier leadership knew.
-func (c *governor) noteLead() bool {
-	leads := c.leads()
-	changes := c.leaderChanges.Load()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if leads && !c.since.IsZero() && c.changes == changes {
+func (g *governor) noteLead() bool {
+	leads := g.leads()
+	changes := g.leaderChanges.Load()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if leads && !g.since.IsZero() && g.changes == changes {
 		return true
 	}
-	c.since, c.followed, c.failing, c.warned = time.Time{}, time.Time{}, time.Time{}, false
-	c.reports, c.honours = reports{}, honours{}
+	g.since, g.followed, g.failing, g.warned = time.Time{}, time.Time{}, time.Time{}, false
+	g.reports, g.progress = reports{}, honourProgress{}
 	if leads {
-		c.since, c.changes = time.Now(), changes
+		g.since, g.changes = time.Now(), changes
 	}
 	return leads
 }
 
 // report returns a region's recent report, on the leader of the primary.
-func (c *governor) report(region string) (r report, there bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r, there = c.reports[region]
+func (g *governor) report(region string) (r report, there bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r, there = g.reports[region]
 	return r, there && r.fresh(time.Now())
 }
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
-func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if c.cfg.Far == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, c.cfg.Primary)
+func (g *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if g.cfg.Far == nil {
+		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions", ErrNoPrimary, g.cfg.Primary)
 	}
-	b, err := c.cfg.Far.Call(ctx, c.cfg.Primary, m, body)
+	b, err := g.cfg.Far.Call(ctx, g.cfg.Primary, m, body)
 	if errors.Is(err, regions.ErrAway) {
-		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, c.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, g.cfg.Primary)
 	}
 	return b, callError(err)
 }
@@ -215,24 +215,24 @@ func (c *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]b
 //
 // From another region, the call is sent only after the primary has just answered a probe. So a call that would meet a cut
 // link that nothing has noticed yet is known to have changed nothing.
-func (c *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if !c.secondary() {
-		return c.callLeader(ctx, m, body)
+func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
+	if !g.secondary() {
+		return g.callLeader(ctx, m, body)
 	}
 	probe, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
-	if _, err := c.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrUnknown) {
+	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrUnknown) {
 		// A probe changes nothing, whatever its outcome.
-		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, c.cfg.Primary)
+		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, g.cfg.Primary)
 	} else if err != nil {
 		return nil, err
 	}
-	return c.callFar(ctx, m, body)
+	return g.callFar(ctx, m, body)
 }
 
 // serveGoverns answers a probe, as the leader.
-func (c *governor) serveGoverns(context.Context, request) ([]byte, error) {
-	return nil, c.governs()
+func (g *governor) serveGoverns(context.Context, request) ([]byte, error) {
+	return nil, g.governs()
 }
 
 // RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits among
@@ -262,38 +262,38 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 }
 
 // serveRemoveRegion removes a region, as the leader of the primary.
-func (c *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
+func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
 	name := string(r.body)
-	if err := c.governs(); err != nil {
+	if err := g.governs(); err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	since := c.since
-	c.mu.Unlock()
-	_, there := c.report(name)
+	g.mu.Lock()
+	since := g.since
+	g.mu.Unlock()
+	_, there := g.report(name)
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
 		return nil, errBadCall
-	case name == c.cfg.Self.Region:
+	case name == g.cfg.Self.Region:
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
-	case !slices.Contains(c.State().Regions.Names, name):
+	case !slices.Contains(g.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < removalLead:
 		return nil, fmt.Errorf("%w that knows who is there: it has just been elected", ErrNoLeader)
 	case there:
 		return nil, fmt.Errorf("%w: region %q is there and follows; stop its nodes first", ErrRefused, name)
 	}
-	result, err := c.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
+	result, err := g.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
 		return nil, err
 	}
 	if result.Err == nil {
-		c.mu.Lock()
-		delete(c.reports, name)
-		c.mu.Unlock()
-		result.Version = rulesVersion(c.State())
-		c.cfg.Logger.Info("a region is removed", "region", name, "rules_version", result.Version)
-		poke(c.wake)
+		g.mu.Lock()
+		delete(g.reports, name)
+		g.mu.Unlock()
+		result.Version = rulesVersion(g.State())
+		g.cfg.Logger.Info("a region is removed", "region", name, "rules_version", result.Version)
+		poke(g.wake)
 	}
 	return result.MarshalJSON()
 }

@@ -60,21 +60,21 @@ func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Leve
 }
 
 // raise is Raise on the leader.
-func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
-	if !c.leads() {
+func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
+	if !rc.leads() {
 		return 0, fmt.Errorf("%w here", ErrNoLeader)
 	}
 	select {
-	case c.changing <- struct{}{}:
-		defer func() { <-c.changing }()
+	case rc.changing <- struct{}{}:
+		defer func() { <-rc.changing }()
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
 	// A leader knows the current state only after applying an entry of its own.
-	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
+	if _, err := rc.propose(ctx, agreement.Empty{}); err != nil {
 		return 0, err
 	}
-	l := c.crew.levels(c.State())
+	l := rc.crew.levels(rc.State())
 	switch {
 	case to == 0:
 		to = l.Highest
@@ -84,34 +84,34 @@ func (c *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.L
 	if to == l.Agreed {
 		return to, nil
 	}
-	if err := c.mayRise(l, to); err != nil {
+	if err := rc.mayRise(l, to); err != nil {
 		return 0, err
 	}
-	r, err := c.propose(ctx, agreement.Raise{Level: to})
+	r, err := rc.propose(ctx, agreement.Raise{Level: to})
 	if err != nil {
 		return 0, err
 	}
 	if r.Err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
 	}
-	c.cfg.Logger.Info("the feature level is raised: older releases can't join any more", "level", to)
+	rc.cfg.Logger.Info("the feature level is raised: older releases can't join any more", "level", to)
 	return to, nil
 }
 
 // mayRise returns an error that names a node or region that does not know a level. A region that follows this one's rules
 // must reach the level first, because its nodes read what is written here.
-func (c *reconciler) mayRise(l Levels, to agreement.Level) error {
+func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
 			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
 				ErrRefused, m.Name, m.Knows, to, m.Release)
 		}
 	}
-	if c.secondary() {
+	if rc.secondary() {
 		return nil
 	}
-	for _, name := range c.State().Regions.Names {
-		if r, there := c.governor.report(name); name != c.cfg.Self.Region && (!there || r.level < to) {
+	for _, name := range rc.State().Regions.Names {
+		if r, there := rc.governor.report(name); name != rc.cfg.Self.Region && (!there || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
@@ -126,21 +126,21 @@ type rise struct {
 }
 
 // riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back works.
-func (c *reconciler) riseByItself(r *rise) {
-	l := c.crew.levels(c.State())
-	if l.Highest <= l.Agreed || c.mayRise(l, l.Highest) != nil {
+func (rc *reconciler) riseByItself(r *rise) {
+	l := rc.crew.levels(rc.State())
+	if l.Highest <= l.Agreed || rc.mayRise(l, l.Highest) != nil {
 		*r = rise{}
 		return
 	}
 	if r.to != l.Highest {
 		*r = rise{l.Highest, time.Now()}
 	}
-	if time.Since(r.since) < c.cfg.Timings.Rise {
+	if time.Since(r.since) < rc.cfg.Timings.Rise {
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
+	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
-	if _, err := c.raise(ctx, r.to); err != nil {
-		c.cfg.Logger.Info("the feature level did not rise", "level", r.to, "error", err)
+	if _, err := rc.raise(ctx, r.to); err != nil {
+		rc.cfg.Logger.Info("the feature level did not rise", "level", r.to, "error", err)
 	}
 }

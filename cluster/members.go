@@ -34,29 +34,29 @@ type reconciler struct {
 }
 
 // reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
-func (c *reconciler) reconcileMembers() {
+func (rc *reconciler) reconcileMembers() {
 	var records map[ring.NodeID]record
 	outsiders := map[ring.NodeID]time.Time{}
 	var rising rise
-	c.loop(c.cfg.Timings.Reconcile, c.reconcile, func() (last bool) {
-		c.dropOutsiders(outsiders)
-		c.votersBefore(0)
-		if !c.leads() || c.State().Cluster.IsZero() {
+	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcile, func() (last bool) {
+		rc.dropOutsiders(outsiders)
+		rc.votersBefore(0)
+		if !rc.leads() || rc.State().Cluster.IsZero() {
 			records, rising = nil, rise{}
 			return false
 		}
-		c.riseByItself(&rising)
+		rc.riseByItself(&rising)
 		if records == nil {
 			records = map[ring.NodeID]record{}
 		}
-		for c.leads() && c.ctx.Err() == nil {
-			p, index := c.plan(records)
+		for rc.leads() && rc.ctx.Err() == nil {
+			p, index := rc.plan(records)
 			next := p.next()
 			if next.kind == noChange {
 				break
 			}
-			if err := c.carryOut(next, index); err != nil {
-				c.cfg.Logger.Info("a change of the members did not succeed", "node", next.node.ID, "error", err)
+			if err := rc.carryOut(next, index); err != nil {
+				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
 				r := records[next.node.ID]
 				r.refused = time.Now()
 				records[next.node.ID] = r
@@ -68,16 +68,16 @@ func (c *reconciler) reconcileMembers() {
 }
 
 // plan updates the nodes' records and makes a plan; index is that of the configuration it is based on.
-func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
-	_, index := c.configuration()
-	state := c.State()
-	p := &plan{now: time.Now(), self: c.cfg.Self.ID, timings: c.cfg.Timings, members: c.crew.census(state)}
+func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
+	_, index := rc.configuration()
+	state := rc.State()
+	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.crew.census(state)}
 	there := map[ring.NodeID]bool{}
-	c.crew.mu.Lock()
-	defer c.crew.mu.Unlock()
+	rc.crew.mu.Lock()
+	defer rc.crew.mu.Unlock()
 	for i := range p.members {
 		m := &p.members[i]
-		h, asked := c.crew.heard[m.ID]
+		h, asked := rc.crew.heard[m.ID]
 		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
 		m.removing = m.removing || state.WasRemoved(m.boot)
 		m.record = records[m.ID].note(p.now, m, caughtUp)
@@ -86,8 +86,8 @@ func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	for id := range records {
 		if !there[id] {
 			delete(records, id)
-			delete(c.crew.heard, id)
-			delete(c.crew.removing, id)
+			delete(rc.crew.heard, id)
+			delete(rc.crew.removing, id)
 		}
 	}
 	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
@@ -95,47 +95,47 @@ func (c *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 }
 
 // carryOut makes a change. Raft refuses it if the configuration has changed since it was planned.
-func (c *reconciler) carryOut(ch change, index uint64) error {
-	ctx, cancel := context.WithTimeout(c.ctx, changeBound)
+func (rc *reconciler) carryOut(ch change, index uint64) error {
+	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
 	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peer)
-	r := c.raft.Load()
-	log := c.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peer)
+	r := rc.raft.Load()
+	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peer)
 	select {
-	case c.changing <- struct{}{}:
-		defer func() { <-c.changing }()
+	case rc.changing <- struct{}{}:
+		defer func() { <-rc.changing }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	switch ch.kind {
 	case addNode:
-		if err := c.invite(ctx, ch.node); err != nil {
+		if err := rc.invite(ctx, ch.node); err != nil {
 			return err
 		}
 		log.Info("a node is added")
-		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
-		if ch.node.ID != c.cfg.Self.ID {
-			if err := c.invite(ctx, ch.node); err != nil {
+		if ch.node.ID != rc.cfg.Self.ID {
+			if err := rc.invite(ctx, ch.node); err != nil {
 				return err
 			}
 		}
-		log.Info("a node has another address", "before", ch.node.at)
+		log.Info("a node has a new address", "before", ch.node.at)
 		if ch.node.Voter {
-			return c.await(ctx, r.AddVoter(id, address, index, changeBound))
+			return rc.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
-		return c.await(ctx, r.AddNonvoter(id, address, index, changeBound))
+		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case promoteNode:
 		log.Info("a node becomes a voter")
-		return c.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
+		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
 	case demoteNode:
-		log.Info("a node is no voter any more")
-		return c.await(ctx, r.DemoteVoter(id, index, changeBound))
+		log.Info("a node is no longer a voter")
+		return rc.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
 		log.Info("a node is removed")
-		return c.await(ctx, r.RemoveServer(id, index, changeBound))
+		return rc.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
-		r, err := c.propose(ctx, agreement.Forget{Node: ch.node.ID})
+		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
 		return cmp.Or(err, r.Err)
 	}
 	return nil
@@ -143,10 +143,10 @@ func (c *reconciler) carryOut(ch change, index uint64) error {
 
 // invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to another
 // cluster says so.
-func (c *reconciler) invite(ctx context.Context, m member) error {
-	s := c.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: c.cfg.Build.Release, Voters: c.votersBefore(0)}
-	conf, _ := c.configuration()
+func (rc *reconciler) invite(ctx context.Context, m member) error {
+	s := rc.State()
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.votersBefore(0)}
+	conf, _ := rc.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))
 	}
@@ -154,7 +154,7 @@ func (c *reconciler) invite(ctx context.Context, m member) error {
 	if err != nil {
 		return err
 	}
-	_, remote, err := c.cfg.Peers.CallAt(ctx, m.peer, MethodInvite, b)
+	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peer, MethodInvite, b)
 	if err != nil {
 		return fmt.Errorf("invite node %s: %w", m.ID, err)
 	}

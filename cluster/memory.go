@@ -176,7 +176,7 @@ func (c *Cluster) reachesMajority() bool {
 	return 2*seen > len(voters)
 }
 
-// relyOnMemory puts the remembered rules in force. It runs in the follower's loop.
+// relyOnMemory puts the remembered rules in force. It runs in the state feed's loop.
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {

@@ -17,50 +17,50 @@ const (
 	recordMargin = time.Second
 	// maxMarks bounds the marks of one round: the next round follows within a second.
 	maxMarks = 8
-	// fresh bounds the age of the last report of a region that counts as present.
-	fresh = 5 * time.Second
+	// freshFor bounds the age of the last report of a region that counts as present.
+	freshFor = 5 * time.Second
 	// maxReports bounds the regions whose reports are kept: the committed ones, and as many others.
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honours is how far this whole region is, as its leader knows: the rules version that every node that may have authority
-// has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
-type honours struct {
-	reached standing // zero: none in this leadership
-	next    standing // being waited for; zero: none
-	index   uint64   // an index as of which next is in force
+// honourProgress is how far this whole region is, as its leader knows: the rules version that every node that may have
+// authority has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
+type honourProgress struct {
+	honoured standing // zero: none in this leadership
+	next     standing // being waited for; zero: none
+	index    uint64   // an index as of which next is in force
 }
 
-// want sets the version to wait for, given what is in force now. Before there are rules, there is none.
-func (h *honours) want(now standing, index uint64) {
-	if !h.reached.sameLine(now) {
-		h.reached = standing{}
+// await sets the version to wait for, given what is in force now. Before there are rules, there is none.
+func (h *honourProgress) await(now standing, index uint64) {
+	if !h.honoured.sameLine(now) {
+		h.honoured = standing{}
 	}
 	if h.next.Version > 0 && h.next.sameLine(now) {
 		return
 	}
 	h.next, h.index = standing{}, 0
-	if now.Version > h.reached.Version {
+	if now.Version > h.honoured.Version {
 		h.next, h.index = now, index
 	}
 }
 
-// got records that next is reached.
-func (h *honours) got() { h.reached, h.next, h.index = h.next, standing{}, 0 }
+// reached records that next is reached.
+func (h *honourProgress) reached() { h.honoured, h.next, h.index = h.next, standing{}, 0 }
 
 // honoured returns the state s and the newest version in its line that every node of this region that may have authority
 // has applied, 0 if there is none. Only the governing loop calls it.
 //
 // It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
 // finds stays true under the next one: see [authority.Giver.AppliedByAll].
-func (c *governor) honoured(ctx context.Context) (*agreement.State, int64) {
-	h := &c.honours
-	s := c.State()
-	h.want(standingOf(s), c.machine.ruled.Load())
-	if h.next.Version > 0 && c.giver.AppliedByAll(ctx, h.index) {
-		h.got()
+func (g *governor) honoured(ctx context.Context) (*agreement.State, int64) {
+	h := &g.progress
+	s := g.State()
+	h.await(standingOf(s), g.machine.ruled.Load())
+	if h.next.Version > 0 && g.giver.AppliedByAll(ctx, h.index) {
+		h.reached()
 	}
-	return s, h.reached.Version
+	return s, h.honoured.Version
 }
 
 // report is what a region has reported.
@@ -71,13 +71,13 @@ type report struct {
 	at       time.Time
 }
 
-func (q *followRequest) report(now time.Time) report {
-	honoured := standing{World: q.World, Term: q.Term, Version: q.Honoured}
-	return report{standing: honoured, level: q.Level, clock: q.Clock, at: now}
+func (r *followRequest) report(now time.Time) report {
+	honoured := standing{World: r.World, Term: r.Term, Version: r.Honoured}
+	return report{standing: honoured, level: r.Level, clock: r.Clock, at: now}
 }
 
 // fresh reports whether the region counts as present.
-func (r report) fresh(now time.Time) bool { return now.Sub(r.at) < fresh }
+func (r report) fresh(now time.Time) bool { return now.Sub(r.at) < freshFor }
 
 // reports are the regions' last reports, by name. A new leader hears them all again within moments.
 type reports map[string]report
@@ -118,63 +118,63 @@ func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 
 // oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
 // version in force, and records that they do.
-func (c *governor) oversee(ctx context.Context) error {
-	if err := c.governs(); err != nil {
+func (g *governor) oversee(ctx context.Context) error {
+	if err := g.governs(); err != nil {
 		return err
 	}
-	if err := c.comeAbreast(ctx); err != nil {
+	if err := g.comeAbreast(ctx); err != nil {
 		return err
 	}
-	s, honoured := c.honoured(ctx)
+	s, honoured := g.honoured(ctx)
 	own := followRequest{standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
-	c.mu.Lock()
-	c.reports.note(c.cfg.Self.Region, own.report(time.Now()))
-	for name, one := range c.reports {
+	g.mu.Lock()
+	g.reports.note(g.cfg.Self.Region, own.report(time.Now()))
+	for name, one := range g.reports {
 		if one.fresh(time.Now()) {
 			list = append(list, name)
 		}
 	}
-	c.mu.Unlock()
-	if list = c.uncommitted(list); len(list) > 0 {
-		if err := c.addRegionsAlone(ctx, list); err != nil {
+	g.mu.Unlock()
+	if list = g.uncommitted(list); len(list) > 0 {
+		if err := g.addRegionsAlone(ctx, list); err != nil {
 			return err
 		}
 	}
-	return c.record(ctx)
+	return g.record(ctx)
 }
 
 // comeAbreast begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
 // has lost data. The regions then follow the new term, whatever they have.
-func (c *governor) comeAbreast(ctx context.Context) error {
-	c.mu.Lock()
-	theirs := c.ahead
-	c.ahead = standing{}
-	c.mu.Unlock()
+func (g *governor) comeAbreast(ctx context.Context) error {
+	g.mu.Lock()
+	theirs := g.ahead
+	g.ahead = standing{}
+	g.mu.Unlock()
 	if theirs == (standing{}) {
 		return nil
 	}
 	// A deposed leader, or one that has not applied everything yet, is behind as well.
-	if _, err := c.propose(ctx, agreement.Empty{}); err != nil {
+	if _, err := g.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
-	mine := standingOf(c.State())
+	mine := standingOf(g.State())
 	if !mine.before(theirs) {
 		return nil
 	}
-	c.cfg.Logger.Warn("another region has later rules of an earlier term, or of another primary: what this region has counts",
+	g.cfg.Logger.Warn("another region has later rules of an earlier term, or of another primary: what this region has counts",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
-	return c.become(ctx, theirs.Term+1)
+	return g.become(ctx, theirs.Term+1)
 }
 
 // newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with or
 // without a write.
-func (c *governor) newcomers() (list []string) {
-	if c.cfg.Far == nil {
+func (g *governor) newcomers() (list []string) {
+	if g.cfg.Far == nil {
 		return nil
 	}
-	for _, r := range c.cfg.Far.Regions() {
-		if r.Reachable && r.Follows == c.cfg.Self.Region {
+	for _, r := range g.cfg.Far.Regions() {
+		if r.Reachable && r.Follows == g.cfg.Self.Region {
 			list = append(list, r.Name)
 		}
 	}
@@ -182,17 +182,17 @@ func (c *governor) newcomers() (list []string) {
 }
 
 // uncommitted returns list without the committed regions.
-func (c *governor) uncommitted(list []string) []string {
-	names := c.State().Regions.Names
+func (g *governor) uncommitted(list []string) []string {
+	names := g.State().Regions.Names
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
 // addRegionsAlone takes the writing token and calls addRegions.
-func (c *governor) addRegionsAlone(ctx context.Context, list []string) error {
+func (g *governor) addRegionsAlone(ctx context.Context, list []string) error {
 	select {
-	case c.writing <- struct{}{}:
-		defer func() { <-c.writing }()
-		return c.addRegions(ctx, list)
+	case g.writing <- struct{}{}:
+		defer func() { <-g.writing }()
+		return g.addRegions(ctx, list)
 	case <-ctx.Done():
 		return fmt.Errorf("add regions: %w", ctx.Err())
 	}
@@ -200,16 +200,16 @@ func (c *governor) addRegionsAlone(ctx context.Context, list []string) error {
 
 // addRegions commits the uncommitted regions of list, each with a new version of the rules. It runs on the leader of the
 // primary, with the writing token held.
-func (c *governor) addRegions(ctx context.Context, list []string) error {
-	for _, name := range c.uncommitted(list) {
-		if len(c.State().Regions.Names) >= agreement.MaxRegions {
+func (g *governor) addRegions(ctx context.Context, list []string) error {
+	for _, name := range g.uncommitted(list) {
+		if len(g.State().Regions.Names) >= agreement.MaxRegions {
 			return fmt.Errorf("region %q is one more than the %d that there may be", name, agreement.MaxRegions)
 		}
-		r, err := c.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
+		r, err := g.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
-		c.cfg.Logger.Info("a region is added", "region", name, "rules_version", rulesVersion(c.State()))
+		g.cfg.Logger.Info("a region is added", "region", name, "rules_version", rulesVersion(g.State()))
 	}
 	return nil
 }
@@ -217,31 +217,31 @@ func (c *governor) addRegions(ctx context.Context, list []string) error {
 // record takes the next steps towards recording every version. The candidate is recorded once all regions have honoured it;
 // then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their
 // windows turn.
-func (c *governor) record(ctx context.Context) error {
+func (g *governor) record(ctx context.Context) error {
 	for range maxMarks {
-		r := c.State().Regions
-		m, ok := c.nextMark(r)
+		r := g.State().Regions
+		m, ok := g.nextMark(r)
 		if !ok || r.Refuses(m) != nil {
 			return nil // not yet
 		}
-		result, err := c.propose(ctx, m)
+		result, err := g.propose(ctx, m)
 		if err = errors.Join(err, result.Err); err != nil {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			c.cfg.Logger.Info("all regions use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			g.cfg.Logger.Info("all regions use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil
 }
 
 // nextMark returns the mark to propose now, if there is one.
-func (c *governor) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
+func (g *governor) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
 	for _, held := range r.Held {
 		if held.Candidate {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			clock, all := c.reports.all(r.Names, standing{World: r.World, Term: r.Term, Version: held.Version})
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			clock, all := g.reports.all(r.Names, standing{World: r.World, Term: r.Term, Version: held.Version})
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}

@@ -38,7 +38,7 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	id := serverID(self)
 	server, ok := findServer(conf, id)
 	if address == "" && !ok {
-		return fmt.Errorf("recover node %s: %w in the configuration: say its address", self, ErrNotFound)
+		return fmt.Errorf("recover node %s: %w in the configuration: give its address", self, ErrNotFound)
 	}
 	if address != "" {
 		server.Address = raft.ServerAddress(address)

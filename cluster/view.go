@@ -68,16 +68,16 @@ var (
 	errNoRules     = errors.New("no rules yet")
 	errNoRing      = errors.New("no ring yet")
 	errNoAuthority = errors.New("no contact with the leader yet")
-	errBehind      = errors.New("behind: it has not applied what the others go by")
+	errBehind      = errors.New("behind: this node has not applied what the others go by")
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
 // Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory because no
 // majority can be reached; otherwise the reason.
 func (c *Cluster) Ready() error {
-	c.follow.mu.Lock()
-	s := c.follow.told
-	c.follow.mu.Unlock()
+	c.feed.mu.Lock()
+	s := c.feed.told
+	c.feed.mu.Unlock()
 	switch {
 	case c.memory.relied.Load():
 		return nil

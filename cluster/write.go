@@ -114,46 +114,46 @@ func (c *core) awaitFollowed(ctx context.Context, version int64) {
 }
 
 // serveFollowNow has the leader of a non-primary region ask for news, without waiting for it.
-func (c *governor) serveFollowNow(context.Context, done) (done, error) {
-	if !c.leads() {
+func (g *governor) serveFollowNow(context.Context, done) (done, error) {
+	if !g.leads() {
 		return done{}, fmt.Errorf("%w here", ErrNoLeader)
 	}
-	poke(c.wake)
+	poke(g.wake)
 	return done{}, nil
 }
 
 // servePropose proposes a write of rules as the leader, one at a time. The result is computed beforehand: a large document
 // would hold up Raft's goroutine, which authority waits for.
-func (c *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
+func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timings.Write)
 	defer cancel()
-	e, err := c.cfg.Build.Decode(r.body)
+	e, err := g.cfg.Build.Decode(r.body)
 	write, ok := e.(agreement.Rules)
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := c.governs(); err != nil {
+	if err := g.governs(); err != nil {
 		return nil, err
 	}
 	select {
-	case c.writing <- struct{}{}:
-		defer func() { <-c.writing }()
+	case g.writing <- struct{}{}:
+		defer func() { <-g.writing }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
 	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
 	// keeps pace with the majority is left behind.
-	if !c.giver.AwaitMajority(ctx, c.machine.ruled.Load()) {
+	if !g.giver.AwaitMajority(ctx, g.machine.ruled.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is
 	// conditional on a version is meant for that version's regions.
 	if write.IfMatch == 0 {
-		if err := c.addRegions(ctx, c.newcomers()); err != nil {
-			c.cfg.Logger.Info("a region was not added before a write", "error", err)
+		if err := g.addRegions(ctx, g.newcomers()); err != nil {
+			g.cfg.Logger.Info("a region was not added before a write", "error", err)
 		}
 	}
-	result, err := c.propose(ctx, write)
+	result, err := g.propose(ctx, write)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,12 @@ import (
 
 var allKinds = []algorithms.Kind{
 	algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.SlidingLog,
+	algorithms.FirstWindow,
+}
+
+// mayQueue reports whether limits of kind may have a MaxDelay, and a State to keep the queue in.
+func mayQueue(kind algorithms.Kind) bool {
+	return kind != algorithms.SlidingLog && kind != algorithms.FirstWindow
 }
 
 // hotChecks returns checks of existing counters: of each kind, of several limits at once, with a block.
@@ -18,14 +24,18 @@ func hotChecks() map[string][]Op {
 	var all []Op
 	for i, kind := range allKinds {
 		op := Op{Key: key(uint64(i)), Limit: perMinute(kind, 1000), Cost: 1}
-		checks[kind.String()] = []Op{op}
-		if all = append(all, op); kind != algorithms.SlidingLog {
+		name := kind.String()
+		if kind == algorithms.FirstWindow {
+			name = "first window"
+		}
+		checks[name] = []Op{op}
+		if all = append(all, op); mayQueue(kind) {
 			checks[kind.String()+", after a delay"] = []Op{{Key: key(uint64(100 + i)), Cost: 1, Limit: &algorithms.Limit{
 				Kind: kind, Amount: 1000, Burst: 1000, Window: time.Minute, MaxDelay: time.Millisecond,
 			}}}
 		}
 	}
-	checks["five limits"] = all
+	checks["six limits"] = all
 	checks["a shadow"] = []Op{{Key: key(200), Limit: perMinute(algorithms.TokenBucket, 10), Cost: 1, Shadow: true}}
 	checks["a block"] = []Op{
 		{Key: key(300), Limit: perMinute(algorithms.FixedWindow, 1000), Cost: 1},

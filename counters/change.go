@@ -141,7 +141,8 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 		e = &logSlot{}
 		s.of(k).putLog(k, e)
 		s.room--
-		t.logs.Add(1)
+		s.inline += int(k.class())
+		t.logs[k.class()].Add(1)
 	}
 	return e
 }
@@ -165,37 +166,44 @@ func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 
 // changeLog changes k's log, creating it if needed, and updates the entry counts. While all logs together are at their
 // bound, a log that grows beyond its fair share becomes coarser: it then forgets late, never early. Logs that don't grow may
-// keep more than their share, so the total stays under twice the bound.
+// keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
 func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
 	e := t.logSlot(s, k)
 	before := e.log.Len()
 	change(&e.log)
-	t.accountLog(e, before, l)
+	t.accountLog(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
 	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, &d))
 	s.markLogDirty(k, e, everyone)
 }
 
-// accountLog updates the count of entries after a change to a log that had before entries. If need be, it makes the log
-// coarser; see changeLog.
-func (t *Table) accountLog(e *logSlot, before int, l *algorithms.Limit) {
-	if e.log.Len() > before && t.logEntries.Load() >= t.maxLogEntries {
-		if fair := max(t.maxLogEntries/max(1, t.logs.Load()), minLogShare); int64(e.log.Len()) > fair {
-			e.log.Coarsen(l, fair/2)
+// accountLog updates the count of entries after a change to a log of class c that had before entries. If need be, it makes
+// the log coarser; see changeLog.
+func (t *Table) accountLog(c class, e *logSlot, before int, l *algorithms.Limit) {
+	if e.log.Len() > before {
+		bound := t.maxLogEntries / 2
+		if c == configured {
+			bound = t.maxLogEntries - min(t.logEntries[inline].Load(), bound)
+		}
+		if t.logEntries[c].Load() >= bound {
+			if fair := max(bound/max(1, t.logs[c].Load()), minLogShare); int64(e.log.Len()) > fair {
+				e.log.Coarsen(l, fair/2)
+			}
 		}
 	}
-	t.logEntries.Add(int64(e.log.Len() - before))
+	t.logEntries[c].Add(int64(e.log.Len() - before))
 }
 
 func (t *Table) dropLog(s *shard, k Key) {
 	r := s.of(k)
 	e := r.logs[k]
-	t.logEntries.Add(int64(-e.log.Len()))
+	t.logEntries[k.class()].Add(int64(-e.log.Len()))
 	s.markLogClean(e, everyone)
 	delete(r.logs, k)
 	s.room++
-	t.logs.Add(-1)
+	s.inline -= int(k.class())
+	t.logs[k.class()].Add(-1)
 	if len(r.logs) == 0 {
 		r.logs = nil // a map never shrinks by itself
 	}

@@ -133,7 +133,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	if e.log.Len() > algorithms.MaxLogEntries {
 		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
 	}
-	t.accountLog(e, before, l)
+	t.accountLog(r.Key.class(), e, before, l)
 }
 
 // Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.

@@ -108,10 +108,10 @@ func (g *group) record(slot int) Record {
 }
 
 // record returns k's log as a Record, with a copy of its entries.
-func (e *logSlot) record(k Key) Record {
+func (l *logSlot) record(k Key) Record {
 	return Record{
-		Key: k, Kind: algorithms.SlidingLog, Log: e.log.Entries(),
-		Level: e.mark.publicLevel(), FreshAt: int64(e.freshAt),
+		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
+		Level: l.mark.publicLevel(), FreshAt: int64(l.freshAt),
 	}
 }
 

@@ -11,6 +11,10 @@
 // and returns what it does not need. So one shard can hold many times more than another. Such a shard keeps its counters in
 // several tables of records, each of which is moved separately.
 //
+// Inline counters, of limits that came with a call, have a tag in their keys ([Key.Inline]). They fill at most half of each
+// shard's part of the bound, and only ever take the place of one another, so that no flood of them costs configured subjects
+// theirs.
+//
 // Loans between regions ([Table.Lend], [Table.Borrow]) are a Take and a Give, recorded in companions of the counter.
 //
 // Each partition of the key space has a gate. While it is shut, the table decides nothing there: another node owns those

@@ -1,13 +1,16 @@
 package counters
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // evictionSample is how many groups an eviction looks at before it takes the best victim among them.
 const evictionSample = 6
 
 // rescan is how long, in nanoseconds, a search is not repeated after it found only refusing counters, in one table of
-// records or in the whole table.
-const rescan = 100_000_000
+// records or in the whole table; by class of the newcomer.
+var rescan = [classes]int64{configured: 100_000_000, inline: 1_000_000_000}
 
 // victim is a candidate for eviction. Candidates with lower ranks go first.
 type victim struct {
@@ -34,11 +37,17 @@ func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
 // shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's table of
 // records. It spares counters of ops and refusing ones; if there are no others, another shard must give room. It returns
 // false if none can. s must be held.
+//
+// An inline counter only ever takes the place of another. While the shard has as many as it may, that has to be one here.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
+	c := k.class()
+	if c == inline && s.inline+reserved >= t.maxInline {
+		return t.evict(s, s.of(k), c, steady, ops)
+	}
 	if s.room > reserved || t.draw(s) {
 		return true
 	}
-	return t.evict(s, s.of(k), steady, ops) || t.seek(s, steady, ops)
+	return t.evict(s, s.of(k), c, steady, ops) || t.seek(s, c, steady, ops)
 }
 
 // draw takes room for s from the budget.
@@ -56,16 +65,17 @@ func (t *Table) draw(s *shard) bool {
 	}
 }
 
-// evict drops one counter of r, a table of shard s. s must be held.
-func (t *Table) evict(s *shard, r *records, steady int64, ops []Op) bool {
-	if steady < r.fullUntil {
+// evict drops one counter of r, a table of shard s, for a newcomer of class c. s must be held.
+func (t *Table) evict(s *shard, r *records, c class, steady int64, ops []Op) bool {
+	if !s.searchable(r, c, steady) {
 		return false
 	}
-	v := r.pick(steady, ops, t.unread())
+	v := r.pick(c, steady, ops, t.unread())
 	if !v.some {
-		r.fullUntil = steady + rescan
-		if r.freeAt <= r.fullUntil/1e9 {
-			r.fullUntil = r.freeAt * 1e9
+		full := &r.full[c]
+		full.until = steady + rescan[c]
+		if full.freeAt <= full.until/1e9 {
+			full.until = full.freeAt * 1e9
 		}
 		return false
 	}
@@ -82,15 +92,20 @@ func (t *Table) evict(s *shard, r *records, steady int64, ops []Op) bool {
 	return true
 }
 
+// searchable reports whether a search of r, a table of s, for a victim may find one.
+func (s *shard) searchable(r *records, c class, steady int64) bool {
+	return steady >= r.full[c].until && (c == configured || s.inline > 0)
+}
+
 // maxSearches bounds how many tables of other shards one check searches without finding a victim. The next search continues
 // from there.
 const maxSearches = 2
 
 // seek takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for another
-// shard's lock, as that could deadlock. If the whole table has no room, it does not search again for a moment. s must be
-// held.
-func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
-	if steady < t.fullUntil.Load() {
+// shard's lock, as that could deadlock. If the whole table has no room, it does not search again for a moment; for an inline
+// counter, also if a shard that others hold may have some. s must be held.
+func (t *Table) seek(s *shard, c class, steady int64, ops []Op) bool {
+	if steady < t.fullUntil[c].Load() {
 		return false
 	}
 	searches, missed := 0, false
@@ -103,7 +118,7 @@ func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
 			missed = true
 			continue
 		}
-		given, searched := t.yield(o, steady, ops)
+		given, searched := t.yield(o, c, steady, ops)
 		o.mu.Unlock()
 		if given > 0 {
 			s.room += given
@@ -115,14 +130,14 @@ func (t *Table) seek(s *shard, steady int64, ops []Op) bool {
 			}
 		}
 	}
-	if !missed {
-		t.fullUntil.Store(steady + rescan)
+	if !missed || c == inline {
+		t.fullUntil[c].Store(steady + rescan[c])
 	}
 	return false
 }
 
 // yield returns how much room o gives to another shard, and whether it searched o without success. o must be held.
-func (t *Table) yield(o *shard, steady int64, ops []Op) (given int, searched bool) {
+func (t *Table) yield(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.step)
 		o.room -= given
@@ -133,49 +148,53 @@ func (t *Table) yield(o *shard, steady int64, ops []Op) (given int, searched boo
 		o.turn++
 		r = o.many.list[o.turn%uint64(len(o.many.list))]
 	}
-	if steady < r.fullUntil {
+	if !o.searchable(r, c, steady) {
 		return 0, false
 	}
-	if !t.evict(o, r, steady, ops) {
+	if !t.evict(o, r, c, steady, ops) {
 		return 0, true
 	}
 	o.room--
 	return 1, false
 }
 
-// pick searches a sample of the records, and goes on through all of them until it finds a victim.
-func (r *records) pick(steady int64, ops []Op, unread readers) victim {
+// pick searches a sample of the records, and goes on through all of them until it finds a victim. For an inline newcomer it
+// looks at inline counters alone.
+func (r *records) pick(c class, steady int64, ops []Op, unread readers) victim {
 	second := steady / 1e9
 	var v victim
-	r.freeAt = 1<<63 - 1
+	freeAt := int64(math.MaxInt64)
 	for seen := 0; seen < len(r.groups) && !(v.some && seen >= evictionSample); seen++ {
 		if r.hand++; r.hand >= len(r.groups) {
 			r.hand = 0
 		}
 		g := &r.groups[r.hand]
 		for slot, tag := range g.tags {
-			if tag < tagUsed {
+			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
-			k := g.records[slot].key
 			if g.marks[slot].level() == levelRefused && int64(g.freshAt[slot]) > second {
-				r.freeAt = min(r.freeAt, int64(g.freshAt[slot]))
-			} else if !among(k, ops) && !g.reset(slot, unread) {
+				freeAt = min(freeAt, int64(g.freshAt[slot]))
+			} else if k := g.records[slot].key; !among(k, ops) && !g.reset(slot, unread) {
 				v.offer(r.at(r.hand, slot), k, g.marks[slot], g.freshAt[slot], second)
 			}
 		}
 	}
 	looked := 0
 	for k, e := range r.logs { // in random order, so a sample
+		if c == inline && !k.Inline() {
+			continue
+		}
 		if looked++; v.some && looked > evictionSample*groupSlots {
 			break
 		}
 		if e.mark.level() == levelRefused && int64(e.freshAt) > second {
-			r.freeAt = min(r.freeAt, int64(e.freshAt))
+			freeAt = min(freeAt, int64(e.freshAt))
 		} else if !among(k, ops) && !(e.dirty&unread != 0 && e.log.Fresh()) {
 			v.offer(place{index: -1, log: e}, k, e.mark, e.freshAt, second)
 		}
 	}
+	r.full[c].freeAt = freeAt
 	return v
 }
 

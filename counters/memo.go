@@ -30,7 +30,13 @@ type Memo struct {
 }
 
 // memoKey returns the key of the i-th note of a memo.
-func memoKey(k Key, i int) Key { return Key{Hi: k.Hi, Lo: k.Lo + uint64(i)*0x9e3779b97f4a7c15} }
+func memoKey(k Key, i int) Key {
+	lo := k.Lo + uint64(i)*0x9e3779b97f4a7c15
+	if k.Inline() {
+		lo = InlineLo(lo)
+	}
+	return Key{Hi: k.Hi, Lo: lo}
+}
 
 // memoNotes returns how many notes an answer of n bytes takes.
 func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
@@ -169,7 +175,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 		if a.Repeated = found; found || err != nil {
 			return err
 		}
-		room += memoNotes(len(a.Ops) * mostAnswer)
+		room += memoNotes(len(a.Ops) * maxAnswer)
 	}
 	if !t.roomFor(s, k, now, room, a.Ops) {
 		return ErrFull
@@ -189,8 +195,8 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	return nil
 }
 
-// mostAnswer bounds the bytes of a memo's answer for each op.
-const mostAnswer = 64
+// maxAnswer bounds the bytes of a memo's answer for each op.
+const maxAnswer = 64
 
 // amend changes one counter of the shard, which must be held.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {

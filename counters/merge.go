@@ -74,18 +74,22 @@ func (r *Record) raise(have *own, log *algorithms.Log) bool {
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
 	switch {
+	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window():
+		r.Level = max(r.Level, have.Level)
 	case r.State.Window() < have.State.Window():
 		r.Level = have.Level
-	case r.State.Window() == have.State.Window():
-		r.Level = max(r.Level, have.Level)
 	}
 	r.State = mergeWindows(r.Kind, r.State, have.State)
 	r.FreshAt = max(r.FreshAt, have.FreshAt)
 	return r.State != have.State || r.FreshAt > have.FreshAt
 }
 
-// mergeWindows keeps the higher count of each window that the later of the two states still covers.
+// mergeWindows keeps the higher count of each window that the later of the two states still covers. Copies of a FirstWindow
+// that have not expired are taken to be of the same window: they differ by the time for which they were under way.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State {
+	if kind == algorithms.FirstWindow {
+		return algorithms.State{Count: max(a.Count, b.Count), At: max(a.At, b.At)}
+	}
 	if a.Window() < b.Window() {
 		a, b = b, a
 	}

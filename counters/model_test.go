@@ -35,7 +35,7 @@ type model struct {
 	now        algorithms.Now
 }
 
-func (m *model) limit(k Key) *algorithms.Limit { return m.limits[algorithms.Kind(k.Lo%5)] }
+func (m *model) limit(k Key) *algorithms.Limit { return m.limits[allKinds[k.Lo%uint64(len(allKinds))]] }
 
 // peek returns what the counter of k would be after a check, brought up to date.
 func (m *model) peek(k Key, cost int64) (next counter, d algorithms.Decision) {
@@ -205,7 +205,11 @@ func modelKeys() (keys []Key) {
 			if i == 9 {
 				low = 1<<52 - 1
 			}
-			keys = append(keys, Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15})
+			k := Key{Hi: p<<52 | low, Lo: i * 0x9e3779b97f4a7c15}
+			if i%3 == 2 {
+				k.Lo = InlineLo(k.Lo)
+			}
+			keys = append(keys, k)
 		}
 	}
 	return keys
@@ -246,12 +250,12 @@ func (r *run) take() {
 }
 
 func (r *run) changeOne() {
-	k, l := r.key(), r.m.limits
+	k := r.key()
 	have, want := error(nil), error(nil)
 	if n := rapid.Int64Range(-3, 20).Draw(r.t, "penalty, or a reset"); n > 0 {
-		have, want = r.table.Penalize(r.m.now, k, l[algorithms.Kind(k.Lo%5)], n), r.m.penalize(k, n)
+		have, want = r.table.Penalize(r.m.now, k, r.m.limit(k), n), r.m.penalize(k, n)
 	} else {
-		have, want = r.table.makeFresh(r.m.now, k, l[algorithms.Kind(k.Lo%5)]), r.m.reset(k)
+		have, want = r.table.makeFresh(r.m.now, k, r.m.limit(k)), r.m.reset(k)
 	}
 	if !errors.Is(have, want) {
 		r.t.Fatalf("change %v: have %v, want %v", k, have, want)
@@ -266,7 +270,7 @@ func (r *run) put() {
 	switch {
 	case rec.Kind == algorithms.SlidingLog && n > 0:
 		rec.Log = []algorithms.Entry{{At: r.m.now.Steady - 1e9, N: n}, {At: r.m.now.Steady, N: 1}}
-	case rec.Kind.Bucket():
+	case rec.Kind.SteadyAt():
 		rec.State = algorithms.State{Count: n, At: r.m.now.Steady}
 	case rec.Kind != algorithms.SlidingLog:
 		rec.State = algorithms.State{Count: n, At: r.m.now.Wall / int64(time.Minute)}
@@ -386,7 +390,7 @@ func TestAgainstModel(t *testing.T) {
 		}}
 		defer r.table.Close()
 		r.table.maxPart = rapid.SampledFrom([]int{r.table.maxPart, 16}).Draw(rt, "part")
-		for kind := range algorithms.SlidingLog + 1 {
+		for _, kind := range allKinds {
 			r.m.limits[kind] = perMinute(kind, 10)
 		}
 		do := map[string]func(*rapid.T){}

@@ -16,9 +16,9 @@ func randomCheck(rng *rand.Rand) []Op {
 	for subject := range 1 + rng.Uint64N(3) {
 		hi, shadow := key((first+subject)%6).Hi, rng.IntN(8) == 0
 		for lo := range 1 + rng.Uint64N(3) {
-			kind := allKinds[(hi%5+lo)%5] // each key keeps its kind
+			kind := allKinds[(hi+lo)%uint64(len(allKinds))] // each key keeps its kind
 			limit := &algorithms.Limit{Kind: kind, Amount: 3, Burst: 5, Window: time.Minute}
-			if lo == 2 && kind != algorithms.SlidingLog {
+			if lo == 2 && mayQueue(kind) {
 				limit.MaxDelay = time.Second
 			}
 			ops = append(ops, Op{Key: Key{Hi: hi, Lo: lo << 61}, Limit: limit, Cost: rng.Int64N(3), Shadow: shadow})

@@ -25,6 +25,22 @@ func InlineLo(lo uint64) uint64 { return lo&^inlineMask | InlineTag }
 // Inline reports whether k is the key of an inline counter.
 func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
 
+// class tells inline counters, of which the table has a bounded part, from configured ones.
+type class uint8
+
+const (
+	configured class = iota
+	inline
+	classes
+)
+
+func (k Key) class() class {
+	if k.Inline() {
+		return inline
+	}
+	return configured
+}
+
 // Op asks one counter about a cost, as part of a check.
 type Op struct {
 	Key    Key
@@ -80,7 +96,7 @@ func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
 		now.Steady, now.Wall = now.Steady+int64(op.Decision.Delay), now.Wall+int64(op.Decision.Delay)
 	}
-	if l.Kind.Bucket() || l.Kind == algorithms.SlidingLog {
+	if !l.Kind.Windowed() {
 		return algorithms.Taken{Steady: now.Steady, Amount: l.Amount, Burst: l.Burst}
 	}
 	return l.Taken(l.Advance(algorithms.State{}, now), now)

@@ -31,7 +31,8 @@ type group struct {
 	marks   [groupSlots]mark
 	freshAt [groupSlots]uint32 // Unix seconds on the steady clock
 	dirty   uint64             // slots changed since each reader was last told; see readers
-	_       uint64             // fills the first cache line, so that records begin with the next
+	inline  uint8              // used slots that hold inline counters, one bit each
+	_       [7]byte            // fills the first cache line, so that records begin with the next
 	records [groupSlots]record
 }
 
@@ -80,8 +81,11 @@ type records struct {
 	trail trail // locates unsent changes
 	hand  int   // where the next eviction starts looking
 
-	fullUntil int64 // steady nanoseconds: no search for a victim before then, as the last one found none
-	freeAt    int64 // Unix seconds on the steady clock: when the first refusing counter will be fresh, as of that search
+	// full is what the last search for a victim found out, by the class of the newcomer.
+	full [classes]struct {
+		until  int64 // steady nanoseconds: no search before then, as the last one found none
+		freeAt int64 // Unix seconds on the steady clock: when the first refusing counter will be fresh, as of that search
+	}
 }
 
 // logSlot is a counter under sliding-window-log.
@@ -185,6 +189,7 @@ func (r *records) insert(k Key) place {
 		r.spare--
 	}
 	g.tags[p.slot()] = tagOf(k)
+	g.inline = g.inline&^(1<<p.slot()) | uint8(k.class())<<p.slot()
 	g.records[p.slot()] = record{key: k}
 	g.freshAt[p.slot()] = 0
 	r.live++

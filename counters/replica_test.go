@@ -333,6 +333,7 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	const sliding, fixed, bucket, log = algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog
+	const first = algorithms.FirstWindow
 	type s = algorithms.State
 	second, now := epoch.Steady/1e9, epoch.Steady
 	record := func(kind algorithms.Kind, state s, fresh int64) Record {
@@ -353,6 +354,9 @@ func TestMerge(t *testing.T) {
 		{"fresh later", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 3, At: now - 9}, 61), record(bucket, s{Count: 3, At: now - 9}, 61)},
 		{"changed later", record(bucket, s{Count: 5, At: now - 9}, 60), record(bucket, s{Count: 3, At: now}, 60), record(bucket, s{Count: 3, At: now}, 60)},
 		{"owes more", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 3, Part: 8, At: now}, 60), record(bucket, s{Count: 5, At: now}, 60)},
+		{"copies of a first window", record(first, s{Count: 5, At: now - 9}, 60), record(first, s{Count: 3, At: now}, 61), record(first, s{Count: 5, At: now}, 61)},
+		{"the later copy has more", record(first, s{Count: 5, At: now - 9}, 60), record(first, s{Count: 7, At: now}, 60), record(first, s{Count: 7, At: now}, 60)},
+		{"a first window that is over", record(first, s{Count: 5, At: now - 70e9}, 0), record(first, s{Count: 3, At: now}, 60), record(first, s{Count: 3, At: now}, 60)},
 		{"log, fresh later", logOf(60, algorithms.Entry{At: now, N: 5}), logOf(61, algorithms.Entry{At: now, N: 2}), logOf(61, algorithms.Entry{At: now, N: 2})},
 		{"log, more used", logOf(60, algorithms.Entry{At: now, N: 5}), logOf(60, algorithms.Entry{At: now - 5, N: 9}), logOf(60, algorithms.Entry{At: now - 5, N: 9})},
 		{"expired", record(bucket, s{Count: 5, At: now}, 60), record(bucket, s{Count: 9, At: now}, 0), record(bucket, s{Count: 5, At: now}, 60)},

@@ -148,26 +148,26 @@ type sorter struct {
 }
 
 // sort returns records ordered by partition. There are n partitions, starting with first.
-func (o *sorter) sort(records []Record, first, n int) []Record {
+func (s *sorter) sort(records []Record, first, n int) []Record {
 	if len(records) == 0 {
 		return nil
 	}
-	o.ends = append(o.ends[:0], make([]int, n)...)
+	s.ends = append(s.ends[:0], make([]int, n)...)
 	for i := range records {
-		o.ends[records[i].Key.Partition()-first]++
+		s.ends[records[i].Key.Partition()-first]++
 	}
 	sum := 0
-	for i := range o.ends {
-		o.ends[i], sum = sum, sum+o.ends[i]
+	for i := range s.ends {
+		s.ends[i], sum = sum, sum+s.ends[i]
 	}
-	if cap(o.sorted) < len(records) {
-		o.sorted = make([]Record, 2*len(records))
+	if cap(s.sorted) < len(records) {
+		s.sorted = make([]Record, 2*len(records))
 	}
-	o.sorted = o.sorted[:len(records)]
+	s.sorted = s.sorted[:len(records)]
 	for i := range records {
-		at := &o.ends[records[i].Key.Partition()-first]
-		o.sorted[*at] = records[i]
+		at := &s.ends[records[i].Key.Partition()-first]
+		s.sorted[*at] = records[i]
 		*at++
 	}
-	return o.sorted
+	return s.sorted
 }

@@ -21,9 +21,12 @@ type shard struct {
 	unsent  int    // changed slots and logs, for replicas
 	turn    uint64 // selects the part where the next search for room for another shard begins
 
-	evicted, expired, refused int64
+	evicted, expired int64
+	refused          [classes]int64
 
-	_ [16]byte // gives each lock its own cache lines
+	inline int // inline counters and logs; at most Table.maxInline
+
+	_ [48]byte // gives each lock its own cache lines
 }
 
 // subtables holds the tables of records of a large shard.
@@ -32,7 +35,7 @@ type subtables struct {
 	list []*records // indexed by these bits; a table that was split less often appears several times
 }
 
-func (p *subtables) at(lo uint64) *records { return p.list[lo>>(64-p.bits)] }
+func (s *subtables) at(lo uint64) *records { return s.list[lo>>(64-s.bits)] }
 
 // maxBits bounds splitting: keys chosen to share more bits than this stay in large tables.
 const maxBits = 12
@@ -89,12 +92,14 @@ func (s *shard) insert(k Key) place {
 		r = s.of(k)
 	}
 	s.room--
+	s.inline += int(k.class())
 	return r.insert(k)
 }
 
 // remove frees a slot.
 func (s *shard) remove(p place) {
 	s.markClean(p, everyone)
+	s.inline -= int(p.home().inline >> p.slot() & 1)
 	p.in.free(p)
 	s.room++
 }

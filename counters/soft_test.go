@@ -27,7 +27,7 @@ func addsUp(t interface {
 		if s.room < 0 || s.many != nil && len(s.many.list) != 1<<bits {
 			t.Fatalf("shard %d has room for %d, and tables by %d bits", i, s.room, bits)
 		}
-		next := uint64(0)
+		next, inline := uint64(0), 0
 		s.all(func(r *records) {
 			if r.first != next || r.bits > bits {
 				t.Fatalf("shard %d: a table of %d bits begins at %x, not at %x", i, r.bits, r.first, next)
@@ -40,6 +40,10 @@ func addsUp(t interface {
 						if live++; s.of(k) != r || !r.find(k).found() {
 							t.Fatalf("shard %d: %x is in a wrong place", i, k)
 						}
+						inline += int(k.class())
+						if class(r.groups[j].inline>>slot&1) != k.class() {
+							t.Fatalf("shard %d: %x is marked as of the other class", i, k)
+						}
 					}
 				}
 			}
@@ -47,7 +51,13 @@ func addsUp(t interface {
 				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, r.live, r.dead, r.spare, len(r.groups))
 			}
 			sum += int64(r.count())
+			for k := range r.logs {
+				inline += int(k.class())
+			}
 		})
+		if s.inline != inline || inline > table.maxInline {
+			t.Fatalf("shard %d: %d inline counters, of at most %d, and %d counted", i, inline, table.maxInline, s.inline)
+		}
 		if next != 0 {
 			t.Fatalf("shard %d: its tables end at %x", i, next)
 		}

@@ -33,22 +33,24 @@ type Table struct {
 	maxPart int
 
 	maxLogEntries int64
+	maxInline     int         // bounds the inline counters of a shard: all of them fill at most half of the table
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must be told of resets
 	gates         gates
 
 	_          [64]byte // what follows changes constantly; a Take reads what is above
-	logs       atomic.Int64
-	logEntries atomic.Int64
+	logs       [classes]atomic.Int64
+	logEntries [classes]atomic.Int64
 	cursor     atomic.Int64 // where Sweep continues
 	// budget is how many counters may still be added beyond the room that shards have drawn. Invariant: budget, the room of
 	// all shards and the counters in them add up to max.
 	budget    atomic.Int64
-	seeker    atomic.Uint64 // the shard at which the next search of other shards for room begins
-	fullUntil atomic.Int64  // steady nanoseconds: no such search before then, as the last one tried all shards without success
+	seeker    atomic.Uint64         // the shard at which the next search of other shards for room begins
+	fullUntil [classes]atomic.Int64 // steady nanoseconds: no such search before then, as the last one found nothing
 }
 
-// New returns an empty table of at most bound counters (at least 1), with all gates open. Once all logs together have that
-// many entries, or 262,144 if that is more, a growing log with more than its fair share becomes coarser.
+// New returns an empty table of at most bound counters (at least 1), with all gates open. Inline counters fill at most half of
+// it. Once all logs together have that many entries, or 262,144 if that is more, a growing log with more than its fair share
+// becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -60,6 +62,7 @@ func New(bound int64) *Table {
 		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
 		max:           bound,
 		maxLogEntries: max(bound, minLogEntries),
+		maxInline:     int(max(bound/n/2, 1)),
 	}
 	// So small that at most a 32nd of the bound is idle in shards that don't need it.
 	t.step = int(min(max(bound/n/64, 1), 64))
@@ -85,7 +88,7 @@ func (t *Table) Close() {
 		})
 		s.many, s.unsaved, s.unsent = nil, 0, 0
 		t.budget.Add(int64(s.room))
-		s.room = 0
+		s.room, s.inline = 0, 0
 		s.mu.Unlock()
 	}
 }
@@ -240,9 +243,9 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 
 // refuse refuses an op of a new subject because there is no room.
 func (s *shard) refuse(op *Op, steady int64) {
-	s.refused++
+	s.refused[op.Key.class()]++
 	wait := time.Second // until another search
-	if freeAt := s.of(op.Key).freeAt; freeAt < math.MaxInt64 {
+	if freeAt := s.of(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
@@ -278,7 +281,7 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	if op.at.log != nil {
 		before := op.at.log.log.Len()
 		op.Decision = op.at.log.log.Peek(op.Limit, now, op.Cost)
-		t.logEntries.Add(int64(op.at.log.log.Len() - before))
+		t.logEntries[op.Key.class()].Add(int64(op.at.log.log.Len() - before))
 	} else {
 		var fresh algorithms.Log
 		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
@@ -366,7 +369,7 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	if refusing {
 		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
 	}
-	moved := !op.Limit.Kind.Bucket() && op.state.Window() < g.records[slot].state.Window()
+	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
 		g.records[slot].state = op.state
 	}
@@ -396,7 +399,7 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
 	}
-	if !l.Kind.Bucket() {
+	if !l.Kind.SteadyAt() {
 		left += left / 63
 	}
 	at := (now.Steady+left+1e9-1)/1e9 + 1
@@ -406,6 +409,7 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 // Stats describes the table.
 type Stats struct {
 	Counters   int64 // held now, including logs
+	Inline     int64 // of Counters: those of limits that came with a call
 	Logs       int64 // held now, sliding-window logs only
 	LogEntries int64
 	Bytes      int64 // of records, used and free; without logs
@@ -413,12 +417,15 @@ type Stats struct {
 	Evicted    int64 // since the start: dropped before they were fresh, for want of room
 	Expired    int64 // since the start: dropped because they were fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
+	// InlineRefused counts checks of new inline subjects that were refused, as there was no other inline counter to drop.
+	InlineRefused int64
 }
 
 // Figures reports the current figures.
 func (t *Table) Figures(s figures.Sink) {
 	st := t.Stats()
 	s.Gauge("counters", "Counters held.", float64(st.Counters))
+	s.Gauge("counters_inline", "Counters held of limits that came with a call; at most half of the bound.", float64(st.Inline))
 	s.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
 	s.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
 	s.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
@@ -426,11 +433,12 @@ func (t *Table) Figures(s figures.Sink) {
 	s.Count("counters_evicted_total", "Counters dropped before they were fresh, for want of room.", st.Evicted)
 	s.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
 	s.Count("counters_refused_total", "Checks of new subjects refused because only refused counters were left.", st.Refused)
+	s.Count("counters_inline_refused_total", "Checks of new subjects with limits that came with a call, refused for want of room.", st.InlineRefused)
 }
 
 // Stats returns the current figures.
 func (t *Table) Stats() Stats {
-	st := Stats{Max: t.max, LogEntries: t.logEntries.Load()}
+	st := Stats{Max: t.max, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
@@ -439,9 +447,11 @@ func (t *Table) Stats() Stats {
 			st.Logs += int64(len(r.logs))
 			st.Bytes += int64(len(r.groups) * groupBytes)
 		})
+		st.Inline += int64(s.inline)
 		st.Evicted += s.evicted
 		st.Expired += s.expired
-		st.Refused += s.refused
+		st.Refused += s.refused[configured]
+		st.InlineRefused += s.refused[inline]
 		s.mu.Unlock()
 	}
 	return st

@@ -15,8 +15,8 @@ import (
 //	8 + 8       Key.Hi, Key.Lo, big endian
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
 //	state       Count and Part as uvarints. Fixed windows have no Part, unless it is above 0. Unless Count and Part are both 0,
-//	            then follows, for buckets, the time since the last change as a uvarint, or, for windows, the window's number
-//	            as a varint
+//	            then follows, for buckets, the time since the last change as a uvarint, for a FirstWindow the time since it
+//	            began, or, for other windows, the window's number as a varint
 //	or log      number of entries as a uvarint; then for each entry the time since the previous one as a uvarint (for the
 //	            first: how long ago it was, as a varint), and N as a uvarint
 //
@@ -66,18 +66,23 @@ func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	}
 	s := r.State
 	b = binary.AppendUvarint(b, uint64(s.Count))
-	if kind == algorithms.FixedWindow {
-		s.Part = 0
-	} else {
+	if hasPart(kind) {
 		b = binary.AppendUvarint(b, uint64(s.Part))
+	} else {
+		s.Part = 0
 	}
 	switch {
 	case s.Fresh():
 		return b
-	case r.Kind.Bucket():
+	case r.Kind.SteadyAt():
 		return binary.AppendUvarint(b, age(s.At, now))
 	}
 	return binary.AppendVarint(b, s.At)
+}
+
+// hasPart reports whether the encoding of a state of that kind, which may be widened, has its Part.
+func hasPart(kind algorithms.Kind) bool {
+	return kind != algorithms.FixedWindow && kind != algorithms.FirstWindow
 }
 
 func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
@@ -118,10 +123,11 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 		if r.State = decodeState(d, widened, now); r.State.Part == 0 {
 			d.Fail()
 		}
-	case algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.LeakyBucket:
-		r.State = decodeState(d, r.Kind, now)
 	default:
-		d.Fail()
+		if !r.Kind.Valid() {
+			d.Fail()
+		}
+		r.State = decodeState(d, r.Kind, now)
 	}
 }
 
@@ -130,13 +136,13 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 	switch {
 	case kind.Bucket():
 		s.Part = d.UpTo(int64(algorithms.MaxWindow) - 1)
-	case kind != algorithms.FixedWindow:
+	case hasPart(kind):
 		s.Part = d.UpTo(maxUsed)
 	}
 	switch {
 	case s.Fresh():
 		return algorithms.State{}
-	case kind.Bucket():
+	case kind.SteadyAt():
 		s.At = now.Steady - d.UpTo(maxAge)
 		return s
 	}

@@ -31,6 +31,9 @@ func TestRecordsTravel(t *testing.T) {
 		{"fixed window", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Level: 255, FreshAt: second + 63}, 23},
 		{"sliding window", Record{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63}, 25},
 		{"bucket", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Level: 9, FreshAt: second + 63}, 22},
+		{"first window", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: here.Steady - 1000}, Level: 9, FreshAt: second + 63}, 21},
+		{"first window, full, a year ago", Record{Kind: algorithms.FirstWindow, State: algorithms.State{Count: maxUsed, At: here.Steady - int64(algorithms.MaxWindow)}, Level: 255, FreshAt: second + 1}, 35},
+		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 19},
 		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
 		{"no longer than for ever", Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32}, 33},
 		{"expired", Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second}, 20},
@@ -50,7 +53,7 @@ func TestRecordsTravel(t *testing.T) {
 			if want.FreshAt < math.MaxUint32 {
 				want.FreshAt += ahead / 1e9
 			}
-			if want.Kind.Bucket() && !want.State.Fresh() {
+			if want.Kind.SteadyAt() && !want.State.Fresh() {
 				want.State.At += ahead
 			}
 			want.Log = nil
@@ -122,6 +125,7 @@ func FuzzRecord(f *testing.F) {
 		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000}, Level: 255, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingWindow, State: algorithms.State{Count: 5, Part: 300, At: -29_000_000}, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Level: 9, FreshAt: now.Steady/1e9 + 63},
+		{Kind: algorithms.FirstWindow, State: algorithms.State{Count: 5, At: now.Steady - 1000}, Level: 9, FreshAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}}, FreshAt: now.Steady/1e9 + 63},
 	} {
 		f.Add(AppendRecord(nil, &r, now))
@@ -138,7 +142,7 @@ func FuzzRecord(f *testing.F) {
 		if !bytes.HasSuffix(b, rest) || len(rest) >= len(b) || len(r.Log) > algorithms.MaxLogEntries {
 			t.Fatalf("have %d of %d bytes left, %d entries", len(rest), len(b), len(r.Log))
 		}
-		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.Bucket() && r.State.At > now.Steady {
+		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.SteadyAt() && r.State.At > now.Steady {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {

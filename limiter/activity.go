@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// activityAge bounds the age of what a round of questions returned. However many callers there are, nodes are asked at most five times a
-	// second.
+	// activityAge bounds the age of what a round of questions returned. However many callers there are, nodes are asked at most
+	// five times a second.
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules in a node's counts: as many as a rules document may have.
 	maxActiveRules = 1000
@@ -24,20 +24,20 @@ const (
 // Counts are numbers of checks, by decision and by DecidedBy.
 type Counts [decisions][ByNone + 1]int64
 
-// Add adds other to c.
-func (c *Counts) Add(other *Counts) {
-	for d := range c {
-		for by := range c[d] {
-			c[d][by] += other[d][by]
+// Add adds other to cs.
+func (cs *Counts) Add(other *Counts) {
+	for d := range cs {
+		for by := range cs[d] {
+			cs[d][by] += other[d][by]
 		}
 	}
 }
 
-// subtract takes earlier from c. A count that went back is 0: a rule was removed, and checks by it were still under way.
-func (c *Counts) subtract(earlier *Counts) {
-	for d := range c {
-		for by := range c[d] {
-			c[d][by] = max(c[d][by]-earlier[d][by], 0)
+// subtract takes earlier from cs. A count that went back is 0: a rule was removed, and checks by it were still under way.
+func (cs *Counts) subtract(earlier *Counts) {
+	for d := range cs {
+		for by := range cs[d] {
+			cs[d][by] = max(cs[d][by]-earlier[d][by], 0)
 		}
 	}
 }
@@ -123,11 +123,11 @@ func (a *NodeActivity) Code(c *wire.Coder) {
 	})
 }
 
-func (n *Counts) code(c *wire.Coder) {
+func (cs *Counts) code(c *wire.Coder) {
 	const maxCount = 1 << 53 // a sum over nodes stays far below the largest int64
-	for decision := range n {
-		for by := range n[decision] {
-			wire.Number(c, &n[decision][by], maxCount)
+	for decision := range cs {
+		for by := range cs[decision] {
+			wire.Number(c, &cs[decision][by], maxCount)
 		}
 	}
 }

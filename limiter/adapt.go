@@ -34,23 +34,23 @@ func (l *Limiter) Factor(r *rules.Rule) float64 {
 }
 
 // adapt calls ask for the steps in force. The caller holds Limiter.mu.
-func (b *activeRules) adapt(ask func(*rules.Set) []int) {
-	if ask == nil || b.steps == nil {
+func (a *activeRules) adapt(ask func(*rules.Set) []int) {
+	if ask == nil || a.steps == nil {
 		return
 	}
-	for i, step := range ask(b.set) {
-		b.steps[i].Store(int32(step + 1))
+	for i, step := range ask(a.set) {
+		a.steps[i].Store(int32(step + 1))
 	}
 }
 
 // lowerLimits lowers the limits of m's hits by the steps in force.
-func (b *activeRules) lowerLimits(m *rules.Match) {
-	if b.steps == nil {
+func (a *activeRules) lowerLimits(m *rules.Match) {
+	if a.steps == nil {
 		return
 	}
 	for i := range m.Hits {
 		h := &m.Hits[i]
-		if step := int(b.steps[h.Rule.Index].Load()) - 1; step >= 0 {
+		if step := int(a.steps[h.Rule.Index].Load()) - 1; step >= 0 {
 			h.Limits = h.Rule.Lowered(h.Limits, step)
 		}
 	}

@@ -68,20 +68,20 @@ type lender struct {
 	after  int64 // it is not asked until then
 }
 
-func (x *loans) init(l *Limiter) {
-	x.l, x.known, x.away = l, make(map[counters.Key]*borrower), make(map[string]int64)
+func (ls *loans) init(l *Limiter) {
+	ls.l, ls.known, ls.away = l, make(map[counters.Key]*borrower), make(map[string]int64)
 }
 
 // noticeDue reports whether to notify the owner of a subject now.
-func (x *loans) noticeDue(subject rules.Hash, steady int64) bool {
-	slot := &x.notified[subject.Lo%noticeSlots]
+func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
+	slot := &ls.notified[subject.Lo%noticeSlots]
 	last := slot.Load()
 	return (steady-last >= int64(noticePause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
 // notifyOwners notifies the owners of subjects whose share is nearly used.
-func (x *loans) notifyOwners(q *Query, a *Answer) {
-	m := x.l.member
+func (ls *loans) notifyOwners(q *Query, a *Answer) {
+	m := ls.l.member
 	if m.Far == nil || a.DecidedBy == ByFallback {
 		return
 	}
@@ -90,8 +90,8 @@ func (x *loans) notifyOwners(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && x.noticeDue(h.Subject, a.Now.Steady) {
-			x.notifyOwner(q, h)
+		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && ls.noticeDue(h.Subject, a.Now.Steady) {
+			ls.notifyOwner(q, h)
 		}
 	}
 }
@@ -109,31 +109,31 @@ func anyShort(limits []LimitAnswer) bool {
 
 // notifyOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends
 // another.
-func (x *loans) notifyOwner(q *Query, h *rules.Hit) {
-	m := x.l.member
+func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
+	m := ls.l.member
 	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := subjectRef{version: x.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
+	n := subjectRef{version: ls.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
 	if here {
-		x.borrow(&n)
+		ls.borrow(&n)
 	} else {
 		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &n))
 	}
 }
 
 // borrow requests loans for those limits of an owned subject that are short. It does not wait for them.
-func (x *loans) borrow(n *subjectRef) {
-	m := x.l.member
+func (ls *loans) borrow(n *subjectRef) {
+	m := ls.l.member
 	if m.Far == nil {
 		return
 	}
-	now := x.l.clock.Now()
-	for _, d := range x.dividedLimits(n, now) {
+	now := ls.l.clock.Now()
+	for _, d := range ls.dividedLimits(n, now) {
 		if r := m.Ownership.Route(d.partition); r.Place == partitions.Here && m.Authority() {
-			x.borrowFor(n, &d, now)
+			ls.borrowFor(n, &d, now)
 		}
 	}
 }
@@ -150,10 +150,10 @@ type loan struct {
 }
 
 // borrowFor requests a loan for one limit, unless one is under way or no region has anything to lend.
-func (x *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
-	m := x.l.member
+func (ls *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
+	m := ls.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
-	stand := x.l.table.Loans(now, d.key, &d.limit.Limit)
+	stand := ls.l.table.Loans(now, d.key, &d.limit.Limit)
 	if !short(d.rule, d.limit, stand.Remaining) {
 		return
 	}
@@ -164,19 +164,19 @@ func (x *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
 	if want < 1 {
 		return
 	}
-	if f.region, f.borrower = x.choose(d, stand.Window, now.Steady, m.Far); f.borrower == nil {
+	if f.region, f.borrower = ls.choose(d, stand.Window, now.Steady, m.Far); f.borrower == nil {
 		return
 	}
 	f.request = LoanRequest{subjectRef: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
 	f.request.version = d.active.set.Version
-	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { x.handleReply(f, body, err) })
+	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { ls.handleReply(f, body, err) })
 }
 
 // choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
 // having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
 // choose returns no borrower if there is no region to ask, if a loan to the counter is already under way, or if too many loans
 // are.
-func (x *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
+func (ls *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
@@ -186,10 +186,10 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 		}
 		return share < 1 || !far.Reachable(name)
 	})
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	c := x.borrower(d.key, window, steady)
-	if c.flying || x.flying >= maxLoans || steady < c.restUntil {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	c := ls.borrower(d.key, window, steady)
+	if c.flying || ls.flying >= maxLoans || steady < c.restUntil {
 		return "", nil
 	}
 	most := int64(0)
@@ -198,7 +198,7 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 		if heard := c.from[name]; heard != nil {
 			unused, after = heard.unused, heard.after
 		}
-		if max(after, x.away[name]) <= steady && unused > most {
+		if max(after, ls.away[name]) <= steady && unused > most {
 			region, most = name, unused
 		}
 	}
@@ -207,19 +207,19 @@ func (x *loans) choose(d *divided, window, steady int64, far Far) (region string
 		return "", nil
 	}
 	c.flying = true
-	x.flying++
+	ls.flying++
 	return region, c
 }
 
 // borrower returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
-func (x *loans) borrower(k counters.Key, window, steady int64) *borrower {
-	c := x.known[k]
+func (ls *loans) borrower(k counters.Key, window, steady int64) *borrower {
+	c := ls.known[k]
 	if c == nil {
-		if len(x.known) >= maxBorrowers {
-			x.dropOne()
+		if len(ls.known) >= maxBorrowers {
+			ls.dropOne()
 		}
 		c = &borrower{window: window}
-		x.known[k] = c
+		ls.known[k] = c
 	}
 	if c.window != window {
 		c.window, c.from, c.restUntil = window, nil, 0
@@ -230,29 +230,29 @@ func (x *loans) borrower(k counters.Key, window, steady int64) *borrower {
 
 // dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxBorrowers. The caller
 // holds mu.
-func (x *loans) dropOne() {
-	for k, c := range x.known {
+func (ls *loans) dropOne() {
+	for k, c := range ls.known {
 		if !c.flying {
-			delete(x.known, k)
+			delete(ls.known, k)
 			return
 		}
 	}
 }
 
 // sweep forgets counters that no longer ask for loans.
-func (x *loans) sweep(steady int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	maps.DeleteFunc(x.known, func(_ counters.Key, c *borrower) bool { return !c.flying && steady-c.used > int64(borrowerLife) })
-	maps.DeleteFunc(x.away, func(_ string, until int64) bool { return steady > until })
+func (ls *loans) sweep(steady int64) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	maps.DeleteFunc(ls.known, func(_ counters.Key, c *borrower) bool { return !c.flying && steady-c.used > int64(borrowerLife) })
+	maps.DeleteFunc(ls.away, func(_ string, until int64) bool { return steady > until })
 }
 
 // handleReply handles the answer to a request for a loan, once.
-func (x *loans) handleReply(f *loan, body []byte, err error) {
+func (ls *loans) handleReply(f *loan, body []byte, err error) {
 	if !f.answered.CompareAndSwap(false, true) {
 		return
 	}
-	m, now := x.l.member, x.l.clock.Now()
+	m, now := ls.l.member, ls.l.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
@@ -260,22 +260,22 @@ func (x *loans) handleReply(f *loan, body []byte, err error) {
 	if err != nil {
 		m.figures.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		x.creditLoan(f, &r, now)
+		ls.creditLoan(f, &r, now)
 	}
-	x.recordAnswer(f, &r, err != nil, now.Steady)
+	ls.recordAnswer(f, &r, err != nil, now.Steady)
 }
 
 // recordAnswer records what a region's answer, or its silence, means for the next choice.
-func (x *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.flying--
+func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.flying--
 	f.borrower.flying = false
 	if failed {
-		x.away[f.region] = steady + int64(awayPause)
+		ls.away[f.region] = steady + int64(awayPause)
 		return
 	}
-	delete(x.away, f.region)
+	delete(ls.away, f.region)
 	if f.borrower.window != f.request.Window {
 		return
 	}
@@ -303,10 +303,10 @@ func (x *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
 
 // creditLoan puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
 // requested. For a token bucket it also leaves out what may have refilled at the lender since.
-func (x *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
-	m := x.l.member
+func (ls *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
+	m := ls.l.member
 	amount := min(r.Amount, f.request.Want)
-	d, ok := x.dividedLimit(&f.request.subjectRef, f.request.limit, now)
+	d, ok := ls.dividedLimit(&f.request.subjectRef, f.request.limit, now)
 	if !ok || d.key != f.to.key || !m.Authority() {
 		m.figures.lost.Add(amount)
 		return
@@ -318,7 +318,7 @@ func (x *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
 	}
 	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
 	out := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
-	n, err := x.l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
+	n, err := ls.l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
 	if err != nil {
 		n = 0
 	}

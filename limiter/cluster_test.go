@@ -558,14 +558,14 @@ type tally struct {
 	seen  map[DecidedBy]int
 }
 
-func (r *tally) Clock() int64 { return r.clock.Add(1) }
-func (r *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (t *tally) Clock() int64 { return t.clock.Add(1) }
+func (t *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if began >= ended {
 		by = ByNone
 	}
-	r.seen[by]++
+	t.seen[by]++
 }
 
 func TestRecorder(t *testing.T) {

@@ -118,9 +118,9 @@ func (c *clusterCheck) enlist() *subject {
 	}
 	c.subjects = c.subjects[:n+1]
 	s := &c.subjects[n]
-	tried, passed := s.tried[:0], s.redirected[:0]
+	tried, redirected := s.tried[:0], s.redirected[:0]
 	*s = subject{}
-	s.tried, s.redirected = tried, passed
+	s.tried, s.redirected = tried, redirected
 	return s
 }
 

@@ -26,10 +26,10 @@ type subjectRef struct {
 }
 
 // Code implements wire.Message.
-func (n *subjectRef) Code(c *wire.Coder) {
-	wire.Number(c, &n.version, maxVersion)
-	c.Text(&n.Rule, maxRuleBytes)
-	c.Texts(&n.Key, maxNamedKey, maxValueBytes)
+func (s *subjectRef) Code(c *wire.Coder) {
+	wire.Number(c, &s.version, maxVersion)
+	c.Text(&s.Rule, maxRuleBytes)
+	c.Texts(&s.Key, maxNamedKey, maxValueBytes)
 }
 
 // LoanRequest asks another region for a loan: the body of MethodLend.

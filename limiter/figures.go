@@ -28,10 +28,10 @@ type tallies struct {
 }
 
 // answered counts a question whose answer took d.
-func (f *tallies) answered(d time.Duration) {
+func (t *tallies) answered(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
-	f.seconds[i].Add(1)
-	f.sum.Add(int64(d))
+	t.seconds[i].Add(1)
+	t.sum.Add(int64(d))
 }
 
 // DecisionNames are the names of the decisions, indexed by their constants.
@@ -63,7 +63,7 @@ func (l *Limiter) Figures(s figures.Sink) {
 	s.Histogram("forward_seconds", "Time from a question to another node to the answer; one may be of several checks, or renew a lease.",
 		figures.Seconds(forwardBounds[:]), seconds, time.Duration(f.sum.Load()).Seconds())
 	for i := range f.fallback {
-		s.Count("fallback_total", "Subjects decided without owner and standby, by what their rule says for that.", f.fallback[i].Load(),
+		s.Count("fallback_total", "Subjects decided without owner and standby, by their rule's on_partition.", f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
 	}
 	count := func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
@@ -74,15 +74,15 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("relayed_total", "Questions of other nodes passed on to the owner.", &f.relayed)
 	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.given)
 	count("busy_total", "Questions of other nodes turned away because too many were waiting.", &f.busyness)
-	s.Gauge("leases", "Leases that this node holds of other owners.", float64(l.member.leases.held.Count()))
-	s.Gauge("leases_granted", "Leases that other nodes hold of this owner, or may still give back.", float64(l.member.leases.granted.Out()))
+	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.member.leases.held.Count()))
+	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.member.leases.granted.Out()))
 	count("lease_spent_total", "Subjects of checks decided from a lease.", &f.leased)
 	count("lease_cached_refusals_total", "Subjects of checks refused as their owner had refused a moment before.", &f.remembered)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
 	count("lease_granted_total", "Leases that this owner has granted.", &f.granted)
-	count("lease_refused_total", "Wishes for leases that this owner has not granted: the limit is nearly used, or too small.", &f.ungranted)
-	count("lease_returned_total", "Limits of which something came back here unspent from a lease.", &f.returned)
-	const loans, units = "Loans of shares between regions that this owner made, or got.", "Units that were in them."
+	count("lease_refused_total", "Leases asked for and not granted, because the limit is nearly used up or too small.", &f.ungranted)
+	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
+	const loans, units = "Loans of shares that this owner made to other regions, or got from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
 	count("loans_total", loans, &f.borrowed, "direction", "borrowed")
 	count("loan_units_total", units, &f.lentUnits, "direction", "lent")
@@ -90,15 +90,15 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("loans_failed_total", "Requests for a loan that another region did not answer.", &f.loansFailed)
 	count("loan_units_lost_total", "Units that were lent to this owner and found no room: lost until the window ends.", &f.lost)
 	count("reservations_total", "Reservations made here.", &r.reserved)
-	const settlings = "Settlings of reservations decided here: settled, repeated, or of no live reservation."
+	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."
 	count("settlings_total", settlings, &r.settled, "result", "settled")
 	count("settlings_total", settlings, &r.repeated, "result", "repeated")
 	count("settlings_total", settlings, &r.unknown, "result", "unknown")
-	count("refunds_dropped_total", "Costs of reservations that were not given back, since the counters that they came from are gone.", &r.dropped)
-	count("settle_debts_dropped_total", "Debts of reservations that their owners could not be told.", &f.uncharged)
-	s.Gauge("request_answers", "Answers to requests with an id that are kept here, of 65,536 at most.", float64(l.requests.count()))
-	count("requests_repeated_total", "Requests with an id that were answered as the first time.", &l.requests.repeated)
-	count("request_answers_refused_total", "Requests for whose answer there was no room here.", &l.requests.refused)
+	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
+	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be told of them.", &f.uncharged)
+	s.Gauge("request_answers", "Answers to requests with an id that are kept here, at most 65,536.", float64(l.requests.count()))
+	count("requests_repeated_total", "Requests with an id that repeated an earlier one and got its answer again.", &l.requests.repeated)
+	count("request_answers_refused_total", "Requests with an id refused because there was no room to keep their answer.", &l.requests.refused)
 }
 
 // show reports the figures of one rule. It leaves out decisions that never happened.

@@ -11,8 +11,8 @@ import (
 )
 
 // grantFor grants the requests of v's question as far as the limits allow. It debits each grant first.
-func (x *leases) grantFor(v *servedAsk, now algorithms.Now) {
-	q, r, m := &v.question, &v.reply, x.l.member
+func (ls *leases) grantFor(v *servedAsk, now algorithms.Now) {
+	q, r, m := &v.question, &v.reply, ls.l.member
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -26,7 +26,7 @@ func (x *leases) grantFor(v *servedAsk, now algorithms.Now) {
 		for j := range ops {
 			ops[j].Decision = results[at+j].Decision
 		}
-		if g, ok := x.grant(now, w, ops, r.lineages[subject], nodes); ok {
+		if g, ok := ls.grant(now, w, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
 			m.figures.ungranted.Add(1)
@@ -35,8 +35,8 @@ func (x *leases) grantFor(v *servedAsk, now algorithms.Now) {
 }
 
 // grant grants one request, and reports whether it did.
-func (x *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
-	m := x.l.member
+func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+	m := ls.l.member
 	g := leaseGrant{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
@@ -47,12 +47,12 @@ func (x *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, l
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == x.l.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
-	g.ID, g.Amounts = x.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
+	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == ls.l.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
+	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
 		}
-		return x.l.table.Take(now, ops) == counters.Admitted
+		return ls.l.table.Take(now, ops) == counters.Admitted
 	})
 	if g.ID != 0 {
 		m.figures.granted.Add(1)
@@ -62,9 +62,9 @@ func (x *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, l
 
 // forgetEverywhere makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL
 // anyway.
-func (x *leases) forgetEverywhere(f forgetMessage) {
-	x.held.Forget(x.l.member.Boottime(), f.hi, f.room)
-	x.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
+func (ls *leases) forgetEverywhere(f forgetMessage) {
+	ls.held.Forget(ls.l.member.Boottime(), f.hi, f.room)
+	ls.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
 // leaseRequest asks for a lease on one of a question's subjects.
@@ -83,28 +83,28 @@ type leaseGrant struct {
 const (
 	// maxHeldGrants bounds the grants of one subject that a node may hold.
 	maxHeldGrants = 2
-	// leastLeaseRequest and leastGrant are the least sizes of a request and a grant, in bytes.
-	leastLeaseRequest = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
-	leastGrant        = 8 + 1 + 1 + 2 + 2
+	// minLeaseRequestBytes and minGrantBytes are the least sizes of a request and a grant, in bytes.
+	minLeaseRequestBytes = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
+	minGrantBytes        = 8 + 1 + 1 + 2 + 2
 )
 
-func (w *leaseRequest) code(c *wire.Coder) {
-	t := &w.Terms
-	wire.Fixed(c, &w.hi)
-	c.Raw(w.holder[:])
+func (r *leaseRequest) code(c *wire.Coder) {
+	t := &r.Terms
+	wire.Fixed(c, &r.hi)
+	c.Raw(r.holder[:])
 	c.Float(&t.Threshold)
 	c.Float(&t.Idle)
 	wire.Number(c, &t.TTL, int64(localcache.MaxTTL))
-	wire.Fixed(c, &w.Incarnation)
-	wire.Number(c, &w.Seen, math.MaxInt64)
-	codeAmounts(c, &w.Want, math.MaxInt64)
-	wire.List(c, &w.Held, maxHeldGrants, 2, func(h *localcache.HeldGrant) {
+	wire.Fixed(c, &r.Incarnation)
+	wire.Number(c, &r.Seen, math.MaxInt64)
+	codeAmounts(c, &r.Want, math.MaxInt64)
+	wire.List(c, &r.Held, maxHeldGrants, 2, func(h *localcache.HeldGrant) {
 		wire.Number(c, &h.ID, math.MaxInt64)
 		codeAmounts(c, &h.Left, math.MaxInt64)
-		c.Require(len(h.Left) == len(w.Want))
+		c.Require(len(h.Left) == len(r.Want))
 	})
 	// Written so that NaN fails too.
-	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(w.Want) > 0)
+	c.Require(t.Threshold >= 0 && t.Threshold <= 1 && t.Idle >= 0 && t.Idle <= 1 && t.TTL >= localcache.MinTTL && len(r.Want) > 0)
 }
 
 func (g *leaseGrant) code(c *wire.Coder) {

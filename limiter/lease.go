@@ -26,13 +26,13 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 }
 
 // spend takes ops, all of one subject, from its lease. The receipt records what was spent.
-func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
-	m := x.l.member
+func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
+	m := ls.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
 	var outcome localcache.Outcome
-	if outcome, *receipt = x.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
+	if outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
 	if outcome == localcache.Refused && ops[0].Mode == counters.Count {
@@ -40,11 +40,11 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 	}
 	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
 	if m.Boottime() >= receipt.Until {
-		x.held.Unspend(*receipt, ops)
+		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
 	}
 	if receipt.Renew {
-		x.renew(owner, m.termsOf(r, limits), ops)
+		ls.renew(owner, m.termsOf(r, limits), ops)
 	}
 	if outcome == localcache.Spent {
 		m.figures.leased.Add(1)
@@ -55,8 +55,8 @@ func (x *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, 
 }
 
 // renew fetches the next grant in the background, with a question that costs nothing.
-func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
-	m := x.l.member
+func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
+	m := ls.l.member
 	if t.None() {
 		return
 	}
@@ -65,42 +65,42 @@ func (x *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op)
 	a.terms = []localcache.Terms{t}
 	a.q.flags = flagIgnoreNewer
 	if !ops[0].Key.Inline() {
-		a.q.version = x.l.version()
+		a.q.version = ls.l.version()
 	}
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
 	m.figures.renewals.Add(1)
-	a.dispatch(x.l, false)
+	a.dispatch(ls.l, false)
 }
 
 // addRequests adds to a message's head the leases that this node wants of asks' subjects.
-func (x *leases) addRequests(head *question, asks []*ask) {
+func (ls *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
 		return
 	}
-	at, first := x.l.member.Boottime(), 0
+	at, first := ls.l.member.Boottime(), 0
 	for subject := range a.terms {
 		n := subjectOps(a.q.ops[first:])
-		if w, ok := x.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: x.l.member.Self, LeaseRequest: w})
+		if w, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.l.member.Self, LeaseRequest: w})
 		}
 		first += n
 	}
 }
 
 // acceptReply takes over the leases and refusals in the reply to asks.
-func (x *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
-	a, m := asks[0], x.l.member
+func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
+	a, m := asks[0], ls.l.member
 	if a.terms == nil {
 		return
 	}
 	at := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if a.renewal {
-			x.held.Unanswered(at, a.q.ops[0].Key.Hi)
+			ls.held.Unanswered(at, a.q.ops)
 		}
 		return
 	}
@@ -128,22 +128,22 @@ func (x *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err erro
 		from := localcache.Source{Owner: r.decider, Incarnation: r.incarnation, Lineage: r.lineages[subject]}
 		// A refusal by a shadow rule does not prevent a grant.
 		if g.ID != 0 || a.renewal || r.admitted[last] && !refused {
-			x.held.Admitted(sent, at, from, ops, g, a.renewal)
+			ls.held.Admitted(sent, at, from, ops, g, a.renewal)
 		}
 		if refused {
-			x.held.Refused(sent, from, ops, terms.TTL)
+			ls.held.Refused(sent, from, ops, terms.TTL)
 		}
 	}
 }
 
 // decideQueued answers queued asks from a lease that arrived meanwhile. It returns the rest.
-func (x *leases) decideQueued(asks []*ask) []*ask {
+func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
 		if a.terms == nil || len(a.terms) != 1 || a.rule == nil || a.q.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
-		outcome := x.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
+		outcome := ls.spend(a.owner, a.rule, a.limits, a.q.ops, &a.receipt)
 		if outcome == localcache.Unknown {
 			left = append(left, a)
 			continue
@@ -151,7 +151,7 @@ func (x *leases) decideQueued(asks []*ask) []*ask {
 		a.leased, a.status = true, decided
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
-			x.held.Unspend(a.receipt, a.q.ops)
+			ls.held.Unspend(a.receipt, a.q.ops)
 			continue
 		}
 		a.done <- struct{}{}
@@ -160,18 +160,18 @@ func (x *leases) decideQueued(asks []*ask) []*ask {
 }
 
 // tend gives leases back as they end, until the limiter is closed.
-func (x *leases) tend() {
-	m := x.l.member
+func (ls *leases) tend() {
+	m := ls.l.member
 	var ended []localcache.Ended
 	for {
 		at := m.Boottime()
-		ended = x.held.Ended(at, ended[:0])
-		x.returnEnded(ended)
-		x.granted.Sweep(at)
-		m.loans.sweep(x.l.clock.Now().Steady)
-		timer := time.NewTimer(min(max(x.held.Next()-m.Boottime(), leastPause), ledgerPause))
+		ended = ls.held.Ended(at, ended[:0])
+		ls.returnEnded(ended)
+		ls.granted.Sweep(at)
+		m.loans.sweep(ls.l.clock.Now().Steady)
+		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minPause), ledgerPause))
 		select {
-		case <-x.held.Wake():
+		case <-ls.held.Wake():
 		case <-timer.C:
 		case <-m.ctx.Done():
 			timer.Stop()
@@ -184,22 +184,22 @@ func (x *leases) tend() {
 const (
 	// renewTime bounds how long the answer to a renewal is waited for.
 	renewTime = 2 * localcache.MaxTTL
-	// leastPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
+	// minPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
 	// a message.
-	leastPause = time.Millisecond
+	minPause = time.Millisecond
 	// ledgerPause is the longest time between two sweeps of the ledger of leases that other nodes hold.
 	ledgerPause = 10 * time.Second
 )
 
 // returnEnded gives back what is left of ended leases.
-func (x *leases) returnEnded(ended []localcache.Ended) {
+func (ls *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {
 		e := &ended[i]
 		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
-	x.l.refund(list)
+	ls.l.refund(list)
 }
 
 // UseLeases sets whether this node leases from other nodes. With false, because the node is leaving, it gives back all its

@@ -28,7 +28,7 @@ const (
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 	switch {
 	case l.member == nil:
-		to.Fail(CodeMessage, "this node is in no cluster")
+		to.Fail(CodeMessage, "this node is not in a cluster")
 	case method == MethodLend:
 		l.member.loans.serve(body, false, to)
 	case method == MethodShare:
@@ -40,14 +40,14 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 
 // serve gets the owner's answer to a request for a loan. passed means that another node of this region passed it on, taking
 // this one for the owner.
-func (x *loans) serve(body []byte, passed bool, to Answerer) {
-	m := x.l.member
+func (ls *loans) serve(body []byte, passed bool, to Answerer) {
+	m := ls.l.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	d, ok := x.dividedLimit(&r.subjectRef, r.limit, x.l.clock.Now())
+	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.l.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
@@ -55,7 +55,7 @@ func (x *loans) serve(body []byte, passed bool, to Answerer) {
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case passed || route.Place == partitions.Here:
-		x.lendLater(&r, to)
+		ls.lendLater(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
 			if err != nil {
@@ -73,13 +73,13 @@ func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
 // lendLater answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
 // nothing.
-func (x *loans) lendLater(r *LoanRequest, to Answerer) {
-	m := x.l.member
-	if x.lending.Add(1) > maxLending || !m.spawn(func() {
-		defer x.lending.Add(-1)
-		answerLoan(to, x.lend(r))
+func (ls *loans) lendLater(r *LoanRequest, to Answerer) {
+	m := ls.l.member
+	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
+		defer ls.lending.Add(-1)
+		answerLoan(to, ls.lend(r))
 	}) {
-		x.lending.Add(-1)
+		ls.lending.Add(-1)
 		m.figures.busyness.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
@@ -87,9 +87,9 @@ func (x *loans) lendLater(r *LoanRequest, to Answerer) {
 
 // lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back an
 // unconfirmed loan if possible.
-func (x *loans) lend(r *LoanRequest) LoanReply {
-	m, now := x.l.member, x.l.clock.Now()
-	d, ok := x.dividedLimit(&r.subjectRef, r.limit, now)
+func (ls *loans) lend(r *LoanRequest) LoanReply {
+	m, now := ls.l.member, ls.l.clock.Now()
+	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
 	}
@@ -97,7 +97,7 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
 		return LoanReply{status: loanLater}
 	}
-	n, stand, err := x.debitLoan(&d, now, r.Window, r.Want)
+	n, stand, err := ls.debitLoan(&d, now, r.Window, r.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
 	// In the first moment of a window, and while a version is not yet recorded, this region uses less than its share in the
 	// window. It may have something to lend after that.
@@ -112,11 +112,11 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTime)
 	defer cancel()
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
-		later := x.l.clock.Now()
+		later := ls.l.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // that much may have refilled since
 		}
-		x.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
+		ls.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
 		})
 		return LoanReply{status: loanLater}
@@ -127,10 +127,10 @@ func (x *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (x *loans) debitLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
-	n, stand, err := x.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+func (ls *loans) debitLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	n, stand, err := ls.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		x.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
+		ls.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
 	return n, stand, err
 }

@@ -26,23 +26,23 @@ func newBilled() *billed {
 	return &billed{names: map[rules.Hash]string{}, cost: map[string]int64{}, times: map[string]int64{}}
 }
 
-func (c *billed) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	name, ok := c.names[s]
+func (b *billed) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	name, ok := b.names[s]
 	if !ok {
 		return false
 	}
-	c.cost[name+" "+unit] += cost
-	c.times[name+" "+unit] += checks
+	b.cost[name+" "+unit] += cost
+	b.times[name+" "+unit] += checks
 	return true
 }
 
-func (c *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	c.mu.Lock()
-	c.names[s] = fmt.Sprint(rule, key)
-	c.mu.Unlock()
-	c.Add(wall, s, unit, cost, checks)
+func (b *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+	b.mu.Lock()
+	b.names[s] = fmt.Sprint(rule, key)
+	b.mu.Unlock()
+	b.Add(wall, s, unit, cost, checks)
 }
 
 // An admitted check is billed once for each unit of each rule with `usage: monthly`. Refusals, peeks, shadow rules, checks

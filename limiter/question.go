@@ -83,7 +83,7 @@ func (q *question) codeHead(c *wire.Coder) {
 	wire.Number(c, &q.count, maxAlike)
 	c.Millis(&q.patience, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
-	wire.List(c, &q.requests, maxMessageOps, leastLeaseRequest, func(w *leaseRequest) { w.code(c) })
+	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(w *leaseRequest) { w.code(c) })
 }
 
 func (q *question) codeBody(c *wire.Coder) {

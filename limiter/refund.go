@@ -29,7 +29,7 @@ func (d *debit) code(c *wire.Coder) {
 	wire.Fixed(c, &d.incarnation)
 	wire.Fixed(c, &d.lineage)
 	wire.Fixed(c, &d.steady)
-	wire.List(c, &d.ops, maxSubjectOps, leastOp-1, func(op *counters.Op) {
+	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
 		op.Key.Hi = d.hi
 		wire.Fixed(c, &op.Key.Lo)
 		if c.Reads() {
@@ -59,8 +59,8 @@ const maxRefunds = 1024
 type refundList struct{ list []refund }
 
 // Code implements wire.Message.
-func (g *refundList) Code(c *wire.Coder) {
-	wire.List(c, &g.list, maxRefunds, 4*8+2+1+1+8, func(g *refund) {
+func (r *refundList) Code(c *wire.Coder) {
+	wire.List(c, &r.list, maxRefunds, 4*8+2+1+1+8, func(g *refund) {
 		g.code(c)
 		wire.Number(c, &g.hops, maxHops)
 		wire.Number(c, &g.grant, math.MaxInt64)
@@ -122,52 +122,52 @@ func (l *Limiter) refund(list []refund) {
 	}
 }
 
-// credit puts g into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
+// credit puts r into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
 // the ledger allows; of a reservation, what can't have drained since; of a window, everything. Otherwise a bucket or a log
 // takes back only what this process debited: no other clock says when the debit was made, and a lease that another process
 // granted is in no ledger here.
-func (g *refund) credit(l *Limiter) {
+func (r *refund) credit(l *Limiter) {
 	m := l.member
-	if !l.sameLineage(g.hi, g.lineage) || m != nil && !m.Authority() {
-		l.reservations.countLost(g)
+	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {
+		l.reservations.countLost(r)
 		return
 	}
-	now, sameProcess := l.clock.Now(), g.incarnation == l.incarnation
+	now, sameProcess := l.clock.Now(), r.incarnation == l.incarnation
 	give := func(i int, cost int64) {
-		op := &g.ops[i]
-		taken := algorithms.Taken{Steady: g.steady, Window: g.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-		if g.made != 0 {
-			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&g.debit, i, g.made, now), cost) != nil {
+		op := &r.ops[i]
+		taken := algorithms.Taken{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
+		if r.made != 0 {
+			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost) != nil {
 				l.reservations.dropped.Add(1) // the subject has just been handed over
 			}
 			return
 		}
-		if g.grant != 0 {
+		if r.grant != 0 {
 			taken.Steady = now.Steady
 		} else if op.Limit.Kind == algorithms.SlidingLog {
-			taken.Steady += g.when[i] // see takenAt
+			taken.Steady += r.when[i] // see takenAt
 		}
-		if l.table.Give(now, op.Key, op.Limit, taken, cost) == nil && g.grant != 0 {
+		if l.table.Give(now, op.Key, op.Limit, taken, cost) == nil && r.grant != 0 {
 			m.figures.returned.Add(1)
 		}
 	}
-	if g.grant != 0 && sameProcess {
-		m.leases.granted.Return(m.Boottime(), g.lineage, g.grant, g.ops, func(op *counters.Op) int64 {
+	if r.grant != 0 && sameProcess {
+		m.leases.granted.Return(m.Boottime(), r.lineage, r.grant, r.ops, func(op *counters.Op) int64 {
 			used, _ := l.table.Usage(now, op.Key, op.Limit)
 			return used
 		}, give)
 		return
 	}
-	for i := range g.ops {
-		if op := &g.ops[i]; op.Cost > 0 && (sameProcess || g.made != 0 || op.Limit.Kind.Windowed()) {
+	for i := range r.ops {
+		if op := &r.ops[i]; op.Cost > 0 && (sameProcess || r.made != 0 || op.Limit.Kind.Windowed()) {
 			give(i, op.Cost)
 		}
 	}
 }
 
 // countLost counts refunds of reservations that could not be given back.
-func (x *reservations) countLost(g *refund) {
+func (rs *reservations) countLost(g *refund) {
 	if g.made != 0 {
-		x.dropped.Add(int64(len(g.ops)))
+		rs.dropped.Add(int64(len(g.ops)))
 	}
 }

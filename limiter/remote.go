@@ -87,7 +87,7 @@ func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method
 
 // serveForwarded does what another node's message asks for, in a goroutine of its own.
 func serveForwarded[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
-	if err := wire.Decode(body, ask, "errand"); err != nil {
+	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
@@ -187,6 +187,6 @@ func (m *member) serveLater(to Answerer, work func()) bool {
 		return true
 	}
 	m.figures.busyness.Add(1)
-	to.Fail(CodeBusy, "too many questions wait here")
+	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
 }

@@ -115,14 +115,14 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.Fixed(c, &r.steady)
 	wire.List(c, &r.lineages, subjects, 8, func(v *uint64) { wire.Fixed(c, v) })
 	wire.List(c, &r.admitted, count, 1, c.Bool)
-	wire.List(c, &r.results, ops*len(r.admitted), leastResult, func(v *result) { v.code(c) })
-	wire.List(c, &r.grants, subjects, leastGrant, func(g *leaseGrant) { g.code(c) })
+	wire.List(c, &r.results, ops*len(r.admitted), minResultBytes, func(v *result) { v.code(c) })
+	wire.List(c, &r.grants, subjects, minGrantBytes, func(g *leaseGrant) { g.code(c) })
 	// The answer may cover fewer checks than were asked about; see admitted.
 	n := len(r.admitted)
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lineages) == subjects && !slices.Contains(r.admitted[:n-1], false))
 }
 
-const leastResult = 4 // in bytes
+const minResultBytes = 4 // in bytes
 
 func (r *result) code(c *wire.Coder) {
 	more := r.RetryAfter != 0 || r.Delay != 0 || r.used != 0

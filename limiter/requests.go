@@ -68,8 +68,15 @@ func (t *ticket) kind() requestKind {
 // unneeded reports whether t is not needed: no other node can have done the request, and it won't be repeated.
 func (t *ticket) unneeded() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
 
-func (t *ticket) memo(hi uint64, now algorithms.Now) *counters.Memo {
-	return &counters.Memo{Key: counters.Key{Hi: hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
+// memo returns the memo of t, beside a subject's counters. That of an inline subject is an inline counter. The tag takes the
+// place of some bits of the id, so they go into the hash of the body: two ids never share an answer.
+func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
+	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	if subject.Inline() {
+		m.Key.Lo = counters.InlineLo(t.id)
+		m.Body ^= (m.Key.Lo ^ t.id) >> (64 - counters.BodyBits)
+	}
+	return m
 }
 
 // Code implements wire.Message.
@@ -106,7 +113,7 @@ const (
 type requests struct {
 	// mu guards kept and deciding.
 	mu       sync.Mutex
-	kept     [requestKinds][]keptRequest    // in order of decision
+	kept     [2][requestKinds][]keptRequest // in order of decision; those about inline subjects apart
 	deciding map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait
 
 	repeated, refused atomic.Int64
@@ -117,23 +124,30 @@ type keptRequest struct {
 	until int64
 }
 
-// makeRoom makes room for m among the answers that this node keeps. It returns false if there is none: all kept answers are of
-// writes, or m is of a check and no kept answer is.
+// makeRoom makes room for m among the answers that this node keeps. At most half of them are about inline subjects, which take
+// one another's places, as the others do. It returns false if there is no room: all kept answers are of writes, or m is of a
+// check and no kept answer is.
 func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	total := 0
-	for i, kept := range r.kept {
-		for len(kept) > 0 && kept[0].until <= now.Steady/1e9 {
-			kept = kept[1:]
+	var totals [len(r.kept)]int
+	for class := range r.kept {
+		for i, kept := range r.kept[class] {
+			for len(kept) > 0 && kept[0].until <= now.Steady/1e9 {
+				kept = kept[1:]
+			}
+			r.kept[class][i] = kept
+			totals[class] += len(kept)
 		}
-		r.kept[i] = kept
-		total += len(kept)
 	}
-	if total >= maxRequests {
-		victims := &r.kept[ofCheck]
+	own := &r.kept[0]
+	if m.Key.Inline() {
+		own = &r.kept[1]
+	}
+	if totals[0]+totals[1] >= maxRequests || m.Key.Inline() && totals[1] >= maxRequests/2 {
+		victims := &own[ofCheck]
 		if len(*victims) == 0 && k != ofCheck {
-			victims = &r.kept[ofNode]
+			victims = &own[ofNode]
 		}
 		if len(*victims) == 0 {
 			r.refused.Add(1)
@@ -142,7 +156,7 @@ func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, 
 		t.Forget(now, (*victims)[0].key)
 		*victims = (*victims)[1:]
 	}
-	r.kept[k] = append(r.kept[k], keptRequest{m.Key, m.Until})
+	own[k] = append(own[k], keptRequest{m.Key, m.Until})
 	return true
 }
 
@@ -176,8 +190,10 @@ func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok 
 func (r *requests) count() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.kept {
-		n += len(r.kept[i])
+	for class := range r.kept {
+		for i := range r.kept[class] {
+			n += len(r.kept[class][i])
+		}
 	}
 	return n
 }
@@ -187,7 +203,7 @@ func (r *requests) count() (n int) {
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
 	if c.ticket != nil {
-		a.Memo = c.ticket.memo(c.ops[0].Key.Hi, now)
+		a.Memo = c.ticket.memo(c.ops[0].Key, now)
 		found, err := l.table.Recall(now, a.Memo)
 		if err != nil && !errors.Is(err, counters.ErrBody) {
 			return err
@@ -241,5 +257,5 @@ func resultsOf(ops []counters.Op, used []int64) *results {
 
 // Code implements wire.Message.
 func (r *results) Code(c *wire.Coder) {
-	wire.List(c, (*[]result)(r), maxSubjectOps, leastResult, func(v *result) { v.code(c) })
+	wire.List(c, (*[]result)(r), maxSubjectOps, minResultBytes, func(v *result) { v.code(c) })
 }

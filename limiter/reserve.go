@@ -70,17 +70,20 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 
 // annul takes back what was reserved by an answer that the caller never gets, and prepares a for another attempt. Anything that
 // can't be given back stays charged.
-func (x *reservations) annul(id string, q *Query, a *Answer) error {
+func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
-		_, _ = x.l.Settle(id, nil)
+		_, _ = rs.l.Settle(id, nil)
 	}
-	_, err := x.l.prepare(x.l.clock.Now(), q, a)
+	_, err := rs.l.prepare(rs.l.clock.Now(), q, a)
 	return err
 }
 
 // reservationOf returns the reservation of what a took.
-func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
+func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
+	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
+		copy(r.nonce[:], inlineNonce)
+	}
 	r.until = r.made + int64(min(ttl, MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
@@ -91,10 +94,10 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
 		decision := subjectDecision{undo: undoHere, when: a.Now, lineage: 1} // on a standalone node
-		if x.l.member != nil {
+		if rs.l.member != nil {
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
-		s := reserved{debit: x.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
+		s := reserved{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
 			if !a.scratch.ops[first+j].Decision.Allowed {
 				continue
@@ -106,7 +109,7 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 			}
 			s.units = append(s.units, unit)
 		}
-		if x.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
+		if rs.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
 			key := keyText(h.Rule, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
 				names += size
@@ -121,12 +124,12 @@ func (x *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *re
 
 // debitOf returns what a subject's ops took, given decision they were decided. A shadow limit that refused took nothing and
 // owes nothing.
-func (x *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
+func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
 	d := debit{hi: hi}
 	at, subject := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
-		d.lineage, d.incarnation, d.steady = decision.lineage, x.l.incarnation, decision.when.Steady
+		d.lineage, d.incarnation, d.steady = decision.lineage, rs.l.incarnation, decision.when.Steady
 	case undoAsked:
 		at, subject = findSubject(decision.from.q.ops, hi)
 		d.lineage, d.incarnation, d.steady = decision.from.lineages[subject], decision.from.incarnation, decision.from.steady
@@ -161,8 +164,11 @@ const (
 
 	reservationForm = 2  // the first byte of an id
 	nonceBytes      = 12 // random bytes that make each id unique
-	signatureBytes  = 16
-	maxUnitBytes    = 1024
+	// inlineNonce begins the nonce of a reservation at an inline home, also if nothing was taken there: what is recorded of
+	// its settlement counts as an inline counter.
+	inlineNonce    = "inli"
+	signatureBytes = 16
+	maxUnitBytes   = 1024
 	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
 	// settlement changes is not billed.
 	maxNames     = 16 << 10
@@ -254,18 +260,22 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 // note returns the key under which the settlement of a unit is recorded.
 func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
-	return counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
+	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
+		k.Lo = counters.InlineLo(k.Lo)
+	}
+	return k
 }
 
 // signingKey returns the key that signs ids: the cluster's or, while that is not known, this process's own, which no other node
 // can read.
-func (x *reservations) signingKey() (key []byte, known bool) {
-	if x.l.member == nil || x.l.member.Secret == nil {
-		return x.ownKey[:], true
+func (rs *reservations) signingKey() (key []byte, known bool) {
+	if rs.l.member == nil || rs.l.member.Secret == nil {
+		return rs.ownKey[:], true
 	}
-	secret := x.l.member.Secret()
+	secret := rs.l.member.Secret()
 	if len(secret) == 0 {
-		return x.ownKey[:], false
+		return rs.ownKey[:], false
 	}
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("reservation"))

@@ -30,16 +30,16 @@ type reserveRequest struct {
 
 // reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
 // error is ErrNoOwner if it could not be decided that way, or ErrRequestBody.
-func (x *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
-	hi, ok := a.homeSubject()
+func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = x.l.doAtOwner(ctx, &ownerRequest{hi: hi, hops: r.hops, here: func() (err error) {
-		id, err = x.reserveHere(ctx, r, hi, a)
+	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
+		id, err = rs.reserveHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
-		id, err = x.askOwner(ctx, to, r, a)
+		id, err = rs.askOwner(ctx, to, r, a)
 		return err
 	}})
 	return id, err
@@ -47,26 +47,26 @@ func (x *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *An
 
 // homeSubject returns the first subject of a check that has an owner. Under local rules there is none: each node counts by
 // itself.
-func (a *Answer) homeSubject() (hi uint64, ok bool) {
+func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
-			return h.Subject.Hi, true
+			return counters.Key(h.Subject), true
 		}
 	}
-	return 0, false
+	return home, false
 }
 
 // reserveHere decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
 // counters.ErrShut if the counters are no longer here.
-func (x *reservations) reserveHere(ctx context.Context, r *reserveRequest, hi uint64, a *Answer) (id string, err error) {
-	memo := r.ticket.memo(hi, a.Now)
-	done, ok := x.l.requests.lock(ctx, memo.Key)
+func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
+	memo := r.ticket.memo(home, a.Now)
+	done, ok := rs.l.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
 	defer done()
-	a.Now = x.l.clock.Now()
-	found, err := x.l.table.Recall(a.Now, memo)
+	a.Now = rs.l.clock.Now()
+	found, err := rs.l.table.Recall(a.Now, memo)
 	switch {
 	case errors.Is(err, counters.ErrBody):
 		return "", ErrRequestBody
@@ -75,21 +75,21 @@ func (x *reservations) reserveHere(ctx context.Context, r *reserveRequest, hi ui
 	case found && memo.Answer != nil:
 		var kept keptAnswer
 		if wire.Decode(memo.Answer, &kept, "answer") == nil {
-			x.l.requests.repeated.Add(1)
+			rs.l.requests.repeated.Add(1)
 			return a.restore(&kept), nil
 		}
 	}
-	if id, err = x.reserve(r.query, r.ttl, a, false); err != nil || found {
+	if id, err = rs.reserve(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); x.l.requests.makeRoom(x.l.table, ofCheck, memo, a.Now) {
-		err = x.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
+	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.l.requests.makeRoom(rs.l.table, ofCheck, memo, a.Now) {
+		err = rs.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
 	// The subject has just moved to a node that does not know the answer. Decide it anew there.
-	if x.annul(id, r.query, a) != nil {
+	if rs.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
 	return "", counters.ErrShut
@@ -124,7 +124,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	c.Bool(&k.allowed)
 	wire.Number(c, &k.decidedBy, int64(ByNone))
 	wire.Varint(c, &k.tightest)
-	wire.List(c, &k.limits, maxMessageOps, 9+leastResult, func(l *keptLimit) {
+	wire.List(c, &k.limits, maxMessageOps, 9+minResultBytes, func(l *keptLimit) {
 		wire.Fixed(c, &l.lo)
 		c.Bool(&l.blocked)
 		l.code(c)
@@ -166,15 +166,15 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 }
 
 // askOwner makes another node decide r. The error is ErrNoOwner if that was not possible.
-func (x *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
-	if err := x.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion {
-		x.l.catchUp(ctx, 0, reply.version)
-		if over, err := x.l.prepare(x.l.clock.Now(), r.query, a); err != nil || over {
+		rs.l.catchUp(ctx, 0, reply.version)
+		if over, err := rs.l.prepare(rs.l.clock.Now(), r.query, a); err != nil || over {
 			return "", ErrNoOwner
 		}
 	}
@@ -191,22 +191,22 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 }
 
 // reserveFor decides r for another node.
-func (x *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(x.l.member.ctx, homeTime)
+func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
+	ctx, cancel := context.WithTimeout(rs.l.member.ctx, homeTime)
 	defer cancel()
-	if x.l.version() < r.version {
-		x.l.catchUp(ctx, 0, r.version)
+	if rs.l.version() < r.version {
+		rs.l.catchUp(ctx, 0, r.version)
 	}
-	if x.l.inForce.Load() == nil {
+	if rs.l.inForce.Load() == nil {
 		return nil, ErrNoOwner
 	}
 	var a Answer
-	over, err := x.l.prepare(x.l.clock.Now(), r.query, &a)
+	over, err := rs.l.prepare(rs.l.clock.Now(), r.query, &a)
 	if err != nil || over || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
 	a.scratch.until = time.Now().Add(homeTime)
-	id, err := x.reserveOnce(ctx, r, &a)
+	id, err := rs.reserveOnce(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -249,20 +249,20 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 }
 
 // reserve decides a reservation that a was prepared for. over means that there is no counter to ask.
-func (x *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
-	if !over && !x.l.start(q, a) {
-		if err := x.l.finish(q, a); err != nil {
+	if !over && !rs.l.start(q, a) {
+		if err := rs.l.finish(q, a); err != nil {
 			return "", err
 		}
 	} else {
-		x.l.count(q, a)
+		rs.l.count(q, a)
 	}
 	if !a.Allowed {
 		return "", nil
 	}
-	x.reserved.Add(1)
-	key, _ := x.signingKey()
-	return x.reservationOf(q, a, ttl).id(key), nil
+	rs.reserved.Add(1)
+	key, _ := rs.signingKey()
+	return rs.reservationOf(q, a, ttl).id(key), nil
 }

@@ -35,72 +35,72 @@ type candidates struct {
 }
 
 // locate returns where the subject is decided now. Frozen means here or elsewhere, after the hand-off.
-func (t *candidates) locate(l *Limiter) partitions.Place {
-	p := ring.PartitionOf(t.hi)
-	mine := t.turns < maxTurns && !slices.Contains(t.tried, l.member.Self)
+func (c *candidates) locate(l *Limiter) partitions.Place {
+	p := ring.PartitionOf(c.hi)
+	mine := c.turns < maxTurns && !slices.Contains(c.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here
 	}
-	t.route = l.member.Ownership.Route(p)
-	if place := t.route.Place; mine || place == partitions.Elsewhere {
+	c.route = l.member.Ownership.Route(p)
+	if place := c.route.Place; mine || place == partitions.Elsewhere {
 		return place // Here: the gate has just opened
 	}
 	return partitions.Nowhere
 }
 
 // next returns the node to ask next if the subject is not decided here. The standby comes last.
-func (t *candidates) next(m *member) (way, ring.NodeID) {
-	for _, id := range [...]ring.NodeID{t.hint, t.route.Owner, t.route.Other} {
-		if id != m.Self && t.usable(m, id) {
+func (c *candidates) next(m *member) (way, ring.NodeID) {
+	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
+		if id != m.Self && c.usable(m, id) {
 			return wayAsk, id
 		}
 	}
 	// During a move, the node that handed the partition over keeps a copy.
-	other, moving := t.route.Other, !t.route.Other.IsZero() && slices.Contains(t.tried, t.route.Owner)
-	switch id := t.route.Standby; {
-	case moving && other == m.Self && !t.acted:
+	other, moving := c.route.Other, !c.route.Other.IsZero() && slices.Contains(c.tried, c.route.Owner)
+	switch id := c.route.Standby; {
+	case moving && other == m.Self && !c.acted:
 		return wayActAsStandby, other
-	case moving && other != m.Self && !t.standbyAsked && m.Peers.Reachable(other):
+	case moving && other != m.Self && !c.standbyAsked && m.Peers.Reachable(other):
 		return wayAskStandby, other
 	case id == m.Self:
-		if !t.acted && !t.hasTried(id) {
+		if !c.acted && !c.hasTried(id) {
 			return wayActAsStandby, id
 		}
-	case t.usable(m, id):
+	case c.usable(m, id):
 		return wayAskStandby, id
 	}
 	return wayAlone, ring.NodeID{}
 }
 
 // usable reports whether id can be reached and has not been tried yet.
-func (t *candidates) usable(m *member, id ring.NodeID) bool {
-	if id.IsZero() || t.hasTried(id) {
+func (c *candidates) usable(m *member, id ring.NodeID) bool {
+	if id.IsZero() || c.hasTried(id) {
 		return false
 	}
 	if m.Peers.Reachable(id) {
 		return true
 	}
-	t.markTried(id) // the call would fail at once
+	c.markTried(id) // the call would fail at once
 	m.figures.failed.Add(1)
 	return false
 }
 
-func (t *candidates) hasTried(id ring.NodeID) bool {
-	return slices.Contains(t.tried, id) || slices.Contains(t.redirected, id)
+func (c *candidates) hasTried(id ring.NodeID) bool {
+	return slices.Contains(c.tried, id) || slices.Contains(c.redirected, id)
 }
 
-func (t *candidates) markTried(id ring.NodeID) {
-	if !t.hasTried(id) {
-		t.tried = append(t.tried, id)
+func (c *candidates) markTried(id ring.NodeID) {
+	if !c.hasTried(id) {
+		c.tried = append(c.tried, id)
 	}
 }
 
-func (t *candidates) unmarkTried(id ring.NodeID) {
-	t.tried = slices.DeleteFunc(t.tried, func(t ring.NodeID) bool { return t == id })
+func (c *candidates) unmarkTried(id ring.NodeID) {
+	c.tried = slices.DeleteFunc(c.tried, func(t ring.NodeID) bool { return t == id })
 }
 
 // redirect records that id named another node.
-func (t *candidates) redirect(id, hint ring.NodeID) {
-	t.unmarkTried(id)
-	t.redirected, t.hint = append(t.redirected, id), hint
+func (c *candidates) redirect(id, hint ring.NodeID) {
+	c.unmarkTried(id)
+	c.redirected, c.hint = append(c.redirected, id), hint
 }

@@ -20,26 +20,26 @@ type takes struct {
 	decided map[int64]bool // by the clock after the Take
 }
 
-func (k *takes) Clock() int64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.clock++
-	return k.clock
+func (t *takes) Clock() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.clock++
+	return t.clock
 }
 
-func (k *takes) Decided(_ DecidedBy, _ int, _ uint64, _, ended int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.decided[ended] = true
+func (t *takes) Decided(_ DecidedBy, _ int, _ uint64, _, ended int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.decided[ended] = true
 }
 
 // count returns the Takes since the last call, and how many of them decided.
-func (k *takes) count() (takes, decided int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	decided = int64(len(k.decided))
-	takes = k.clock - decided
-	k.clock, k.decided = 0, map[int64]bool{}
+func (t *takes) count() (takes, decided int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	decided = int64(len(t.decided))
+	takes = t.clock - decided
+	t.clock, t.decided = 0, map[int64]bool{}
 	return takes, decided
 }
 

@@ -67,7 +67,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
 	m := l.member
 	if m == nil {
-		to.Fail(CodeMessage, "this node is in no cluster")
+		to.Fail(CodeMessage, "this node is not in a cluster")
 		return
 	}
 	switch method {
@@ -150,9 +150,9 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	}
 }
 
-func (v *servedAsk) sendReply(to Answerer) {
-	v.out = v.reply.append(v.out[:0])
-	to.Reply(v.out)
+func (s *servedAsk) sendReply(to Answerer) {
+	s.out = s.reply.append(s.out[:0])
+	to.Reply(s.out)
 }
 
 // version returns the version of the rules in force, or zero if there are none.
@@ -163,32 +163,32 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// refuseOldRules turns away an asker whose rules are older than those here; version zero stands for none. It does so once, or every time if shares may have
-// grown elsewhere since.
-func (v *servedAsk) refuseOldRules(l *Limiter) bool {
-	q := &v.question
-	if q.version == 0 || !l.stale(q.version) && (q.version >= v.reply.version || q.flags&flagIgnoreNewer != 0) {
+// refuseOldRules turns away an asker whose rules are older than those here. It does so once, or every time if shares may have
+// grown elsewhere since. Version zero is that of limits that came with the call, which don't depend on rules.
+func (s *servedAsk) refuseOldRules(l *Limiter) bool {
+	q := &s.question
+	if q.version == 0 || !l.stale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
-	v.reply.status = askerBehind
+	s.reply.status = askerBehind
 	return true
 }
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
-func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
-	m, q := l.member, &v.question
-	defer m.release(v)
+func (s *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
+	m, q := l.member, &s.question
+	defer m.release(s)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
 	defer cancel()
-	if v.reply.version < q.version || v.reply.revision < q.revision {
+	if s.reply.version < q.version || s.reply.revision < q.revision {
 		l.catchUp(ctx, q.revision, q.version)
-		v.reply.version = l.version()
+		s.reply.version = l.version()
 	}
-	frozen, thawed := context.WithTimeout(ctx, frozenTime)
-	defer thawed()
+	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTime)
+	defer cancelFrozen()
 	for turn := 0; ; turn++ {
-		if v.decideAsOwner(l) {
-			v.sendReply(to)
+		if s.decideAsOwner(l) {
+			s.sendReply(to)
 			return
 		}
 		r, p := m.whereabouts(q.ops)
@@ -197,8 +197,8 @@ func (v *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
 		}
 		// Without authority this node could not decide it after the hand-off either.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
-			if !v.passOn(ctx, l, r, to) {
-				v.sendReply(to)
+			if !s.passOn(ctx, l, r, to) {
+				s.sendReply(to)
 			}
 			return
 		}
@@ -224,50 +224,50 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 }
 
 // passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
-// node was asked as the standby, it acts for the owner. It returns false if there was no answer; v's reply then says why.
-func (v *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
-	m, q := l.member, &v.question
-	v.reply.reset()
-	v.reply.revision, v.reply.version = r.Revision, l.version()
-	v.reply.status = notOwner
+// node was asked as the standby, it acts for the owner. It returns false if there was no answer; s's reply then says why.
+func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
+	m, q := l.member, &s.question
+	s.reply.reset()
+	s.reply.revision, s.reply.version = r.Revision, l.version()
+	s.reply.status = notOwner
 	if r.Place != partitions.Elsewhere {
 		if r.Place == partitions.Here || !m.Authority() {
-			v.reply.status = noAuthority
+			s.reply.status = noAuthority
 		}
 		return false
 	}
-	v.reply.hint = r.Owner
+	s.reply.hint = r.Owner
 	for i := range q.ops { // if there are several owners, the asker splits the question
 		if m.Ownership.Route(ring.PartitionOf(q.ops[i].Key.Hi)).Owner != r.Owner {
 			return false
 		}
 	}
 	next := r.Owner
-	if next == v.from { // an owner asks other nodes only if it has no authority or has handed over
+	if next == s.from { // an owner asks other nodes only if it has no authority or has handed over
 		next = r.Other
 	}
-	if !next.IsZero() && next != m.Self && q.hops < maxHops && v.relay(ctx, l, next, to) {
+	if !next.IsZero() && next != m.Self && q.hops < maxHops && s.relay(ctx, l, next, to) {
 		return true
 	}
 	why := partitions.Unreachable
-	if v.reply.status == noAuthority || r.Owner == v.from {
+	if s.reply.status == noAuthority || r.Owner == s.from {
 		why = partitions.WithoutAuthority
 	}
-	if q.flags&flagStandby != 0 && v.decideAsStandby(l, why) {
-		v.sendReply(to)
+	if q.flags&flagStandby != 0 && s.decideAsStandby(l, why) {
+		s.sendReply(to)
 		return true
 	}
-	if r.Owner == v.from && !m.Authority() {
-		v.reply.status = noAuthority // neither node has authority: there is nothing to wait for
+	if r.Owner == s.from && !m.Authority() {
+		s.reply.status = noAuthority // neither node has authority: there is nothing to wait for
 	}
 	return false
 }
 
-// relay passes v's question on to owner, and the answer back. It returns false if there was no decision; v's reply then says
+// relay passes s's question on to owner, and the answer back. It returns false if there was no decision; s's reply then says
 // why.
-func (v *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
+func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
 	m := l.member
-	next := v.question
+	next := s.question
 	next.hops++
 	next.flags &^= flagStandby
 	deadline, _ := ctx.Deadline()
@@ -282,14 +282,14 @@ func (v *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to
 		to.Reply(body)
 		return true
 	}
-	v.reply.status = got
+	s.reply.status = got
 	return false
 }
 
-// decideAsOwner decides v's question here, as the owner. It returns false if this node does not own all of it, or has no
+// decideAsOwner decides s's question here, as the owner. It returns false if this node does not own all of it, or has no
 // authority. In that case anything already taken is kept: ownership can no longer be proved.
-func (v *servedAsk) decideAsOwner(l *Limiter) bool {
-	m, q, r := l.member, &v.question, &v.reply
+func (s *servedAsk) decideAsOwner(l *Limiter) bool {
+	m, q, r := l.member, &s.question, &s.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
@@ -307,10 +307,10 @@ func (v *servedAsk) decideAsOwner(l *Limiter) bool {
 	if q.flags&flagPeek != 0 {
 		take = l.table.Peek
 	}
-	if !v.decideEach(now, take) {
+	if !s.decideEach(now, take) {
 		return false
 	}
-	l.member.leases.grantFor(v, now)
+	l.member.leases.grantFor(s, now)
 	if !m.Authority() {
 		return false
 	}
@@ -322,8 +322,8 @@ func (v *servedAsk) decideAsOwner(l *Limiter) bool {
 
 // decideEach decides the identical checks one after another until one is refused. It returns false if none was decided. The
 // askers of the rest ask again.
-func (v *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
-	q, r := &v.question, &v.reply
+func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
+	q, r := &s.question, &s.reply
 	for range q.count {
 		verdict := decide(now, q.ops)
 		if verdict == counters.Shut {
@@ -341,16 +341,16 @@ func (v *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, [
 	return true
 }
 
-// decideAsStandby decides v's question within this node's share, in place of an owner that can't decide; see
+// decideAsStandby decides s's question within this node's share, in place of an owner that can't decide; see
 // Ownership.DecideAsStandby.
-func (v *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
-	m, q, r := l.member, &v.question, &v.reply
+func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
+	m, q, r := l.member, &s.question, &s.reply
 	now := l.clock.Now()
 	r.admitted, r.results, r.lineages, r.grants = r.admitted[:0], r.results[:0], r.lineages[:0], r.grants[:0]
 	act := func(now algorithms.Now, ops []counters.Op) counters.Verdict {
 		return l.takeAsStandby(now, ops, q.flags&flagPeek != 0, why)
 	}
-	if !v.decideEach(now, act) {
+	if !s.decideEach(now, act) {
 		return false
 	}
 	for range subjectsOf(q.ops) {

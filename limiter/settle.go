@@ -74,61 +74,61 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	return out, nil
 }
 
-func (x *reservations) settle(ctx context.Context, s *settleRequest) (out *Settlement, err error) {
-	key, known := x.signingKey()
+func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Settlement, err error) {
+	key, known := rs.signingKey()
 	if !known {
 		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
 	}
 	if s.reservation, err = parseReservation(s.id, key); err != nil {
-		x.unknown.Add(1)
+		rs.unknown.Add(1)
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	err = x.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
-		out, err = x.settleHere(s)
+	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+		out, err = rs.settleHere(s)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking again does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return x.l.member.forward(ctx, to, MethodSettle, &next, out)
+		return rs.l.member.forward(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
 
 // settleHere settles s in the counters here, as their owner, and then notifies the owners of its other subjects. The error is
 // counters.ErrShut if this node is not the owner.
-func (x *reservations) settleHere(s *settleRequest) (*Settlement, error) {
-	now := x.l.clock.Now()
+func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
+	now := rs.l.clock.Now()
 	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	refundable := x.l.sameLineage(s.home().hi, s.home().lineage)
-	c := s.homeChanges(x.l, now, refundable)
-	repeated, done, err := x.l.table.Settle(now, c)
+	refundable := rs.l.sameLineage(s.home().hi, s.home().lineage)
+	c := s.homeChanges(rs.l, now, refundable)
+	repeated, done, err := rs.l.table.Settle(now, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case x.l.member != nil && !x.l.member.Authority():
+	case rs.l.member != nil && !rs.l.member.Authority():
 		return nil, ErrNoOwner
 	case !done:
-		x.unknown.Add(1)
+		rs.unknown.Add(1)
 		return nil, ErrUnknownReservation
 	case repeated:
-		x.repeated.Add(1)
+		rs.repeated.Add(1)
 		return s.settlement(c, true), nil
 	}
-	x.settled.Add(1)
-	s.correctBill(x.l, now)
+	rs.settled.Add(1)
+	s.correctBill(rs.l, now)
 	for i := range s.subjects {
 		of := &s.subjects[i]
 		for j := range of.ops {
 			if !refundable && s.excess(of, j) < 0 {
-				x.dropped.Add(1)
+				rs.dropped.Add(1)
 			}
 		}
 		if i > 0 {
-			x.settleAtOwner(s, of, refundable)
+			rs.settleAtOwner(s, of, refundable)
 		}
 	}
 	return s.settlement(c, false), nil
@@ -239,7 +239,7 @@ func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlem
 
 // settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
 // create quota. It sends a debt until it is acknowledged, because a repeated one only costs.
-func (x *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
+func (rs *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
 	debt := &change{verb: verbAdjust}
 	back := refund{debit: of.debit, made: s.made}
 	back.ops, back.when = nil, nil
@@ -257,27 +257,27 @@ func (x *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable 
 	switch {
 	case len(back.ops) == 0:
 	case of.lineage == 0:
-		x.countLost(&back)
+		rs.countLost(&back)
 	default:
-		x.l.refund([]refund{back})
+		rs.l.refund([]refund{back})
 	}
 	if len(debt.ops) > 0 {
 		debt.ticket = ticketOf("", 0, chargeTime)
-		x.charge(debt)
+		rs.charge(debt)
 	}
 }
 
 // charge debits c at its owner. If the owner can't be reached, it retries in the background for chargeTime.
-func (x *reservations) charge(c *change) {
-	if c.apply(x.l) == nil || x.l.member == nil {
+func (rs *reservations) charge(c *change) {
+	if c.apply(rs.l) == nil || rs.l.member == nil {
 		return
 	}
-	m := x.l.member
+	m := rs.l.member
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
 		for pause := newsTime; ctx.Err() == nil; pause = min(2*pause, checkTime) {
-			if c.apply(x.l) == nil {
+			if c.apply(rs.l) == nil {
 				return
 			}
 			select {

@@ -15,28 +15,28 @@ import (
 // This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
 // regions; see borrow.go and lend.go.
 
-// noteShares records whether regions divide limits of b's set, and the last version that the primary has recorded as honoured
+// noteShares records whether regions divide limits of a's set, and the last version that the primary has recorded as honoured
 // by all regions.
-func (b *activeRules) noteShares() {
-	x := b.set.Shares()
+func (a *activeRules) noteShares() {
+	x := a.set.Shares()
 	if x == nil {
 		return
 	}
 	for i := range x.Views {
 		if v := &x.Views[i]; v.At != 0 && v.Set != nil {
-			b.recorded = max(b.recorded, v.Set.Version)
+			a.recorded = max(a.recorded, v.Set.Version)
 		}
 	}
-	b.global = slices.ContainsFunc(b.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
+	a.global = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
 // enforce replaces the limits of m's hits by those in force here at wall (Unix nanoseconds): this region's shares, lowered by
 // the steps of adaptive rules.
-func (b *activeRules) enforce(m *rules.Match, wall int64) {
-	if b.global {
-		b.set.Share(m, wall)
+func (a *activeRules) enforce(m *rules.Match, wall int64) {
+	if a.global {
+		a.set.Share(m, wall)
 	}
-	b.lowerLimits(m)
+	a.lowerLimits(m)
 }
 
 // stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
@@ -70,8 +70,8 @@ type divided struct {
 }
 
 // dividedLimits returns the limits of a subject that regions divide, by this node's rules.
-func (x *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divided) {
-	b := x.l.inForce.Load()
+func (ls *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divided) {
+	b := ls.l.inForce.Load()
 	if b == nil || !b.global {
 		return nil
 	}
@@ -95,8 +95,8 @@ func (x *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divide
 }
 
 // dividedLimit returns the one of dividedLimits with that ID.
-func (x *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (divided, bool) {
-	for _, d := range x.dividedLimits(n, now) {
+func (ls *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (divided, bool) {
+	for _, d := range ls.dividedLimits(n, now) {
 		if d.limit.ID == id {
 			return d, true
 		}

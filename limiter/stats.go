@@ -79,9 +79,9 @@ func (s *ruleStats) absorb(gone *ruleStats) {
 }
 
 // checks returns the whole checks by decision.
-func (b *activeRules) checks() Counts {
-	all := b.whole.read("").Checks
-	for _, s := range b.stats {
+func (a *activeRules) checks() Counts {
+	all := a.whole.read("").Checks
+	for _, s := range a.stats {
 		all[DecisionAllowed][ByOwner] += s.usual()
 	}
 	return all
@@ -101,8 +101,8 @@ func (l *Limiter) Stats() []RuleStats {
 }
 
 // unruled returns the counts of checks that no rule decided.
-func (b *activeRules) unruled() RuleStats {
-	s := b.whole.read("")
+func (a *activeRules) unruled() RuleStats {
+	s := a.whole.read("")
 	for d := range s.Checks {
 		clear(s.Checks[d][:ByList])
 	}

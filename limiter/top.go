@@ -79,7 +79,14 @@ func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 
 // mark returns the word and the bit of a subject in the filter.
 func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
-	return &s.filter[subject.Lo>>8%topFilter], 1 << (subject.Lo >> 16 % 64)
+	at, bit := filterPlace(subject)
+	return &s.filter[at], bit
+}
+
+// filterPlace returns the index of a subject's word in a filter, and its bit. It looks at no bits in which inline subjects are
+// all alike.
+func filterPlace(subject rules.Hash) (at int, bit uint64) {
+	return int(subject.Lo >> 8 % topFilter), 1 << (subject.Lo >> 58)
 }
 
 func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
@@ -128,7 +135,8 @@ func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 func (s *topStripe) renewFilter() {
 	var fresh [topFilter]uint64
 	for _, e := range s.entries {
-		fresh[e.hash.Lo>>8%topFilter] |= 1 << (e.hash.Lo >> 16 % 64)
+		at, bit := filterPlace(e.hash)
+		fresh[at] |= bit
 	}
 	for i := range fresh {
 		s.filter[i].Store(fresh[i])
@@ -282,8 +290,8 @@ func (t *topList) Code(c *wire.Coder) {
 type recentList topList
 
 // Code implements wire.Message.
-func (t *recentList) Code(c *wire.Coder) {
-	wire.List(c, &t.list, maxTopKept, 5, func(s *TopSubject) {
+func (r *recentList) Code(c *wire.Coder) {
+	wire.List(c, &r.list, maxTopKept, 5, func(s *TopSubject) {
 		s.code(c)
 		wire.Number(c, &s.Recent, 1<<62)
 	})

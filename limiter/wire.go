@@ -16,8 +16,8 @@ const (
 	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
-	// leastOp is the least size of a limit and its cost, in bytes.
-	leastOp = 1 + 8 + 3 + 1
+	// minOpBytes is the least size of a limit and its cost, in bytes.
+	minOpBytes = 1 + 8 + 3 + 1
 )
 
 // Flags of a limit in a message, beside the limit's own.
@@ -34,7 +34,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 	if belowZero {
 		least = -algorithms.MaxAmount
 	}
-	wire.List(c, ops, maxMessageOps, leastOp, func(op *counters.Op) {
+	wire.List(c, ops, maxMessageOps, minOpBytes, func(op *counters.Op) {
 		if c.Reads() && i == 0 {
 			if room = room[:0]; cap(room) < len(*ops) {
 				room = make([]algorithms.Limit, 0, len(*ops))

@@ -11,6 +11,9 @@
 // `lease.idle` of its limit, in equal parts for all nodes. If a part is less than one unit, or hardly anything remains,
 // nothing is granted and each check asks the owner.
 //
+// Callers of an inline subject may ask about it with different limits or amounts. Both sides know its leases by the set of
+// limits, up to four a subject; a configured subject has one set. Inline subjects have at most half of either side's room.
+//
 // A token bucket refills while its tokens are out. A return is accepted only as long as the bucket's level plus everything
 // that is out stays within the burst ([LeaseLedger.Return]); otherwise tokens would pile up outside the bucket. So over any span D
 // a bucket admits at most burst + rate × (D + TTL).

@@ -1,7 +1,6 @@
 package localcache
 
 import (
-	"container/heap"
 	"slices"
 	"time"
 
@@ -9,9 +8,9 @@ import (
 )
 
 // end ends all grants of e.
-func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
+func (ls *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
 	for len(e.grants) > 0 {
-		s.endFirst(sh, e, at)
+		ls.endFirst(sh, e, at)
 	}
 }
 
@@ -21,7 +20,7 @@ func (s *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
 const backPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of e and leaves what remains of it for Ended to hand out.
-func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
+func (ls *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	g := e.grants[0]
 	out := Ended{Source: e.source, Grant: g.id, due: at + backPause}
 	for i := range e.limits {
@@ -33,10 +32,10 @@ func (s *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}
-	s.grants.Add(-1)
+	ls.grants.Add(-1)
 	e.grants, e.renew = slices.Delete(e.grants, 0, 1), 0
 	sh.ended = append(sh.ended, out)
-	s.poke(out.due)
+	ls.poke(out.due)
 }
 
 // putBack adds what a Spend took to what is left of an ended grant.
@@ -70,21 +69,21 @@ func (sh *leaseShard) handOut(at time.Duration, buf []Ended) ([]Ended, time.Dura
 }
 
 // Wake signals that Ended must be called earlier than Next said.
-func (s *Leases) Wake() <-chan struct{} { return s.wake }
+func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
 // Next returns when to call Ended if nothing happens before.
-func (s *Leases) Next() time.Duration { return time.Duration(s.armed.Load()) }
+func (ls *Leases) Next() time.Duration { return time.Duration(ls.armed.Load()) }
 
 // Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also forgets
 // subjects that have not been used for long.
-func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
-	s.armed.Store(int64(never))
+func (ls *Leases) Ended(at time.Duration, buf []Ended) []Ended {
+	ls.armed.Store(int64(never))
 	next := never
-	for i := range s.shards {
-		sh := &s.shards[i]
+	for i := range ls.shards {
+		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for len(sh.queue) > 0 && sh.queue[0].due <= at {
-			s.update(sh, sh.queue[0], at)
+			ls.update(sh, sh.queue[0], at)
 		}
 		if len(sh.queue) > 0 {
 			next = min(next, sh.queue[0].due)
@@ -94,37 +93,36 @@ func (s *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 		next = min(next, due)
 		sh.mu.Unlock()
 	}
-	s.arm(next)
+	ls.arm(next)
 	return buf
 }
 
 // update does what is due for e.
-func (s *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
+func (ls *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
 	for len(e.grants) > 0 && at >= e.grants[0].until {
-		s.endFirst(sh, e, at)
+		ls.endFirst(sh, e, at)
 	}
 	if len(e.grants) == 0 && at >= e.touched+e.keep {
-		heap.Remove(&sh.queue, e.index)
-		delete(sh.known, e.hi)
+		sh.remove(e)
 		return
 	}
-	s.schedule(sh, e)
+	ls.schedule(sh, e)
 	if e.due <= at { // only the next grant can end before the current one
-		s.end(sh, e, at)
-		s.schedule(sh, e)
+		ls.end(sh, e, at)
+		ls.schedule(sh, e)
 	}
 }
 
 // Enable sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
-func (s *Leases) Enable(at time.Duration, yes bool) {
-	if s.closed.Store(!yes); yes {
+func (ls *Leases) Enable(at time.Duration, yes bool) {
+	if ls.closed.Store(!yes); yes {
 		return
 	}
-	for i := range s.shards {
-		sh := &s.shards[i]
+	for i := range ls.shards {
+		sh := &ls.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.known {
-			s.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
+		for _, e := range sh.queue {
+			ls.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
 			e.refused = refusal{}
 		}
 		sh.mu.Unlock()

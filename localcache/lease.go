@@ -11,10 +11,11 @@ import (
 // lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
 type lease struct {
 	hi         uint64
+	next       *lease // of the same inline subject, with other limits
 	source     Source
-	limits     []leasedLimit
-	grants     []grant // at most maxGrants; the first one is being spent
-	seen       uint64  // ID of the last grant that arrived
+	limits     []leasedLimit // at least one
+	grants     []grant       // at most maxGrants; the first one is being spent
+	seen       uint64        // ID of the last grant that arrived
 	refused    refusal
 	pressed    pressure
 	asking     time.Duration // until then a renewal is under way, unless it is answered
@@ -74,13 +75,16 @@ type refusedOp struct {
 	decision algorithms.Decision
 }
 
+// inline reports whether the lease is of an inline subject.
+func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.Inline() }
+
 // matches reports whether ops ask about exactly the lease's limits.
-func (e *lease) matches(ops []counters.Op) bool {
-	if len(ops) != len(e.limits) {
+func (le *lease) matches(ops []counters.Op) bool {
+	if len(ops) != len(le.limits) {
 		return false
 	}
 	for i := range ops {
-		l := &e.limits[i]
+		l := &le.limits[i]
 		if l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
 			return false
 		}
@@ -90,12 +94,12 @@ func (e *lease) matches(ops []counters.Op) bool {
 }
 
 // reset empties the lease and makes it one of ops' limits.
-func (e *lease) reset(ops []counters.Op) {
-	e.limits = e.limits[:0]
+func (le *lease) reset(ops []counters.Op) {
+	le.limits = le.limits[:0]
 	for i := range ops {
-		e.limits = append(e.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
+		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
-	e.grants, e.refused, e.pressed = e.grants[:0], refusal{}, pressure{}
+	le.grants, le.refused, le.pressed = le.grants[:0], refusal{}, pressure{}
 }
 
 // putBack returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
@@ -111,12 +115,12 @@ func (g *grant) putBack(ops []counters.Op) {
 }
 
 // covers reports whether the i-th grant is enough for ops.
-func (e *lease) covers(i int, ops []counters.Op) bool {
-	if i >= len(e.grants) {
+func (le *lease) covers(i int, ops []counters.Op) bool {
+	if i >= len(le.grants) {
 		return false
 	}
 	for j := range ops {
-		if e.grants[i].parts[j].left < ops[j].Cost {
+		if le.grants[i].parts[j].left < ops[j].Cost {
 			return false
 		}
 	}
@@ -124,20 +128,20 @@ func (e *lease) covers(i int, ops []counters.Op) bool {
 }
 
 // spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made.
-func (e *lease) spend(at time.Duration, ops []counters.Op) {
+func (le *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
-		l, op := &e.limits[i], &ops[i]
-		e.grants[0].parts[i].left -= op.Cost
+		l, op := &le.limits[i], &ops[i]
+		le.grants[0].parts[i].left -= op.Cost
 		l.demand.note(op.Cost)
-		d := later(l.lastDecision, at-e.decisionAt)
+		d := later(l.lastDecision, at-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
-		for j := range e.grants {
-			d.Remaining += e.grants[j].parts[i].left
+		for j := range le.grants {
+			d.Remaining += le.grants[j].parts[i].left
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		op.Decision, op.Full = d, false
 	}
-	e.touched = at
+	le.touched = at
 }
 
 // later returns what a decision says after some time in which nothing happened.
@@ -151,13 +155,13 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 }
 
 // low reports whether so much of the first grant is spent that the next one should be fetched.
-func (e *lease) low(at time.Duration) bool {
-	if len(e.grants) == maxGrants || at < e.asking || at < e.renew || at < e.refused.until {
+func (le *lease) low(at time.Duration) bool {
+	if len(le.grants) == maxGrants || at < le.asking || at < le.renew || at < le.refused.until {
 		return false
 	}
 	// The holders of one subject should not all ask at once, so each has a slightly different idea of half.
-	g := &e.grants[0]
-	eighths := 3 + int64(g.id&1) + int64(e.hi>>5&1)
+	g := &le.grants[0]
+	eighths := 3 + int64(g.id&1) + int64(le.hi>>5&1)
 	for i := range g.parts {
 		if h := &g.parts[i]; h.size > 0 && h.left <= h.size/8*eighths {
 			return true

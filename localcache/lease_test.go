@@ -29,13 +29,13 @@ func opsOf(costs ...int64) []counters.Op {
 }
 
 // granted delivers the answer to a check, with a grant of these amounts.
-func (s *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
+func (ls *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
-	s.Request(at, someone, terms, ops, 1)
+	ls.Request(at, someone, terms, ops, 1)
 	for i := range ops {
 		ops[i].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	}
-	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
+	ls.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
 }
 
 func TestASpentLease(t *testing.T) {

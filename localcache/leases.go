@@ -15,10 +15,13 @@ import (
 // Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
 // concurrently. Times are readings of a clock that keeps running while the machine is suspended.
 //
+// The callers of an inline subject may differ about its limits. Each set of them, in this order and with these amounts, has a
+// lease of its own, up to maxSets a subject. A configured subject has one lease; other limits of it end that.
+//
 // The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
 // back.
 type Leases struct {
-	perShard int // bounds the subjects
+	perShard int // bounds the leases; those of inline subjects are at most half of it
 	shards   [leaseShards]leaseShard
 	wake     chan struct{} // capacity 1; something is due earlier than Next said
 	armed    atomic.Int64  // when to call Ended next
@@ -30,6 +33,8 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a Ledger.
 	minSubjects = 1024
+	// maxSets bounds the sets of limits of one inline subject that have leases.
+	maxSets = 4
 	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
 	forgetTTLs = 4
 	minKeep    = time.Second
@@ -37,10 +42,11 @@ const (
 )
 
 type leaseShard struct {
-	mu    sync.Mutex // guards known, queue and ended
-	known map[uint64]*lease
-	queue leaseQueue
-	ended []Ended
+	mu     sync.Mutex        // guards everything below
+	known  map[uint64]*lease // by subject; its other leases follow by lease.next
+	queue  leaseQueue        // all leases
+	inline int               // leases of inline subjects
+	ended  []Ended
 }
 
 // Outcome is what Spend says about a check.
@@ -94,7 +100,7 @@ type Ended struct {
 	due time.Duration // when to hand it out
 }
 
-// NewLeases returns leases of at most bound subjects; a bound below 1,024 counts as 1,024.
+// NewLeases returns leases of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
 	s.armed.Store(int64(never))
@@ -104,29 +110,77 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// lock locks a subject's shard and returns the subject's lease, or nil if there is none. Subjects of one partition are spread
-// over shards.
-func (s *Leases) lock(hi uint64) (*leaseShard, *lease) {
-	sh := &s.shards[hi%leaseShards]
+// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. Subjects of one partition
+// are spread over shards.
+func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
+	sh := &ls.shards[hi%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
 
+// lock locks the shard of ops' subject. It returns the subject's lease, or nil if there is none: for an inline subject the one
+// of ops' limits, and for a configured subject the only one, which may be of other limits.
+func (ls *Leases) lock(ops []counters.Op) (*leaseShard, *lease) {
+	sh, e := ls.lockSubject(ops[0].Key.Hi)
+	for e != nil && ops[0].Key.Inline() && !e.matches(ops) {
+		e = e.next
+	}
+	return sh, e
+}
+
+// add adds a lease of ops' limits. It returns nil if there is no room.
+func (sh *leaseShard) add(ops []counters.Op, bound int) *lease {
+	key, sets := ops[0].Key, 0
+	for e := sh.known[key.Hi]; e != nil; e = e.next {
+		sets++
+	}
+	if len(sh.queue) >= bound || sets >= maxSets || key.Inline() && sh.inline >= bound/2 {
+		return nil
+	}
+	e := &lease{hi: key.Hi, next: sh.known[key.Hi], index: -1}
+	e.reset(ops)
+	sh.known[key.Hi] = e
+	if e.inline() {
+		sh.inline++
+	}
+	return e
+}
+
+// remove forgets e.
+func (sh *leaseShard) remove(e *lease) {
+	heap.Remove(&sh.queue, e.index)
+	if e.inline() {
+		sh.inline--
+	}
+	before := sh.known[e.hi]
+	switch {
+	case before != e:
+		for before.next != e {
+			before = before.next
+		}
+		before.next = e.next
+	case e.next != nil:
+		sh.known[e.hi] = e.next
+	default:
+		delete(sh.known, e.hi)
+	}
+}
+
 // Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
 // lease from another node ends.
-func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
-	sh, e := s.lock(ops[0].Key.Hi)
+func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e == nil {
 		return Unknown, Receipt{}
 	}
 	if e.source.Owner != owner || !e.matches(ops) {
-		s.end(sh, e, at)
+		ls.end(sh, e, at)
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
 	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
-		s.endFirst(sh, e, at)
+		ls.endFirst(sh, e, at)
 	}
 	if e.covers(0, ops) && at < e.grants[0].until {
 		e.spend(at, ops)
@@ -149,8 +203,8 @@ func (s *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (
 
 // Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
 // already handed it out, the cost is lost.
-func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
-	sh, e := s.lock(ops[0].Key.Hi)
+func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	switch {
 	case e == nil || r.grant == 0:
@@ -162,27 +216,24 @@ func (s *Leases) Unspend(r Receipt, ops []counters.Op) {
 }
 
 // Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or traffic is too slow.
-func (s *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
-	if s.closed.Load() || t.None() {
+// there is nothing to lease: there is no room for another subject, or another set of its limits, or traffic is too slow.
+func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
+	if ls.closed.Load() || t.None() {
 		return LeaseRequest{}, false
 	}
-	sh, e := s.lock(ops[0].Key.Hi)
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e == nil {
-		if len(sh.known) >= s.perShard {
+		if e = sh.add(ops, ls.perShard); e == nil {
 			return LeaseRequest{}, false
 		}
-		e = &lease{hi: ops[0].Key.Hi, index: -1}
-		e.reset(ops)
-		sh.known[e.hi] = e
 	} else if !e.matches(ops) {
-		s.end(sh, e, at)
+		ls.end(sh, e, at)
 		e.reset(ops)
 	}
 	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
-		s.end(sh, e, at)
+		ls.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
 	w := LeaseRequest{Terms: t, Incarnation: e.source.Incarnation, Seen: e.seen, Want: make([]int64, len(ops))}
@@ -197,13 +248,13 @@ func (s *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []cou
 		some = some || w.Want[i] > 0
 	}
 	w.Held = e.reportHeld()
-	s.schedule(sh, e)
+	ls.schedule(sh, e)
 	return w, some
 }
 
 // reportHeld lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
-func (e *lease) reportHeld() (out []HeldGrant) {
-	for _, g := range e.grants {
+func (le *lease) reportHeld() (out []HeldGrant) {
+	for _, g := range le.grants {
 		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
 		for i := range g.parts {
 			g.parts[i].reported, h.Left[i] = g.parts[i].left, g.parts[i].left
@@ -215,20 +266,20 @@ func (e *lease) reportHeld() (out []HeldGrant) {
 
 // Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
 // sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
-func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
-	sh, e := s.lock(ops[0].Key.Hi)
+func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e != nil && renewal {
 		e.asking = 0
 	}
-	if e == nil || e.source.Owner != from.Owner || !e.matches(ops) || s.closed.Load() {
+	if e == nil || e.source.Owner != from.Owner || !e.matches(ops) || ls.closed.Load() {
 		if g.ID != 0 {
-			s.returnUnused(sh, at, from, ops, &g)
+			ls.returnUnused(sh, at, from, ops, &g)
 		}
 		return
 	}
 	if e.source != from {
-		s.end(sh, e, at) // its grants are from another process or lineage
+		ls.end(sh, e, at) // its grants are from another process or lineage
 		e.source, e.seen = from, 0
 	}
 	e.decisionAt = at
@@ -241,24 +292,24 @@ func (s *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op
 	}
 	e.refused = e.predictRefusal(sent, ops)
 	if g.ID != 0 {
-		s.addGrant(sh, e, sent, at, from, ops, &g)
+		ls.addGrant(sh, e, sent, at, from, ops, &g)
 	} else if renewal && len(e.grants) > 0 {
 		e.renew = at + (e.grants[0].until-at)/4 // the owner has nothing to grant now
 	}
-	s.schedule(sh, e)
+	ls.schedule(sh, e)
 }
 
 // addGrant adds a grant to e.
-func (s *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+func (ls *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
 	if len(e.grants) == maxGrants || until <= at || g.ID <= e.seen {
 		e.seen = max(e.seen, g.ID)
-		s.returnUnused(sh, at, from, ops, g)
+		ls.returnUnused(sh, at, from, ops, g)
 		return
 	}
 	e.seen = g.ID
-	s.grants.Add(1)
+	ls.grants.Add(1)
 	n := grant{id: g.ID, until: until, parts: make([]balance, len(e.limits))}
 	for i, amount := range g.Amounts {
 		n.parts[i] = balance{left: amount, size: amount, reported: amount, window: g.Windows[i]}
@@ -267,22 +318,22 @@ func (s *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from
 }
 
 // returnUnused leaves an unused grant for Ended to hand out, as it came.
-func (s *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
 		out.Window = append(out.Window, g.Windows[i])
 	}
 	sh.ended = append(sh.ended, out)
-	s.poke(at)
+	ls.poke(at)
 }
 
 // Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
 // there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
-func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
-	sh, e := s.lock(ops[0].Key.Hi)
+func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
-	if e == nil || !e.matches(ops) || s.closed.Load() {
+	if e == nil || !e.matches(ops) || ls.closed.Load() {
 		return
 	}
 	e.pressed.note(at, ttl)
@@ -310,9 +361,9 @@ func (s *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl t
 	}
 }
 
-// Unanswered records that the renewal of a subject's lease got no answer.
-func (s *Leases) Unanswered(at time.Duration, hi uint64) {
-	sh, e := s.lock(hi)
+// Unanswered records that the renewal of ops' lease got no answer.
+func (ls *Leases) Unanswered(at time.Duration, ops []counters.Op) {
+	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	if e != nil {
 		e.asking = 0
@@ -324,19 +375,18 @@ func (s *Leases) Unanswered(at time.Duration, hi uint64) {
 
 // Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
 // were changed, and leases end too.
-func (s *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, e := s.lock(hi)
+func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
+	sh, e := ls.lockSubject(hi)
 	defer sh.mu.Unlock()
-	if e == nil {
-		return
-	}
-	if e.refused = (refusal{}); !room {
-		s.end(sh, e, at)
+	for ; e != nil; e = e.next {
+		if e.refused = (refusal{}); !room {
+			ls.end(sh, e, at)
+		}
 	}
 }
 
 // Count returns how many grants are held.
-func (s *Leases) Count() int64 { return s.grants.Load() }
+func (ls *Leases) Count() int64 { return ls.grants.Load() }
 
 // leaseQueue is a heap: the lease due first is in front.
 type leaseQueue []*lease
@@ -366,7 +416,7 @@ func (q *leaseQueue) Pop() any {
 }
 
 // schedule updates when e must be looked at again.
-func (s *Leases) schedule(sh *leaseShard, e *lease) {
+func (ls *Leases) schedule(sh *leaseShard, e *lease) {
 	due := e.touched + e.keep
 	for i := range e.grants {
 		if until := e.grants[i].until; i == 0 || until < due {
@@ -378,24 +428,24 @@ func (s *Leases) schedule(sh *leaseShard, e *lease) {
 	} else {
 		heap.Fix(&sh.queue, e.index)
 	}
-	s.poke(due)
+	ls.poke(due)
 }
 
 // poke makes sure that Ended is called by at.
-func (s *Leases) poke(at time.Duration) {
-	if !s.arm(at) {
+func (ls *Leases) poke(at time.Duration) {
+	if !ls.arm(at) {
 		return
 	}
 	select {
-	case s.wake <- struct{}{}:
+	case ls.wake <- struct{}{}:
 	default:
 	}
 }
 
 // arm moves the next call of Ended forward to at. It returns false if that call is already due by then.
-func (s *Leases) arm(at time.Duration) bool {
-	for was := s.armed.Load(); int64(at) < was; was = s.armed.Load() {
-		if s.armed.CompareAndSwap(was, int64(at)) {
+func (ls *Leases) arm(at time.Duration) bool {
+	for was := ls.armed.Load(); int64(at) < was; was = ls.armed.Load() {
+		if ls.armed.CompareAndSwap(was, int64(at)) {
 			return true
 		}
 	}

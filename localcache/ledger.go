@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,28 +23,32 @@ const (
 // LeaseLedger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of
 // a clock that keeps running while the machine is suspended.
 type LeaseLedger struct {
-	perShard int // bounds the subjects
+	perShard int          // bounds the subjects; inline ones are at most half of it
+	seed     maphash.Seed // of the hashes that tell sets of limits apart
 	ids      atomic.Uint64
 	out      atomic.Int64
 	shards   [ledgerShards]ledgerShard
 }
 
 type ledgerShard struct {
-	mu    sync.Mutex // guards known and next
-	known map[uint64]*outSubject
-	next  time.Duration // when the first subject may have ended
+	mu     sync.Mutex // guards everything below
+	known  map[uint64]*outSubject
+	inline int           // inline subjects in known
+	next   time.Duration // when the first subject may have ended
 }
 
 // outSubject is the grants of one subject that are out.
 type outSubject struct {
-	out   []outGrant
-	until time.Duration // from then on nothing is out
+	out    []outGrant
+	until  time.Duration // from then on nothing is out
+	inline bool
 }
 
 // outGrant is a grant that is out.
 type outGrant struct {
 	id      uint64
 	holder  ring.NodeID
+	set     uint64 // of an inline subject: which set of limits it is of; see setOf
 	lineage uint64
 	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
 	parts   []outPart
@@ -57,9 +62,9 @@ type outPart struct {
 	back   int64  // about this many units may still come back, by the holder's last report
 }
 
-// NewLeaseLedger returns a ledger of at most bound subjects; a bound below 1,024 counts as 1,024.
+// NewLeaseLedger returns a ledger of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
-	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards)}
+	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
 	for i := range b.shards {
 		b.shards[i].known, b.shards[i].next = make(map[uint64]*outSubject), never
 	}
@@ -67,11 +72,11 @@ func NewLeaseLedger(bound int64) *LeaseLedger {
 }
 
 // Out returns how many grants are out.
-func (b *LeaseLedger) Out() int64 { return b.out.Load() }
+func (ll *LeaseLedger) Out() int64 { return ll.out.Load() }
 
 // lock locks a subject's shard and returns the subject, or nil if nothing of it is out.
-func (b *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
-	sh := &b.shards[hi%ledgerShards]
+func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
+	sh := &ll.shards[hi%ledgerShards]
 	sh.mu.Lock()
 	return sh, sh.known[hi]
 }
@@ -87,18 +92,52 @@ type GrantRequest struct {
 	Ops []counters.Op
 }
 
+// setOf identifies the set of limits that ops are about, with their amounts. Holders have a lease for each set of an inline
+// subject, and report on each by itself. A configured subject has one lease, whatever its limits, so its set is zero.
+func (ll *LeaseLedger) setOf(ops []counters.Op) uint64 {
+	if !ops[0].Key.Inline() {
+		return 0
+	}
+	var room [256]byte
+	buf := room[:0]
+	for i := range ops {
+		buf = ops[i].Limit.Append(counters.AppendKey(buf, ops[i].Key), 0)
+	}
+	return maphash.Bytes(ll.seed, buf)
+}
+
+// takesSet reports whether the subject may have grants of that set: it has some, or there are grants of fewer than maxSets.
+func (s *outSubject) takesSet(set uint64) bool {
+	var others [maxSets]uint64
+	n := 0
+	for i := range s.out {
+		of := s.out[i].set
+		if of == set {
+			return true
+		}
+		if n < maxSets && !slices.Contains(others[:n], of) {
+			others[n] = of
+			n++
+		}
+	}
+	return n < maxSets
+}
+
 // Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
 // zero if nothing is granted.
-func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
-	hi := r.Ops[0].Key.Hi
-	sh, s := b.lock(hi)
+func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
+	key, set := r.Ops[0].Key, ll.setOf(r.Ops)
+	sh, s := ll.lock(key.Hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.acceptReport(s, at, r)
+		ll.acceptReport(s, at, set, r)
 	} else {
-		b.sweep(sh, at)
+		ll.sweep(sh, at)
 	}
-	if s == nil && len(sh.known) >= b.perShard || s != nil && len(s.out) >= maxOut {
+	switch {
+	case s == nil && (len(sh.known) >= ll.perShard || key.Inline() && sh.inline >= ll.perShard/2):
+		return 0, nil
+	case s != nil && (len(s.out) >= maxOut || !s.takesSet(set)):
 		return 0, nil
 	}
 	ops := s.sizes(r)
@@ -106,30 +145,33 @@ func (b *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []c
 		return 0, nil
 	}
 	if s == nil {
-		s = &outSubject{}
-		sh.known[hi] = s
+		s = &outSubject{inline: key.Inline()}
+		sh.known[key.Hi] = s
+		if s.inline {
+			sh.inline++
+		}
 	}
-	e := outGrant{id: b.ids.Add(1), holder: r.Holder, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
+	e := outGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
 	for i := range ops {
 		cost := ops[i].Cost
 		e.parts, amounts = append(e.parts, outPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
 	}
 	s.out = append(s.out, e)
-	b.out.Add(1)
+	ll.out.Add(1)
 	s.until = max(s.until, e.until)
 	sh.next = min(sh.next, s.until)
 	return e.id, amounts
 }
 
-// acceptReport takes over what the holder reports about its grants. A grant that reached the holder and is missing from the
-// report is no longer spent, although some of it may be on its way back.
-func (b *LeaseLedger) acceptReport(s *outSubject, at time.Duration, r *GrantRequest) {
+// acceptReport takes over what the holder reports about its grants of a set of limits. A grant that reached the holder and is
+// missing from the report is no longer spent, although some of it may be on its way back.
+func (ll *LeaseLedger) acceptReport(s *outSubject, at time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.out)
 	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
-	b.out.Add(int64(len(s.out) - before))
+	ll.out.Add(int64(len(s.out) - before))
 	for i := range s.out {
 		e := &s.out[i]
-		if !r.SameIncarnation || e.holder != r.Holder || e.id > r.Lease.Seen {
+		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.Seen {
 			continue
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
@@ -192,9 +234,9 @@ func (s *outSubject) each(lo uint64, f func(e *outGrant, p *outPart)) {
 
 // Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
 // used of a limit. Return does nothing if the grant is no longer out.
-func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
+func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
-	sh, s := b.lock(ops[0].Key.Hi)
+	sh, s := ll.lock(ops[0].Key.Hi)
 	defer sh.mu.Unlock()
 	if s == nil {
 		return
@@ -205,7 +247,7 @@ func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counter
 	}
 	e := s.out[place]
 	s.out = slices.Delete(s.out, place, place+1)
-	b.out.Add(-1)
+	ll.out.Add(-1)
 	if at >= e.until {
 		return
 	}
@@ -230,8 +272,8 @@ func (b *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counter
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
-func (b *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
-	sh, s := b.lock(hi)
+func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
+	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	s.each(lo, func(e *outGrant, p *outPart) {
 		if at < e.until {
@@ -242,35 +284,38 @@ func (b *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
 }
 
 // Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
-func (b *LeaseLedger) Forget(hi uint64) {
-	sh, s := b.lock(hi)
+func (ll *LeaseLedger) Forget(hi uint64) {
+	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		b.out.Add(int64(-len(s.out)))
+		ll.out.Add(int64(-len(s.out)))
 		s.out = nil
 	}
 }
 
 // Sweep forgets subjects whose grants have ended.
-func (b *LeaseLedger) Sweep(at time.Duration) {
-	for i := range b.shards {
-		sh := &b.shards[i]
+func (ll *LeaseLedger) Sweep(at time.Duration) {
+	for i := range ll.shards {
+		sh := &ll.shards[i]
 		sh.mu.Lock()
-		b.sweep(sh, at)
+		ll.sweep(sh, at)
 		sh.mu.Unlock()
 	}
 }
 
 // sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
-func (b *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
+func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 	if at < sh.next {
 		return
 	}
 	next := never
 	for hi, s := range sh.known {
 		if s.until <= at {
-			b.out.Add(int64(-len(s.out)))
+			ll.out.Add(int64(-len(s.out)))
 			delete(sh.known, hi)
+			if s.inline {
+				sh.inline--
+			}
 		} else {
 			next = min(next, s.until)
 		}

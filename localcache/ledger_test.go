@@ -47,9 +47,9 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequ
 func yes([]counters.Op) bool { return true }
 
 // back returns how much of a grant may be given back.
-func (b *LeaseLedger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+func (ll *LeaseLedger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
-	b.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
+	ll.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
 }
 

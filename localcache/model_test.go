@@ -36,6 +36,23 @@ type network struct {
 	last    [2][8]time.Duration
 
 	hits []hit
+
+	sets []limitSet // of an inline subject; each check is about one of them
+	set  int        // the one that key and limits are of
+}
+
+// limitSet is what one sort of caller asks about.
+type limitSet struct {
+	key    []counters.Key
+	limits []*algorithms.Limit
+}
+
+// pickSet picks the set of the next check.
+func (nw *network) pickSet() {
+	if len(nw.sets) > 0 {
+		nw.set = nw.chance.IntN(len(nw.sets))
+		nw.key, nw.limits = nw.sets[nw.set].key, nw.sets[nw.set].limits
+	}
 }
 
 type event struct {
@@ -47,6 +64,7 @@ type event struct {
 type hit struct {
 	at   time.Duration
 	cost []int64
+	set  int
 }
 
 const (
@@ -55,101 +73,101 @@ const (
 	networkLineage = 5
 )
 
-func (w *network) now() algorithms.Now {
-	return algorithms.Now{Steady: networkBegin + int64(w.at), Wall: networkBegin + int64(w.at)}
+func (nw *network) now() algorithms.Now {
+	return algorithms.Now{Steady: networkBegin + int64(nw.at), Wall: networkBegin + int64(nw.at)}
 }
 
-func (w *network) after(d time.Duration, run func()) {
-	w.events++
-	w.queue = append(w.queue, event{w.at + d, w.events, run})
+func (nw *network) after(d time.Duration, run func()) {
+	nw.events++
+	nw.queue = append(nw.queue, event{nw.at + d, nw.events, run})
 }
 
 // message calls run when a message arrives, if it does. Way 0 is to the owner, 1 from it.
-func (w *network) message(way, holder int, run func()) {
-	if w.chance.Float64() < w.loss {
+func (nw *network) message(way, holder int, run func()) {
+	if nw.chance.Float64() < nw.loss {
 		return
 	}
-	d := 50*time.Microsecond + time.Duration(w.chance.Int64N(int64(w.slow)))
-	if w.chance.IntN(4) > 0 {
+	d := 50*time.Microsecond + time.Duration(nw.chance.Int64N(int64(nw.slow)))
+	if nw.chance.IntN(4) > 0 {
 		d = min(d, time.Millisecond)
 	}
-	if w.ordered {
-		d = max(d, w.last[way][holder]-w.at)
-		w.last[way][holder] = w.at + d
+	if nw.ordered {
+		d = max(d, nw.last[way][holder]-nw.at)
+		nw.last[way][holder] = nw.at + d
 	}
-	w.after(d, run)
+	nw.after(d, run)
 }
 
-func (w *network) ops(cost []int64) []counters.Op {
-	ops := make([]counters.Op, len(w.limits))
+func (nw *network) ops(cost []int64) []counters.Op {
+	ops := make([]counters.Op, len(nw.limits))
 	for i := range ops {
-		ops[i] = counters.Op{Key: w.key[i], Limit: w.limits[i], Cost: cost[i]}
+		ops[i] = counters.Op{Key: nw.key[i], Limit: nw.limits[i], Cost: cost[i]}
 	}
 	return ops
 }
 
-// admitted records one hit.
-func (w *network) admitted(cost []int64) {
-	w.hits = append(w.hits, hit{w.at, cost})
+// admitted records one hit, of the current set.
+func (nw *network) admitted(cost []int64) {
+	nw.hits = append(nw.hits, hit{nw.at, cost, nw.set})
 }
 
 // check makes one check at a holder.
-func (w *network) check(h int, cost []int64) {
-	ops := w.ops(cost)
-	s := w.holders[h]
-	outcome, receipt := s.Spend(w.at, w.owner, ops)
+func (nw *network) check(h int, cost []int64) {
+	ops := nw.ops(cost)
+	s := nw.holders[h]
+	outcome, receipt := s.Spend(nw.at, nw.owner, ops)
 	switch outcome {
 	case Spent:
-		if w.unspend && w.chance.IntN(3) == 0 {
+		if nw.unspend && nw.chance.IntN(3) == 0 {
 			// Another part of the check refuses a moment later.
-			w.after(time.Duration(w.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
+			nw.after(time.Duration(nw.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
 		} else {
-			w.admitted(cost)
+			nw.admitted(cost)
 		}
 		if receipt.Renew {
-			w.ask(h, make([]int64, len(cost)), true)
+			nw.ask(h, make([]int64, len(cost)), true)
 		}
 	case Unknown:
-		w.ask(h, cost, false)
+		nw.ask(h, cost, false)
 	}
 }
 
 // ask sends a question to the owner.
-func (w *network) ask(h int, cost []int64, renewal bool) {
-	s, ops, sent := w.holders[h], w.ops(cost), w.at
-	request, ok := s.Request(w.at, w.owner, w.terms, ops, 1)
+func (nw *network) ask(h int, cost []int64, renewal bool) {
+	s, ops, set, sent := nw.holders[h], nw.ops(cost), nw.set, nw.at
+	request, ok := s.Request(nw.at, nw.owner, nw.terms, ops, 1)
 	came := false
-	w.message(0, h, func() {
-		now := w.now()
-		yes := w.table.Take(now, ops) == counters.Admitted
+	nw.message(0, h, func() {
+		now := nw.now()
+		yes := nw.table.Take(now, ops) == counters.Admitted
 		g := Grant{}
 		if yes {
 			if !renewal {
-				w.admitted(cost)
+				nw.hits = append(nw.hits, hit{nw.at, cost, set})
 			}
 			if ok {
-				g = w.grant(h, now, &request, ops)
+				g = nw.grant(h, now, &request, ops)
 			}
 		}
-		w.message(1, h, func() {
+		nw.message(1, h, func() {
 			came = true
-			from := Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}
+			from := Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}
 			if yes {
-				s.Admitted(sent, w.at, from, ops, g, renewal)
+				s.Admitted(sent, nw.at, from, ops, g, renewal)
 			} else {
-				s.Refused(w.at, from, ops, w.terms.TTL)
+				s.Refused(nw.at, from, ops, nw.terms.TTL)
 			}
 		})
 	})
-	w.after(time.Second, func() {
+	nw.after(time.Second, func() {
 		if renewal && !came {
-			s.Unanswered(w.at, w.key[0].Hi)
+			s.Unanswered(nw.at, ops)
 		}
 	})
 }
 
 // grant grants a request as an owner does.
-func (w *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []counters.Op) Grant {
+func (nw *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []counters.Op) Grant {
 	g := Grant{EndsIn: request.Terms.TTL}
 	for i := range ops {
 		l := ops[i].Limit
@@ -158,25 +176,25 @@ func (w *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops []
 		}
 		g.Windows = append(g.Windows, l.Taken(l.Advance(algorithms.State{}, now), now).Window)
 	}
-	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(w.holders) + 1, Ops: ops}
-	g.ID, g.Amounts = w.book.Grant(w.at, &r, func(ops []counters.Op) bool { return w.table.Take(now, ops) == counters.Admitted })
+	r := GrantRequest{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage, SameIncarnation: request.Incarnation == networkProcess, Lease: request, Nodes: len(nw.holders) + 1, Ops: ops}
+	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool { return nw.table.Take(now, ops) == counters.Admitted })
 	return g
 }
 
 // tend sends back grants that have ended.
-func (w *network) tend(h int) {
-	for _, e := range w.holders[h].Ended(w.at, nil) {
-		w.message(0, h, func() {
-			now := w.now()
+func (nw *network) tend(h int) {
+	for _, e := range nw.holders[h].Ended(nw.at, nil) {
+		nw.message(0, h, func() {
+			now := nw.now()
 			used := func(op *counters.Op) int64 {
-				n, _ := w.table.Usage(now, op.Key, op.Limit)
+				n, _ := nw.table.Usage(now, op.Key, op.Limit)
 				return n
 			}
-			w.book.Return(w.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
+			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, used, func(i int, cost int64) {
 				op := &e.Ops[i]
 				taken := algorithms.Taken{Steady: now.Steady, Window: e.Window[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
-				if err := w.table.Give(now, op.Key, op.Limit, taken, cost); err != nil {
-					w.t.Error(err)
+				if err := nw.table.Give(now, op.Key, op.Limit, taken, cost); err != nil {
+					nw.t.Error(err)
 				}
 			})
 		})
@@ -184,28 +202,28 @@ func (w *network) tend(h int) {
 }
 
 // run lets time pass until there is nothing left to do before end.
-func (w *network) run(end time.Duration) {
+func (nw *network) run(end time.Duration) {
 	for {
 		next := -1
-		for i := range w.queue {
-			if next < 0 || cmp.Or(cmp.Compare(w.queue[i].at, w.queue[next].at), cmp.Compare(w.queue[i].n, w.queue[next].n)) < 0 {
+		for i := range nw.queue {
+			if next < 0 || cmp.Or(cmp.Compare(nw.queue[i].at, nw.queue[next].at), cmp.Compare(nw.queue[i].n, nw.queue[next].n)) < 0 {
 				next = i
 			}
 		}
-		if next < 0 || w.queue[next].at > end {
-			w.at = end
+		if next < 0 || nw.queue[next].at > end {
+			nw.at = end
 			return
 		}
-		e := w.queue[next]
-		w.queue = slices.Delete(w.queue, next, next+1)
-		w.at = e.at
+		e := nw.queue[next]
+		nw.queue = slices.Delete(nw.queue, next, next+1)
+		nw.at = e.at
 		e.run()
 	}
 }
 
 // excess returns by how much the hits exceed limit i, and when; zero if they keep it.
-func (w *network) excess(i int) (worst float64, when time.Duration) {
-	l := w.limits[i]
+func (nw *network) excess(i int) (worst float64, when time.Duration) {
+	l := nw.limits[i]
 	note := func(over float64, at time.Duration) {
 		if over > worst {
 			worst, when = over, at
@@ -214,7 +232,7 @@ func (w *network) excess(i int) (worst float64, when time.Duration) {
 	var window, cur, prev int64
 	var level float64
 	var before time.Duration
-	for _, h := range w.hits {
+	for _, h := range nw.hits {
 		c := h.cost[i]
 		if c == 0 {
 			continue
@@ -238,7 +256,7 @@ func (w *network) excess(i int) (worst float64, when time.Duration) {
 			rate := float64(l.Amount) / float64(l.Window)
 			level = max(0, level-rate*float64(h.at-before)) + float64(c)
 			before = h.at
-			note(level-float64(l.Burst)-rate*float64(w.terms.TTL)-1e-6, h.at)
+			note(level-float64(l.Burst)-rate*float64(nw.terms.TTL)-1e-6, h.at)
 		}
 	}
 	return worst, when
@@ -274,39 +292,40 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 }
 
 // traffic makes each holder check at changing rates until end.
-func (w *network) traffic(end time.Duration) {
-	base := float64(w.limits[0].Amount) / w.limits[0].Window.Seconds() / float64(len(w.holders))
-	for h := range w.holders {
+func (nw *network) traffic(end time.Duration) {
+	base := float64(nw.limits[0].Amount) / nw.limits[0].Window.Seconds() / float64(len(nw.holders))
+	for h := range nw.holders {
 		var step func()
 		rate := base
 		step = func() {
-			if w.at >= end {
+			if nw.at >= end {
 				return
 			}
-			if w.chance.IntN(200) == 0 {
-				rate = base * []float64{0.05, 0.5, 1, 2, 5}[w.chance.IntN(5)]
+			if nw.chance.IntN(200) == 0 {
+				rate = base * []float64{0.05, 0.5, 1, 2, 5}[nw.chance.IntN(5)]
 			}
-			cost := make([]int64, len(w.limits))
+			nw.pickSet()
+			cost := make([]int64, len(nw.limits))
 			for i := range cost {
-				cost[i] = int64(w.chance.IntN(3))
-				if w.chance.IntN(50) == 0 {
-					cost[i] = w.chance.Int64N(w.limits[i].Capacity())
+				cost[i] = int64(nw.chance.IntN(3))
+				if nw.chance.IntN(50) == 0 {
+					cost[i] = nw.chance.Int64N(nw.limits[i].Capacity())
 				}
 			}
-			w.check(h, cost)
-			pause := time.Duration(w.chance.ExpFloat64() * float64(time.Second) / rate)
-			if w.chance.IntN(100) == 0 {
-				pause += 2 * w.terms.TTL
+			nw.check(h, cost)
+			pause := time.Duration(nw.chance.ExpFloat64() * float64(time.Second) / rate)
+			if nw.chance.IntN(100) == 0 {
+				pause += 2 * nw.terms.TTL
 			}
-			w.after(pause, step)
+			nw.after(pause, step)
 		}
-		w.after(0, step)
+		nw.after(0, step)
 		var tend func()
 		tend = func() {
-			w.tend(h)
-			w.after(time.Millisecond+time.Duration(w.chance.IntN(int(time.Millisecond))), tend)
+			nw.tend(h)
+			nw.after(time.Millisecond+time.Duration(nw.chance.IntN(int(time.Millisecond))), tend)
 		}
-		w.after(0, tend)
+		nw.after(0, tend)
 	}
 }
 
@@ -487,16 +506,16 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 }
 
 // hoard asks for as much as there is.
-func (w *network) hoard(h int) {
-	ops, sent := w.ops([]int64{w.limits[0].Burst}), w.at
-	request, _ := w.holders[h].Request(w.at, w.owner, w.terms, ops, 1)
+func (nw *network) hoard(h int) {
+	ops, sent := nw.ops([]int64{nw.limits[0].Burst}), nw.at
+	request, _ := nw.holders[h].Request(nw.at, nw.owner, nw.terms, ops, 1)
 	ops[0].Cost = 0
-	w.message(0, h, func() {
-		now := w.now()
-		w.table.Peek(now, ops)
-		g := w.grant(h, now, &request, ops)
-		w.message(1, h, func() {
-			w.holders[h].Admitted(sent, w.at, Source{Owner: w.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
+	nw.message(0, h, func() {
+		now := nw.now()
+		nw.table.Peek(now, ops)
+		g := nw.grant(h, now, &request, ops)
+		nw.message(1, h, func() {
+			nw.holders[h].Admitted(sent, nw.at, Source{Owner: nw.owner, Incarnation: networkProcess, Lineage: networkLineage}, ops, g, true)
 		})
 	})
 }

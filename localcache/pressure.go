@@ -38,8 +38,8 @@ func (p *pressure) level(at, ttl time.Duration) float64 {
 func (p *pressure) on(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressedBy }
 
 // backOff returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
-// would ask for each unit separately, as soon as there is one. The wait is no longer than it takes to refill what one question can
-// bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
+// would ask for each unit separately, as soon as there is one. The wait is no longer than it takes to refill what one question
+// can bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
 // full meanwhile.
 func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
 	always := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
@@ -53,15 +53,15 @@ func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost 
 
 // predictRefusal predicts how the owner, for some time after the question was sent, would refuse checks for more than it had
 // left after its grant. It returns an empty refusal if the node is not pressed.
-func (e *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
-	if !e.pressed.on(sent, e.terms.TTL) {
+func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
+	if !le.pressed.on(sent, le.terms.TTL) {
 		return refusal{}
 	}
 	r := refusal{at: sent}
 	for i := range ops {
-		l := &e.limits[i]
+		l := &le.limits[i]
 		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
-		if hold := e.pressed.backOff(sent, e.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
+		if hold := le.pressed.backOff(sent, le.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
 			o.decision.Allowed, o.decision.RetryAfter = false, hold
 			o.until = sent + hold
 		}

@@ -21,11 +21,11 @@ const (
 )
 
 // bindIP is the address that the ports between nodes are bound to.
-func (c *settings) bindIP() string {
-	if c.alone() {
+func (s *settings) bindIP() string {
+	if s.alone() {
 		return aloneIP
 	}
-	return c.ClusterBind
+	return s.ClusterBind
 }
 
 var errAlone = errors.New("this node is by itself")

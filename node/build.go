@@ -210,7 +210,7 @@ func (n *Node) openCluster() (err error) {
 		return err
 	}
 	n.closes(n.cluster)
-	n.wan.SetMates(n.cluster.Entries)
+	n.wan.SetOwnEntries(n.cluster.Entries)
 	return nil
 }
 

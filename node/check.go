@@ -101,8 +101,8 @@ func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64
 // within a minute are deduplicated.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
 	if rule == "" || cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(id) > maxRequestID {
-		return client.Usage{}, fmt.Errorf("%w: rule %q, cost %d, an id of %d bytes: a rule is needed, a number that is not 0 within ±%d, and an id of "+
-			"at most %d bytes", client.ErrRequest, rule, cost, len(id), int64(algorithms.MaxAmount), maxRequestID)
+		return client.Usage{}, fmt.Errorf("%w: rule %q, cost %d, an id of %d bytes: the rule must be named, the cost not 0 and within ±%d, and the id at most %d "+
+			"bytes", client.ErrRequest, rule, cost, len(id), int64(algorithms.MaxAmount), maxRequestID)
 	}
 	if err := n.able(ctx); err != nil {
 		return client.Usage{}, err

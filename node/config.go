@@ -209,55 +209,55 @@ type settings struct {
 }
 
 // checkNode checks the settings that don't depend on other nodes or planes.
-func (c *settings) checkNode(m *mistakes) {
-	if len(c.Name) > maxName || !printable(c.Name) {
-		m.note("Name", "%.140q is not 1 to %d bytes of printable text", c.Name, maxName)
+func (s *settings) checkNode(m *mistakes) {
+	if len(s.Name) > maxName || !printable(s.Name) {
+		m.note("Name", "%.140q is not 1 to %d bytes of printable text", s.Name, maxName)
 	}
-	if c.DataDir != "" {
-		dir, err := filepath.Abs(c.DataDir)
+	if s.DataDir != "" {
+		dir, err := filepath.Abs(s.DataDir)
 		if err != nil {
 			m.note("DataDir", "%w", err)
 		}
-		c.DataDir = dir
+		s.DataDir = dir
 	}
-	if c.seed, c.seedBy = rules.Starter(), "starter rules"; len(c.Rules) > 0 {
-		c.seedBy = strings.TrimSpace(m.name("Rules") + " " + c.RulesFrom)
-		doc, err := rules.Parse(c.Rules)
+	if s.seed, s.seedBy = rules.Starter(), "starter rules"; len(s.Rules) > 0 {
+		s.seedBy = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
+		doc, err := rules.Parse(s.Rules)
 		if err != nil {
 			m.note("Rules", "%w", err)
 		}
-		c.seed = doc
+		s.seed = doc
 	}
-	m.within("MaxCounters", c.MaxCounters, 1, MaxCounters)
-	if c.OnError != client.Open && c.OnError != client.Closed {
-		m.note("OnError", "%d is neither client.Open nor client.Closed", c.OnError)
+	m.within("MaxCounters", s.MaxCounters, 1, MaxCounters)
+	if s.OnError != client.Open && s.OnError != client.Closed {
+		m.note("OnError", "%d is neither client.Open nor client.Closed", s.OnError)
 	}
-	m.within("UsageMonths", int64(c.UsageMonths), 0, maxUsageMonths)
-	if c.UsageMonths > 0 && c.DataDir == "" {
+	m.within("UsageMonths", int64(s.UsageMonths), 0, maxUsageMonths)
+	if s.UsageMonths > 0 && s.DataDir == "" {
 		m.note("UsageMonths", "usage is kept in a file: set %s", m.name("DataDir"))
 	}
-	m.within("UsageSubjects", int64(c.UsageSubjects), 1, maxUsageSubjects)
+	m.within("UsageSubjects", int64(s.UsageSubjects), 1, maxUsageSubjects)
 }
 
 // checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
-func (c *settings) checkPlanes(m *mistakes) {
-	for _, plane := range []struct{ field, addr string }{{"DataAddr", c.DataAddr}, {"AdminAddr", c.AdminAddr}} {
+func (s *settings) checkPlanes(m *mistakes) {
+	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"AdminAddr", s.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
 			m.note(plane.field, "%q is not host:port", plane.addr)
 		}
 	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
+	if (s.CertFile == "") != (s.KeyFile == "") {
 		m.note("CertFile", "it is of no use without %s, and the other way round", m.name("KeyFile"))
 	}
-	for _, one := range []struct{ field, token string }{{"APIToken", c.APIToken}, {"AdminToken", c.AdminToken}} {
+	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
 		if len(one.token) > maxToken || strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			m.note(one.field, "a token is at most %d visible ASCII characters without spaces", maxToken)
 		}
 	}
-	if err := api.CheckTokens(&api.Config{TokensFile: c.TokensFile, APIToken: c.APIToken, AdminToken: c.AdminToken}); err != nil {
+	if err := api.CheckTokens(&api.Config{TokensFile: s.TokensFile, APIToken: s.APIToken, AdminToken: s.AdminToken}); err != nil {
 		m.note("TokensFile", "%w", err)
 	}
-	for _, name := range c.AdminHosts {
+	for _, name := range s.AdminHosts {
 		if name == "" || len(name) > maxHost || strings.ContainsAny(name, " /:[]@") || !printable(name) {
 			m.note("AdminHosts", "%.80q is not a name of 1 to %d bytes, without scheme and port", name, maxHost)
 		}
@@ -265,53 +265,53 @@ func (c *settings) checkPlanes(m *mistakes) {
 }
 
 // checkCluster checks the settings by which nodes meet.
-func (c *settings) checkCluster(m *mistakes) {
-	m.within("GossipPort", int64(c.GossipPort), 0, 65535)
-	m.within("PeerPort", int64(c.PeerPort), 0, 65535)
-	m.within("WANPort", int64(c.WANPort), 0, 65535)
-	for _, one := range []struct{ field, name string }{{"Region", c.Region}, {"PrimaryRegion", c.PrimaryRegion}, {"Zone", c.Zone}} {
+func (s *settings) checkCluster(m *mistakes) {
+	m.within("GossipPort", int64(s.GossipPort), 0, 65535)
+	m.within("PeerPort", int64(s.PeerPort), 0, 65535)
+	m.within("WANPort", int64(s.WANPort), 0, 65535)
+	for _, one := range []struct{ field, name string }{{"Region", s.Region}, {"PrimaryRegion", s.PrimaryRegion}, {"Zone", s.Zone}} {
 		if len(one.name) > maxRegion || !printable(one.name) {
 			m.note(one.field, "%.80q is not a name of at most %d bytes", one.name, maxRegion)
 		}
 	}
-	checkSeeds(m, "Join", c.Join)
-	checkSeeds(m, "WANJoin", c.WANJoin)
-	if c.BootstrapExpect == 0 && len(c.Join) == 0 {
-		c.BootstrapExpect = 1
+	checkSeeds(m, "Join", s.Join)
+	checkSeeds(m, "WANJoin", s.WANJoin)
+	if s.BootstrapExpect == 0 && len(s.Join) == 0 {
+		s.BootstrapExpect = 1
 	}
-	m.within("BootstrapExpect", int64(c.BootstrapExpect), 0, maxExpect)
+	m.within("BootstrapExpect", int64(s.BootstrapExpect), 0, maxExpect)
 	company := "" // the field that implies other nodes
 	switch {
-	case len(c.Join) > 0:
+	case len(s.Join) > 0:
 		company = "Join"
-	case len(c.WANJoin) > 0:
+	case len(s.WANJoin) > 0:
 		company = "WANJoin"
-	case c.BootstrapExpect > 1:
+	case s.BootstrapExpect > 1:
 		company = "BootstrapExpect"
 	}
-	if c.ClusterBind == "" {
+	if s.ClusterBind == "" {
 		if company != "" {
 			m.note(company, "there are no other nodes without a port for them: set %s", m.name("ClusterBind"))
 		}
-		c.Advertise, c.GossipPort, c.WANPort = aloneIP, alonePort, alonePort
+		s.Advertise, s.GossipPort, s.WANPort = aloneIP, alonePort, alonePort
 		return
 	}
-	bind, err := netip.ParseAddr(c.ClusterBind)
+	bind, err := netip.ParseAddr(s.ClusterBind)
 	if err != nil {
-		m.note("ClusterBind", "%q is not an IP address", c.ClusterBind)
+		m.note("ClusterBind", "%q is not an IP address", s.ClusterBind)
 		return
 	}
-	if c.Advertise == "" {
-		c.Advertise = advertised(bind)
+	if s.Advertise == "" {
+		s.Advertise = advertised(bind)
 	}
-	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
-		m.note("Advertise", "%q is not an IP address that others could reach", c.Advertise)
+	if ip, err := netip.ParseAddr(s.Advertise); err != nil || ip.IsUnspecified() {
+		m.note("Advertise", "%q is not an IP address that others could reach", s.Advertise)
 	}
 	if bind.IsLoopback() {
-		checkReach(m, "Join", c.Join, c.ClusterBind)
-		checkReach(m, "WANJoin", c.WANJoin, c.ClusterBind)
-	} else if !c.InsecureCluster && c.ClusterSecretFile == "" && c.TLSCert == "" {
-		m.note(cmp.Or(company, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", c.ClusterBind, waysOut(m))
+		checkReach(m, "Join", s.Join, s.ClusterBind)
+		checkReach(m, "WANJoin", s.WANJoin, s.ClusterBind)
+	} else if !s.InsecureCluster && s.ClusterSecretFile == "" && s.TLSCert == "" {
+		m.note(cmp.Or(company, "ClusterBind"), "the ports between nodes would be open on %s to anyone: %s", s.ClusterBind, waysOut(m))
 	}
 }
 
@@ -395,7 +395,7 @@ func hostName() string {
 }
 
 // alone reports whether the node has no ports between nodes.
-func (c *settings) alone() bool { return c.ClusterBind == "" }
+func (s *settings) alone() bool { return s.ClusterBind == "" }
 
 // several reports whether at least one of the fields is set.
 func several(fields ...string) bool {

@@ -65,7 +65,7 @@ func (n *Node) load() error {
 			return fmt.Errorf("load the %s: %w", f.what, err)
 		}
 		if found.Bad > 0 || found.NoRoom > 0 {
-			n.log.Warn("not all "+f.what+" came back; those begin anew", "restored", found.Restored, "damaged_frames", found.Bad,
+			n.log.Warn("some "+f.what+" could not be restored and start afresh", "restored", found.Restored, "damaged_frames", found.Bad,
 				"no_room", found.NoRoom)
 		} else {
 			level := slog.LevelDebug
@@ -132,11 +132,11 @@ func (n *Node) recallDebts() {
 	if err == nil && len(b) > 0 {
 		var count int
 		if count, err = n.keeper.RestoreDebts(b); count > 0 {
-			n.log.Info("owners are yet to be told what was admitted without them", "counters", count)
+			n.log.Info("debts restored: their owners will be told what was admitted without them", "counters", count)
 		}
 	}
 	if err != nil {
-		n.log.Warn("what owners were yet to be told is lost", "error", err)
+		n.log.Warn("debts lost: their owners will not be told what was admitted without them", "error", err)
 	}
 	n.debtsKnown, n.debtsWritten = true, n.keeper.DebtsChanged()
 }
@@ -147,7 +147,7 @@ func (n *Node) followDebts() {
 	for range tick.Every(n.ctx.Done(), debtsInterval) {
 		err := n.writeDebts()
 		if err != nil && !failing {
-			n.log.Error("what owners are to be told is not written down", "error", err)
+			n.log.Error("debts to owners can't be written to disk, retrying", "error", err)
 		}
 		failing = err != nil
 	}

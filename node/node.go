@@ -137,7 +137,7 @@ func (n *Node) start() error {
 // open lets checks in.
 func (n *Node) open() {
 	for _, w := range n.limiter.Rules().Document.Warnings() {
-		n.log.Warn("the rules ask for what is not in force", "at", w.Path, "what", w.Message)
+		n.log.Warn("the rules ask for something that has no effect", "at", w.Path, "what", w.Message)
 	}
 	n.doors.Ready()
 	close(n.opened)

@@ -17,28 +17,28 @@ func waysOut(m *mistakes) string {
 
 // checkSecrets checks the protection of the ports between nodes. Half a protection is none: whoever gets in through one
 // port can take over the cluster.
-func (c *settings) checkSecrets(m *mistakes) {
+func (s *settings) checkSecrets(m *mistakes) {
 	file, key := m.name("ClusterSecretFile"), m.name("GossipKey")
-	hasKey, certificates := len(c.GossipKey) > 0, several(c.TLSCert, c.TLSKey, c.TLSCA)
-	if n := len(c.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
+	hasKey, certificates := len(s.GossipKey) > 0, several(s.TLSCert, s.TLSKey, s.TLSCA)
+	if n := len(s.GossipKey); hasKey && n != 16 && n != 24 && n != 32 {
 		m.note("GossipKey", "it has %d bytes; it must have 16, 24 or 32", n)
 	}
-	if certificates && (c.TLSCert == "" || c.TLSKey == "" || c.TLSCA == "") {
+	if certificates && (s.TLSCert == "" || s.TLSKey == "" || s.TLSCA == "") {
 		m.note("TLSCert", "%s, %s and %s need each other", m.name("TLSCert"), m.name("TLSKey"), m.name("TLSCA"))
 	}
 	if hasKey != certificates {
 		m.note("GossipKey", "%s and %s: each leaves open what the other one protects; set both, or %s in place of both", key, m.name("TLSCert"), file)
 	}
 	switch {
-	case c.ClusterSecretFile == "":
+	case s.ClusterSecretFile == "":
 	case hasKey || certificates:
 		m.note("ClusterSecretFile", "it takes the place of %s and of %s and its like, and can't stand beside them", key, m.name("TLSCert"))
 	default:
-		if _, err := secret.Read(c.ClusterSecretFile); err != nil {
+		if _, err := secret.Read(s.ClusterSecretFile); err != nil {
 			m.note("ClusterSecretFile", "%w", err)
 		}
 	}
-	if c.InsecureCluster && (c.ClusterSecretFile != "" || hasKey || certificates) {
+	if s.InsecureCluster && (s.ClusterSecretFile != "" || hasKey || certificates) {
 		m.note("InsecureCluster", "there is a secret, so the cluster is not insecure; leave one of them out")
 	}
 }

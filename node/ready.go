@@ -23,7 +23,7 @@ const (
 // without its owner, or the counters would exist in one place only.
 var (
 	errRecovering = errors.New("its partitions are coming back from their standbys")
-	errCopies     = errors.New("copies of others' partitions are coming")
+	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
 // awaitReady lets checks in once the node can decide them. It reports ready to probes only once other nodes may be

@@ -12,9 +12,9 @@ import (
 const flushBound = time.Second
 
 // tracing returns where spans are sent.
-func (c *settings) tracing() *tracing.Config {
+func (s *settings) tracing() *tracing.Config {
 	return &tracing.Config{
-		Endpoint: c.OTLPEndpoint, Ratio: c.TraceRatio, Node: c.Name, Version: Version(), Region: c.Region, Logger: c.Logger,
+		Endpoint: s.OTLPEndpoint, Ratio: s.TraceRatio, Node: s.Name, Version: Version(), Region: s.Region, Logger: s.Logger,
 	}
 }
 

@@ -175,36 +175,36 @@ func (s *system) sell(rule, key string, per time.Duration, rates [3]int, seed ui
 	return x
 }
 
-func (x *sale) note(r int, v *virtual, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
+func (s *sale) note(r int, v *virtual, began time.Time, per time.Duration, allowed bool, err error, a *limiter.Answer) {
 	if v.crashed.Load() {
 		return // its answer never reached a client
 	}
 	if err != nil {
-		x.failed.Add(1)
+		s.failed.Add(1)
 		return
 	}
 	if time.Since(began) >= farDelay {
-		x.slow.Add(1)
+		s.slow.Add(1)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if a.DecidedBy == limiter.ByFallback || a.DecidedBy == limiter.ByStandby {
-		x.alone++
+		s.alone++
 	}
 	if !allowed {
 		return
 	}
 	w := began.UnixNano() / int64(per)
-	if x.windows[w] == nil {
-		x.windows[w] = &[3]int64{}
+	if s.windows[w] == nil {
+		s.windows[w] = &[3]int64{}
 	}
-	x.windows[w][r]++
-	x.admitted = append(x.admitted, began)
+	s.windows[w][r]++
+	s.admitted = append(s.admitted, began)
 }
 
-func (x *sale) end() {
-	x.stop.Store(true)
-	x.done.Wait()
+func (s *sale) end() {
+	s.stop.Store(true)
+	s.done.Wait()
 }
 
 // turn sleeps until a window turns, and then for then.
@@ -213,10 +213,10 @@ func turn(per, then time.Duration) {
 }
 
 // window returns what was admitted in the previous window, in all regions and by region.
-func (x *sale) window(per time.Duration) (sum int64, by [3]int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if w := x.windows[time.Now().UnixNano()/int64(per)-1]; w != nil {
+func (s *sale) window(per time.Duration) (sum int64, by [3]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := s.windows[time.Now().UnixNano()/int64(per)-1]; w != nil {
 		by = *w
 	}
 	return by[0] + by[1] + by[2], by
@@ -321,11 +321,11 @@ func TestG8_CutsInOneProcess(t *testing.T) {
 
 // boundedSpans fails if a bucket admitted more in any span D than burst + rate × (D + TTL), plus one unit per region,
 // because a partly owed unit counts as a whole one. It also fails if the bucket admitted hardly anything.
-func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
+func (s *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 	t.Helper()
 	const ttl, regions = 3 * time.Second, 3 // of leases: a twentieth of a minute
-	for i, from := range x.admitted {
-		for j, to := range x.admitted[i:] {
+	for i, from := range s.admitted {
+		for j, to := range s.admitted[i:] {
 			most := burst + limit*int64(to.Sub(from)+ttl)/int64(time.Minute) + regions
 			if n := int64(j) + 1; n > most {
 				t.Fatalf("seed %d: a bucket admitted %d in %v, at most %d may be", seed, n, to.Sub(from), most)
@@ -333,8 +333,8 @@ func (x *sale) boundedSpans(t *testing.T, seed uint64, limit, burst int64) {
 		}
 	}
 	// A region that is cut off keeps its part of the rate, and what it could not lend.
-	span := x.admitted[len(x.admitted)-1].Sub(x.admitted[0])
-	if n, least := int64(len(x.admitted)), limit*int64(span)/int64(time.Minute)/3; n < least {
+	span := s.admitted[len(s.admitted)-1].Sub(s.admitted[0])
+	if n, least := int64(len(s.admitted)), limit*int64(span)/int64(time.Minute)/3; n < least {
 		t.Errorf("seed %d: a bucket admitted %d in %v, want at least %d", seed, n, span, least)
 	}
 }

@@ -33,9 +33,9 @@ type patrons struct {
 const reserveKeys = 7
 
 // run makes one reservation at a node and settles it at another.
-func (s *patrons) run(i int, chance *rand.Rand) {
+func (p *patrons) run(i int, chance *rand.Rand) {
 	key := i % reserveKeys
-	at, other := s.p.nodes[chance.IntN(3)], s.p.nodes[chance.IntN(3)]
+	at, other := p.p.nodes[chance.IntN(3)], p.p.nodes[chance.IntN(3)]
 	estimate := 1 + chance.Int64N(1000)
 	q := limiter.Query{
 		Attributes: []rules.Attribute{{Name: "key", Value: fmt.Sprint(i % reserveKeys)}, {Name: "tenant", Value: "all"}},
@@ -47,29 +47,29 @@ func (s *patrons) run(i int, chance *rand.Rand) {
 	var a limiter.Answer
 	id, err := at.node.limiter.Reserve(&q, 20*time.Second, &a)
 	if err != nil || id == "" || at.crashed.Load() {
-		s.perhaps[key].Add(estimate)
+		p.perhaps[key].Add(estimate)
 		return
 	}
 	time.Sleep(time.Duration(chance.IntN(500)) * time.Millisecond)
 	if chance.IntN(10) == 0 {
-		s.sure[key].Add(estimate) // never settled
+		p.sure[key].Add(estimate) // never settled
 		return
 	}
 	used := chance.Int64N(estimate * 5 / 4)
-	if s.settle(other, id, used) {
-		s.sure[key].Add(used)
-		s.refunds[key].Add(max(0, estimate-used))
+	if p.settle(other, id, used) {
+		p.sure[key].Add(used)
+		p.refunds[key].Add(max(0, estimate-used))
 		if chance.IntN(3) == 0 {
-			s.settle(at, id, 2*estimate) // changes nothing
+			p.settle(at, id, 2*estimate) // changes nothing
 		}
 		return
 	}
-	s.sure[key].Add(min(used, estimate))
-	s.perhaps[key].Add(max(used, estimate) - min(used, estimate))
+	p.sure[key].Add(min(used, estimate))
+	p.perhaps[key].Add(max(used, estimate) - min(used, estimate))
 }
 
 // settle retries for a while, as a caller would. It reports whether settling succeeded.
-func (s *patrons) settle(at *virtual, id string, used int64) bool {
+func (p *patrons) settle(at *virtual, id string, used int64) bool {
 	for range 100 {
 		if at.ready.Load() {
 			_, err := at.node.limiter.Settle(id, []limiter.UnitCost{{Unit: "tokens", Cost: used}})
@@ -77,7 +77,7 @@ func (s *patrons) settle(at *virtual, id string, used int64) bool {
 				return true
 			}
 			if errors.Is(err, limiter.ErrUnknownReservation) {
-				s.failed.Add(1)
+				p.failed.Add(1)
 				return false
 			}
 		}

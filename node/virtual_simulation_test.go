@@ -142,12 +142,12 @@ func findSabotage(t *testing.T, want string, length time.Duration, sabotage func
 }
 
 // hotCounters calls show with the counters of each hot subject, at its owner and elsewhere.
-func (s *trial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for v, l := range s.lives {
-		for i := range s.hot {
-			if sub := &s.ledger.Subjects[i]; !l.over && v.alive.Load() {
+func (tr *trial) hotCounters(show func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject)) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for v, l := range tr.lives {
+		for i := range tr.hot {
+			if sub := &tr.ledger.Subjects[i]; !l.over && v.alive.Load() {
 				show(v.node.table.IsOpen(sub.Partition), v.node.table, v.node.clock, sub)
 			}
 		}
@@ -155,24 +155,24 @@ func (s *trial) hotCounters(show func(owner bool, table *counters.Table, clock *
 }
 
 // simulate runs one seed. If sabotage is not nil, it is called from time to time.
-func (s *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
+func (tr *trial) simulate(t *testing.T, seed uint64, length time.Duration) {
 	t.Helper()
 	began, cpu := time.Now(), processorTime()
 	synctest.Test(t, func(t *testing.T) {
-		s.t, s.rnd = t, rand.New(rand.NewPCG(seed, 27))
-		s.run(seed, length)
+		tr.t, tr.rnd = t, rand.New(rand.NewPCG(seed, 27))
+		tr.run(seed, length)
 	})
 	took, used := time.Since(began), processorTime()-cpu
-	s.found = s.judge()
+	tr.found = tr.judge()
 	by := map[string]int64{}
-	for way, n := range s.ledger.Counts.By {
+	for way, n := range tr.ledger.Counts.By {
 		if n > 0 {
 			by[limiter.DecidedBy(way).String()] = n
 		}
 	}
 	t.Logf("seed %d, %d nodes, %v: %d checks %v, %v, %d rings, %d hot subjects lost their owner, %d partitions began anew; %v, %v of processors: %+v",
-		seed, s.nodes, length, len(s.ledger.Checks), by, s.happened, s.rings, len(s.ledger.Losses), s.anew,
-		took.Round(time.Second), used.Round(time.Second), s.ledger.Counts.Judged)
+		seed, tr.nodes, length, len(tr.ledger.Checks), by, tr.happened, tr.rings, len(tr.ledger.Losses), tr.anew,
+		took.Round(time.Second), used.Round(time.Second), tr.ledger.Counts.Judged)
 }
 
 // trial is a simulation of whole nodes.
@@ -241,131 +241,131 @@ type ill struct {
 
 const simForever = time.Duration(1<<63 - 1)
 
-func (s *trial) now() time.Duration { return time.Since(s.ledger.Start) }
+func (tr *trial) now() time.Duration { return time.Since(tr.ledger.Start) }
 
 // text returns the rules. marker is a limit that no check uses and that changes.
-func (s *trial) text(marker int) []byte {
-	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(s.nodes), marker)
+func (tr *trial) text(marker int) []byte {
+	return fmt.Appendf(nil, "%s  - {name: marker, key: [marker], limits: [{limit: %d, per: 1h}]}\n", simulation.Rules(tr.nodes), marker)
 }
 
-func (s *trial) run(seed uint64, length time.Duration) {
-	s.happened, s.down, s.bad = map[string]int{}, map[*virtual]bool{}, map[*virtual]bool{}
-	s.gone, s.lives, s.samples, s.inside = map[*virtual]bool{}, map[*virtual]*life{}, map[int][]sample{}, map[int][]int{}
-	s.ledger = &simulation.Ledger{Config: simulation.Config{Seed: seed}, Start: time.Now()}
-	s.p = newSpace(s.t).planet("default", "default", 0)
-	if s.p.pen = s.pen; s.nodes >= simManyNodes {
-		s.p.silence = simSilence
+func (tr *trial) run(seed uint64, length time.Duration) {
+	tr.happened, tr.down, tr.bad = map[string]int{}, map[*virtual]bool{}, map[*virtual]bool{}
+	tr.gone, tr.lives, tr.samples, tr.inside = map[*virtual]bool{}, map[*virtual]*life{}, map[int][]sample{}, map[int][]int{}
+	tr.ledger = &simulation.Ledger{Config: simulation.Config{Seed: seed}, Start: time.Now()}
+	tr.p = newSpace(tr.t).planet("default", "default", 0)
+	if tr.p.pen = tr.pen; tr.nodes >= simManyNodes {
+		tr.p.silence = simSilence
 	}
-	s.p.settle(min(s.nodes, simFounders), string(s.text(1)))
-	for _, v := range s.p.nodes {
-		s.add(v)
+	tr.p.settle(min(tr.nodes, simFounders), string(tr.text(1)))
+	for _, v := range tr.p.nodes {
+		tr.add(v)
 	}
-	for len(s.p.nodes) < s.nodes {
-		s.arrive()
+	for len(tr.p.nodes) < tr.nodes {
+		tr.arrive()
 	}
-	s.by(simWhole, "the cluster is whole", s.whole)
+	tr.by(simWhole, "the cluster is whole", tr.whole)
 	var err error
-	if s.hot, err = s.ledger.List(2000, s.p.nodes[0].node.limiter); err != nil {
-		s.t.Fatal(err)
+	if tr.hot, err = tr.ledger.List(2000, tr.p.nodes[0].node.limiter); err != nil {
+		tr.t.Fatal(err)
 	}
-	for i := range s.hot {
-		q := s.ledger.Subjects[i].Partition
-		s.inside[q] = append(s.inside[q], i)
+	for i := range tr.hot {
+		q := tr.ledger.Subjects[i].Partition
+		tr.inside[q] = append(tr.inside[q], i)
 	}
-	began := s.now()
+	began := tr.now()
 	load := simulation.Load{
-		Ledger: s.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: s.slots, Ask: s.ask,
+		Ledger: tr.ledger, Rate: *simRate, Random: rand.New(rand.NewPCG(seed, 28)), Nodes: tr.slots, Ask: tr.ask,
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() { load.Run(began + length) })
-	done.Go(func() { s.watch(ctx) })
-	for s.now() < began+length-20*time.Second {
-		if s.rest(3*time.Second, 10*time.Second); s.rnd.IntN(5) == 0 {
-			s.rest(10*time.Second, 60*time.Second)
+	done.Go(func() { tr.watch(ctx) })
+	for tr.now() < began+length-20*time.Second {
+		if tr.rest(3*time.Second, 10*time.Second); tr.rnd.IntN(5) == 0 {
+			tr.rest(10*time.Second, 60*time.Second)
 		}
-		s.episode()
+		tr.episode()
 	}
-	time.Sleep(began + length - s.now())
+	time.Sleep(began + length - tr.now())
 	cancel()
 	done.Wait()
-	s.ledger.End = s.now()
-	s.rings = s.state().Epoch
-	s.p.end()
+	tr.ledger.End = tr.now()
+	tr.rings = tr.state().Epoch
+	tr.p.end()
 }
 
 // judge returns all violations found.
-func (s *trial) judge() []simulation.Violation {
-	found := append(slices.Clone(s.failures), s.ledger.Judge()...)
+func (tr *trial) judge() []simulation.Violation {
+	found := append(slices.Clone(tr.failures), tr.ledger.Judge()...)
 	story := strings.Fields(*simStory)
 	for _, v := range found {
-		if words := strings.Fields(v.Text); len(story) == 0 && s.sabotage == nil && strings.HasPrefix(words[1], "k") {
+		if words := strings.Fields(v.Text); len(story) == 0 && tr.sabotage == nil && strings.HasPrefix(words[1], "k") {
 			story = words // a repetition won't be quite the same
 		}
 	}
 	if len(story) > 1 {
-		_ = s.ledger.WriteStory(s.t.Output(), story[0], story[1])
+		_ = tr.ledger.WriteStory(tr.t.Output(), story[0], story[1])
 	}
-	for _, text := range s.p.diary.trouble {
+	for _, text := range tr.p.diary.trouble {
 		found = append(found, simulation.Violation{Guarantee: "G1", Text: text})
 	}
 	return found
 }
 
 // fail records that something made no progress.
-func (s *trial) fail(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures = append(s.failures, simulation.Violation{Guarantee: "liveness", Text: fmt.Sprintf("%v, %s: ", s.now(), s.doing) + fmt.Sprintf(format, args...)})
+func (tr *trial) fail(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.failures = append(tr.failures, simulation.Violation{Guarantee: "liveness", Text: fmt.Sprintf("%v, %s: ", tr.now(), tr.doing) + fmt.Sprintf(format, args...)})
 }
 
 // rest waits for a random time.
-func (s *trial) rest(least, most time.Duration) {
-	time.Sleep(least + time.Duration(s.rnd.Int64N(int64(most-least))))
+func (tr *trial) rest(least, most time.Duration) {
+	time.Sleep(least + time.Duration(tr.rnd.Int64N(int64(most-least))))
 }
 
 // Nodes.
 
 // arrive starts one more node, which joins.
-func (s *trial) arrive() *virtual {
-	n := len(s.p.nodes)
-	c := s.p.settings(n, 0)
-	for _, v := range s.well() {
+func (tr *trial) arrive() *virtual {
+	n := len(tr.p.nodes)
+	c := tr.p.settings(n, 0)
+	for _, v := range tr.well() {
 		if len(c.Join) < 5 {
 			c.Join = append(c.Join, v.ip)
 		}
 	}
-	v := s.p.another(c)
-	if s.apply != nil {
-		s.apply(v.ip)
+	v := tr.p.another(c)
+	if tr.apply != nil {
+		tr.apply(v.ip)
 	}
 	v.up()
-	s.add(v)
+	tr.add(v)
 	return v
 }
 
-func (s *trial) add(v *virtual) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.there = append(s.there, v)
+func (tr *trial) add(v *virtual) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.there = append(tr.there, v)
 }
 
 // pen returns the recorder of a node that starts.
-func (s *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count++
-	l := &life{Recorder: w, s: s, v: v, number: s.count}
-	s.lives[v] = l
+func (tr *trial) pen(v *virtual, w limiter.Recorder) limiter.Recorder {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.count++
+	l := &life{Recorder: w, s: tr, v: v, number: tr.count}
+	tr.lives[v] = l
 	return l
 }
 
 // well lists, in order, the running nodes without a fault.
-func (s *trial) well() (list []*virtual) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, v := range s.there {
-		if v.alive.Load() && !s.gone[v] && !s.down[v] && !s.bad[v] {
+func (tr *trial) well() (list []*virtual) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, v := range tr.there {
+		if v.alive.Load() && !tr.gone[v] && !tr.down[v] && !tr.bad[v] {
 			list = append(list, v)
 		}
 	}
@@ -373,11 +373,11 @@ func (s *trial) well() (list []*virtual) {
 }
 
 // present lists the running nodes, with or without a fault.
-func (s *trial) present() (list []*virtual) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, v := range s.there {
-		if v.alive.Load() && !s.gone[v] {
+func (tr *trial) present() (list []*virtual) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, v := range tr.there {
+		if v.alive.Load() && !tr.gone[v] {
 			list = append(list, v)
 		}
 	}
@@ -385,84 +385,84 @@ func (s *trial) present() (list []*virtual) {
 }
 
 // slots returns how many nodes there have been.
-func (s *trial) slots() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.there)
+func (tr *trial) slots() int {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return len(tr.there)
 }
 
 // kill ends a process as a crash does.
-func (s *trial) kill(v *virtual) {
-	s.look()
-	s.mu.Lock()
-	for q := range s.inside {
-		if v.node.table.IsOpen(q) && s.unbacked(v, q) {
-			s.parts[q].anew = true
+func (tr *trial) kill(v *virtual) {
+	tr.look()
+	tr.mu.Lock()
+	for q := range tr.inside {
+		if v.node.table.IsOpen(q) && tr.unbacked(v, q) {
+			tr.parts[q].anew = true
 		}
 	}
-	s.lives[v].over = true
-	s.down[v] = true
-	s.ills = append(s.ills, ill{v.id, s.now(), simForever})
-	s.mu.Unlock()
+	tr.lives[v].over = true
+	tr.down[v] = true
+	tr.ills = append(tr.ills, ill{v.id, tr.now(), simForever})
+	tr.mu.Unlock()
 	v.down(false)
 }
 
 // back starts a node that was killed or stopped.
-func (s *trial) back(v *virtual) {
+func (tr *trial) back(v *virtual) {
 	v.up()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.down, v)
-	s.cure(v)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	delete(tr.down, v)
+	tr.cure(v)
 }
 
 // cure ends a node's illness. The caller holds mu.
-func (s *trial) cure(v *virtual) {
-	for i := range s.ills {
-		if e := &s.ills[i]; e.node == v.id && e.until == simForever {
-			e.until = s.now()
+func (tr *trial) cure(v *virtual) {
+	for i := range tr.ills {
+		if e := &tr.ills[i]; e.node == v.id && e.until == simForever {
+			e.until = tr.now()
 		}
 	}
 }
 
 // Traffic and records.
 
-func (s *trial) ask(node, subject int, cost int64) {
-	s.mu.Lock()
-	v := s.there[node]
-	l := s.lives[v]
-	s.mu.Unlock()
+func (tr *trial) ask(node, subject int, cost int64) {
+	tr.mu.Lock()
+	v := tr.there[node]
+	l := tr.lives[v]
+	tr.mu.Unlock()
 	if !v.ready.Load() || l.over {
 		return
 	}
-	sub := &s.ledger.Subjects[subject]
+	sub := &tr.ledger.Subjects[subject]
 	share, members := simShare(v, sub)
-	c := simulation.Check{Began: s.now(), Node: l.number, Subject: subject, Cost: cost}
+	c := simulation.Check{Began: tr.now(), Node: l.number, Subject: subject, Cost: cost}
 	q := sub.Query(cost)
 	var a limiter.Answer
 	err := v.node.limiter.Check(&q, &a)
-	c.Ended, c.Admitted, c.By = s.now(), a.Allowed, a.DecidedBy
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	c.Ended, c.Admitted, c.By = tr.now(), a.Allowed, a.DecidedBy
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	switch {
-	case v.crashed.Load() || s.lives[v] != l || l.over && !v.ready.Load():
+	case v.crashed.Load() || tr.lives[v] != l || l.over && !v.ready.Load():
 		return // its answer never reached a client
 	case err != nil:
-		s.ledger.Fail("a check of %s %s at node %d failed: %v", sub.Rule, sub.Key, l.number, err)
+		tr.ledger.Fail("a check of %s %s at node %d failed: %v", sub.Rule, sub.Key, l.number, err)
 		return
 	}
 	now, _ := simShare(v, sub)
 	c.Share = max(share, now)
 	if c.Admitted && c.By == limiter.ByStandby {
-		if window := sub.Limit.Window; (s.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (s.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
+		if window := sub.Limit.Window; (tr.ledger.Start.UnixNano()+int64(c.Began))/int64(window) != (tr.ledger.Start.UnixNano()+int64(c.Ended))/int64(window) {
 			return // it is unknown which window counted it
 		}
 		// The acting node's ring may have had one member fewer.
-		s.ledger.Acts = append(s.ledger.Acts, simulation.Act{
-			At: c.Ended, Node: s.parts[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
+		tr.ledger.Acts = append(tr.ledger.Acts, simulation.Act{
+			At: c.Ended, Node: tr.parts[sub.Partition].acting, Subject: subject, Cost: cost, Share: localcache.Share(sub.Limit.Amount, max(members-1, 1), 0),
 		})
 	}
-	s.ledger.Note(c)
+	tr.ledger.Note(c)
 }
 
 // simShare returns what a node may spend of a limit by itself, and by how many members the limit is divided.
@@ -500,8 +500,8 @@ func (l *life) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended
 
 // lost records that the lineage of a partition has ended. Its owner may have taken with it all that it debited since
 // shortly before it, or a standby of it, fell ill. The caller holds mu.
-func (s *trial) lost(q int, h *keptBy) {
-	now := s.now()
+func (tr *trial) lost(q int, h *keptBy) {
+	now := tr.now()
 	state := h.by.v.state()
 	kept := map[ring.NodeID]bool{h.by.v.id: false}
 	for _, t := range []*ring.Table{state.From, state.To} {
@@ -510,7 +510,7 @@ func (s *trial) lost(q int, h *keptBy) {
 		}
 	}
 	since := now
-	for _, e := range s.ills {
+	for _, e := range tr.ills {
 		if _, concerns := kept[e.node]; concerns && e.until >= h.at-simOwned {
 			since, kept[e.node] = min(since, e.from), true
 		}
@@ -520,11 +520,11 @@ func (s *trial) lost(q int, h *keptBy) {
 		anew = anew && was
 	}
 	if anew = anew || h.anew; anew {
-		s.anew++
+		tr.anew++
 	}
-	for _, i := range s.inside[q] {
+	for _, i := range tr.inside[q] {
 		loss := simulation.Loss{At: now, Subject: i, Anew: anew}
-		if have := s.samples[i]; len(have) > 0 {
+		if have := tr.samples[i]; len(have) > 0 {
 			n, _ := slices.BinarySearchFunc(have, since-simTail, func(x sample, at time.Duration) int { return int(x.at - at) })
 			last, known := have[len(have)-1].r, counters.Record{}
 			if n = min(n, len(have)-1); n > 0 {
@@ -532,59 +532,59 @@ func (s *trial) lost(q int, h *keptBy) {
 			}
 			loss.Amount = simulation.Lacks(&last, known)
 		}
-		s.ledger.Losses = append(s.ledger.Losses, loss)
+		tr.ledger.Losses = append(tr.ledger.Losses, loss)
 	}
 }
 
 // unbacked reports whether only the owner has a partition, and for no longer than it takes to evict and replace a
 // standby that takes no copies. The caller holds mu.
-func (s *trial) unbacked(owner *virtual, q int) bool {
-	h := &s.parts[q]
+func (tr *trial) unbacked(owner *virtual, q int) bool {
+	h := &tr.parts[q]
 	switch {
 	case owner.node.keeper.Backed(q):
 		h.bare = 0
 		return false
 	case h.bare == 0 || h.by == nil || h.by.v != owner:
-		h.bare = s.now()
+		h.bare = tr.now()
 	}
-	return s.now()-h.bare <= simOwned
+	return tr.now()-h.bare <= simOwned
 }
 
 // watch samples from time to time what the owners of hot subjects have counted.
-func (s *trial) watch(ctx context.Context) {
+func (tr *trial) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		s.look()
-		if s.sabotage != nil {
-			s.sabotage(s)
+		tr.look()
+		if tr.sabotage != nil {
+			tr.sabotage(tr)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-func (s *trial) look() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	for q, hot := range s.inside {
-		l := s.parts[q].by
-		if l == nil || l.over || s.lives[l.v] != l {
+func (tr *trial) look() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	now := tr.now()
+	for q, hot := range tr.inside {
+		l := tr.parts[q].by
+		if l == nil || l.over || tr.lives[l.v] != l {
 			continue
 		}
-		s.unbacked(l.v, q)
+		tr.unbacked(l.v, q)
 		_ = l.v.node.table.Copy(q, func(records []counters.Record) error {
 			for _, i := range hot {
 				for _, r := range records {
-					if r.Key == s.ledger.Subjects[i].Counter {
-						s.samples[i] = append(s.samples[i], sample{now, r})
+					if r.Key == tr.ledger.Subjects[i].Counter {
+						tr.samples[i] = append(tr.samples[i], sample{now, r})
 					}
 				}
 			}
 			return nil
 		})
 	}
-	for i, list := range s.samples {
+	for i, list := range tr.samples {
 		if n := len(list); n > 2000 {
-			s.samples[i] = slices.Clone(list[n/2:])
+			tr.samples[i] = slices.Clone(list[n/2:])
 		}
 	}
 }
@@ -592,21 +592,21 @@ func (s *trial) look() {
 // Liveness.
 
 // by waits until why returns an empty string, and records a failure if that takes longer than bound.
-func (s *trial) by(bound time.Duration, what string, why func() string) bool {
+func (tr *trial) by(bound time.Duration, what string, why func() string) bool {
 	last := ""
 	for began := time.Now(); time.Since(began) < bound; time.Sleep(50 * time.Millisecond) {
 		if last = why(); last == "" {
 			return true
 		}
 	}
-	s.fail("%s: not within %v: %s", what, bound, last)
+	tr.fail("%s: not within %v: %s", what, bound, last)
 	return false
 }
 
 // state returns the newest state that a healthy node has applied.
-func (s *trial) state() *agreement.State {
+func (tr *trial) state() *agreement.State {
 	var newest *agreement.State
-	for _, v := range s.present() {
+	for _, v := range tr.present() {
 		if state := v.state(); newest == nil || state.Index > newest.Index {
 			newest = state
 		}
@@ -615,9 +615,9 @@ func (s *trial) state() *agreement.State {
 }
 
 // owned names a partition that has no owner with authority.
-func (s *trial) owned() string {
+func (tr *trial) owned() string {
 	var have [ring.Partitions]bool
-	for _, v := range s.present() {
+	for _, v := range tr.present() {
 		if v.connected() {
 			for q := range have {
 				have[q] = have[q] || v.node.table.IsOpen(q)
@@ -625,7 +625,7 @@ func (s *trial) owned() string {
 		}
 	}
 	if q := slices.Index(have[:], false); q >= 0 {
-		state := s.state()
+		state := tr.state()
 		if state.To == nil {
 			return "there is no ring"
 		}
@@ -635,8 +635,8 @@ func (s *trial) owned() string {
 }
 
 // whole says what is missing until all running nodes are in one settled ring.
-func (s *trial) whole() string {
-	state, list := s.state(), s.present()
+func (tr *trial) whole() string {
+	state, list := tr.state(), tr.present()
 	switch {
 	case state.To == nil:
 		return "there is no ring"
@@ -664,8 +664,8 @@ func (s *trial) whole() string {
 }
 
 // inForce names a node that has authority and uses older rules.
-func (s *trial) inForce(version int64) string {
-	for _, v := range s.present() {
+func (tr *trial) inForce(version int64) string {
+	for _, v := range tr.present() {
 		if v.connected() && v.node.limiter.Rules().Version < version {
 			return fmt.Sprintf("%s has authority and goes by version %d", v.name(), v.node.limiter.Rules().Version)
 		}
@@ -676,30 +676,30 @@ func (s *trial) inForce(version int64) string {
 // Events during a fault.
 
 // write writes rules at a healthy node.
-func (s *trial) write() {
-	s.version++
+func (tr *trial) write() {
+	tr.version++
 	version := int64(0)
-	list := s.well()
-	if !s.by(simInForce, "rules are written", func() string {
-		v := list[s.rnd.IntN(len(list))]
+	list := tr.well()
+	if !tr.by(simInForce, "rules are written", func() string {
+		v := list[tr.rnd.IntN(len(list))]
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.admin().Write(ctx, rules.Change{Body: s.text(s.version + 1)}, cluster.WriteOptions{By: v.name()}); err != nil {
+		if version, err = v.admin().Write(ctx, rules.Change{Body: tr.text(tr.version + 1)}, cluster.WriteOptions{By: v.name()}); err != nil {
 			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}
 		return ""
 	}) {
 		return
 	}
-	s.by(simInForce, "rules that were written are in force", func() string { return s.inForce(version) })
+	tr.by(simInForce, "rules that were written are in force", func() string { return tr.inForce(version) })
 }
 
 // join makes one more node join.
-func (s *trial) join() {
-	v := s.arrive()
-	s.by(simDone, "a node joins", func() string {
-		state := s.state()
+func (tr *trial) join() {
+	v := tr.arrive()
+	tr.by(simDone, "a node joins", func() string {
+		state := tr.state()
 		switch {
 		case state.From.Rank(v.id) < 0:
 			return fmt.Sprintf("%s is not in the ring of epoch %d, settled %v", v.name(), state.Epoch, state.Settled)
@@ -711,34 +711,34 @@ func (s *trial) join() {
 }
 
 // leave makes a node leave for good.
-func (s *trial) leave(v *virtual) {
+func (tr *trial) leave(v *virtual) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
 	if err := v.admin().Leave(ctx); err != nil {
-		s.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
+		tr.fail("%s leaves: not within %v: %v", v.name(), simDone, err)
 	}
-	s.stop(v)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gone[v] = true
+	tr.stop(v)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.gone[v] = true
 }
 
 // restart stops a node gracefully, and starts it again.
-func (s *trial) restart(v *virtual, after time.Duration) {
+func (tr *trial) restart(v *virtual, after time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), simDone)
 	defer cancel()
-	s.mu.Lock()
-	s.down[v] = true
-	s.mu.Unlock()
+	tr.mu.Lock()
+	tr.down[v] = true
+	tr.mu.Unlock()
 	if err := v.node.stepBack(ctx, false); err != nil {
-		s.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
-		s.kill(v)
+		tr.fail("%s steps back: not within %v: %v", v.name(), simDone, err)
+		tr.kill(v)
 	} else {
-		s.stop(v)
+		tr.stop(v)
 	}
 	time.Sleep(after)
-	s.back(v)
-	s.by(simDone, "a node that was restarted is ready", func() string {
+	tr.back(v)
+	tr.by(simDone, "a node that was restarted is ready", func() string {
 		if !v.ready.Load() {
 			return v.name() + " is not"
 		}
@@ -747,106 +747,106 @@ func (s *trial) restart(v *virtual, after time.Duration) {
 }
 
 // stop ends the process of a node that owns nothing any more.
-func (s *trial) stop(v *virtual) {
+func (tr *trial) stop(v *virtual) {
 	v.ready.Store(false)
 	time.Sleep(drainGrace)
-	s.mu.Lock()
-	s.lives[v].over = true
-	s.mu.Unlock()
+	tr.mu.Lock()
+	tr.lives[v].over = true
+	tr.mu.Unlock()
 	v.down(false)
 }
 
 // happen performs an ordinary operation or a second fault while one lasts.
-func (s *trial) happen(kind string) {
-	s.happened[kind]++
-	list := s.well()
-	v := list[s.rnd.IntN(len(list))]
-	if o := s.ownerOfHot(); s.rnd.IntN(2) == 0 && slices.Contains(list, o) {
+func (tr *trial) happen(kind string) {
+	tr.happened[kind]++
+	list := tr.well()
+	v := list[tr.rnd.IntN(len(list))]
+	if o := tr.ownerOfHot(); tr.rnd.IntN(2) == 0 && slices.Contains(list, o) {
 		v = o
 	}
 	switch kind {
 	case "write":
-		s.write()
+		tr.write()
 	case "join":
-		s.join()
+		tr.join()
 	case "leave":
-		s.leave(v)
+		tr.leave(v)
 	case "restart":
-		s.restart(v, time.Duration(s.rnd.Int64N(int64(3*time.Second))))
+		tr.restart(v, time.Duration(tr.rnd.Int64N(int64(3*time.Second))))
 	case "kill":
-		s.kill(v)
+		tr.kill(v)
 	case "quick crash":
-		s.kill(v)
-		s.rest(100*time.Millisecond, time.Second)
-		s.back(v)
+		tr.kill(v)
+		tr.rest(100*time.Millisecond, time.Second)
+		tr.back(v)
 	}
 }
 
 // ownerOfHot returns the owner of a random hot subject.
-func (s *trial) ownerOfHot() *virtual {
-	q := s.ledger.Subjects[s.rnd.IntN(s.hot)].Partition
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.parts[q].by; l != nil {
+func (tr *trial) ownerOfHot() *virtual {
+	q := tr.ledger.Subjects[tr.rnd.IntN(tr.hot)].Partition
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if l := tr.parts[q].by; l != nil {
 		return l.v
 	}
-	return s.there[0]
+	return tr.there[0]
 }
 
 // episode starts a fault, lets another event happen while it lasts, and checks liveness.
-func (s *trial) episode() {
-	from := s.now()
-	name, undo := s.strike()
-	s.happened[name]++
-	s.doing = name
-	if s.rnd.IntN(4) == 0 {
-		s.rest(100*time.Millisecond, 4*time.Second)
+func (tr *trial) episode() {
+	from := tr.now()
+	name, undo := tr.strike()
+	tr.happened[name]++
+	tr.doing = name
+	if tr.rnd.IntN(4) == 0 {
+		tr.rest(100*time.Millisecond, 4*time.Second)
 	} else {
-		if s.rnd.IntN(2) == 0 {
+		if tr.rnd.IntN(2) == 0 {
 			time.Sleep(simOwned)
-			s.by(time.Second, "every partition has an owner", s.owned)
+			tr.by(time.Second, "every partition has an owner", tr.owned)
 		}
-		s.rest(0, 3*time.Second)
-		kind := []string{"write", "join", "leave", "restart", "kill", "quick crash"}[s.rnd.IntN(6)]
-		if kind == "leave" && len(s.present()) < s.nodes {
+		tr.rest(0, 3*time.Second)
+		kind := []string{"write", "join", "leave", "restart", "kill", "quick crash"}[tr.rnd.IntN(6)]
+		if kind == "leave" && len(tr.present()) < tr.nodes {
 			kind = "join"
 		}
-		if kind == "join" && len(s.present()) > s.nodes+1 {
+		if kind == "join" && len(tr.present()) > tr.nodes+1 {
 			kind = "leave"
 		}
-		s.doing += ", and " + kind
-		s.happen(kind)
+		tr.doing += ", and " + kind
+		tr.happen(kind)
 		time.Sleep(simOwned)
-		s.by(time.Second, "every partition has an owner", s.owned)
+		tr.by(time.Second, "every partition has an owner", tr.owned)
 	}
 	undo()
-	for v := range maps.Clone(s.down) {
-		s.back(v)
+	for v := range maps.Clone(tr.down) {
+		tr.back(v)
 	}
-	s.doing += ", all is well again"
-	s.by(simWhole, "the cluster is whole", s.whole)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ledger.Troubles = append(s.ledger.Troubles, simulation.Trouble{From: from, Until: s.now()})
+	tr.doing += ", all is well again"
+	tr.by(simWhole, "the cluster is whole", tr.whole)
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.ledger.Troubles = append(tr.ledger.Troubles, simulation.Trouble{From: from, Until: tr.now()})
 }
 
 // strike starts a fault. It returns its name and how to end it.
-func (s *trial) strike() (name string, undo func()) {
-	list := s.present()
-	x, y := list[s.rnd.IntN(len(list))], list[s.rnd.IntN(len(list))]
-	if o := s.ownerOfHot(); s.rnd.IntN(2) == 0 && slices.Contains(list, o) {
+func (tr *trial) strike() (name string, undo func()) {
+	list := tr.present()
+	x, y := list[tr.rnd.IntN(len(list))], list[tr.rnd.IntN(len(list))]
+	if o := tr.ownerOfHot(); tr.rnd.IntN(2) == 0 && slices.Contains(list, o) {
 		x = o
-		state := s.state()
-		q := s.ledger.Subjects[s.rnd.IntN(s.hot)].Partition
-		if i := slices.IndexFunc(list, func(v *virtual) bool { return v.id == state.From.Standby(q) }); i >= 0 && s.rnd.IntN(2) == 0 {
+		state := tr.state()
+		q := tr.ledger.Subjects[tr.rnd.IntN(tr.hot)].Partition
+		if i := slices.IndexFunc(list, func(v *virtual) bool { return v.id == state.From.Standby(q) }); i >= 0 && tr.rnd.IntN(2) == 0 {
 			y = list[i]
 		}
 	}
 	leader := slices.IndexFunc(list, func(v *virtual) bool { return v.node.cluster.Leader() == v.id })
-	if leader >= 0 && s.rnd.IntN(3) == 0 {
+	if leader >= 0 && tr.rnd.IntN(3) == 0 {
 		x = list[leader]
 	}
-	net := s.p.net
+	net := tr.p.net
 	others := func(f func(ip string)) {
 		for _, v := range list {
 			if v != x {
@@ -854,59 +854,59 @@ func (s *trial) strike() (name string, undo func()) {
 			}
 		}
 	}
-	switch dice := s.rnd.IntN(12); {
-	case dice < 5 && x != y && !s.isolates.Load():
-		way := s.rnd.IntN(3)
+	switch dice := tr.rnd.IntN(12); {
+	case dice < 5 && x != y && !tr.isolates.Load():
+		way := tr.rnd.IntN(3)
 		if way != 1 {
 			net.CutOneWay(x.ip, y.ip)
 		}
 		if way != 2 {
 			net.CutOneWay(y.ip, x.ip)
 		}
-		return []string{"link", "link in", "link out"}[way], s.troubled(nil, nil, x, y)
-	case dice < 7 || s.isolates.Load():
+		return []string{"link", "link in", "link out"}[way], tr.troubled(nil, nil, x, y)
+	case dice < 7 || tr.isolates.Load():
 		net.Isolate(x.ip)
-		return "isolated", s.troubled([]*virtual{x}, []*virtual{x})
+		return "isolated", tr.troubled([]*virtual{x}, []*virtual{x})
 	case dice < 8:
-		side := s.minority(list)
-		s.apply = func(ip string) {
+		side := tr.minority(list)
+		tr.apply = func(ip string) {
 			for _, v := range side {
 				net.Cut(v.ip, ip)
 			}
 		}
 		for _, v := range list {
 			if !slices.Contains(side, v) {
-				s.apply(v.ip)
+				tr.apply(v.ip)
 			}
 		}
-		return "split", s.troubled(side, side)
+		return "split", tr.troubled(side, side)
 	case dice < 9:
-		if s.rnd.IntN(2) == 0 {
-			s.apply = func(ip string) { net.CutOneWay(ip, x.ip) }
-			others(s.apply)
-			return "deaf", s.troubled(nil, []*virtual{x})
+		if tr.rnd.IntN(2) == 0 {
+			tr.apply = func(ip string) { net.CutOneWay(ip, x.ip) }
+			others(tr.apply)
+			return "deaf", tr.troubled(nil, []*virtual{x})
 		}
-		s.apply = func(ip string) { net.CutOneWay(x.ip, ip) }
-		others(s.apply)
-		return "dumb", s.troubled(nil, []*virtual{x})
+		tr.apply = func(ip string) { net.CutOneWay(x.ip, ip) }
+		others(tr.apply)
+		return "dumb", tr.troubled(nil, []*virtual{x})
 	case dice < 10:
-		d := time.Duration(5+s.rnd.IntN(60)) * time.Millisecond
-		s.apply = func(ip string) { net.DelayBetween(x.ip, ip, d) }
-		others(s.apply)
-		undo := s.troubled(nil, nil, x)
+		d := time.Duration(5+tr.rnd.IntN(60)) * time.Millisecond
+		tr.apply = func(ip string) { net.DelayBetween(x.ip, ip, d) }
+		others(tr.apply)
+		undo := tr.troubled(nil, nil, x)
 		return "slow", func() {
 			undo()
 			others(func(ip string) { net.DelayBetween(x.ip, ip, 100*time.Microsecond) })
 		}
 	default:
 		name := "hung disk"
-		if s.rnd.IntN(2) == 0 {
+		if tr.rnd.IntN(2) == 0 {
 			x.memory.hang()
 		} else {
 			x.memory.fill()
 			name = "full disk"
 		}
-		undo := s.troubled(nil, nil, x)
+		undo := tr.troubled(nil, nil, x)
 		return name, func() {
 			x.memory.mend()
 			undo()
@@ -916,40 +916,40 @@ func (s *trial) strike() (name string, undo func()) {
 
 // troubled records the nodes that a fault affects. Those in cut reach no node with authority. For those in lost, the
 // copies they hold and the copies of their partitions are not kept up to date. touched are others.
-func (s *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	from := s.now()
+func (tr *trial) troubled(cut, lost []*virtual, touched ...*virtual) (undo func()) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	from := tr.now()
 	touched = append(touched, lost...)
 	for _, v := range touched {
-		s.bad[v] = true
+		tr.bad[v] = true
 	}
 	for _, v := range lost {
-		s.ills = append(s.ills, ill{v.id, from, simForever})
+		tr.ills = append(tr.ills, ill{v.id, from, simForever})
 	}
 	return func() {
-		s.p.net.HealAll()
-		s.apply = nil
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		tr.p.net.HealAll()
+		tr.apply = nil
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
 		for _, v := range touched {
-			delete(s.bad, v)
-			s.cure(v)
+			delete(tr.bad, v)
+			tr.cure(v)
 		}
 		for _, v := range cut {
-			s.ledger.Cuts = append(s.ledger.Cuts, simulation.Cut{Node: s.lives[v].number, From: from, Until: s.now()})
+			tr.ledger.Cuts = append(tr.ledger.Cuts, simulation.Cut{Node: tr.lives[v].number, From: from, Until: tr.now()})
 		}
 	}
 }
 
 // minority returns a random set of nodes without which there are enough voters, even if one more is away.
-func (s *trial) minority(list []*virtual) (side []*virtual) {
+func (tr *trial) minority(list []*virtual) (side []*virtual) {
 	voters := map[string]bool{}
 	for _, m := range list[0].node.cluster.View().Members {
 		voters[m.Name] = m.Voter
 	}
 	left := 1
-	for _, i := range s.rnd.Perm(len(list))[:1+s.rnd.IntN(max(1, len(list)*2/5))] {
+	for _, i := range tr.rnd.Perm(len(list))[:1+tr.rnd.IntN(max(1, len(list)*2/5))] {
 		v := list[i]
 		if voters[v.name()] {
 			if left == 0 {

@@ -70,42 +70,42 @@ func (p *planet) count(pace time.Duration, subjects []*subject) *tally {
 }
 
 // add makes the tally ask at one more node.
-func (c *tally) add(v *virtual) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.nodes = append(c.nodes, v)
+func (t *tally) add(v *virtual) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.nodes = append(t.nodes, v)
 }
 
 // asked returns the nodes at which the tally asks.
-func (c *tally) asked() []*virtual {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.nodes
+func (t *tally) asked() []*virtual {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.nodes
 }
 
-func (c *tally) ask(v *virtual, s *subject) {
+func (t *tally) ask(v *virtual, s *subject) {
 	var a limiter.Answer
-	began, kills := time.Now(), c.kills.Load()
+	began, kills := time.Now(), t.kills.Load()
 	allowed, err := v.check(s.rule, s.key, &a)
 	took := time.Since(began)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	// A request whose answer was lost is retried as soon as there is another path. The check then takes longer than one
 	// round through a third node.
 	patience := 50 * time.Millisecond
-	if time.Since(c.shaken) < time.Second {
+	if time.Since(t.shaken) < time.Second {
 		patience = 400 * time.Microsecond
 	}
-	if v.crashed.Load() || err != nil || took > patience || c.kills.Load() != kills {
+	if v.crashed.Load() || err != nil || took > patience || t.kills.Load() != kills {
 		s.maybe++
 	}
 	if v.crashed.Load() {
 		return
 	}
-	if (err != nil || took > time.Second) && len(c.failed) < 10 {
-		c.failed = append(c.failed, v.settings.Name+": "+s.String()+" took "+took.String())
+	if (err != nil || took > time.Second) && len(t.failed) < 10 {
+		t.failed = append(t.failed, v.settings.Name+": "+s.String()+" took "+took.String())
 	}
-	c.decided[a.DecidedBy]++
+	t.decided[a.DecidedBy]++
 	if err != nil || !allowed {
 		return
 	}
@@ -121,37 +121,37 @@ func (c *tally) ask(v *virtual, s *subject) {
 }
 
 // shakes records that paths break or come back.
-func (c *tally) shakes() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.shaken = time.Now()
+func (t *tally) shakes() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shaken = time.Now()
 }
 
 // dies records that a node ends now. What it owned is forgotten if it is younger than tail, which is 0 if everything
 // was handed over; if the copy of a partition is stale, as far back as that. What the node decided alone may not have
 // been reported yet.
-func (c *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
+func (t *tally) dies(v *virtual, tail time.Duration, stale func(partition int) time.Duration) {
 	d := death{victim: v, at: time.Now(), tail: tail, stale: stale, forgotten: map[string]int{}, owned: func(int) bool { return true }}
 	// If the ring is settled, it is known which node owns which partition.
 	if s := v.node.cluster.State(); s.Settled {
 		has := map[int]bool{}
-		for _, sub := range c.subjects {
+		for _, sub := range t.subjects {
 			has[sub.partition] = v.node.table.IsOpen(sub.partition)
 		}
 		d.owned = func(p int) bool { return has[p] }
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.subjects {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.subjects {
 		d.forgotten[s.String()] = int(s.alone[v] + s.stood)
 	}
-	c.deaths, c.shaken = append(c.deaths, d), time.Now()
-	c.kills.Add(1)
+	t.deaths, t.shaken = append(t.deaths, d), time.Now()
+	t.kills.Add(1)
 }
 
 // forgotten returns how many hits of a subject may be forgotten after all deaths. The tally has ended.
-func (c *tally) forgotten(s *subject) (n int64) {
-	for _, d := range c.deaths {
+func (t *tally) forgotten(s *subject) (n int64) {
+	for _, d := range t.deaths {
 		n += int64(d.forgotten[s.String()])
 		if !d.owned(s.partition) || d.tail == 0 {
 			continue
@@ -178,7 +178,7 @@ func (s *subject) aloneAtMost(share int64) (n int64) {
 	return n
 }
 
-func (c *tally) end() {
-	c.stop.Store(true)
-	c.done.Wait()
+func (t *tally) end() {
+	t.stop.Store(true)
+	t.done.Wait()
 }

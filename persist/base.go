@@ -15,8 +15,8 @@ import (
 // hold them.
 
 const (
-	// leastLog is the log size, in bytes, from which a new base is worth writing.
-	leastLog = 8 << 20
+	// minLog is the log size, in bytes, from which a new base is worth writing.
+	minLog = 8 << 20
 	// baseStep is the least number of counters a checkpoint adds to the new base. It adds as many as changed, if that is
 	// more.
 	baseStep = 1 << 16
@@ -61,7 +61,7 @@ func (c *Counters) renewAtOnce() {
 // renewMore continues the new base, or begins one when it is due. It returns how many counters it marked.
 func (c *Counters) renewMore() int64 {
 	b := &c.base
-	if b.first == 0 && b.log > max(b.size, c.leastLog) {
+	if b.first == 0 && b.log > max(b.size, c.minLog) {
 		c.renew()
 	}
 	if b.first == 0 || b.whole {

@@ -75,7 +75,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 				table.Put(clk.Now(), everyday(clk.Now(), i))
 			}
 			c, _ := openLoaded(b, testConfig(b.TempDir(), table, clk.Now))
-			for mustCheckpoint(b, c); c.base.first > 0 || c.base.log > max(c.base.size, c.leastLog); {
+			for mustCheckpoint(b, c); c.base.first > 0 || c.base.log > max(c.base.size, c.minLog); {
 				mustCheckpoint(b, c) // completes the first base
 			}
 			next := 0

@@ -68,7 +68,7 @@ func (c *CountersConfig) Validate() error {
 	case c.Dir == "":
 		return errors.New("persist: Dir is empty")
 	case c.File == "" || c.File != filepath.Base(c.File):
-		return fmt.Errorf("persist: File is %q, no name", c.File)
+		return fmt.Errorf("persist: File is %q, not a file name", c.File)
 	case c.Source == nil:
 		return errors.New("persist: Source is nil")
 	case c.Now == nil:
@@ -104,7 +104,7 @@ type Counters struct {
 	cfg  CountersConfig
 	path string
 
-	leastLog int64 // leastLog and baseStep are the constants of those names, except in tests
+	minLog   int64 // minLog and baseStep are the constants of those names, except in tests
 	baseStep int
 
 	// lock holds one token. It guards the file and the fields up to resumed: only one checkpoint, Load or Close runs at a
@@ -170,7 +170,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	}
 	c := &Counters{
 		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File),
-		leastLog: leastLog, baseStep: baseStep,
+		minLog: minLog, baseStep: baseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())

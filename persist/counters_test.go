@@ -64,7 +64,7 @@ func TestNewestWins(t *testing.T) {
 		src := newTable()
 		src.batch = rapid.IntRange(1, 5).Draw(rt, "batch")
 		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-		c.leastLog, c.baseStep = 300, 1
+		c.minLog, c.baseStep = 300, 1
 		model := map[counters.Key]counters.Record{}
 		for step := range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			now := clk.Now()
@@ -94,7 +94,7 @@ func TestNewestWins(t *testing.T) {
 				src = newTable()
 				src.batch = 3
 				c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
-				c.leastLog, c.baseStep = 300, 1
+				c.minLog, c.baseStep = 300, 1
 				checkModel(rt, model, src, clk.Now())
 			}
 		}
@@ -112,7 +112,8 @@ func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, 
 		left := want.FreshAt - now.Steady/1e9
 		switch {
 		case left <= 0 && left > -2:
-			// Each frame rounds up by itself when a counter is fresh, so an older copy may seem to live for two seconds more.
+			// Each frame rounds up by itself when a counter is fresh, so an older copy may seem to live for two seconds
+			// more.
 		case want.State.Fresh() && ok:
 			t.Fatalf("a reset counter came back: %+v", have)
 		case left <= 0 && ok && have.State.Count != want.State.Count:
@@ -453,6 +454,7 @@ func TestWithTable(t *testing.T) {
 		{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 10, Burst: 10, Window: time.Hour},
 		{Kind: algorithms.SlidingLog, Amount: 10, Window: time.Hour},
+		{Kind: algorithms.FirstWindow, Amount: 10, Window: time.Hour},
 	}
 	ops := func(cost int64) (out []counters.Op) {
 		for i, l := range limits {
@@ -485,8 +487,8 @@ func TestWithTable(t *testing.T) {
 	if next.Take(now, ops(4)) == counters.Admitted {
 		t.Error("more was admitted than the limit")
 	}
-	if s := fmt.Sprint(next.Stats().Counters); s != "5" {
-		t.Errorf("%s counters, want 5", s)
+	if s := fmt.Sprint(next.Stats().Counters); s != "6" {
+		t.Errorf("%s counters, want 6", s)
 	}
 }
 
@@ -554,7 +556,7 @@ func TestFileIsBounded(t *testing.T) {
 	clk, src := newClock(), counters.New(2*all)
 	defer src.Close()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
-	c.leastLog, c.baseStep = 100_000, 1000
+	c.minLog, c.baseStep = 100_000, 1000
 	records := sample(clk.Now(), all)
 	bases, before := 0, uint64(0)
 	for round := range 120 {

@@ -114,7 +114,7 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c.leastLog, c.baseStep = 1<<18, 500
+	c.minLog, c.baseStep = 1<<18, 500
 	if _, err = c.Load(wallClock()); err != nil {
 		return nil, 0, err
 	}
@@ -234,10 +234,10 @@ type crashing struct {
 	crash func()
 }
 
-func (s *crashing) Changed(yield func([]counters.Record) error) error {
-	return s.table.Changed(func(batch []counters.Record) error {
+func (c *crashing) Changed(yield func([]counters.Record) error) error {
+	return c.table.Changed(func(batch []counters.Record) error {
 		err := yield(batch)
-		s.crash()
+		c.crash()
 		return err
 	})
 }
@@ -249,7 +249,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 	src := &crashing{table: newTable(), crash: func() {}}
 	src.batch = 60
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-	c.leastLog, c.baseStep = 40_000, 50
+	c.minLog, c.baseStep = 40_000, 50
 	steps, bases, crashes := 40, 0, 0
 	if testing.Short() {
 		steps = 12

@@ -81,7 +81,7 @@ func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 	}
 	c.base = base{size: live, log: total - live}
 	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
-		c.cfg.Logger.Error("the counter file has damaged frames; what changed in them last is as it was before, or begins anew",
+		c.cfg.Logger.Error("the counter file has damaged frames: the latest changes of some counters are lost, and others start afresh",
 			"path", c.path, "frames", stats.Bad)
 		c.renew() // rewrite the file without the damaged frames
 	}

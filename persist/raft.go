@@ -168,10 +168,10 @@ func (r *Raft) Empty() (bool, error) {
 }
 
 // Figures reports how the store is doing.
-func (st RaftStatus) Figures(s figures.Sink) {
-	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(st.Size))
-	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !st.HungSince.IsZero())
-	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !st.FullSince.IsZero())
+func (rs RaftStatus) Figures(s figures.Sink) {
+	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(rs.Size))
+	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
+	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !rs.FullSince.IsZero())
 }
 
 // RaftStatus describes how the store is doing.

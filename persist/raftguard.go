@@ -73,9 +73,9 @@ type guardedLogs struct {
 	unreplaced []*raft.Log // entries that Raft has deleted off the end and not replaced: it still believes in them
 }
 
-func newGuardedLogs(inner raft.LogStore, timeout time.Duration, crew *workers, log *slog.Logger) *guardedLogs {
+func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
 	return &guardedLogs{
-		inner: inner, timeout: timeout, workers: crew, log: log, written: func() {},
+		inner: inner, timeout: timeout, workers: workers, log: log, written: func() {},
 		writeToken: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
 	}
 }
@@ -419,34 +419,34 @@ type workers struct {
 func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
 
 // start runs f in a goroutine, or returns false if the store is closing.
-func (c *workers) start(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended {
+func (w *workers) start(f func()) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
 		return false
 	}
-	c.wg.Go(f)
+	w.wg.Go(f)
 	return true
 }
 
 // closeAfter tells the goroutines to stop, and runs f after the last of them. It does not wait.
-func (c *workers) closeAfter(f func()) {
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
-	close(c.closing)
-	c.last.Go(func() {
-		c.wg.Wait()
+func (w *workers) closeAfter(f func()) {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+	close(w.closing)
+	w.last.Go(func() {
+		w.wg.Wait()
 		f()
 	})
 }
 
 // sleep waits for d, or returns false once the store is closing.
-func (c *workers) sleep(d time.Duration) bool {
+func (w *workers) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
-	case <-c.closing:
+	case <-w.closing:
 		return false
 	case <-timer.C:
 		return true

@@ -342,21 +342,21 @@ type machine struct {
 	applied []string
 }
 
-func (l *machine) Apply(e *raft.Log) any {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.applied = append(l.applied, string(e.Data))
+func (m *machine) Apply(e *raft.Log) any {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.applied = append(m.applied, string(e.Data))
 	return nil
 }
 
-func (l *machine) all() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.applied)
+func (m *machine) all() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.applied)
 }
 
-func (l *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
-func (l *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
+func (m *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
 
 // A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk is back. A restart
 // applies the same as it had applied.

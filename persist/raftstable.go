@@ -123,8 +123,8 @@ type ballast struct {
 	refilling bool       // a goroutine is waiting to make the file again
 }
 
-func newBallast(path string, size int64, crew *workers, log *slog.Logger) *ballast {
-	return &ballast{path: path, size: size, workers: crew, log: log, space: freeSpace, pause: refillPause}
+func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ballast {
+	return &ballast{path: path, size: size, workers: workers, log: log, space: freeSpace, pause: refillPause}
 }
 
 // prepare makes the file if it does not exist. If there is no room, it is made later.

@@ -12,14 +12,14 @@ import (
 
 // globals summarizes a set's limits that regions divide.
 type globals struct {
-	longest time.Duration // see LongestGlobal
+	maxSpan time.Duration // see MaxGlobalSpan
 	fill    time.Duration // the same, for buckets only
 	print   Hash          // of all that shares depend on; zero if there are no global limits
 }
 
-// LongestGlobal returns an upper bound of how long a window of any global limit of s lasts, or a bucket of one takes to
+// MaxGlobalSpan returns an upper bound of how long a window of any global limit of s lasts, or a bucket of one takes to
 // fill; 0 if there is no global limit.
-func (s *Set) LongestGlobal() time.Duration { return s.globals.longest }
+func (s *Set) MaxGlobalSpan() time.Duration { return s.globals.maxSpan }
 
 // DividesAs reports whether s and other have the same global limits for all subjects, and give the regions the same
 // parts.
@@ -86,9 +86,9 @@ func (g *globals) subject(b []byte, s *subject, all []*Rule) []byte {
 func (g *globals) list(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
-		g.longest = max(g.longest, longestWindow(l))
+		g.maxSpan = max(g.maxSpan, maxSpan(l))
 		if l.Kind.Bucket() {
-			g.fill = max(g.fill, longestWindow(l))
+			g.fill = max(g.fill, maxSpan(l))
 		}
 		b = binary.LittleEndian.AppendUint64(b, l.ID)
 		b = binary.LittleEndian.AppendUint64(b, uint64(l.Amount))
@@ -97,8 +97,8 @@ func (g *globals) list(b []byte, limits []*Limit) []byte {
 	return b
 }
 
-// longestWindow returns such a bound for one limit and all shares of it.
-func longestWindow(l *Limit) time.Duration {
+// maxSpan returns such a bound for one limit and all shares of it.
+func maxSpan(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:
 		return l.Calendar.Unit().Longest()

@@ -125,15 +125,15 @@ func (c *condition) class() int {
 	return class
 }
 
-func (x *index) attribute(n int) *attributeIndex {
-	for len(x.attributes) <= n {
-		x.attributes = append(x.attributes, attributeIndex{})
+func (ix *index) attribute(n int) *attributeIndex {
+	for len(ix.attributes) <= n {
+		ix.attributes = append(ix.attributes, attributeIndex{})
 	}
-	return &x.attributes[n]
+	return &ix.attributes[n]
 }
 
 // file files entry i under its most selective condition.
-func (x *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]map[netip.Prefix][]int32) {
+func (ix *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute, class, crowd := -1, byPresence+1, 0
 	better := func(otherClass, otherCrowd int) bool {
@@ -155,10 +155,10 @@ func (x *index) file(i int32, e *indexed, counts map[drawer]int, nets map[int]ma
 		}
 	}
 	if attribute < 0 {
-		x.always = append(x.always, i)
+		ix.always = append(ix.always, i)
 		return
 	}
-	a := x.attribute(attribute)
+	a := ix.attribute(attribute)
 	if class == byPresence {
 		a.present = append(a.present, i)
 		return
@@ -226,16 +226,16 @@ func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 }
 
 // find appends the entries that may apply to m's attributes. An entry may appear more than once.
-func (x *index) find(m *Match, found []int32) []int32 {
-	if len(x.always) > 0 {
-		found = append(found, x.always...)
+func (ix *index) find(m *Match, found []int32) []int32 {
+	if len(ix.always) > 0 {
+		found = append(found, ix.always...)
 	}
 	for i := range m.values {
 		v := &m.values[i]
-		if v.number >= len(x.attributes) {
+		if v.number >= len(ix.attributes) {
 			continue
 		}
-		a := &x.attributes[v.number]
+		a := &ix.attributes[v.number]
 		if len(a.present) > 0 {
 			found = append(found, a.present...)
 		}

@@ -247,10 +247,10 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// holds reports whether c's limits still apply at wall.
-func (c *movingLimits) holds(limits []*Limit, wall int64) bool {
+// holds reports whether m's limits still apply at wall.
+func (m *movingLimits) holds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
-		if c.phase(i, l, wall) != c.phases[i] {
+		if m.phase(i, l, wall) != m.phases[i] {
 			return false
 		}
 	}
@@ -259,10 +259,10 @@ func (c *movingLimits) holds(limits []*Limit, wall int64) bool {
 
 // phase returns which views count for limit i at wall. The clock of the counter's owner may be a second behind or
 // ahead.
-func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
-	d := c.by
+func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
+	d := m.by
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - skew - c.weighers[i].span)
+		p.before = d.recorded(wall - skew - m.weighers[i].span)
 		return p
 	}
 	last := l.WindowStart(wall + skew)

@@ -408,8 +408,8 @@ func TestDividesAs(t *testing.T) {
 			t.Errorf("have %t for\n%s", have, change)
 		}
 	}
-	if s.LongestGlobal() < time.Minute || compiled(t, 1, numbered(5)[len("version: 1\n"):]).LongestGlobal() != 0 {
-		t.Errorf("have %s", s.LongestGlobal())
+	if s.MaxGlobalSpan() < time.Minute || compiled(t, 1, numbered(5)[len("version: 1\n"):]).MaxGlobalSpan() != 0 {
+		t.Errorf("have %s", s.MaxGlobalSpan())
 	}
 }
 

@@ -47,23 +47,23 @@ func newCrew(t *testing.T, n int) *crew {
 	return w
 }
 
-func (w *crew) node(i int) *hand { return w.nodes[ring.NodeID{byte(i)}] }
+func (c *crew) node(i int) *hand { return c.nodes[ring.NodeID{byte(i)}] }
 
 // Call implements Peers.
-func (w *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
-	calls := w.calls.Add(1)
-	if w.down[to] || w.fail != nil && w.fail(m, calls) {
+func (c *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
+	calls := c.calls.Add(1)
+	if c.down[to] || c.fail != nil && c.fail(m, calls) {
 		return nil, peer.ErrUnreachable
 	}
-	return w.nodes[to].answer(m, bytes.Clone(body))
+	return c.nodes[to].answer(m, bytes.Clone(body))
 }
 
 // read reads a month at a node.
-func (w *crew) read(at *hand, q Query) (rows []Row, missing []string) {
-	w.t.Helper()
-	s, err := at.Open(w.t.Context(), q)
+func (c *crew) read(at *hand, q Query) (rows []Row, missing []string) {
+	c.t.Helper()
+	s, err := at.Open(c.t.Context(), q)
 	if err != nil {
-		w.t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	for {
 		row, ok := s.Next()
@@ -71,7 +71,7 @@ func (w *crew) read(at *hand, q Query) (rows []Row, missing []string) {
 			break
 		}
 		if n := len(rows); n > 0 && compareRows(&rows[n-1], &row) >= 0 {
-			w.t.Fatalf("%+v does not come after %+v", row, rows[n-1])
+			c.t.Fatalf("%+v does not come after %+v", row, rows[n-1])
 		}
 		rows = append(rows, row)
 	}

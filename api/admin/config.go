@@ -99,15 +99,15 @@ type Config struct {
 // Validate returns an error that lists what is missing.
 func (c *Config) Validate() error {
 	return errors.Join(
-		api.Need(c.Subjects != nil, "Subjects"),
-		api.Need(c.Rules != nil, "Rules"),
-		api.Need(c.Cluster != nil, "Cluster"),
-		api.Need(c.Membership != nil, "Membership"),
-		api.Need(c.Levels != nil, "Levels"),
-		api.Need(c.Regions != nil, "Regions"),
-		api.Need(c.Activity != nil, "Activity"),
-		api.Need(c.History != nil, "History"),
-		api.Need(c.Loads != nil, "Loads"),
-		api.Need(c.Catch != nil, "Catch"),
+		api.Need(c.Subjects != nil, "admin: Subjects"),
+		api.Need(c.Rules != nil, "admin: Rules"),
+		api.Need(c.Cluster != nil, "admin: Cluster"),
+		api.Need(c.Membership != nil, "admin: Membership"),
+		api.Need(c.Levels != nil, "admin: Levels"),
+		api.Need(c.Regions != nil, "admin: Regions"),
+		api.Need(c.Activity != nil, "admin: Activity"),
+		api.Need(c.History != nil, "admin: History"),
+		api.Need(c.Loads != nil, "admin: Loads"),
+		api.Need(c.Catch != nil, "admin: Catch"),
 	)
 }

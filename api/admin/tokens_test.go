@@ -83,7 +83,7 @@ type notesWriters struct {
 	by *[]string
 }
 
-func (s notesWriters) Write(ctx context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
-	*s.by = append(*s.by, o.By)
-	return s.RuleStore.Write(ctx, c, o)
+func (w notesWriters) Write(ctx context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+	*w.by = append(*w.by, o.By)
+	return w.RuleStore.Write(ctx, c, o)
 }

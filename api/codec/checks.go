@@ -7,55 +7,55 @@ import (
 
 const maxBatch = 10_000 // checks in a batch
 
-// Batch starts to read a batch, whose checks More and Next then read. It validates the whole body first, before any check
-// is decided, and returns how many checks there are.
-func (s *Decoder) Batch(body []byte) (count int, e *api.Error) {
-	if s.reset(body); !s.object() {
-		return 0, s.err()
+// Batch starts to read a batch, whose checks More and Next then read. It validates the whole body first, before
+// any check is decided, and returns how many checks there are.
+func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
+	if dec.reset(body); !dec.object() {
+		return 0, dec.err()
 	}
 	given, start := false, 0
-	s.open()
-	for n := 0; s.more(n, '}'); n++ {
-		name := s.name()
+	dec.open()
+	for n := 0; dec.more(n, '}'); n++ {
+		name := dec.name()
 		switch {
-		case s.syntax != nil:
+		case dec.syntax != nil:
 		case name != "checks":
-			s.unknown(name, "checks")
+			dec.unknown(name, "checks")
 		case given:
-			s.fail("checks is given twice, the second time")
+			dec.fail("checks is given twice, the second time")
 		default:
 			given = true
-			s.next()
-			start = s.pos
-			count = s.countChecks()
+			dec.next()
+			start = dec.pos
+			count = dec.countChecks()
 		}
 	}
-	s.end()
-	if s.err() == nil && !given {
-		s.mean(api.MissingKey, "checks is missing")
+	dec.end()
+	if dec.err() == nil && !given {
+		dec.mean(api.MissingKey, "checks is missing")
 	}
-	if e = s.err(); e == nil {
-		s.reset(body)
-		s.pos, s.depth = start, 1
-		s.open()
+	if e = dec.err(); e == nil {
+		dec.reset(body)
+		dec.pos, dec.depth = start, 1
+		dec.open()
 	}
 	return count, e
 }
 
 // More reports whether there is a check after the first n of a batch.
-func (s *Decoder) More(n int) bool { return s.more(n, ']') }
+func (dec *Decoder) More(n int) bool { return dec.more(n, ']') }
 
 // countChecks skips an array of checks and returns its length, at most maxBatch.
-func (s *Decoder) countChecks() (n int) {
-	if s.next() != '[' {
-		s.skip()
-		s.mean(api.BadValue, "checks must be an array")
+func (dec *Decoder) countChecks() (n int) {
+	if dec.next() != '[' {
+		dec.skip()
+		dec.mean(api.BadValue, "checks must be an array")
 		return 0
 	}
-	s.open()
-	for ; s.more(n, ']'); n++ {
-		if s.skip(); n == maxBatch {
-			s.mean(api.BadValue, "checks must not be more than %d", maxBatch)
+	dec.open()
+	for ; dec.more(n, ']'); n++ {
+		if dec.skip(); n == maxBatch {
+			dec.mean(api.BadValue, "checks must not be more than %d", maxBatch)
 		}
 	}
 	return min(n, maxBatch)
@@ -63,11 +63,11 @@ func (s *Decoder) countChecks() (n int) {
 
 // Next reads the next check of a batch. The body is known to be JSON; an error, even a field given twice, concerns
 // this check alone.
-func (s *Decoder) Next(q *Request, set *rules.Set) *api.Error {
-	s.meaning = nil
-	s.next()
-	start := s.pos
-	e := readObject(s, q)
+func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
+	dec.meaning = nil
+	dec.next()
+	start := dec.pos
+	e := readObject(dec, q)
 	switch {
 	case e == nil && q.Wait:
 		e = api.Errorf(api.BadValue, "wait must be false in a batch: its answer is not held")
@@ -76,8 +76,8 @@ func (s *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 	}
 	if e != nil {
 		// Continue after this check, wherever in it the scanner stopped.
-		s.syntax, s.pos, s.depth = nil, start, 2
-		s.skip()
+		dec.syntax, dec.pos, dec.depth = nil, start, 2
+		dec.skip()
 	}
 	return e
 }

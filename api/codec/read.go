@@ -103,10 +103,10 @@ func fieldOf(name string) fields {
 
 // Form describes what a body may contain.
 type Form struct {
-	fields    fields
-	names     string // of the fields, for messages
-	leastCost int64
-	longest   time.Duration // the bound on ttl_ms
+	fields  fields
+	names   string // of the fields, for messages
+	minCost int64
+	maxTTL  time.Duration // the bound on ttl_ms
 	// validate checks the fields against each other and sets what follows from them.
 	validate func(*Request, *Decoder)
 }
@@ -122,14 +122,14 @@ var (
 		fields: checkFields, names: "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames, validate: (*Request).validateCheck,
 	}
 	ReserveForm = &Form{
-		fields: checkFields | fieldTTL | fieldRequestID, longest: limiter.MaxReservationTime,
+		fields: checkFields | fieldTTL | fieldRequestID, maxTTL: limiter.MaxReservationTime,
 		names: "rule, key, attributes, cost, costs, wait, detail, ttl_ms, request_id, " + inlineNames, validate: (*Request).validateReserve,
 	}
 	SettleForm = &Form{
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
-		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", leastCost: -algorithms.MaxAmount,
+		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", minCost: -algorithms.MaxAmount,
 		validate: (*Request).validateAdjust,
 	}
 	TryForm = &Form{fields: checkFields, names: CheckForm.names, validate: (*Request).validateTry}
@@ -138,12 +138,12 @@ var (
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
 	}
 	LoadForm = &Form{
-		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", longest: loads.MaxTTL, validate: (*Request).validateLoad,
+		fields: fieldSource | fieldLoad | fieldTTL, names: "source, load, ttl_ms", maxTTL: loads.MaxTTL, validate: (*Request).validateLoad,
 	}
 )
 
-// Request is a check, or another body, as it was sent. Its strings are valid as long as the Decoder's. It is reused,
-// with the slices of its Query.
+// Request is a check, or another body, as it was sent. Its strings are valid as long as the Decoder's. It is
+// reused, with the slices of its Query.
 type Request struct {
 	limiter.Query
 	given  fields
@@ -219,7 +219,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	case fieldAttributes:
 		r.readAttributes(s)
 	case fieldCost:
-		r.Cost = s.amount("", name, f.leastCost)
+		r.Cost = s.amount("", name, f.minCost)
 	case fieldCosts:
 		r.readCosts(s)
 	case fieldPeek:
@@ -232,8 +232,8 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 		r.Detail = s.boolean(name)
 	case fieldTTL:
 		ms, ok := s.whole(0)
-		if !ok || ms < 1 || ms > f.longest.Milliseconds() {
-			s.mean(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.longest.Milliseconds())
+		if !ok || ms < 1 || ms > f.maxTTL.Milliseconds() {
+			s.mean(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
 			return
 		}
 		r.TTL = time.Duration(ms) * time.Millisecond

@@ -76,22 +76,22 @@ func denyStatus(query string) (int, *api.Error) {
 }
 
 // readHeaders takes the check's attributes from the headers.
-func (x *exchange) readHeaders(profile *rules.Profile) {
-	c := &x.check
+func (e *exchange) readHeaders(profile *rules.Profile) {
+	c := &e.check
 	for i := range profile.Sources {
 		s := &profile.Sources[i]
-		x.lines = x.lines[:0]
-		for _, line := range x.header.PeekAll(s.Header) {
-			x.lines = append(x.lines, codec.View(line))
+		e.lines = e.lines[:0]
+		for _, line := range e.header.PeekAll(s.Header) {
+			e.lines = append(e.lines, codec.View(line))
 		}
-		value, ok := s.Value(x.lines)
+		value, ok := s.Value(e.lines)
 		switch {
 		case !ok && s.Hops > 0:
-			value, ok = x.peerAddress(), true
+			value, ok = e.peerAddress(), true
 		case ok && s.Fingerprint:
-			from := len(x.values)
-			x.values = rules.AppendFingerprint(x.values, value)
-			value = codec.View(x.values[from:])
+			from := len(e.values)
+			e.values = rules.AppendFingerprint(e.values, value)
+			value = codec.View(e.values[from:])
 		}
 		if ok {
 			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
@@ -99,8 +99,8 @@ func (x *exchange) readHeaders(profile *rules.Profile) {
 	}
 }
 
-// bounded turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. A proxy could do nothing about an
-// error.
+// bounded turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. A proxy could do nothing about
+// an error.
 func bounded(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]
 	if utf8.ValidString(value) {
@@ -110,8 +110,8 @@ func bounded(value string) string {
 }
 
 // peerAddress returns the address that the request came from.
-func (x *exchange) peerAddress() string {
-	tcp, ok := x.peer.(*net.TCPAddr)
+func (e *exchange) peerAddress() string {
+	tcp, ok := e.peer.(*net.TCPAddr)
 	if !ok {
 		return "unknown"
 	}
@@ -119,7 +119,7 @@ func (x *exchange) peerAddress() string {
 	if a, ok = netip.AddrFromSlice(tcp.IP); !ok {
 		return "unknown"
 	}
-	from := len(x.values)
-	x.values = a.Unmap().AppendTo(x.values)
-	return codec.View(x.values[from:])
+	from := len(e.values)
+	e.values = a.Unmap().AppendTo(e.values)
+	return codec.View(e.values[from:])
 }

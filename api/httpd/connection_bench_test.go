@@ -35,20 +35,20 @@ type endless struct {
 	sent     int64
 }
 
-func (c *endless) Read(b []byte) (int, error) {
-	if c.left == 0 {
+func (e *endless) Read(b []byte) (int, error) {
+	if e.left == 0 {
 		return 0, io.EOF
 	}
-	c.left--
-	return copy(b, c.requests[c.left%len(c.requests)]), nil
+	e.left--
+	return copy(b, e.requests[e.left%len(e.requests)]), nil
 }
 
-func (c *endless) Write(b []byte) (int, error) {
-	c.sent += int64(len(b))
+func (e *endless) Write(b []byte) (int, error) {
+	e.sent += int64(len(b))
 	return len(b), nil
 }
 
-func (c *endless) SetReadDeadline(time.Time) error { return nil }
+func (e *endless) SetReadDeadline(time.Time) error { return nil }
 
 // endlessChecks returns checks of a thousand subjects, and a node that refuses none.
 func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {

@@ -60,39 +60,39 @@ type exchange struct {
 	arriving api.Transfer // the body, if it is large
 }
 
-// size returns roughly how many bytes x holds, including its request and answer.
-func (x *exchange) size() int64 {
-	return x.work + int64(cap(x.request.body)+x.Size()+x.scan.Size()+cap(x.values)+cap(x.wire))
+// size returns roughly how many bytes e holds, including its request and answer.
+func (e *exchange) size() int64 {
+	return e.work + int64(cap(e.request.body)+e.Size()+e.scan.Size()+cap(e.values)+cap(e.wire))
 }
 
-// reset prepares x for the next request.
-func (x *exchange) reset() {
-	x.request = request{body: api.Kept(x.request.body)}
-	x.Reply.Reset()
-	x.scan.Reset()
-	x.check.Reset()
-	clear(x.lines)
-	x.token, x.decided, x.checks, x.work = nil, false, 0, 0
-	x.values, x.wire = api.Kept(x.values), api.Kept(x.wire)
-	x.began, x.due, x.after, x.hangUp = time.Time{}, time.Time{}, 0, false
+// reset prepares e for the next request.
+func (e *exchange) reset() {
+	e.request = request{body: api.Kept(e.request.body)}
+	e.Reply.Reset()
+	e.scan.Reset()
+	e.check.Reset()
+	clear(e.lines)
+	e.token, e.decided, e.checks, e.work = nil, false, 0, 0
+	e.values, e.wire = api.Kept(e.values), api.Kept(e.wire)
+	e.began, e.due, e.after, e.hangUp = time.Time{}, time.Time{}, 0, false
 }
 
-// conclude answers with x's decision; see codec.Reply.
-func (x *exchange) conclude(deny int, bare bool, node []byte) {
-	x.decided = true
-	x.Conclude(&x.answer, &x.check, deny, bare, node)
+// conclude answers with e's decision; see codec.Reply.
+func (e *exchange) conclude(deny int, bare bool, node []byte) {
+	e.decided = true
+	e.Conclude(&e.answer, &e.check, deny, bare, node)
 }
 
 // wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay
 // it ask to hold answers back.
-func (x *exchange) wait(now time.Time) {
+func (e *exchange) wait(now time.Time) {
 	hold := time.Duration(0)
-	for i := range x.answer.Limits {
-		if l := &x.answer.Limits[i]; !l.Rule.Shadow {
+	for i := range e.answer.Limits {
+		if l := &e.answer.Limits[i]; !l.Rule.Shadow {
 			hold = max(hold, min(l.Delay, l.Rule.MaxDelay))
 		}
 	}
 	if hold > 0 {
-		x.due, x.after = now.Add(hold), x.answer.Delay()-hold
+		e.due, e.after = now.Add(hold), e.answer.Delay()-hold
 	}
 }

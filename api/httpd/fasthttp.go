@@ -65,7 +65,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesOf(maxFiles()))), done: make(chan error, 1),
 		transport: transport{began: time.Now(), slack: readTimeout / slackPart, framed: plane.TLS == nil},
 	}
-	s.waiting = newWaiting(mostHeldOf(maxFiles()), plane.Draining(), s.send)
+	s.waiting = newWaiting(maxHeldOf(maxFiles()), plane.Draining(), s.send)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,

@@ -102,7 +102,7 @@ func (f *framing) pass(b []byte) int {
 			}
 			return at
 		}
-		if f.line = f.line[:0]; cap(f.line) > mostQuickHead {
+		if f.line = f.line[:0]; cap(f.line) > maxQuickHead {
 			f.line = nil
 		}
 		at += end + 1
@@ -415,12 +415,12 @@ type secured struct {
 }
 
 // Read returns received bytes that pass the framing.
-func (c *secured) Read(b []byte) (int, error) {
-	if c.frame.err != nil {
-		return 0, c.frame.err
+func (s *secured) Read(b []byte) (int, error) {
+	if s.frame.err != nil {
+		return 0, s.frame.err
 	}
-	n, err := c.Conn.Read(b)
-	return c.frame.filter(b[:n], err)
+	n, err := s.Conn.Read(b)
+	return s.frame.filter(b[:n], err)
 }
 
 // frameOf returns the framing of c, a connection as the library has it; nil if it has none.

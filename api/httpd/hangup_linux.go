@@ -38,7 +38,7 @@ func saysMore(w *waiter) bool {
 func maxFiles() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return sparePart * mostWaiting
+		return sparePart * maxWaiting
 	}
 	return int(min(limit.Cur, 1<<30))
 }

@@ -9,4 +9,4 @@ func hungUp([]*waiter) []*waiter { return nil }
 func saysMore(*waiter) bool { return true }
 
 // maxFiles returns how many files the process may have open, as far as is known.
-func maxFiles() int { return sparePart * mostWaiting }
+func maxFiles() int { return sparePart * maxWaiting }

@@ -38,7 +38,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 func (s *Server) park(w *waiter, c net.Conn) {
 	raw, ok := c.(interface{ UnsafeConn() net.Conn })
 	if !ok {
-		s.plane.Logger.Error("the connection of a check with wait is not known")
+		s.plane.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
 		s.plane.Budget.Give(w.charged)
 		s.waiting.leave()
 		_ = c.Close()
@@ -83,19 +83,19 @@ type rewound struct {
 }
 
 // Read returns that input first.
-func (c *rewound) Read(b []byte) (int, error) {
-	if len(c.first) > 0 {
-		n := copy(b, c.first)
-		if c.first = c.first[n:]; len(c.first) == 0 {
-			c.first = nil
+func (r *rewound) Read(b []byte) (int, error) {
+	if len(r.first) > 0 {
+		n := copy(b, r.first)
+		if r.first = r.first[n:]; len(r.first) == 0 {
+			r.first = nil
 		}
 		return n, nil
 	}
-	return c.Conn.Read(b)
+	return r.Conn.Read(b)
 }
 
 // NetConn returns the connection below.
-func (c *rewound) NetConn() net.Conn { return c.Conn }
+func (r *rewound) NetConn() net.Conn { return r.Conn }
 
 // descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
 // closed meanwhile, an answer about another file with that number does no harm.

@@ -40,7 +40,7 @@ type single struct {
 	conn net.Conn
 }
 
-func (l single) Accept() (net.Conn, error) { return l.conn, nil }
+func (s single) Accept() (net.Conn, error) { return s.conn, nil }
 
 // track makes c one of conns.
 func track(t testing.TB, conns *api.Connections, c net.Conn) *api.Connection {

@@ -28,13 +28,13 @@ type failing struct {
 	errs []error
 }
 
-func (l *failing) Accept() (net.Conn, error) {
-	if len(l.errs) > 0 {
-		err := l.errs[0]
-		l.errs = l.errs[1:]
+func (f *failing) Accept() (net.Conn, error) {
+	if len(f.errs) > 0 {
+		err := f.errs[0]
+		f.errs = f.errs[1:]
 		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
 	}
-	return l.Listener.Accept()
+	return f.Listener.Accept()
 }
 
 // A process that can't open more files for a while keeps listening.

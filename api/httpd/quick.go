@@ -28,8 +28,8 @@ type quickRequest struct {
 	known         *api.KnownToken // for the same head; nil: the head is not remembered
 }
 
-// mostQuickHead bounds the head, in bytes, that a connection remembers.
-const mostQuickHead = 1 << 10
+// maxQuickHead bounds the head, in bytes, that a connection remembers.
+const maxQuickHead = 1 << 10
 
 // quickHead is the head of a request of the plainest form. Requests on one connection mostly start with the same bytes,
 // and the same bytes need no second parse.
@@ -46,7 +46,7 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
 		return quickRequest{authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
 	}
-	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= mostQuickHead {
+	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= maxQuickHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.from, h.to = 0, 0
 		h.known, r.known = api.KnownToken{}, &h.known

@@ -206,7 +206,7 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
 	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := quickPost(plainCheck)
-	large := quickPost(plainCheck, "X: "+strings.Repeat("y", mostQuickHead), "Authorization: Bearer secret")
+	large := quickPost(plainCheck, "X: "+strings.Repeat("y", maxQuickHead), "Authorization: Bearer secret")
 	reads := []string{opening, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
 	with, without, quick := both(t, s, reads...)
 	if with != without || quick != len(reads)-3 {

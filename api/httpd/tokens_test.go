@@ -202,7 +202,7 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		}
 	}
 	// A head that is too long to remember knows nothing about the previous one.
-	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", mostQuickHead)))
+	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxQuickHead)))
 	if r, ok := head.read(long); !ok || r.known != nil {
 		t.Errorf("have %v, %v", r.known, ok)
 	}

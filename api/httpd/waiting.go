@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// mostWaiting bounds the answers that are held back at once.
-	mostWaiting = 32 << 10
+	// maxWaiting bounds the answers that are held back at once.
+	maxWaiting = 32 << 10
 	// sparePart: one in sparePart of the files that the process may open is kept free of waiting callers.
 	sparePart = 16
 	// hangUpInterval is how often waiting callers are checked for having hung up.
@@ -46,8 +46,8 @@ type waiter struct {
 	charged int64 // bytes charged to the budget
 }
 
-// mostHeldOf returns how many answers a process that may open this many files may hold back.
-func mostHeldOf(files int) int { return min(mostWaiting, files-files/sparePart-dataPlacesOf(files)) }
+// maxHeldOf returns how many answers a process that may open this many files may hold back.
+func maxHeldOf(files int) int { return min(maxWaiting, files-files/sparePart-dataPlacesOf(files)) }
 
 // newWaiting holds back answers until draining is closed.
 func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *waiting {
@@ -59,130 +59,130 @@ func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Du
 }
 
 // enter takes a place for one more answer. It reports false if there is none.
-func (s *waiting) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (ws *waiting) enter() bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	switch {
-	case s.over:
+	case ws.over:
 		return false
-	case s.taken >= s.most:
-		s.turned.Add(1)
+	case ws.taken >= ws.most:
+		ws.turned.Add(1)
 		return false
 	}
-	s.taken++
+	ws.taken++
 	return true
 }
 
 // leave gives a place back: the answer was sent, or can't be.
-func (s *waiting) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.taken--
-	s.finish()
+func (ws *waiting) leave() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.taken--
+	ws.finish()
 }
 
-// finish closes empty once the last place is free. The caller holds s.mu.
-func (s *waiting) finish() {
-	if s.over && s.taken == 0 {
+// finish closes empty once the last place is free. The caller holds ws.mu.
+func (ws *waiting) finish() {
+	if ws.over && ws.taken == 0 {
 		select {
-		case <-s.empty:
+		case <-ws.empty:
 		default:
-			close(s.empty)
+			close(ws.empty)
 		}
 	}
 }
 
 // hold keeps w, which has a place, until its time comes.
-func (s *waiting) hold(w *waiter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.held[w] = struct{}{}
-	if s.over {
-		s.pull(w, true)
+func (ws *waiting) hold(w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.held[w] = struct{}{}
+	if ws.over {
+		ws.pull(w, true)
 		return
 	}
-	w.timer = time.AfterFunc(time.Until(w.due), func() { s.let(w, false) })
+	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.let(w, false) })
 }
 
 // let sends w's answer, unless that has already begun.
-func (s *waiting) let(w *waiter, closes bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pull(w, closes)
+func (ws *waiting) let(w *waiter, closes bool) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.pull(w, closes)
 }
 
-// pull removes w and sends its answer. The caller holds s.mu, so that nothing starts once close waits.
-func (s *waiting) pull(w *waiter, closes bool) {
-	if _, here := s.held[w]; !here {
+// pull removes w and sends its answer. The caller holds ws.mu, so that nothing starts once close waits.
+func (ws *waiting) pull(w *waiter, closes bool) {
+	if _, here := ws.held[w]; !here {
 		return
 	}
-	delete(s.held, w)
+	delete(ws.held, w)
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 	w.closes = w.closes || closes
 	left := max(0, time.Until(w.due)) + w.after
-	s.running.Go(func() { s.answer(w, left) })
+	ws.running.Go(func() { ws.answer(w, left) })
 }
 
 // end sends all held answers, and makes later ones go out at once.
-func (s *waiting) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = true
-	for w := range s.held {
-		s.pull(w, true)
+func (ws *waiting) end() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.over = true
+	for w := range ws.held {
+		ws.pull(w, true)
 	}
-	s.finish()
+	ws.finish()
 }
 
 // await returns once all held answers are sent, or when ctx ends. It is called after end.
-func (s *waiting) await(ctx context.Context) {
+func (ws *waiting) await(ctx context.Context) {
 	select {
-	case <-s.empty:
+	case <-ws.empty:
 	case <-ctx.Done():
 	}
 }
 
 // close waits for all goroutines started here. It is called after end, when all connections are closed.
-func (s *waiting) close() {
-	close(s.stop)
-	s.running.Wait()
+func (ws *waiting) close() {
+	close(ws.stop)
+	ws.running.Wait()
 }
 
 // count returns the number of places taken: answers not sent yet.
-func (s *waiting) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.taken
+func (ws *waiting) count() int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.taken
 }
 
 // watch ends all waits when the node drains, and looks for callers that hung up, until close. A caller that closed only
 // its sending side gets its answer early, and the answer says so.
-func (s *waiting) watch(draining <-chan struct{}) {
+func (ws *waiting) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
 	var look []*waiter
 	for {
 		select {
-		case <-s.stop:
+		case <-ws.stop:
 			return
 		case <-draining:
-			s.end()
+			ws.end()
 			draining = nil
 		case <-tick.C:
 		}
 		look = look[:0]
-		s.mu.Lock()
+		ws.mu.Lock()
 		soon := time.Now().Add(hangUpInterval)
-		for w := range s.held {
+		for w := range ws.held {
 			if w.fd >= 0 && w.due.After(soon) {
 				look = append(look, w)
 			}
 		}
-		s.mu.Unlock()
+		ws.mu.Unlock()
 		for _, w := range hungUp(look) {
-			s.let(w, true)
+			ws.let(w, true)
 		}
 		clear(look)
 	}

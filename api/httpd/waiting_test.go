@@ -214,8 +214,8 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	if !strings.Contains(metrics, "\nrlnode_wait_refused_total 1\n") {
 		t.Error("metrics do not tell it")
 	}
-	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: mostWaiting} {
-		if have := mostHeldOf(files); have != want {
+	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxWaiting} {
+		if have := maxHeldOf(files); have != want {
 			t.Errorf("%d files: have %d, want %d", files, have, want)
 		}
 	}

@@ -108,7 +108,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
 	if len(text) > most {
-		return nil, fmt.Errorf("%w: what stands around the rules has %d bytes, more than %d", ErrEntry, len(text), most)
+		return nil, fmt.Errorf("%w: apart from the rules it has %d bytes, more than %d", ErrEntry, len(text), most)
 	}
 	b = slices.Grow(b, binary.MaxVarintLen64+len(text)+len(tail))
 	return append(wire.AppendText(b, text), tail...), nil
@@ -153,7 +153,7 @@ func (b *Build) decode(entry []byte) (written, error) {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
 		if err == nil && needs(w.Entry) > level {
-			err = fmt.Errorf("%w: it takes level %d and says %d", ErrEntry, needs(w.Entry), level)
+			err = fmt.Errorf("%w: it needs level %d, but names %d", ErrEntry, needs(w.Entry), level)
 		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
@@ -202,7 +202,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 		}
 	default:
 		if len(tail) > 0 {
-			return nil, fmt.Errorf("%w: %d bytes behind %T", ErrEntry, len(tail), kinds[kind])
+			return nil, fmt.Errorf("%w: %d bytes after %T", ErrEntry, len(tail), kinds[kind])
 		}
 	}
 	return to.Elem().Interface().(Entry), nil
@@ -217,7 +217,7 @@ func strict(b []byte, to any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more behind its end")
+		return errors.New("there is more after its end")
 	}
 	return nil
 }

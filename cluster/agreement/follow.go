@@ -104,7 +104,7 @@ func unpackTexts(b []byte, held []Held) error {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
 	if len(b) == 0 || b[0] > deflatedTexts {
-		return errors.New("it is not known how they are written")
+		return errors.New("their texts are in an unknown format")
 	}
 	raw := b[1:]
 	if b[0] == deflatedTexts {

@@ -48,7 +48,7 @@ func (r *Regions) hold(h *rules.History) error {
 func turned(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
-		longest = max(longest, held[i].Set.LongestGlobal())
+		longest = max(longest, held[i].Set.MaxGlobalSpan())
 	}
 	for len(held) > 1 && held[1].At > 0 && held[1].At+longest.Milliseconds()+turnSlack < now {
 		held = held[1:]
@@ -76,7 +76,7 @@ func divided(held []Held) bool {
 	limits := false
 	var names []string
 	for _, h := range held {
-		limits = limits || h.Set.LongestGlobal() > 0
+		limits = limits || h.Set.MaxGlobalSpan() > 0
 		names = append(names, h.Names...)
 	}
 	slices.Sort(names)

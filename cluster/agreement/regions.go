@@ -257,11 +257,11 @@ func (s *State) commit(changed *Regions, e Region) Result {
 func (r *Regions) check(number int64) error {
 	switch {
 	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
-		return errors.New("a primary region, its term and its world do not fit")
+		return errors.New("the primary region, its term and its world do not fit together")
 	case r.Primary != "" && !validRegion(r.Primary):
-		return fmt.Errorf("%q is no name of a region", r.Primary)
+		return fmt.Errorf("%q is not a region's name", r.Primary)
 	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.last().Version != number:
-		return fmt.Errorf("%d versions of the rules are held, and not up to %d", len(r.Held), number)
+		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
 	if err := checkNames(r.Names); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (r *Regions) check(number int64) error {
 			before = r.Held[i-1]
 		}
 		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && (h.Candidate || h.At < before.At || before.At == 0) {
-			return fmt.Errorf("version %d of the rules is not held as it should be", h.Version)
+			return fmt.Errorf("version %d of the rules is out of order, or its record is impossible", h.Version)
 		}
 	}
 	if candidates > 1 {
@@ -294,7 +294,7 @@ func checkNames(names []string) error {
 	}
 	for i, name := range names {
 		if !validRegion(name) || i > 0 && name <= names[i-1] {
-			return fmt.Errorf("the region %q has no name, or is not in order", name)
+			return fmt.Errorf("the region name %q is not valid, or not in order", name)
 		}
 	}
 	return nil

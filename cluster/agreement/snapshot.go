@@ -104,7 +104,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 		err = errors.New("it is of a later release")
 	default:
 		if s, err = parse(d); err == nil && s.Level != needs {
-			err = fmt.Errorf("its level is %d, and not %d", s.Level, needs)
+			err = fmt.Errorf("its level is %d, not %d", s.Level, needs)
 		}
 	}
 	if err != nil {
@@ -142,7 +142,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 		return nil, err
 	}
 	if s.Members == nil || s.Generations == nil || s.Boots == nil || s.Regions == nil {
-		return nil, errors.New("there is less in it than there always is")
+		return nil, errors.New("a part is missing that every snapshot has")
 	}
 	if err := s.Regions.compile(parts[3], s.History); err != nil {
 		return nil, err
@@ -161,36 +161,36 @@ func (s *State) check() error {
 	}
 	switch {
 	case s.Level < 1:
-		return errors.New("there is no feature level 0")
+		return errors.New("the feature level is below 1")
 	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
-		return fmt.Errorf("a secret of %d bytes", len(s.Secret))
+		return fmt.Errorf("the secret has %d bytes", len(s.Secret))
 	case s.Epoch < 0 || (s.Epoch == 0) != (s.From == nil) || (s.From == nil) != (s.To == nil):
-		return fmt.Errorf("epoch %d and its rings do not fit", s.Epoch)
+		return fmt.Errorf("epoch %d does not fit its rings", s.Epoch)
 	case s.Settled != (s.From == s.To):
-		return errors.New("it is not settled and has only one ring, or the reverse")
+		return errors.New("it is settled with two rings, or unsettled with one")
 	case s.Check.Index > s.Index || s.Check.Index%CheckEvery != 0:
-		return fmt.Errorf("a check as of entry %d", s.Check.Index)
+		return fmt.Errorf("there can be no check as of entry %d", s.Check.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
-		return fmt.Errorf("entries %d and %d behind the last, %d", s.LastEnded, s.Revision, s.Index)
+		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.Answers) > KeptRequests ||
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
-		return errors.New("it holds more than is ever kept")
+		return errors.New("a list is longer than its bound")
 	}
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {
 			if _, known := s.Members[id]; !known {
-				return fmt.Errorf("%s is in a ring and not known", id)
+				return fmt.Errorf("%s is in a ring, but not among the known nodes", id)
 			}
 		}
 	}
 	for id, m := range s.Members {
 		if m.ID != id {
-			return fmt.Errorf("%s is known as %s", m.ID, id)
+			return fmt.Errorf("node %s is listed as %s", m.ID, id)
 		}
 	}
 	for id, b := range s.Boots {
 		if !b.possible(s.Index) {
-			return fmt.Errorf("%s has process %d, named by entry %d, after %d", id, b.Boot, b.Index, b.Former)
+			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, b.Boot, b.Index, b.Former)
 		}
 	}
 	unknown := 0
@@ -199,20 +199,20 @@ func (s *State) check() error {
 			unknown++
 		}
 		if g < 1 {
-			return fmt.Errorf("%s has generation %d", id, g)
+			return fmt.Errorf("%s can't have generation %d", id, g)
 		}
 	}
 	for i, id := range s.Strangers {
 		if _, known := s.Members[id]; known || s.Generations[id] == 0 || slices.Contains(s.Strangers[:i], id) {
-			return fmt.Errorf("%s is no stranger", id)
+			return fmt.Errorf("%s is listed as a stranger, but is none", id)
 		}
 	}
 	if unknown != len(s.Strangers) {
-		return errors.New("not all strangers are in it")
+		return errors.New("a stranger is not listed")
 	}
 	for _, a := range s.Answers {
 		if a == nil {
-			return errors.New("an answer is not one")
+			return errors.New("a kept answer is empty")
 		}
 	}
 	return nil

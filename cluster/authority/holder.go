@@ -190,8 +190,8 @@ func (h *Holder) run() {
 }
 
 // running removes the attempts that have ended.
-func (u attempts) running() attempts {
-	return slices.DeleteFunc(u, func(a *attempt) bool {
+func (at attempts) running() attempts {
+	return slices.DeleteFunc(at, func(a *attempt) bool {
 		done := a.done.Load()
 		if done {
 			a.cancel()
@@ -202,9 +202,9 @@ func (u attempts) running() attempts {
 
 // makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may have
 // gone to a leader that is gone.
-func (u attempts) makeRoom() {
-	if len(u) == maxAsks && time.Since(u[0].began) >= Term/4 {
-		u[0].cancel()
+func (at attempts) makeRoom() {
+	if len(at) == maxAsks && time.Since(at[0].began) >= Term/4 {
+		at[0].cancel()
 	}
 }
 

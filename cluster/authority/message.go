@@ -69,8 +69,8 @@ type Reply struct {
 }
 
 // withinBounds reports whether a request from another node respects the limits that senders do.
-func (q *Request) withinBounds() bool {
-	return max(len(q.Unreachable), len(q.Relayed)) <= maxReported && max(len(q.Release), len(q.Zones)) <= maxText && q.Without >= 0
+func (r *Request) withinBounds() bool {
+	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.Without >= 0
 }
 
 // capped truncates a list to what is sent.

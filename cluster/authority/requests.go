@@ -62,7 +62,7 @@ func (r *record) trackFailing(now time.Duration, why string) {
 }
 
 // knows returns the newest feature level that the asking process knows.
-func (q *Request) knows() agreement.Level { return max(1, q.Level) }
+func (r *Request) knows() agreement.Level { return max(1, r.Level) }
 
 // handleOtherProcess records a request from a process that is not the registered one, and returns the reason for refusing
 // it.

@@ -125,17 +125,17 @@ type recording struct {
 	r *recorder
 }
 
-func (t *recording) WriteTo(b []byte, address string) (time.Time, error) {
-	t.r.note(&t.r.found.packets, b[2+len(label):])
-	return t.Transport.WriteTo(b, address)
+func (rec *recording) WriteTo(b []byte, address string) (time.Time, error) {
+	rec.r.note(&rec.r.found.packets, b[2+len(label):])
+	return rec.Transport.WriteTo(b, address)
 }
 
-func (t *recording) DialTimeout(address string, timeout time.Duration) (net.Conn, error) {
-	c, err := t.Transport.DialTimeout(address, timeout)
+func (rec *recording) DialTimeout(address string, timeout time.Duration) (net.Conn, error) {
+	c, err := rec.Transport.DialTimeout(address, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &recordedStream{Conn: c, r: t.r}, nil
+	return &recordedStream{Conn: c, r: rec.r}, nil
 }
 
 type recordedStream struct {
@@ -144,25 +144,25 @@ type recordedStream struct {
 	read []byte
 }
 
-func (c *recordedStream) Write(b []byte) (int, error) {
+func (rs *recordedStream) Write(b []byte) (int, error) {
 	if b[0] != labelMsg {
-		c.r.note(&c.r.found.streams, b)
+		rs.r.note(&rs.r.found.streams, b)
 	}
-	return c.Conn.Write(b)
+	return rs.Conn.Write(b)
 }
 
-func (c *recordedStream) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.read = append(c.read, b[:n]...)
+func (rs *recordedStream) Read(b []byte) (int, error) {
+	n, err := rs.Conn.Read(b)
+	rs.read = append(rs.read, b[:n]...)
 	return n, err
 }
 
-func (c *recordedStream) Close() error {
-	if len(c.read) > 0 {
-		c.r.note(&c.r.found.answers, c.read)
-		c.read = nil
+func (rs *recordedStream) Close() error {
+	if len(rs.read) > 0 {
+		rs.r.note(&rs.r.found.answers, rs.read)
+		rs.read = nil
 	}
-	return c.Conn.Close()
+	return rs.Conn.Close()
 }
 
 // The capture has every kind of message that nodes send to each other, and the inspector accepts each.

@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// ErrConfig: a Config can't be used as it is.
-var ErrConfig = errors.New("bad gossip settings")
+// ErrConfig: a Config can't be used as it is. What wraps it names the field.
+var ErrConfig = errors.New("gossip")
 
 // Config says which node this is, where it gossips and which nodes it looks for. Durations that are zero get their
 // defaults.
@@ -79,30 +79,30 @@ func (c Config) Validate() error {
 // withDefaults checks c and fills in defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Self.ID.IsZero() {
-		return c, fmt.Errorf("%w: no node ID", ErrConfig)
+		return c, fmt.Errorf("%w: Self.ID is zero", ErrConfig)
 	}
 	if c.Keyring != nil && len(c.Keyring.GetKeys()) == 0 {
-		return c, fmt.Errorf("%w: a keyring without keys would not encrypt", ErrConfig)
+		return c, fmt.Errorf("%w: Keyring is without keys, and would not encrypt", ErrConfig)
 	}
 	if c.Port < 0 || c.Port > 65535 || (c.Port == 0 && c.Transport != nil) {
-		return c, fmt.Errorf("%w: port %d", ErrConfig, c.Port)
+		return c, fmt.Errorf("%w: Port is %d, not a port", ErrConfig, c.Port)
 	}
 	if c.BindAddr == "" {
 		c.BindAddr = "0.0.0.0"
 	}
 	bind, err := netip.ParseAddr(c.BindAddr)
 	if err != nil {
-		return c, fmt.Errorf("%w: the bind address %q is no IP", ErrConfig, c.BindAddr)
+		return c, fmt.Errorf("%w: BindAddr is %q, not an IP", ErrConfig, c.BindAddr)
 	}
 	if c.Advertise == "" && !bind.IsUnspecified() {
 		c.Advertise = c.BindAddr
 	}
 	// memberlist would guess one, and in containers guess wrong.
 	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
-		return c, fmt.Errorf("%w: the advertised address %q is no IP that others could use", ErrConfig, c.Advertise)
+		return c, fmt.Errorf("%w: Advertise is %q, not an IP that others could use", ErrConfig, c.Advertise)
 	}
 	if len(c.Join) > maxSeeds {
-		return c, fmt.Errorf("%w: %d seeds, at most %d are of use", ErrConfig, len(c.Join), maxSeeds)
+		return c, fmt.Errorf("%w: Join is %d seeds long, more than %d", ErrConfig, len(c.Join), maxSeeds)
 	}
 	var seeds []seed
 	for _, s := range c.Join {
@@ -195,12 +195,12 @@ func parseSeed(s string, defaultPort int) (seed, error) {
 		host = ip.String()
 	} else if strings.Contains(s, ":") {
 		if host, port, err = net.SplitHostPort(s); err != nil {
-			return seed{}, fmt.Errorf("%w: %q is no host[:port]", ErrConfig, s)
+			return seed{}, fmt.Errorf("%w: Join must list host[:port], not %q", ErrConfig, s)
 		}
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if host == "" || err != nil {
-		return seed{}, fmt.Errorf("%w: %q is no host[:port]", ErrConfig, s)
+		return seed{}, fmt.Errorf("%w: Join must list host[:port], not %q", ErrConfig, s)
 	}
 	return seed{host: host, port: uint16(n)}, nil
 }

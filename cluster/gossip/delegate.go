@@ -18,8 +18,8 @@ import (
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
-	ErrSameRegion   = errors.New("two clusters are called by the name of one region: one of them needs another --region")
-	ErrSameCluster  = errors.New("a part of this cluster is called by the name of another region: a copied data directory, or a --region that was changed")
+	ErrSameRegion   = errors.New("two clusters use the name of one region: one of them needs another --region")
+	ErrSameCluster  = errors.New("a part of this cluster uses the name of another region: a data directory was copied, or a --region changed")
 	ErrTooMany      = errors.New("there are too many members")
 )
 
@@ -35,12 +35,12 @@ type events struct{ *Gossip }
 func member(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
-		return Member{}, fmt.Errorf("%w: the name is no node ID", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the name is not a node ID", ErrMetadata)
 	}
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	ip = ip.Unmap()
 	if !ok || !(ip.IsGlobalUnicast() || ip.IsLoopback() || ip.IsLinkLocalUnicast()) || n.Port == 0 {
-		return Member{}, fmt.Errorf("%w: the address is no IP of a node, or has no port", ErrMetadata)
+		return Member{}, fmt.Errorf("%w: the address is not a node's IP, or has no port", ErrMetadata)
 	}
 	m, err := parseMetadata(n.Meta)
 	if err != nil {
@@ -101,52 +101,52 @@ func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 }
 
 // NotifyAlive decides on every message that says a node is alive, before memberlist checks whether it is new.
-func (g events) NotifyAlive(n *memberlist.Node) error {
-	if n.Name == g.name {
+func (e events) NotifyAlive(n *memberlist.Node) error {
+	if n.Name == e.name {
 		return nil // this node, or one that claims its ID: see NotifyConflict
 	}
-	m, err := g.admit(n)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	known := g.table.entries[m.ID]
-	if err == nil && known == nil && (g.table.full() || !g.table.newcomer(time.Now())) {
+	m, err := e.admit(n)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	known := e.table.entries[m.ID]
+	if err == nil && known == nil && (e.table.full() || !e.table.newcomer(time.Now())) {
 		err = ErrTooMany
 	}
 	if err != nil {
 		// It may have been a member until it, or this node, joined another cluster. A process at another address that
 		// merely claims its ID does not affect it.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
-			g.table.part(known)
-			g.signal(g.changed)
+			e.table.part(known)
+			e.signal(e.changed)
 		}
-		g.refuse(n, m, err)
+		e.refuse(n, m, err)
 		return err
 	}
 	if m.State == Left { // perhaps no news to memberlist: "it has left" may have overtaken "it is leaving"
-		g.depart(departure{id: m.ID, boot: m.Boot})
+		e.depart(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
 }
 
 // NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; it runs at both
 // ends. It refuses if that node's list contains only strangers. For a mixed list, NotifyAlive decides on each member.
-func (g events) NotifyMerge(peers []*memberlist.Node) error {
+func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
-		if n.Name == g.name {
-			g.twin(n)
+		if n.Name == e.name {
+			e.twin(n)
 			continue
 		}
 		if n.State != memberlist.StateAlive {
 			continue
 		}
-		m, err := g.admit(n)
+		m, err := e.admit(n)
 		if err == nil {
 			return nil
 		}
-		g.mu.Lock()
-		g.refuse(n, m, err)
-		g.mu.Unlock()
+		e.mu.Lock()
+		e.refuse(n, m, err)
+		e.mu.Unlock()
 		refused = err
 	}
 	return refused
@@ -154,15 +154,15 @@ func (g events) NotifyMerge(peers []*memberlist.Node) error {
 
 // NotifyConflict is called when a living member's ID is also claimed from another address; memberlist keeps the older
 // one.
-func (g events) NotifyConflict(existing, other *memberlist.Node) {
-	if existing.Name == g.name {
-		g.twin(other)
+func (e events) NotifyConflict(existing, other *memberlist.Node) {
+	if existing.Name == e.name {
+		e.twin(other)
 		return
 	}
 	m, _ := member(other) // the ID and boot only make the note's key; neither needs to be right
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
 		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
 		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
 		"name", m.Name)
@@ -185,34 +185,34 @@ func (g *Gossip) twin(n *memberlist.Node) {
 
 // NotifyJoin is called after a node that was unknown, or not alive, was reported alive. This node itself joins before
 // Create returns.
-func (g events) NotifyJoin(n *memberlist.Node) { g.put(n) }
+func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
 
 // NotifyUpdate is called after a living member's metadata changed.
-func (g events) NotifyUpdate(n *memberlist.Node) { g.put(n) }
+func (e events) NotifyUpdate(n *memberlist.Node) { e.put(n) }
 
-func (g events) put(n *memberlist.Node) {
-	if n.Name == g.name {
+func (e events) put(n *memberlist.Node) {
+	if n.Name == e.name {
 		return
 	}
 	m, err := member(n)
 	if err != nil {
 		return // NotifyAlive has refused it
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	before, known := State(0), g.table.entries[m.ID]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before, known := State(0), e.table.entries[m.ID]
 	if known != nil {
 		before = known.State
 	}
-	g.table.put(m)
-	delete(g.remembered, m.gossipAddress())
-	if g.config.judge(g.self, m) != nil { // this node has joined a cluster since NotifyAlive
-		g.table.part(g.table.entries[m.ID])
+	e.table.put(m)
+	delete(e.remembered, m.gossipAddress())
+	if e.config.judge(e.self, m) != nil { // this node has joined a cluster since NotifyAlive
+		e.table.part(e.table.entries[m.ID])
 	}
 	if known == nil || before != m.State {
-		g.tell(m)
+		e.tell(m)
 	}
-	g.signal(g.changed)
+	e.signal(e.changed)
 }
 
 // tell logs a member's new state. The caller holds g.mu.
@@ -226,22 +226,22 @@ func (g *Gossip) tell(m Member) {
 
 // NotifyLeave is called when a member has left or is given up. memberlist doesn't tell which, so a node that leaves says
 // so in its metadata first.
-func (g events) NotifyLeave(n *memberlist.Node) {
+func (e events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
-	if err != nil || n.Name == g.name {
+	if err != nil || n.Name == e.name {
 		return
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if m, failed := g.table.gone(id); failed {
-		g.tell(m)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m, failed := e.table.gone(id); failed {
+		e.tell(m)
 	}
-	g.signal(g.changed)
+	e.signal(e.changed)
 }
 
 // NodeMeta returns this node's metadata for its announcements.
-func (g events) NodeMeta(int) []byte {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return bytes.Clone(g.metadata)
+func (e events) NodeMeta(int) []byte {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return bytes.Clone(e.metadata)
 }

@@ -61,18 +61,18 @@ func loopback(i int, key []byte) Config {
 	}
 }
 
-func (x *target) packet(b []byte) {
-	x.t.Helper()
-	if _, err := x.socket.Write(b); err != nil {
-		x.t.Fatal(err)
+func (tg *target) packet(b []byte) {
+	tg.t.Helper()
+	if _, err := tg.socket.Write(b); err != nil {
+		tg.t.Fatal(err)
 	}
 }
 
 // stream sends b on a new connection and returns what comes back until the node closes it.
-func (x *target) stream(b []byte) []byte {
-	answer, err := streamFrom("127.0.0.1", x.self.gossipAddress().String(), b)
+func (tg *target) stream(b []byte) []byte {
+	answer, err := streamFrom("127.0.0.1", tg.self.gossipAddress().String(), b)
 	if err != nil {
-		x.t.Error(err)
+		tg.t.Error(err)
 	}
 	return answer
 }
@@ -95,24 +95,24 @@ func streamFrom(ip, address string, b []byte) ([]byte, error) {
 }
 
 // answers waits until the node answers a ping, which means that it has handled all earlier packets.
-func (x *target) answers() {
-	x.t.Helper()
-	x.asked++
-	ping := slices.Concat([]byte{pingMsg}, pack("SeqNo", x.asked, "Node", ""))
-	want := pack("SeqNo", x.asked)[1:]
+func (tg *target) answers() {
+	tg.t.Helper()
+	tg.asked++
+	ping := slices.Concat([]byte{pingMsg}, pack("SeqNo", tg.asked, "Node", ""))
+	want := pack("SeqNo", tg.asked)[1:]
 	buf := make([]byte, 65536)
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		x.packet(x.framed(ping))
+		tg.packet(tg.framed(ping))
 		for {
-			x.socket.SetReadDeadline(time.Now().Add(time.Second))
-			n, err := x.socket.Read(buf)
+			tg.socket.SetReadDeadline(time.Now().Add(time.Second))
+			n, err := tg.socket.Read(buf)
 			if err != nil {
 				break // ask again
 			}
 			b := buf[2+len(label) : n]
-			if x.key != nil {
-				if b, err = (&inspector{keys: func() [][]byte { return [][]byte{x.key} }}).decrypt(b, []byte(label)); err != nil {
-					x.t.Fatal(err)
+			if tg.key != nil {
+				if b, err = (&inspector{keys: func() [][]byte { return [][]byte{tg.key} }}).decrypt(b, []byte(label)); err != nil {
+					tg.t.Fatal(err)
 				}
 			}
 			if bytes.Contains(b, want) {
@@ -120,21 +120,21 @@ func (x *target) answers() {
 			}
 		}
 	}
-	x.t.Fatal("the node does not answer any more")
+	tg.t.Fatal("the node does not answer any more")
 }
 
 // framed returns b as a packet from a sender that has the node's key.
-func (x *target) framed(b []byte) []byte {
-	if x.key != nil {
-		b = seal(x.key, cipherVersion, b, []byte(label))
+func (tg *target) framed(b []byte) []byte {
+	if tg.key != nil {
+		b = seal(tg.key, cipherVersion, b, []byte(label))
 	}
 	return labeled(b)
 }
 
 // framedStream is framed for streams.
-func (x *target) framedStream(b []byte) []byte {
-	if x.key != nil {
-		b = sealStream(x.key, cipherVersion, b)
+func (tg *target) framedStream(b []byte) []byte {
+	if tg.key != nil {
+		b = sealStream(tg.key, cipherVersion, b)
 	}
 	return labeled(b)
 }
@@ -350,17 +350,17 @@ func TestHostileMessages(t *testing.T) {
 func asIs(_ *target, b []byte) []byte { return b }
 
 // costs checks that the node refuses something, and allocates at most that many bytes.
-func (x *target) costs(what string, most int, do func()) {
-	x.t.(*testing.T).Run(what, func(t *testing.T) {
+func (tg *target) costs(what string, most int, do func()) {
+	tg.t.(*testing.T).Run(what, func(t *testing.T) {
 		var before, after runtime.MemStats
-		refused := x.Refused()
+		refused := tg.Refused()
 		runtime.ReadMemStats(&before)
 		do()
 		runtime.ReadMemStats(&after)
 		if took := after.TotalAlloc - before.TotalAlloc; took > uint64(most) {
 			t.Errorf("%d bytes were allocated, want at most %d", took, most)
 		}
-		if x.Refused() == refused {
+		if tg.Refused() == refused {
 			t.Error("not refused")
 		}
 	})

@@ -55,7 +55,7 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 func (s *State) UnmarshalText(text []byte) error {
 	i := slices.Index(states[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("there is no state %q of a member", text)
+		return fmt.Errorf("%q is not a member's state", text)
 	}
 	*s = State(i)
 	return nil

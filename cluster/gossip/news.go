@@ -43,53 +43,53 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 		departures = append(departures, departure{id: ring.DecodeNodeID(d), boot: d.BigUint64()})
 	}
 	if d.Failed() || len(departures) > maxDepartures {
-		return nil, nil, fmt.Errorf("%w: %d bytes are no state", ErrMetadata, len(b))
+		return nil, nil, fmt.Errorf("%w: %d bytes are not a node's state", ErrMetadata, len(b))
 	}
 	return departures, d.Rest(), nil
 }
 
 // LocalState returns the state to send along with the list of members.
-func (g events) LocalState(bool) []byte {
+func (e events) LocalState(bool) []byte {
 	var news []byte
-	if g.config.News != nil {
-		news = g.config.News.Whole()
+	if e.config.News != nil {
+		news = e.config.News.Whole()
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return appendState(g.table.departures(), news)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return appendState(e.table.departures(), news)
 }
 
 // MergeRemoteState handles the state that came along with another node's list.
-func (g events) MergeRemoteState(b []byte, _ bool) {
+func (e events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
-		g.config.Logger.Debug("unreadable data came with a list of members", "error", err)
+		e.config.Logger.Debug("unreadable data came with a list of members", "error", err)
 		return
 	}
-	g.mu.Lock()
+	e.mu.Lock()
 	for _, d := range departures {
-		g.depart(d)
+		e.depart(d)
 	}
-	g.mu.Unlock()
+	e.mu.Unlock()
 	if len(news) > 0 {
-		g.NotifyMsg(news)
+		e.NotifyMsg(news)
 	}
 }
 
 // NotifyMsg handles another node's message.
-func (g events) NotifyMsg(b []byte) {
-	if g.config.News == nil {
+func (e events) NotifyMsg(b []byte) {
+	if e.config.News == nil {
 		return
 	}
-	if err := g.config.News.Hear(b); err != nil {
-		g.config.Logger.Debug("unreadable news", "error", err)
+	if err := e.config.News.Hear(b); err != nil {
+		e.config.Logger.Debug("unreadable news", "error", err)
 	}
 }
 
 // GetBroadcasts returns messages for other nodes.
-func (g events) GetBroadcasts(overhead, limit int) [][]byte {
-	if g.config.News == nil {
+func (e events) GetBroadcasts(overhead, limit int) [][]byte {
+	if e.config.News == nil {
 		return nil
 	}
-	return g.config.News.Packets(overhead, limit)
+	return e.config.News.Packets(overhead, limit)
 }

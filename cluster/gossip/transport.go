@@ -265,7 +265,7 @@ func (c *conn) receive() ([]byte, error) {
 }
 
 // errNoAnswer is the error of a node that another one refuses; the other one gives the reason only in its own log.
-var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and has it the same gossip key?")
+var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and does it have the same gossip key?")
 
 // take raises the memory reserved for c's message to that many bytes.
 func (c *conn) take(bytes int) error {

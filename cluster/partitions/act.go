@@ -63,7 +63,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 
 // mayAct reports whether this node may act for the owner of ops. The caller holds mu.
 func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
-	if len(ops) == 0 || k.debts.n+len(ops) > maxDebts || !k.cfg.Authority() {
+	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
 	v := k.view.Load()

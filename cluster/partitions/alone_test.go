@@ -174,6 +174,60 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
+// Debts of inline subjects are at most half of those that there may be, in fallback and in all. Rules have the other half.
+func TestInlineDebtsLeaveHalf(t *testing.T) {
+	start := algorithms.At(time.Unix(1e9, 0))
+	newLedger := func() *debtLedger {
+		l := newDebtLedger(&Config{})
+		return &l
+	}
+	l := newLedger()
+	op := func(i int, inline bool) *counters.Op {
+		k := keyOf(i)
+		if k.Lo += 1 << 60; inline {
+			k.Lo = counters.InlineLo(k.Lo)
+		}
+		return &counters.Op{Key: k, Limit: &limit, Cost: 1}
+	}
+	// owe records debts until there is no room for more, and returns how many.
+	owe := func(first int, inline, alone bool) (n int) {
+		for i := first; i < first+2*maxDebts; i++ {
+			one := op(i, inline)
+			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.owe(one, takenNow(&limit, start), 1, alone) {
+				break
+			}
+			n++
+		}
+		return n
+	}
+	for _, tt := range []struct {
+		inline, alone bool
+		want          int
+	}{
+		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
+		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
+	} {
+		if have := owe(l.n, tt.inline, tt.alone); have != tt.want {
+			t.Errorf("%+v: have %d", tt, have)
+		}
+	}
+	if l.n != maxDebts || l.inline != maxDebts/2 {
+		t.Errorf("have %d debts, %d of them inline", l.n, l.inline)
+	}
+	again := newLedger()
+	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inline != maxDebts/2 {
+		t.Errorf("have %d debts back, %d inline, %v", n, again.inline, err)
+	}
+	for p := range l.debts {
+		for key := range l.debts[p] {
+			l.remove(key)
+		}
+	}
+	if l.n != 0 || l.inline != 0 {
+		t.Errorf("%d debts are left, %d inline", l.n, l.inline)
+	}
+}
+
 // Debts outlive the process, and the next one reports them, once.
 func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ var (
 	// ErrNotOwner: the token of the partition is not here, or no longer is.
 	ErrNotOwner = errors.New("the partition is not decided here")
 	// ErrUnconfirmed: no node that would take over the partition has acknowledged the changes.
-	ErrUnconfirmed = errors.New("no standby and no disk has the changes")
+	ErrUnconfirmed = errors.New("neither a standby nor the disk has the changes")
 	// ErrBusy: too many confirmations are waiting.
 	ErrBusy = errors.New("too many confirmations are waiting")
 )

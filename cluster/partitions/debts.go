@@ -19,6 +19,8 @@ const (
 	// maxFallbackDebts bounds the debts up to which those of a fallback may still be added: the rest is for acting.
 	// Beyond it, the check is decided all the same, and its debt is dropped.
 	maxFallbackDebts = maxDebts / 4 * 3
+	// inlineDebts is the part of each of these bounds, as a divisor, that is open to inline counters.
+	inlineDebts = 2
 	// maxOwed keeps sums from overflowing.
 	maxOwed = 1 << 60
 )
@@ -40,7 +42,7 @@ func (o *owed) timeLeft(now algorithms.Now) time.Duration {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
 	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
-	if o.limit.Kind.Bucket() {
+	if o.limit.Kind.SteadyAt() {
 		s.At = o.taken.Steady
 	}
 	if s = o.limit.Advance(s, now); s.Fresh() {
@@ -107,7 +109,7 @@ func (d *debt) reduce(cost int64) {
 }
 
 // debtLedger holds the debts that owners must be told of, by partition and counter. It has no lock of its own. Invariant:
-// n is the number of debts, at most maxDebts.
+// n is the number of debts, at most maxDebts; inline of them are of inline counters.
 type debtLedger struct {
 	self        ring.NodeID
 	table       *counters.Table
@@ -118,6 +120,7 @@ type debtLedger struct {
 	seals   map[int][]*seal // by partition that has debts, in ascending order of their numbers
 	numbers uint64          // the last one given
 	n       int
+	inline  int
 	changes uint64 // rises with every change, so debts are written to disk only when there is something new
 }
 
@@ -126,6 +129,17 @@ func newDebtLedger(cfg *Config) debtLedger {
 		self: cfg.Self, table: cfg.Table, log: cfg.Logger,
 		debts: map[int]map[counters.Key]*debt{}, seals: map[int][]*seal{},
 	}
+}
+
+// hasRoom reports whether there is room for a debt of each of ops.
+func (l *debtLedger) hasRoom(ops []counters.Op) bool {
+	inline := 0
+	for i := range ops {
+		if ops[i].Key.Inline() {
+			inline++
+		}
+	}
+	return l.n+len(ops) <= maxDebts && (inline == 0 || l.inline+inline <= maxDebts/inlineDebts)
 }
 
 // get returns the debt of a counter, or nil if there is none.
@@ -139,9 +153,22 @@ func (l *debtLedger) getOrAdd(key counters.Key) *debt {
 	}
 	if l.debts[p][key] == nil {
 		l.debts[p][key] = &debt{}
-		l.n++
+		l.count(key, 1)
 	}
 	return l.debts[p][key]
+}
+
+// count adds n to the number of debts, of the counter's sort.
+func (l *debtLedger) count(key counters.Key, n int) {
+	l.n += n
+	if key.Inline() {
+		l.inline += n
+	}
+}
+
+// full reports whether there may be no more debts of a counter's sort, within a bound on all debts.
+func (l *debtLedger) full(key counters.Key, bound int) bool {
+	return l.n >= bound || key.Inline() && l.inline >= bound/inlineDebts
 }
 
 func (l *debtLedger) remove(key counters.Key) {
@@ -155,7 +182,7 @@ func (l *debtLedger) remove(key counters.Key) {
 		delete(l.debts, p)
 		delete(l.seals, p)
 	}
-	l.n--
+	l.count(key, -1)
 }
 
 // replaceOne records that the counter here was overwritten.
@@ -181,7 +208,7 @@ func (l *debtLedger) replace(p int) {
 // room, which happens only to costs admitted alone, in fallback.
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
-	if !known && alone && l.n >= maxFallbackDebts {
+	if !known && alone && l.full(op.Key, maxFallbackDebts) {
 		return false
 	}
 	d := l.getOrAdd(op.Key)
@@ -276,7 +303,7 @@ func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 // restore adopts the debts that append encoded in an earlier process; see Keeper.RestoreDebts.
 func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	if len(b) == 0 || b[0] != debtsFormat {
-		return 0, errors.New("another version of rlnode has written them")
+		return 0, errors.New("another version of rlnode wrote them")
 	}
 	d := wire.NewDecoder(b[1:])
 	passed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
@@ -290,7 +317,7 @@ func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 		if d.Failed() {
 			break
 		}
-		if l.n < maxDebts && l.get(key) == nil && !one.expired(now) {
+		if !l.full(key, maxDebts) && l.get(key) == nil && !one.expired(now) {
 			*l.getOrAdd(key) = one
 			restored[key] = true
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -195,5 +196,26 @@ func TestWhoHandedOverActs(t *testing.T) {
 				t.Errorf("key %d: have %d used, want 2", keys[0], f.used(keyOf(keys[0])))
 			}
 		})
+	}
+}
+
+// A debt of a window that begins with its first hit is over a window after it arose, also at a process whose clock reads
+// otherwise, and wherever the wall clock is set.
+func TestDebtsOfFirstWindowsEnd(t *testing.T) {
+	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
+	here := algorithms.Now{Steady: 9e18, Wall: 5e18}
+	there := algorithms.Now{Steady: 3e9, Wall: 1e9}
+	o := owed{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
+	_, moved := decodeOwed(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
+	for _, tt := range []struct {
+		debt *owed
+		at   algorithms.Now
+	}{{&o, here}, {&moved, there}} {
+		if left := tt.debt.timeLeft(tt.at); left != 40*time.Second {
+			t.Errorf("have %v left, want 40s", left)
+		}
+		if tt.at.Steady += 40e9; !tt.debt.expired(tt.at) {
+			t.Errorf("have %v left after the window", tt.debt.timeLeft(tt.at))
+		}
 	}
 }

@@ -27,8 +27,8 @@ type number struct {
 	n           uint64
 }
 
-func (a number) upTo(b number) bool {
-	return a.incarnation < b.incarnation || a.incarnation == b.incarnation && a.n <= b.n
+func (n number) upTo(b number) bool {
+	return n.incarnation < b.incarnation || n.incarnation == b.incarnation && n.n <= b.n
 }
 
 type seal struct {

@@ -69,12 +69,12 @@ func (c *Call) Reply(body []byte) {
 	c.answer(message{kind: messageReply, id: c.id, body: body})
 }
 
-// longestDetail bounds the bytes of a failure's detail that are sent.
-const longestDetail = 4 << 10
+// maxDetail bounds the bytes of a failure's detail that are sent.
+const maxDetail = 4 << 10
 
 // Fail answers that there is no reply, and why.
 func (c *Call) Fail(code Code, detail string) {
-	c.answer(message{kind: messageFailure, what: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), longestDetail)])})
+	c.answer(message{kind: messageFailure, what: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
 }
 
 func (c *Call) answer(m message) {

@@ -104,7 +104,7 @@ func TestCallsTimeOut(t *testing.T) {
 			t.Errorf("have %v, want %v", err, context.Canceled)
 		}
 		began = time.Now()
-		if _, err := a.Call(t.Context(), b.id, methodNever, nil); err != ErrTimeout || time.Since(began) != longestCall {
+		if _, err := a.Call(t.Context(), b.id, methodNever, nil); err != ErrTimeout || time.Since(began) != maxCallTime {
 			t.Errorf("without a limit: have %v after %v", err, time.Since(began))
 		}
 		for _, c := range b.kept() {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// mostPending bounds the calls of a connection that wait for a reply.
-	mostPending = 1 << 16
-	// longestCall bounds a call whose caller set no limit.
-	longestCall = 30 * time.Second
-	// longestSilence is how long a connection may be silent before it is closed.
-	longestSilence = 5 * time.Second
+	// maxPending bounds the calls of a connection that wait for a reply.
+	maxPending = 1 << 16
+	// maxCallTime bounds a call whose caller set no limit.
+	maxCallTime = 30 * time.Second
+	// maxSilence is how long a connection may be silent before it is closed.
+	maxSilence = 5 * time.Second
 	// besideAfter: a second connection is tried after this many multiples of the unreachable timeout.
 	besideAfter = 2
 	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
@@ -73,7 +73,7 @@ type conn struct {
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing)}
-	n.serves, n.limits = &p.handlers[Near], silenceLimits{after: p.config.Silence, most: max(longestSilence, p.config.Silence)}
+	n.serves, n.limits = &p.handlers[Near], silenceLimits{after: p.config.Silence, most: max(maxSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		n.serves, n.limits = &p.handlers[Far], silenceLimits{after: farSilence, most: farSilence}
 	}
@@ -113,7 +113,7 @@ func (c *conn) breakOff(err error) {
 // whether the connection was not yet broken.
 func (c *conn) fail(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
-		c.link.lose(c)
+		c.link.abandonDirect(c)
 	}
 	c.mu.Lock()
 	if c.broken != nil {
@@ -165,7 +165,7 @@ func (c *conn) checkSilence(gap time.Duration) {
 		c.fail(errQuiet, false)
 	}
 	if c.link != nil && c.silence >= c.limits.after/2 {
-		c.link.quiet(c)
+		c.link.onQuiet(c)
 	}
 }
 
@@ -290,7 +290,7 @@ func (c *conn) removePending(id uint64, beside bool) *outgoing {
 // start sends a call. On an error, done never runs; otherwise it runs once.
 func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
 	if timeout <= 0 {
-		timeout = longestCall
+		timeout = maxCallTime
 	}
 	o := &outgoing{conn: c, done: done}
 	c.mu.Lock()
@@ -298,7 +298,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	case c.down != nil:
 		defer c.mu.Unlock()
 		return nil, c.down
-	case len(c.pending) >= mostPending:
+	case len(c.pending) >= maxPending:
 		c.mu.Unlock()
 		return nil, ErrBusy
 	}
@@ -329,7 +329,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, ended(err)
 	}
-	timeout := longestCall
+	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = max(time.Until(deadline), 1)
 	}

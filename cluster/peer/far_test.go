@@ -80,12 +80,12 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true, want: "connects as if it were in another"},
 		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true, want: "two clusters are called region"},
 		{name: "near to the own region by name", to: inRegion("eu", 2, &far), want: "belongs to cluster"},
-		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "takes part in nothing between regions"},
+		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "takes no connections from other regions"},
 		{name: "near to one that knows of no regions", to: withCluster(1)},
 		{name: "far to one that takes none", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = nil
-		}, far: true, want: "takes part in nothing"},
+		}, far: true, want: "takes no connections from other regions"},
 		{name: "far to one that refuses", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = func(remote Identity) error { return fmt.Errorf("not %q", remote.Region) }
@@ -249,7 +249,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		dial := w.dialer()
 		refused := 0
-		for i := range mostFar + 5 {
+		for i := range maxFar + 5 {
 			synctest.Wait() // until it is handed over: the number of half-open ones is bounded
 			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
 				refused++

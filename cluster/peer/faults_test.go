@@ -72,7 +72,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
-		if lasted > longestSilence {
+		if lasted > maxSilence {
 			within = lastPause + 100*time.Millisecond // it was closed, and either end may have begun to wait for its next dial
 		}
 		inBubble(t, func(t *testing.T, w *world) {
@@ -207,7 +207,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 		if a.Reachable(wanted) {
 			t.Error("another node is taken for the one that is known")
 		}
-		if have := a.log.count("is there, not"); have != 1 {
+		if have := a.log.count("is at that address, not"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, a.log)
 		}
 	})

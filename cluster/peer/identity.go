@@ -10,9 +10,9 @@ import (
 
 // Limits in bytes of the texts in a preamble. Longer names and releases are cut; a region is never longer.
 const (
-	longestName    = 255
-	longestRegion  = 100
-	longestRelease = 64
+	maxName    = 255
+	maxRegion  = 100
+	maxRelease = 64
 )
 
 // Identity says which node, and which process of it, is at the end of a connection.
@@ -33,16 +33,16 @@ func (i Identity) appendBinary(b []byte) []byte {
 	b = append(b, i.Node[:]...)
 	b = binary.BigEndian.AppendUint64(b, i.Boot)
 	b = append(b, i.Cluster[:]...)
-	b = wire.AppendShortText(b, i.Name[:min(len(i.Name), longestName)])
-	b = wire.AppendShortText(b, i.Region[:min(len(i.Region), longestRegion)])
-	return wire.AppendShortText(b, i.Release[:min(len(i.Release), longestRelease)])
+	b = wire.AppendShortText(b, i.Name[:min(len(i.Name), maxName)])
+	b = wire.AppendShortText(b, i.Region[:min(len(i.Region), maxRegion)])
+	return wire.AppendShortText(b, i.Release[:min(len(i.Release), maxRelease)])
 }
 
 func parseIdentity(b []byte) (Identity, error) {
 	d := wire.NewDecoder(b)
 	i := Identity{Node: ring.DecodeNodeID(d), Boot: d.BigUint64()}
 	d.Fill(i.Cluster[:])
-	i.Name, i.Region, i.Release = d.ShortText(longestName), d.ShortText(longestRegion), d.ShortText(longestRelease)
+	i.Name, i.Region, i.Release = d.ShortText(maxName), d.ShortText(maxRegion), d.ShortText(maxRelease)
 	if d.Failed() {
 		return Identity{}, errIdentity
 	}

@@ -57,7 +57,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 		if !connected {
-			l.lose(nil)
+			l.abandonDirect(nil)
 		}
 		switch {
 		case connected:
@@ -177,7 +177,7 @@ func (l *link) expected(remote Identity) error { return expectNode(l.node, remot
 
 func expectNode(node ring.NodeID, remote Identity) error {
 	if remote.Node != node {
-		return fmt.Errorf("%w: node %s is there, not %s", ErrRefused, remote.Node, node)
+		return fmt.Errorf("%w: node %s is at that address, not %s", ErrRefused, remote.Node, node)
 	}
 	return nil
 }

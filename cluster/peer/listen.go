@@ -17,12 +17,12 @@ const (
 	nearDialTime = 500 * time.Millisecond
 	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP's own retries would back off, each
 	// twice as long as the last; a new dial every one to two seconds does not.
-	farDialTime  = 1500 * time.Millisecond
-	mostHalfOpen = 256
-	mostAccepted = 4096
-	mostFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. Near ones always find room
-	raftWaiting  = 64
-	acceptPause  = 50 * time.Millisecond // after an error, such as no free file descriptor
+	farDialTime = 1500 * time.Millisecond
+	maxHalfOpen = 256
+	maxAccepted = 4096
+	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. Near ones always find room
+	raftWaiting = 64
+	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
 )
 
 // accept accepts connections until the listener is closed.
@@ -149,7 +149,7 @@ func (p *Peers) handTo(s *socket) error {
 
 // refuse tells the dialling side why. If that fails, nothing is lost.
 func (p *Peers) refuse(s *socket, reason string) {
-	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), longestReason)])}.write(s)
+	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), maxReason)])}.write(s)
 }
 
 func refused(remote Identity, why error) error {

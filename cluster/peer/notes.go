@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// mostNotes bounds the notes that are logged and remembered within notesTime; then all are forgotten. A stranger can
+	// maxNotes bounds the notes that are logged and remembered within notesTime; then all are forgotten. A stranger can
 	// make up reasons without end, and must not fill the disk with them.
-	mostNotes = 256
+	maxNotes  = 256
 	notesTime = time.Minute
 )
 
@@ -23,7 +23,7 @@ type notes struct {
 	mu    sync.Mutex // guards the fields below
 	said  map[string]time.Time
 	began time.Time // when said was last emptied
-	count int       // notes since then. Invariant: <= mostNotes
+	count int       // notes since then. Invariant: <= maxNotes
 }
 
 // first reports whether the note is new, and remembers it.
@@ -37,7 +37,7 @@ func (n *notes) after(what string, pause time.Duration) bool {
 	if when, ok := n.said[what]; ok && now.Sub(when) < pause {
 		return false
 	}
-	if n.said == nil || n.count >= mostNotes {
+	if n.said == nil || n.count >= maxNotes {
 		if now.Sub(n.began) < notesTime {
 			return false
 		}

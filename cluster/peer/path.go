@@ -50,9 +50,9 @@ func (l *link) hears() bool {
 	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.limits.after*2/5)
 }
 
-// quiet is called by the watcher when nothing has arrived over the direct connection c for at least half of what counts
+// onQuiet is called by the watcher when nothing has arrived over the direct connection c for at least half of what counts
 // as silence.
-func (l *link) quiet(c *conn) {
+func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
 	}
@@ -62,9 +62,9 @@ func (l *link) quiet(c *conn) {
 	}
 }
 
-// lose takes the direct way out of use because its connection c is silent or broken, or, if c is nil, could not be made.
-// Calls that fail for that reason are retried over a path, if there is one.
-func (l *link) lose(c *conn) {
+// abandonDirect takes the direct way out of use because its connection c is silent or broken, or, if c is nil, could not
+// be made. Calls that fail for that reason are retried over a path, if there is one.
+func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
 	}
@@ -238,9 +238,9 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 	return relay, !relay.IsZero()
 }
 
-// over sends something to a node. If certainly nothing was sent, because a connection was replaced or lost meanwhile, it
-// retries over the one that took its place.
-func (p *Peers) over(to ring.NodeID, send func(*conn) error) error {
+// sendOver sends something to a node. If certainly nothing was sent, because a connection was replaced or lost meanwhile,
+// it retries over the one that took its place.
+func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {
 		return errAway

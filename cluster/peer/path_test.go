@@ -63,9 +63,9 @@ func (n *node) keepCalling(to *node) *tally {
 	return l
 }
 
-func (l *tally) end() {
-	l.stop.Store(true)
-	l.group.Wait()
+func (t *tally) end() {
+	t.stop.Store(true)
+	t.group.Wait()
 }
 
 // TestPathAroundABrokenLink: calls in both directions continue through a third node as soon as the link is silent, and
@@ -340,12 +340,12 @@ func TestTunnelsAreBounded(t *testing.T) {
 			}
 			return answer[0], c.Close
 		}
-		for i := range mostRelayed {
+		for i := range maxRelayed {
 			if have, _ := ask(i); have != tunnelOpen {
 				t.Fatalf("tunnel %d: have %d", i, have)
 			}
 		}
-		if have, _ := ask(mostRelayed); have != tunnelNotNow {
+		if have, _ := ask(maxRelayed); have != tunnelNotNow {
 			t.Errorf("one too many: have %d", have)
 		}
 		time.Sleep(handshakeTime + time.Second) // the other end closes those on which no handshake begins

@@ -39,7 +39,7 @@ type Config struct {
 // validate checks c and fills in defaults.
 func (c *Config) validate() error {
 	if c.Self == nil || c.Listen == nil || c.Dial == nil {
-		return errors.New("Self, Listen or Dial is missing")
+		return errors.New("peer: Self, Listen or Dial is nil")
 	}
 	if c.Accept == nil {
 		c.Accept = func(Identity) error { return nil }
@@ -57,7 +57,7 @@ func (c *Config) validate() error {
 		c.Silence = defaultSilence
 	}
 	if c.Silence < 10*time.Millisecond {
-		return errors.New("a silence must be at least 10 ms")
+		return errors.New("peer: Silence must be at least 10 ms")
 	}
 	return nil
 }
@@ -78,13 +78,13 @@ type Peers struct {
 	cancel    context.CancelFunc
 	group     sync.WaitGroup
 	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays    atomic.Int64                          // tunnels that this node carries; at most mostRelayed
+	relays    atomic.Int64                          // tunnels that this node carries; at most maxRelayed
 	relayed   atomic.Int64                          // bytes carried in tunnels
 	finishing atomic.Bool                           // Close has begun: nothing is served any more
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
-	sockets map[*socket]struct{} // all open. Invariant: at most mostAccepted are accepted, mostFar of them from other regions
+	sockets map[*socket]struct{} // all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
 	conns   map[*conn]struct{}   // connections whose silence is watched
 }
 
@@ -101,7 +101,7 @@ func New(config Config) (*Peers, error) {
 	p := &Peers{
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
 		raft:     make(chan net.Conn, raftWaiting),
-		halfOpen: make(chan struct{}, mostHalfOpen),
+		halfOpen: make(chan struct{}, maxHalfOpen),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
@@ -242,7 +242,7 @@ func (p *Peers) heardOf(s *socket) {
 // before Go returns, on the reader of the connection or on another goroutine of Peers, so it must not block. body may be
 // reused once Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	if err := p.over(to, func(c *conn) error {
+	if err := p.sendOver(to, func(c *conn) error {
 		_, err := c.start(m, body, timeout, done)
 		return err
 	}); err != nil {
@@ -253,7 +253,7 @@ func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration,
 // Call is the blocking form of Go. If ctx has no deadline, it takes at most 30 s.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
 	var reply []byte
-	err := p.over(to, func(c *conn) (err error) {
+	err := p.sendOver(to, func(c *conn) (err error) {
 		reply, err = c.call(ctx, m, body)
 		return err
 	})
@@ -262,14 +262,14 @@ func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte)
 
 // Send sends a one-way message. If it returns nil, the message is queued; the sender never learns whether it arrives.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
-	return p.over(to, func(c *conn) error { return c.post(m, body) })
+	return p.sendOver(to, func(c *conn) error { return c.post(m, body) })
 }
 
 // CallAt calls the node at an address, over a connection of its own, and returns its identity. It takes at most 30 s, or
 // until ctx ends. The error is ErrUnreachable if no node answers there in time, and ErrTimeout if one does but its reply
 // is late.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
-	ctx, cancel := context.WithTimeout(ctx, longestCall)
+	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
 	s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })

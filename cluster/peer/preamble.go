@@ -13,11 +13,11 @@ const (
 	// magic ends with the format of preambles and identities, which never changes: whatever releases two nodes run, each
 	// can tell the other why they can't talk.
 	magic = "rlnode\x03"
-	// preambleHead is the size of a preamble without its body: the magic, the lowest and highest protocol versions that its
-	// sender speaks, one byte (the purpose of the connection, or the answer) and the length of the body.
+	// preambleHead is the size of a preamble without its body: the magic, the lowest and highest protocol versions that
+	// its sender speaks, one byte (the purpose of the connection, or the answer) and the length of the body.
 	preambleHead    = len(magic) + 2 + 1 + 2
 	largestPreamble = 1 << 10
-	longestReason   = largestPreamble - preambleHead
+	maxReason       = largestPreamble - preambleHead
 )
 
 // versions is the range of protocol versions that a build speaks. After the preambles, both sides use the highest version

@@ -75,7 +75,7 @@ func TestGoldenMessages(t *testing.T) {
 func TestIdentitiesRoundTrip(t *testing.T) {
 	for _, want := range []Identity{
 		{}, {Node: nodeID(3), Boot: 1 << 63, Name: "ein Name", Cluster: [16]byte{1, 15: 2}},
-		{Name: "n1", Region: "eu"}, {Region: strings.Repeat("r", longestRegion), Release: "v1"},
+		{Name: "n1", Region: "eu"}, {Region: strings.Repeat("r", maxRegion), Release: "v1"},
 	} {
 		have, err := parseIdentity(want.appendBinary(nil))
 		if err != nil || have != want {
@@ -84,7 +84,7 @@ func TestIdentitiesRoundTrip(t *testing.T) {
 	}
 	x := strings.Repeat("x", 1000)
 	have, err := parseIdentity(Identity{Name: x, Region: x, Release: x}.appendBinary(nil))
-	if err != nil || len(have.Name) != longestName || len(have.Region) != longestRegion || len(have.Release) != longestRelease {
+	if err != nil || len(have.Name) != maxName || len(have.Region) != maxRegion || len(have.Release) != maxRelease {
 		t.Errorf("have %v, %v", have, err)
 	}
 	good := Identity{Name: "n", Region: "r", Release: "v"}.appendBinary(nil)

@@ -6,9 +6,9 @@ import (
 )
 
 var (
-	errNoFar    = errors.New("this node takes part in nothing between regions now")
+	errNoFar    = errors.New("this node takes no connections from other regions now")
 	errManyFar  = errors.New("there are too many connections from other regions")
-	errNoRegion = errors.New("it does not say in which region it is")
+	errNoRegion = errors.New("it does not name its region")
 )
 
 // admit returns why a connection of that kind to the remote is not allowed, or nil. Near connections, including Raft's,

@@ -94,7 +94,7 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 	case p.closed:
 		raw.Close()
 		return ErrClosed
-	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= mostAccepted:
+	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= maxAccepted:
 		raw.Close()
 		return errManyAccepted
 	}
@@ -102,13 +102,13 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 	return nil
 }
 
-var errManyAccepted = fmt.Errorf("there are too many, %d", mostAccepted)
+var errManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
 
 // countFar marks an accepted socket as coming from another region, and returns false if that would be one too many.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.far = p.countLocked(func(s *socket) bool { return s.far }) < mostFar
+	s.far = p.countLocked(func(s *socket) bool { return s.far }) < maxFar
 	return s.far
 }
 

@@ -95,7 +95,7 @@ func TestSlowPreambles(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		b := w.node(2)
 		dial := w.dialer()
-		for range mostHalfOpen + 20 {
+		for range maxHalfOpen + 20 {
 			c := dial(b.address)
 			if _, err := c.Write([]byte("rl")); err != nil {
 				t.Fatal(err)
@@ -162,7 +162,7 @@ func TestSilentDialerIsDropped(t *testing.T) {
 		c := hostileConn(t, w, w.node(2))
 		began := time.Now()
 		_, _ = io.Copy(io.Discard, c)
-		if have := time.Since(began); have < longestSilence || have > longestSilence+time.Second {
+		if have := time.Since(began); have < maxSilence || have > maxSilence+time.Second {
 			t.Errorf("dropped after %v", have)
 		}
 	})

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// mostRelayed bounds the tunnels that a node carries for others.
-	mostRelayed = 256
+	// maxRelayed bounds the tunnels that a node carries for others.
+	maxRelayed = 256
 	// relayBuffer is how many bytes of a tunnel a relay buffers in each direction, in addition to the kernel.
 	relayBuffer = 32 << 10
 	// relayIdle is how long a tunnel may be idle before it is closed.
@@ -32,7 +32,7 @@ const (
 
 var (
 	errNoTunnel   = errors.New("the relay does not reach it, or is busy")
-	errTunnelOver = errors.New("a tunnel does not go through a tunnel")
+	errTunnelOver = errors.New("a tunnel can't go through another tunnel")
 )
 
 // dialVia connects to target's node by a tunnel through relay. The handshake is end to end: the relay sees only bytes.
@@ -95,7 +95,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	}
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	if p.relays.Add(1) <= mostRelayed {
+	if p.relays.Add(1) <= maxRelayed {
 		var raw net.Conn
 		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
 			err = p.remember(raw, s)

@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// longestCall bounds a call without a limit of its own, and any longer limit.
-const longestCall = 30 * time.Second
+// maxCallTime bounds a call without a limit of its own, and any longer limit.
+const maxCallTime = 30 * time.Second
 
 // Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
 // with an error: ErrAway or ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a *peer.RemoteError from the called
@@ -22,8 +22,8 @@ const longestCall = 30 * time.Second
 // returns, or on a goroutine of Peers, so it must not block. body may be reused after Go returns. A timeout of 0 means
 // 30 s, which is also the maximum.
 func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
-	if timeout <= 0 || timeout > longestCall {
-		timeout = longestCall
+	if timeout <= 0 || timeout > maxCallTime {
+		timeout = maxCallTime
 	}
 	if p.ctx.Err() != nil {
 		done(nil, ErrClosed)
@@ -41,9 +41,9 @@ func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []by
 	if err := ctx.Err(); err != nil {
 		return nil, ended(err)
 	}
-	timeout := longestCall
+	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
-		timeout = max(min(time.Until(deadline), longestCall), 1)
+		timeout = max(min(time.Until(deadline), maxCallTime), 1)
 	}
 	type answer struct {
 		reply []byte
@@ -77,7 +77,7 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 			return true
 		}
 	}
-	from := rand.IntN(mostEntries) // spreads the load of this region's nodes
+	from := rand.IntN(maxEntries) // spreads the load of this region's nodes
 	for i := range r.entries {
 		id := r.entries[(from+i)%len(r.entries)]
 		if id != last && p.try(id, m, body, timeout, r.judging(id, done)) {

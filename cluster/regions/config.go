@@ -42,10 +42,10 @@ type Config struct {
 
 func (c Config) validate() error {
 	if c.Peers == nil {
-		return errors.New("no Peers")
+		return errors.New("regions: Peers is nil")
 	}
 	if c.Self.Region == "" {
-		return errors.New("no region")
+		return errors.New("regions: Self.Region is empty")
 	}
 	return c.gossip(0, 0, nil).Validate()
 }
@@ -57,12 +57,12 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 		WAN: true,
 		Self: gossip.Member{
 			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region, PeerPort: c.Self.PeerPort,
-			Members: min(members, mostMembers), Primary: c.Primary,
+			Members: min(members, maxMembers), Primary: c.Primary,
 		},
 		BindAddr: c.Bind, Port: c.Port, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: c.Keyring, Join: c.Join,
 		Remembered: append(learned, c.Remembered...), Logger: c.Logger.With("pool", "wan"),
 	}
 }
 
-// mostMembers bounds the node count that a region announces.
-const mostMembers = 65535
+// maxMembers bounds the node count that a region announces.
+const maxMembers = 65535

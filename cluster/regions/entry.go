@@ -21,8 +21,8 @@ const (
 	// forgetFailed and forgetLeft are how long to remember pool members that failed or left.
 	forgetFailed = 72 * time.Hour
 	forgetLeft   = time.Hour
-	// mostAddresses bounds the gossip addresses that entry nodes tell each other.
-	mostAddresses = 64
+	// maxAddresses bounds the gossip addresses that entry nodes tell each other.
+	maxAddresses = 64
 	// seeInterval is how often to look at gossip's list without news.
 	seeInterval = 5 * time.Second
 )
@@ -44,11 +44,11 @@ type pool struct {
 }
 
 // changed returns gossip's channel; nil outside the pool.
-func (o *pool) changed() <-chan struct{} {
-	if o.gossip == nil {
+func (p *pool) changed() <-chan struct{} {
+	if p.gossip == nil {
 		return nil
 	}
-	return o.gossip.Changed()
+	return p.gossip.Changed()
 }
 
 // step does whatever is due.
@@ -116,12 +116,12 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 
 // exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
 func (p *Pool) exit() {
-	p.log.Debug("this node is no entry node of its region any more", "region", p.config.Self.Region)
+	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
 	if err := p.pool.gossip.Leave(ctx); err != nil && p.ctx.Err() == nil {
-		p.log.Warn("other regions were not told that this node is no entry node any more", "error", err)
+		p.log.Warn("other regions were not told that this node is no longer an entry node", "error", err)
 	}
 	p.quit()
 }
@@ -143,7 +143,7 @@ func (p *Pool) quit() {
 // tell announces this node's current cluster and member count.
 func (p *Pool) tell(members int) {
 	o := &p.pool
-	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), mostMembers)
+	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), maxMembers)
 	if cluster == o.cluster && members == o.members {
 		return
 	}
@@ -175,15 +175,15 @@ func (p *Pool) see(now time.Time) {
 }
 
 // addresses returns the entry nodes' gossip addresses, this node's first.
-func (o *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
+func (p *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
 	var own []string
 	for _, m := range all {
 		if m.ID == self {
 			own = append(own, net.JoinHostPort(m.Address, strconv.Itoa(m.GossipPort)))
 		}
 	}
-	own = append(own, o.gossip.Addresses()...)
-	return own[:min(len(own), mostAddresses)]
+	own = append(own, p.gossip.Addresses()...)
+	return own[:min(len(own), maxAddresses)]
 }
 
 // forget drops members that have been gone for too long.

@@ -20,7 +20,7 @@ func FuzzPass(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if region == "" || len(region) > longestRegion || timeout > longestCall {
+		if region == "" || len(region) > maxRegionLen || timeout > maxCallTime {
 			t.Fatalf("have %q, %v", region, timeout)
 		}
 		again := newPass(region, m, timeout, body)
@@ -57,19 +57,19 @@ func FuzzAnswer(f *testing.F) {
 			}
 			return
 		}
-		if len(a.Regions) > mostRegions || len(a.Addresses) > mostAddresses {
+		if len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses {
 			t.Fatalf("have %d regions, %d addresses", len(a.Regions), len(a.Addresses))
 		}
 	})
 }
 
 func TestBadMessages(t *testing.T) {
-	many := make([]Region, mostRegions+1)
+	many := make([]Region, maxRegions+1)
 	for name, bad := range map[string]answer{
-		"too many regions": {Regions: many}, "too many addresses": {Addresses: make([]string, mostAddresses+1)},
-		"order": {Regions: []Region{{Name: "b"}, {Name: "a"}}}, "long name": {Regions: []Region{{Name: strings.Repeat("r", longestRegion+1)}}},
-		"long primary": {Regions: []Region{{Follows: strings.Repeat("r", longestRegion+1)}}}, "members": {Regions: []Region{{Members: -1}}},
-		"too many members": {Regions: []Region{{Members: mostMembers + 1}}}, "long address": {Addresses: []string{strings.Repeat("a", longestAddress+1)}},
+		"too many regions": {Regions: many}, "too many addresses": {Addresses: make([]string, maxAddresses+1)},
+		"order": {Regions: []Region{{Name: "b"}, {Name: "a"}}}, "long name": {Regions: []Region{{Name: strings.Repeat("r", maxRegionLen+1)}}},
+		"long primary": {Regions: []Region{{Follows: strings.Repeat("r", maxRegionLen+1)}}}, "members": {Regions: []Region{{Members: -1}}},
+		"too many members": {Regions: []Region{{Members: maxMembers + 1}}}, "long address": {Addresses: []string{strings.Repeat("a", maxAddressLen+1)}},
 	} {
 		b, err := json.Marshal(bad)
 		if err != nil {
@@ -140,11 +140,11 @@ func TestPassingIsBounded(t *testing.T) {
 		n := w.start(0, 2)
 		w.until(5*time.Second, "all know all", w.whole)
 		var aways, late int
-		ended := make(chan error, 2*mostPassing)
-		for range mostPassing + 100 {
+		ended := make(chan error, 2*maxPassing)
+		for range maxPassing + 100 {
 			n.pool.Load().Go("eu", methodNever, nil, 5*time.Second, func(_ []byte, err error) { ended <- err })
 		}
-		for range mostPassing + 100 {
+		for range maxPassing + 100 {
 			switch err := <-ended; {
 			case away(err):
 				aways++
@@ -154,7 +154,7 @@ func TestPassingIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if aways != 100 || late != mostPassing {
+		if aways != 100 || late != maxPassing {
 			t.Errorf("have %d away and %d late", aways, late)
 		}
 		w.until(5*time.Second, "all places are free again", func() bool { return w.node(0, 1).pool.Load().passing.Load() == 0 })

@@ -19,11 +19,11 @@ const (
 )
 
 const (
-	longestRegion = 100
-	// mostPassing bounds the calls being passed on at a time.
-	mostPassing = 4096
-	// mostMates bounds how many entry nodes of this region are asked for one thing.
-	mostMates = 8
+	maxRegionLen = 100
+	// maxPassing bounds the calls being passed on at a time.
+	maxPassing = 4096
+	// maxOwnEntries bounds how many entry nodes of this region are asked for one thing.
+	maxOwnEntries = 8
 )
 
 var errMessage = errors.New("the message makes no sense")
@@ -56,8 +56,8 @@ func setTimeout(b []byte, timeout time.Duration) {
 func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, body []byte, err error) {
 	d := wire.NewDecoder(b)
 	format := d.Byte()
-	m, timeout = peer.Method(d.Byte()), min(time.Duration(d.BigUint32())*time.Millisecond, longestCall)
-	region = d.ShortText(longestRegion)
+	m, timeout = peer.Method(d.Byte()), min(time.Duration(d.BigUint32())*time.Millisecond, maxCallTime)
+	region = d.ShortText(maxRegionLen)
 	if d.Failed() || format != passFormat || region == "" {
 		return "", 0, 0, nil, errMessage
 	}
@@ -70,39 +70,39 @@ type passed struct {
 	pool     *Pool
 	request  []byte // for MethodPass
 	deadline time.Time
-	mates    []ring.NodeID // still to ask
+	relays   []ring.NodeID // still to ask
 	done     func([]byte, error)
 }
 
 // pass has an entry node of this region pass the call on.
 func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
-	if len(region) > longestRegion || region == "" || region == p.config.Self.Region {
-		done(nil, fmt.Errorf("%w: %q is no other region", ErrAway, region))
+	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
+		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
 	}
-	mates := p.passers(v, region)
-	if len(mates) == 0 {
+	relays := p.relays(v, region)
+	if len(relays) == 0 {
 		done(nil, ErrAway)
 		return
 	}
-	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), mates: mates, done: done}).next()
+	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done}).next()
 }
 
-// passers returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
+// relays returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
 // region.
-func (p *Pool) passers(v *view, region string) []ring.NodeID {
+func (p *Pool) relays(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
-	find, last := p.mates, p.lastMate
+	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
 	reaching := p.heard.Load().reaching(region)
 	var can, may []ring.NodeID
-	for _, mate := range find() {
+	for _, id := range find() {
 		switch {
-		case mate == p.config.Self.ID:
-		case slices.Contains(reaching, mate):
-			can = append(can, mate)
+		case id == p.config.Self.ID:
+		case slices.Contains(reaching, id):
+			can = append(can, id)
 		case !v.entry:
-			may = append(may, mate)
+			may = append(may, id)
 		}
 	}
 	for _, part := range [][]ring.NodeID{can, may} {
@@ -111,42 +111,42 @@ func (p *Pool) passers(v *view, region string) []ring.NodeID {
 		}
 	}
 	all := append(can, may...)
-	return all[:min(len(all), mostMates)]
+	return all[:min(len(all), maxOwnEntries)]
 }
 
 // next asks the next reachable entry node.
-func (c *passed) next() {
-	for len(c.mates) > 0 {
-		mate := c.mates[0]
-		c.mates = c.mates[1:]
-		left := time.Until(c.deadline)
+func (p *passed) next() {
+	for len(p.relays) > 0 {
+		relay := p.relays[0]
+		p.relays = p.relays[1:]
+		left := time.Until(p.deadline)
 		if left <= 0 {
 			break
 		}
-		setTimeout(c.request, left)
-		if c.pool.try(mate, MethodPass, c.request, left, c.answered) {
+		setTimeout(p.request, left)
+		if p.pool.try(relay, MethodPass, p.request, left, p.answered) {
 			return
 		}
 	}
-	c.done(nil, ErrAway)
+	p.done(nil, ErrAway)
 }
 
 // answered handles an entry node's reply.
-func (c *passed) answered(reply []byte, err error) {
+func (p *passed) answered(reply []byte, err error) {
 	if err != nil {
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			c.next() // it doesn't pass calls on: it is starting, or runs an older version
+			p.next() // it doesn't pass calls on: it is starting, or runs an older version
 			return
 		}
-		c.done(nil, err)
+		p.done(nil, err)
 		return
 	}
 	reply, err = parsePassed(reply)
 	if errors.Is(err, ErrAway) {
-		c.next()
+		p.next()
 		return
 	}
-	c.done(reply, err)
+	p.done(reply, err)
 }
 
 // appendPassed appends the outcome of a call that was passed on.
@@ -202,7 +202,7 @@ func (p *Pool) servePass(c *peer.Call) {
 		c.Fail(CodeMessage, err.Error())
 		return
 	}
-	if p.passing.Add(1) > mostPassing {
+	if p.passing.Add(1) > maxPassing {
 		p.passing.Add(-1)
 		c.Reply(appendPassed(nil, nil, ErrAway))
 		return

@@ -21,9 +21,9 @@ var (
 	// ErrClosed reports that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
-	errNoEntry   = errors.New("this node is no entry node of its region now")
-	errTwoCalled = errors.New("another cluster is called by the name of that region: one of the two needs another --region")
-	errOurs      = errors.New("it has this node's cluster, and goes by the name of another region: a copied data directory, or a --region that was changed")
+	errNoEntry   = errors.New("this node is not an entry node of its region now")
+	errTwoCalled = errors.New("another cluster uses the name of that region: one of the two needs another --region")
+	errOurs      = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
 	errTooMany   = errors.New("there are too many regions")
 	errMoved     = errors.New("it is known in another region")
 )
@@ -52,17 +52,17 @@ type Pool struct {
 	pool    pool          // used only by the loop
 
 	view  atomic.Pointer[view]    // nowhere on nodes that are not entry nodes
-	heard atomic.Pointer[hearsay] // what entry nodes of this region say
+	heard atomic.Pointer[reports] // what entry nodes of this region say
 
-	mu       sync.Mutex // guards the fields below
-	entry    bool       // this node must be an entry node
-	members  int
-	mates    func() []ring.NodeID
-	learned  []string // gossip addresses of entry nodes, as told by those of this region; at most mostAddresses
-	told     []Region // as of the last signal on changed
-	leaving  bool     // for good
-	closed   bool
-	lastMate ring.NodeID // the entry node of this region that last answered
+	mu           sync.Mutex // guards the fields below
+	entry        bool       // this node must be an entry node
+	members      int
+	ownEntries   func() []ring.NodeID
+	learned      []string // gossip addresses of entry nodes, as told by those of this region; at most maxAddresses
+	told         []Region // as of the last signal on changed
+	leaving      bool     // for good
+	closed       bool
+	lastOwnEntry ring.NodeID // the entry node of this region that last answered
 }
 
 // Open starts a Pool. It opens nothing on the network before SetEntry.
@@ -72,11 +72,11 @@ func Open(c Config) (*Pool, error) {
 	}
 	p := &Pool{
 		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), asking: make(chan struct{}, 1),
-		out: make(chan struct{}), mates: nobody,
+		out: make(chan struct{}), ownEntries: nobody,
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.view.Store(nowhere)
-	p.heard.Store(&hearsay{})
+	p.heard.Store(&reports{})
 	p.group.Go(p.run)
 	p.group.Go(p.ask)
 	return p, nil
@@ -147,12 +147,12 @@ func (p *Pool) change(set func() bool) {
 
 func nobody() []ring.NodeID { return nil }
 
-// SetMates sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that can't
-// reach another region itself. mates must not block.
-func (p *Pool) SetMates(mates func() []ring.NodeID) {
+// SetOwnEntries sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that
+// can't reach another region itself. find must not block.
+func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	p.mu.Lock()
-	if p.mates = mates; mates == nil {
-		p.mates = nobody
+	if p.ownEntries = find; find == nil {
+		p.ownEntries = nobody
 	}
 	p.mu.Unlock()
 	signal(p.asking)
@@ -176,7 +176,7 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	v := p.view.Load()
 	r := v.region(remote.Region)
 	switch {
-	case r == nil && len(v.regions) == mostRegions:
+	case r == nil && len(v.regions) == maxRegions:
 		return errTooMany
 	case r != nil && r.alive && r.cluster != none && remote.Cluster != none && r.cluster != remote.Cluster:
 		return fmt.Errorf("%w: %q", errTwoCalled, remote.Region)
@@ -204,13 +204,13 @@ func (p *Pool) Regions() []Region {
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
 		one := p.seen(r)
-		one.Reachable = one.Reachable || p.viaMate(*h, r.name)
+		one.Reachable = one.Reachable || p.viaOwnEntry(*h, r.name)
 		all = append(all, one)
 	}
 	for _, r := range h.regions() {
 		// An entry node's own view counts, unless it has only just become one.
-		if v.region(r.Name) == nil && len(all) < mostRegions && (!v.entry || h.age() < 3*askAll) {
-			r.Reachable = p.viaMate(*h, r.Name)
+		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.entry || h.age() < 3*askAll) {
+			r.Reachable = p.viaOwnEntry(*h, r.Name)
 			all = append(all, r)
 		}
 	}
@@ -228,7 +228,7 @@ func (p *Pool) Reachable(region string) bool {
 	if r := p.view.Load().region(region); r != nil && p.direct(r) {
 		return true
 	}
-	return p.viaMate(*p.heard.Load(), region)
+	return p.viaOwnEntry(*p.heard.Load(), region)
 }
 
 // direct reports whether this node has a link to a region.

@@ -55,7 +55,7 @@ func TestTwoClustersOfOneName(t *testing.T) {
 			t.Errorf("the third region says it %d times:\n%s", have, caller.log)
 		}
 		for _, n := range []*node{w.node(1, 1), second} {
-			if have := n.log.count("two clusters are called by the name of one region"); have == 0 || have > 4 {
+			if have := n.log.count("two clusters use the name of one region"); have == 0 || have > 4 {
 				t.Errorf("%v says it %d times:\n%s", n, have, n.log)
 			}
 		}
@@ -76,7 +76,7 @@ func TestOneClusterOfTwoNames(t *testing.T) {
 		w.regions(1)
 		w.start(3, 1, asRegion("sa", 2)).setEntry(true) // eu's cluster
 		time.Sleep(time.Minute)
-		if have := w.node(1, 1).log.count("is called by the name of another region"); have == 0 {
+		if have := w.node(1, 1).log.count("uses the name of another region"); have == 0 {
 			t.Errorf("nothing is said:\n%s", w.node(1, 1).log)
 		}
 		if w.node(1, 1).pool.Load().Reachable("sa") {

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// mostRegions bounds the other regions. With its own, a node knows 32.
-	mostRegions = 31
-	// mostEntries bounds the linked entry nodes of a region: 5, and some that are being replaced.
-	mostEntries = 8
+	// maxRegions bounds the other regions. With its own, a node knows 32.
+	maxRegions = 31
+	// maxEntries bounds the linked entry nodes of a region: 5, and some that are being replaced.
+	maxEntries = 8
 )
 
 // view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.last.
@@ -26,7 +26,7 @@ type view struct {
 	entry     bool                   // this node is in the pool
 	regions   []*region              // sorted by name
 	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
-	addresses []string               // gossip addresses of entry nodes, this node's first; at most mostAddresses
+	addresses []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
 }
 
 // region is another region as the WAN pool shows it.
@@ -36,7 +36,7 @@ type region struct {
 	cluster [16]byte // zero: not known yet
 	members int
 	alive   bool                         // it has entry nodes that are alive in the pool
-	entries []ring.NodeID                // at most mostEntries; live ones first
+	entries []ring.NodeID                // at most maxEntries; live ones first
 	last    *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
 }
 
@@ -65,8 +65,8 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	v := &view{entry: true, links: make(map[ring.NodeID]string)}
 	var troubles []trouble
 	for _, name := range names(named, before) {
-		if len(v.regions) == mostRegions {
-			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: with more than %d others there are too many", name, mostRegions)))
+		if len(v.regions) == maxRegions {
+			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: with more than %d others there are too many", name, maxRegions)))
 			continue
 		}
 		r, two := lookAt(name, named[name], before.region(name))
@@ -134,7 +134,7 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 		follows[m.Primary]++
 	}
 	r.follows = most(follows)
-	for _, m := range here[:min(len(here), mostEntries)] {
+	for _, m := range here[:min(len(here), maxEntries)] {
 		r.entries = append(r.entries, m.ID)
 	}
 	return r, two

@@ -104,7 +104,7 @@ func TestLookIsBounded(t *testing.T) {
 		}
 	}
 	v, troubles := look(self, all[20:], nowhere) // r01 to r39
-	if len(v.regions) != mostRegions || len(v.links) != mostRegions*mostEntries || len(troubles) != 39-mostRegions {
+	if len(v.regions) != maxRegions || len(v.links) != maxRegions*maxEntries || len(troubles) != 39-maxRegions {
 		t.Errorf("have %d regions, %d links, %d troubles", len(v.regions), len(v.links), len(troubles))
 	}
 	again, _ := look(self, all, v) // and r00, which comes too late

@@ -130,7 +130,7 @@ func (w *world) start(r, i int, options ...option) *node {
 	w.mu.Lock()
 	w.nodes = append(w.nodes, n)
 	w.mu.Unlock()
-	p.SetMates(n.mates)
+	p.SetOwnEntries(n.ownEntries)
 	p.Handle(peers)
 	for m := range 1 << 8 {
 		peers.Handle(peer.Method(m), peer.Far, n.serveFar)
@@ -162,16 +162,16 @@ func (w *world) meet(r int) {
 	}
 }
 
-// mates returns the entry nodes of this node's region that it can reach.
-func (n *node) mates() (mates []ring.NodeID) {
+// ownEntries returns the entry nodes of this node's region that it can reach.
+func (n *node) ownEntries() (entries []ring.NodeID) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	for _, o := range n.w.nodes {
 		if o.region == n.region && o.entry && o != n && n.peers.Reachable(o.id) {
-			mates = append(mates, o.id)
+			entries = append(entries, o.id)
 		}
 	}
-	return mates
+	return entries
 }
 
 func (n *node) setEntry(yes bool) {

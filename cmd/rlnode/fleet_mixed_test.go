@@ -67,13 +67,13 @@ func (f *fleet) mixed(known int) *mixed {
 }
 
 // halt stops the traffic. It may be called again.
-func (l *mixed) halt() {
+func (mx *mixed) halt() {
 	select {
-	case <-l.stop:
+	case <-mx.stop:
 	default:
-		close(l.stop)
+		close(mx.stop)
 	}
-	l.done.Wait()
+	mx.done.Wait()
 }
 
 // clientOf returns a client of these nodes, in this order.
@@ -90,48 +90,48 @@ func clientOf(t *testing.T, nodes ...*mate) *client.Client {
 }
 
 // work keeps asking the first of nodes that answers.
-func (l *mixed) work(nodes []*mate, seed uint64) {
-	c := clientOf(l.fleet.t, nodes...)
+func (mx *mixed) work(nodes []*mate, seed uint64) {
+	c := clientOf(mx.fleet.t, nodes...)
 	defer c.Close()
 	random := rand.New(rand.NewPCG(seed, 1))
 	tick := time.NewTicker(4 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		select {
-		case <-l.stop:
+		case <-mx.stop:
 			return
 		case <-tick.C:
 		}
-		key := random.IntN(len(l.keys))
+		key := random.IntN(len(mx.keys))
 		switch what := random.IntN(20); {
 		case what == 0:
 			n := 1 + random.Int64N(3)
-			if _, err := c.Adjust(context.Background(), "exact", []string{l.keys[key]}, n); err != nil {
-				l.unsure["exact"][key].Add(n) // made at most once, but it is unknown whether
+			if _, err := c.Adjust(context.Background(), "exact", []string{mx.keys[key]}, n); err != nil {
+				mx.unsure["exact"][key].Add(n) // made at most once, but it is unknown whether
 			} else {
-				l.counted["exact"][key].Add(n)
+				mx.counted["exact"][key].Add(n)
 			}
 		case what < 2:
-			l.check(c, "various", key, 1)
+			mx.check(c, "various", key, 1)
 		default:
-			l.check(c, []string{"exact", "tight", "leased", "scarce"}[what%4], key, 1+random.Int64N(2))
+			mx.check(c, []string{"exact", "tight", "leased", "scarce"}[what%4], key, 1+random.Int64N(2))
 		}
 	}
 }
 
 // check asks once and reports whether that was allowed.
-func (l *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
+func (mx *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
 	began := time.Now()
-	d, err := c.Check(context.Background(), client.Request{Rule: rule, Key: []string{l.keys[key]}, Cost: cost})
-	l.asked.Add(1)
+	d, err := c.Check(context.Background(), client.Request{Rule: rule, Key: []string{mx.keys[key]}, Cost: cost})
+	mx.asked.Add(1)
 	if err != nil {
-		l.failed.Add(1)
-		l.fleet.t.Errorf("a check of %s failed after %v: %v", rule, time.Since(began), err)
+		mx.failed.Add(1)
+		mx.fleet.t.Errorf("a check of %s failed after %v: %v", rule, time.Since(began), err)
 		return false
 	}
-	n, _ := l.by.LoadOrStore(d.DecidedBy, new(atomic.Int64))
+	n, _ := mx.by.LoadOrStore(d.DecidedBy, new(atomic.Int64))
 	n.(*atomic.Int64).Add(1)
-	if counted := l.counted[rule]; d.Allowed && counted != nil {
+	if counted := mx.counted[rule]; d.Allowed && counted != nil {
 		counted[key].Add(cost)
 	}
 	return d.Allowed
@@ -139,56 +139,56 @@ func (l *mixed) check(c *client.Client, rule string, key int, cost int64) bool {
 
 // write writes a rule at one node after the other. It measures the time until the rule is in force at all nodes except
 // those being restarted.
-func (l *mixed) write() {
+func (mx *mixed) write() {
 	var peeks []*client.Client
-	for _, m := range l.fleet.nodes {
-		c := clientOf(l.fleet.t, m)
+	for _, m := range mx.fleet.nodes {
+		c := clientOf(mx.fleet.t, m)
 		defer c.Close()
 		peeks = append(peeks, c)
 	}
 	for version := 2; ; version++ {
 		select {
-		case <-l.stop:
+		case <-mx.stop:
 			return
 		case <-time.After(2 * time.Second):
 		}
 		body := fmt.Sprintf("name: canary\nkey: [ip]\nlimits: [{limit: %d, per: 8760h, algorithm: fixed-window}]\n", version)
-		m := l.fleet.nodes[version%len(l.fleet.nodes)]
+		m := mx.fleet.nodes[version%len(mx.fleet.nodes)]
 		status, answer, err := m.call("PUT", "http://"+m.ip+":8081/v1/rules/canary", "", body)
 		if err != nil || status != 200 {
 			if m.troubles.Load()%2 == 0 && status != 503 {
-				l.fleet.t.Errorf("write at %s: %v %d %s", m.name, err, status, answer)
+				mx.fleet.t.Errorf("write at %s: %v %d %s", m.name, err, status, answer)
 			}
 			continue
 		}
-		l.written.Add(1)
+		mx.written.Add(1)
 		var all sync.WaitGroup
-		for i, m := range l.fleet.nodes {
-			all.Go(func() { l.follows(m, peeks[i], int64(version)) })
+		for i, m := range mx.fleet.nodes {
+			all.Go(func() { mx.follows(m, peeks[i], int64(version)) })
 		}
 		all.Wait()
 	}
 }
 
 // follows waits until a node uses the version, unless the node is being restarted.
-func (l *mixed) follows(m *mate, c *client.Client, version int64) {
+func (mx *mixed) follows(m *mate, c *client.Client, version int64) {
 	troubles, began := m.troubles.Load(), time.Now()
 	for {
-		d, err := c.Peek(context.Background(), client.Request{Rule: "canary", Key: l.keys[:1]})
+		d, err := c.Peek(context.Background(), client.Request{Rule: "canary", Key: mx.keys[:1]})
 		took := time.Since(began)
 		switch {
 		case troubles%2 != 0 || m.troubles.Load() != troubles:
 			return
 		case err == nil && d.Limit >= version:
-			for old := l.slowest.Load(); int64(took) > old && !l.slowest.CompareAndSwap(old, int64(took)); old = l.slowest.Load() {
+			for old := mx.slowest.Load(); int64(took) > old && !mx.slowest.CompareAndSwap(old, int64(took)); old = mx.slowest.Load() {
 			}
 			return
 		case took > 5*time.Second:
-			l.fleet.t.Errorf("%s goes by rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
+			mx.fleet.t.Errorf("%s goes by rule %d %v after %d was written: %v", m.name, d.Limit, took, version, err)
 			return
 		}
 		select {
-		case <-l.stop:
+		case <-mx.stop:
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -196,22 +196,22 @@ func (l *mixed) follows(m *mate, c *client.Client, version int64) {
 }
 
 // steps logs the progress, and ends the test if it has failed.
-func (l *mixed) steps(what string) {
-	l.fleet.t.Helper()
+func (mx *mixed) steps(what string) {
+	mx.fleet.t.Helper()
 	by := map[client.DecidedBy]int64{}
-	l.by.Range(func(k, v any) bool { by[k.(client.DecidedBy)] = v.(*atomic.Int64).Load(); return true })
-	l.fleet.t.Logf("%s: %d checks, %d failed, by %v; %d rules written, the slowest was in force after %v", what,
-		l.asked.Load(), l.failed.Load(), by, l.written.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond))
-	if l.fleet.t.Failed() {
-		l.fleet.t.FailNow()
+	mx.by.Range(func(k, v any) bool { by[k.(client.DecidedBy)] = v.(*atomic.Int64).Load(); return true })
+	mx.fleet.t.Logf("%s: %d checks, %d failed, by %v; %d rules written, the slowest was in force after %v", what,
+		mx.asked.Load(), mx.failed.Load(), by, mx.written.Load(), time.Duration(mx.slowest.Load()).Round(time.Millisecond))
+	if mx.fleet.t.Failed() {
+		mx.fleet.t.FailNow()
 	}
 }
 
 // odd returns how many checks were decided without their owners. On an overloaded machine nodes fall silent for a
 // moment; a check that an owner decides then may be retried and count twice.
-func (l *mixed) odd() (n int64) {
+func (mx *mixed) odd() (n int64) {
 	for _, by := range []client.DecidedBy{"standby", "fallback"} {
-		if some, ok := l.by.Load(by); ok {
+		if some, ok := mx.by.Load(by); ok {
 			n += some.(*atomic.Int64).Load()
 		}
 	}
@@ -220,42 +220,42 @@ func (l *mixed) odd() (n int64) {
 
 // end stops the traffic and compares what was counted with the model. slack is how much they may differ for each
 // subject, if nodes were killed.
-func (l *mixed) end(slack int64) {
-	t := l.fleet.t
+func (mx *mixed) end(slack int64) {
+	t := mx.fleet.t
 	t.Helper()
-	l.halt()
-	l.steps("the end")
-	if l.asked.Load() == 0 || l.written.Load() == 0 {
+	mx.halt()
+	mx.steps("the end")
+	if mx.asked.Load() == 0 || mx.written.Load() == 0 {
 		t.Fatal("nothing was asked or written")
 	}
-	c := clientOf(t, l.fleet.nodes...)
+	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
-	for key := range l.keys {
+	for key := range mx.keys {
 		for _, rule := range []string{"tight", "scarce"} { // leases are returned within seconds, but not from a killed node
-			process.Eventually(t, fmt.Sprintf("the whole limit of %s is admitted for %s", rule, l.keys[key]), func() bool {
-				for l.check(c, rule, key, 1) {
+			process.Eventually(t, fmt.Sprintf("the whole limit of %s is admitted for %s", rule, mx.keys[key]), func() bool {
+				for mx.check(c, rule, key, 1) {
 				}
-				return l.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
+				return mx.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
 			})
-			if have := l.counted[rule][key].Load(); have > tightLimit+slack+l.odd() {
-				t.Errorf("%s of %s: have %d admitted, want %d", l.keys[key], rule, have, tightLimit)
+			if have := mx.counted[rule][key].Load(); have > tightLimit+slack+mx.odd() {
+				t.Errorf("%s of %s: have %d admitted, want %d", mx.keys[key], rule, have, tightLimit)
 			}
 		}
 	}
 	var lost, twice int64 // upper bounds, for exact rules
 	defer func() { t.Logf("of one subject at most %d were forgotten, %d counted twice", lost, twice) }()
-	for rule, counted := range l.counted {
+	for rule, counted := range mx.counted {
 		for key := range counted {
-			want, more := counted[key].Load(), l.unsure[rule][key].Load()
-			m, have := l.fleet.nodes[key%len(l.fleet.nodes)], int64(0)
-			over := more + slack + 2*l.odd()
+			want, more := counted[key].Load(), mx.unsure[rule][key].Load()
+			m, have := mx.fleet.nodes[key%len(mx.fleet.nodes)], int64(0)
+			over := more + slack + 2*mx.odd()
 			defer func() {
 				if have < want-slack || have > want+over && slices.Contains([]string{"exact", "tight"}, rule) {
-					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", l.keys[key], rule, have, want, want+over)
+					t.Logf("%s of %s: %d are used, %d were admitted, %d at most", mx.keys[key], rule, have, want, want+over)
 				}
 			}()
-			process.Eventually(t, fmt.Sprintf("%s of %s: what was admitted, %d, is used", l.keys[key], rule, want), func() bool {
-				have = m.used(rule, l.keys[key])
+			process.Eventually(t, fmt.Sprintf("%s of %s: what was admitted, %d, is used", mx.keys[key], rule, want), func() bool {
+				have = m.used(rule, mx.keys[key])
 				return have >= want-slack && (have <= want+over || !slices.Contains([]string{"exact", "tight"}, rule))
 			})
 			if rule == "exact" || rule == "tight" {

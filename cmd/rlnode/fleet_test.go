@@ -264,11 +264,11 @@ func (f *fleet) traffic(rule string, keys []string, workers int) *traffic {
 }
 
 // balance polls which nodes are ready.
-func (l *traffic) balance() {
+func (t *traffic) balance() {
 	client := &http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
 	for {
-		for _, m := range l.fleet.nodes {
+		for _, m := range t.fleet.nodes {
 			resp, err := client.Get("http://" + m.ip + ":8080/readyz")
 			if err == nil {
 				resp.Body.Close()
@@ -276,40 +276,40 @@ func (l *traffic) balance() {
 			m.ready.Store(err == nil && resp.StatusCode == 200)
 		}
 		select {
-		case <-l.stop:
+		case <-t.stop:
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func (l *traffic) work(w int) {
+func (t *traffic) work(w int) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 4}}
 	defer client.CloseIdleConnections()
 	for i := w; ; i++ {
 		select {
-		case <-l.stop:
+		case <-t.stop:
 			return
 		default:
 		}
-		m := l.fleet.nodes[i%len(l.fleet.nodes)]
+		m := t.fleet.nodes[i%len(t.fleet.nodes)]
 		if !m.ready.Load() {
 			time.Sleep(200 * time.Microsecond)
 			continue
 		}
-		l.ask(client, m, (i*7+w)%len(l.keys))
+		t.ask(client, m, (i*7+w)%len(t.keys))
 		time.Sleep(time.Millisecond) // more would only take the processor from other tests
 	}
 }
 
-func (l *traffic) ask(client *http.Client, m *mate, key int) {
+func (t *traffic) ask(client *http.Client, m *mate, key int) {
 	began, troubles := time.Now(), m.troubles.Load()
-	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, l.rule, l.keys[key])
+	body := fmt.Sprintf(`{"rule": %q, "key": %q}`, t.rule, t.keys[key])
 	resp, err := client.Post("http://"+m.ip+":8080/v1/check", "application/json", strings.NewReader(body))
 	took := time.Since(began)
 	if err != nil {
 		if m.ready.Load() && !m.dead.Load() && m.troubles.Load() == troubles {
-			l.fail("%s: %v", m.name, err)
+			t.fail("%s: %v", m.name, err)
 		}
 		return
 	}
@@ -318,57 +318,57 @@ func (l *traffic) ask(client *http.Client, m *mate, key int) {
 		DecidedBy string `json:"decided_by"`
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
-		l.fail("%s: %d, %v", m.name, resp.StatusCode, err)
+		t.fail("%s: %d, %v", m.name, resp.StatusCode, err)
 		return
 	}
-	n, _ := l.by.LoadOrStore(a.DecidedBy, new(atomic.Int64))
+	n, _ := t.by.LoadOrStore(a.DecidedBy, new(atomic.Int64))
 	n.(*atomic.Int64).Add(1)
 	switch resp.StatusCode {
 	case 200:
-		l.admitted[key].Add(1)
+		t.admitted[key].Add(1)
 	case 429:
-		l.refused.Add(1)
+		t.refused.Add(1)
 	default:
-		l.fail("%s: status %d", m.name, resp.StatusCode)
+		t.fail("%s: status %d", m.name, resp.StatusCode)
 	}
 	if m.troubles.Load() != troubles {
 		return
 	}
-	for old := l.longest.Load(); int64(took) > old && !l.longest.CompareAndSwap(old, int64(took)); old = l.longest.Load() {
+	for old := t.longest.Load(); int64(took) > old && !t.longest.CompareAndSwap(old, int64(took)); old = t.longest.Load() {
 	}
 	if took > time.Second {
-		l.slow.Add(1)
+		t.slow.Add(1)
 	}
 }
 
-func (l *traffic) fail(format string, args ...any) {
-	l.failed.Add(1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.failures) < 20 {
-		l.failures = append(l.failures, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
+func (t *traffic) fail(format string, args ...any) {
+	t.failed.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.failures) < 20 {
+		t.failures = append(t.failures, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
 	}
 }
 
 // total returns what was admitted so far.
-func (l *traffic) total() (n int64) {
-	for i := range l.admitted {
-		n += l.admitted[i].Load()
+func (t *traffic) total() (n int64) {
+	for i := range t.admitted {
+		n += t.admitted[i].Load()
 	}
 	return n
 }
 
 // end stops the traffic and logs the results.
-func (l *traffic) end() {
-	l.fleet.t.Helper()
-	close(l.stop)
-	l.done.Wait()
+func (t *traffic) end() {
+	t.fleet.t.Helper()
+	close(t.stop)
+	t.done.Wait()
 	by := map[string]int64{}
-	l.by.Range(func(k, v any) bool { by[k.(string)] = v.(*atomic.Int64).Load(); return true })
-	l.fleet.t.Logf("%d admitted, %d refused, %d failed, longest %v, by %v", l.total(), l.refused.Load(), l.failed.Load(),
-		time.Duration(l.longest.Load()), by)
-	for _, text := range l.failures {
-		l.fleet.t.Log(text)
+	t.by.Range(func(k, v any) bool { by[k.(string)] = v.(*atomic.Int64).Load(); return true })
+	t.fleet.t.Logf("%d admitted, %d refused, %d failed, longest %v, by %v", t.total(), t.refused.Load(), t.failed.Load(),
+		time.Duration(t.longest.Load()), by)
+	for _, text := range t.failures {
+		t.fleet.t.Log(text)
 	}
 }
 

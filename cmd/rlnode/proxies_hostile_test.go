@@ -121,17 +121,17 @@ func TestProxiesRefuseHostileRequests(t *testing.T) {
 }
 
 // raw sends bytes and returns the status of the answer, or 0 without one.
-func (s *proxied) raw(last int, text string) int {
-	s.t.Helper()
+func (pr *proxied) raw(last int, text string) int {
+	pr.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 62, byte(last))}}
-	c, err := d.Dial("tcp", s.ip+":8000")
+	c, err := d.Dial("tcp", pr.ip+":8000")
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	defer c.Close()
 	// Some requests have no end. For the others a second is ample, and anything later still shows at the application.
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	io.WriteString(c, text) // the proxy may hang up before the end
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -185,13 +185,13 @@ func TestProxiesRefuseByOtherAnswers(t *testing.T) {
 }
 
 // passes checks whether requests reach the application, and whether those for /login do.
-func (s *proxied) passes(what string, others, logins bool) {
-	s.t.Helper()
+func (pr *proxied) passes(what string, others, logins bool) {
+	pr.t.Helper()
 	for target, want := range map[string]bool{"/a": others, "/login": logins} {
-		s.received.Store(0)
-		resp := s.from(112, "POST", target, "")
-		if have := s.received.Load() > 0; have != want || want != (resp.StatusCode == 200) {
-			s.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what, target, resp.StatusCode, have, want)
+		pr.received.Store(0)
+		resp := pr.from(112, "POST", target, "")
+		if have := pr.received.Load() > 0; have != want || want != (resp.StatusCode == 200) {
+			pr.t.Errorf("%s: %s is answered %d, and reaches the application: %t, want %t", what, target, resp.StatusCode, have, want)
 		}
 	}
 }
@@ -209,15 +209,15 @@ const denialBody = `{"type":"about:blank","title":"The rules deny this","status"
 	`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`
 
 // denial checks what a caller sees of a 403 that a proxy makes of denialBody.
-func (s *proxied) denial(resp *http.Response) {
-	s.t.Helper()
+func (pr *proxied) denial(resp *http.Response) {
+	pr.t.Helper()
 	var problem struct {
 		Status int
 		Code   string
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != 403 || problem.Code != "denied" ||
 		resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("RateLimit") != "" {
-		s.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
+		pr.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
 	}
 }
 
@@ -235,16 +235,16 @@ func (f *fakeNode) answer(how int) {
 }
 
 // fake serves a fake node at the real node's address.
-func (s *proxied) fake() *fakeNode {
+func (pr *proxied) fake() *fakeNode {
 	f := &fakeNode{end: make(chan struct{})}
-	ln, err := net.Listen("tcp", s.ip+":8080")
+	ln, err := net.Listen("tcp", pr.ip+":8080")
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	server := &http.Server{Handler: f}
 	var serving sync.WaitGroup
 	serving.Go(func() { server.Serve(ln) })
-	s.t.Cleanup(func() {
+	pr.t.Cleanup(func() {
 		close(f.end)
 		server.Close()
 		serving.Wait()

@@ -146,27 +146,27 @@ func newProxied(t *testing.T, e example) *proxied {
 }
 
 // start starts the node.
-func (s *proxied) start() {
+func (pr *proxied) start() {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	// Use the example's rules, but with windows that don't turn during a test.
 	text := strings.NewReplacer("{limit: 10, per: 1m}", "{limit: 10, per: 8760h, algorithm: fixed-window}").Replace(string(src))
 	if text == string(src) {
-		s.t.Fatal("the example's rule per-address is not what it was")
+		pr.t.Fatal("the example's rule per-address is not what it was")
 	}
 	text += "\nlists: {deny: [{ip: 127.0.62.97}]}\n"
-	s.node = start(s.t, filepath.Join(s.dir, "node"), "--rules", file(s.t, "rules.yaml", text),
-		"--bind", s.ip, "--http-port", "8080", "--admin-port", "8081", "--name", "n1")
+	pr.node = start(pr.t, filepath.Join(pr.dir, "node"), "--rules", file(pr.t, "rules.yaml", text),
+		"--bind", pr.ip, "--http-port", "8080", "--admin-port", "8081", "--name", "n1")
 }
 
 // app is the application.
-func (s *proxied) app(w http.ResponseWriter, r *http.Request) {
+func (pr *proxied) app(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	s.mu.Lock()
-	s.seen = append(s.seen, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
-	s.mu.Unlock()
+	pr.mu.Lock()
+	pr.seen = append(pr.seen, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
+	pr.mu.Unlock()
 	w.Header().Set("X-App", r.Header.Get("X-Forwarded-For"))
 	if status, err := strconv.Atoi(strings.Trim(r.URL.Path, "/")); err == nil {
 		w.WriteHeader(status)
@@ -175,11 +175,11 @@ func (s *proxied) app(w http.ResponseWriter, r *http.Request) {
 }
 
 // reached returns what the application received since the last call.
-func (s *proxied) reached() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer func() { s.seen = nil }()
-	return s.seen
+func (pr *proxied) reached() []string {
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	defer func() { pr.seen = nil }()
+	return pr.seen
 }
 
 // running is a running proxy.
@@ -190,11 +190,11 @@ type running struct {
 }
 
 // proxy starts the proxy with the example's configuration.
-func (s *proxied) proxy(patient bool) *running {
-	t := s.t
+func (pr *proxied) proxy(patient bool) *running {
+	t := pr.t
 	dir := t.TempDir()
 	write := func(name, text string) {
-		text = strings.NewReplacer("127.0.0.1", s.ip, "/etc/haproxy", dir).Replace(text)
+		text = strings.NewReplacer("127.0.0.1", pr.ip, "/etc/haproxy", dir).Replace(text)
 		if patient {
 			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400", "patience = 15000").Replace(text)
 		}
@@ -206,18 +206,18 @@ func (s *proxied) proxy(patient bool) *running {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range s.extra {
+	for name, text := range pr.extra {
 		write(name, text)
 	}
-	for name, from := range s.files {
+	for name, from := range pr.files {
 		text, err := os.ReadFile(filepath.Join(proxyExamples, from))
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(name, s.extra[name]+string(text))
+		write(name, pr.extra[name]+string(text))
 	}
 	log := &process.Output{}
-	p := &running{t: t, cmd: exec.Command(s.program, s.args...), exited: make(chan struct{})}
+	p := &running{t: t, cmd: exec.Command(pr.program, pr.args...), exited: make(chan struct{})}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	p.cmd.Env = append(cleanEnv(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	if err := p.cmd.Start(); err != nil {
@@ -232,16 +232,16 @@ func (s *proxied) proxy(patient bool) *running {
 		p.stop()
 		waiting.Wait()
 		if t.Failed() {
-			t.Logf("log of %s:\n%s", s.program, log)
+			t.Logf("log of %s:\n%s", pr.program, log)
 		}
 	})
-	process.Eventually(t, s.program+" listens", func() bool {
+	process.Eventually(t, pr.program+" listens", func() bool {
 		select {
 		case <-p.exited:
-			t.Fatalf("%s ended:\n%s", s.program, log)
+			t.Fatalf("%s ended:\n%s", pr.program, log)
 		default:
 		}
-		c, err := net.Dial("tcp", s.ip+":8000")
+		c, err := net.Dial("tcp", pr.ip+":8000")
 		if err == nil {
 			c.Close()
 		}
@@ -251,25 +251,25 @@ func (s *proxied) proxy(patient bool) *running {
 }
 
 // stop ends the proxy. Its workers end with it only on SIGTERM.
-func (p *running) stop() {
-	p.cmd.Process.Signal(syscall.SIGTERM)
+func (r *running) stop() {
+	r.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.exited:
+	case <-r.exited:
 	case <-time.After(process.Patience):
-		p.cmd.Process.Kill()
-		p.t.Errorf("%v does not end", p.cmd.Args)
+		r.cmd.Process.Kill()
+		r.t.Errorf("%v does not end", r.cmd.Args)
 	}
 }
 
 // from makes a request as a caller with the address 127.0.62.last, who forges everything that can be forged.
-func (s *proxied) from(last int, method, target, body string) *http.Response {
-	s.t.Helper()
-	r, err := http.NewRequest(method, "http://"+s.ip+":8000", strings.NewReader(body))
+func (pr *proxied) from(last int, method, target, body string) *http.Response {
+	pr.t.Helper()
+	r, err := http.NewRequest(method, "http://"+pr.ip+":8000", strings.NewReader(body))
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	path, query, _ := strings.Cut(target, "?")
-	r.URL.Opaque, r.URL.RawQuery = "//"+s.ip+":8000"+path, query
+	r.URL.Opaque, r.URL.RawQuery = "//"+pr.ip+":8000"+path, query
 	if !strings.HasPrefix(path, "//") {
 		r.URL.Opaque = path
 	}
@@ -283,45 +283,45 @@ func (s *proxied) from(last int, method, target, body string) *http.Response {
 	client := &http.Client{Timeout: process.Patience, Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: local}).DialContext, DisableKeepAlives: true}}
 	resp, err := client.Do(r)
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
-		s.t.Fatal(err)
+		pr.t.Fatal(err)
 	}
 	resp.Body = io.NopCloser(strings.NewReader(string(text)))
 	return resp
 }
 
 // expect makes a request and checks that the answer's status is one of want.
-func (s *proxied) expect(what string, last int, method, target string, want ...int) *http.Response {
-	s.t.Helper()
-	resp := s.from(last, method, target, "")
+func (pr *proxied) expect(what string, last int, method, target string, want ...int) *http.Response {
+	pr.t.Helper()
+	resp := pr.from(last, method, target, "")
 	for _, status := range want {
 		if resp.StatusCode == status {
 			return resp
 		}
 	}
-	s.t.Errorf("%s: %s %s: have %d, want %v", what, method, target, resp.StatusCode, want)
+	pr.t.Errorf("%s: %s %s: have %d, want %v", what, method, target, resp.StatusCode, want)
 	return resp
 }
 
 // hangs: a node that does not answer delays no request for long.
-func (s *proxied) hangs() {
-	s.node.signal(syscall.SIGSTOP)
-	process.Eventually(s.t, "the node has stopped", s.node.paused)
+func (pr *proxied) hangs() {
+	pr.node.signal(syscall.SIGSTOP)
+	process.Eventually(pr.t, "the node has stopped", pr.node.paused)
 	began := time.Now()
-	s.expect("rlnode hangs", 90, "GET", "/", 200)
-	s.expect("rlnode hangs", 90, "POST", "/login", s.away...)
+	pr.expect("rlnode hangs", 90, "GET", "/", 200)
+	pr.expect("rlnode hangs", 90, "POST", "/login", pr.away...)
 	if took := time.Since(began); took > process.Patience/4 {
-		s.t.Errorf("rlnode hangs: two requests took %v", took)
+		pr.t.Errorf("rlnode hangs: two requests took %v", took)
 	}
-	s.node.signal(syscall.SIGCONT)
-	process.Eventually(s.t, "rlnode is asked again", func() bool {
-		return s.from(90, "POST", "/login", "").StatusCode == 200
+	pr.node.signal(syscall.SIGCONT)
+	process.Eventually(pr.t, "rlnode is asked again", func() bool {
+		return pr.from(90, "POST", "/login", "").StatusCode == 200
 	})
-	s.reached()
+	pr.reached()
 }
 
 // paused reports whether all threads of the process have stopped after SIGSTOP, if the system shows that.
@@ -337,42 +337,42 @@ func (s *serving) paused() bool {
 }
 
 // limits: ten requests pass and the eleventh is refused, whatever identity the caller claims.
-func (s *proxied) limits() {
+func (pr *proxied) limits() {
 	for i := range 10 {
-		resp := s.expect("within the limit", 91, "GET", fmt.Sprintf("/a?%d", i), 200)
-		if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); s.tells && have != want {
-			s.t.Errorf("request %d: %q remain, want %s", i, have, want)
+		resp := pr.expect("within the limit", 91, "GET", fmt.Sprintf("/a?%d", i), 200)
+		if have, want := resp.Header.Get("X-RateLimit-Remaining"), fmt.Sprint(9-i); pr.tells && have != want {
+			pr.t.Errorf("request %d: %q remain, want %s", i, have, want)
 		}
 		if forwarded := resp.Header.Get("X-App"); !strings.HasSuffix(forwarded, "127.0.62.91") {
-			s.t.Errorf("the application takes %q for the caller", forwarded)
+			pr.t.Errorf("the application takes %q for the caller", forwarded)
 		}
 	}
-	resp := s.expect("over the limit", 91, "GET", "/a", 429)
-	s.refusal(resp)
+	resp := pr.expect("over the limit", 91, "GET", "/a", 429)
+	pr.refusal(resp)
 	if have := resp.Header.Get("RateLimit"); !strings.HasPrefix(have, `"per-address";r=0;t=`) {
-		s.t.Errorf("over the limit: RateLimit %q", have)
+		pr.t.Errorf("over the limit: RateLimit %q", have)
 	}
-	s.refusal(s.expect("over the limit", 91, "HEAD", "/a", 429))
-	s.refusal(s.expect("over the limit", 91, "POST", "/a", 429))
-	s.denial(s.expect("on the deny list", 97, "GET", "/a", 403))
-	s.denial(s.expect("on the deny list", 97, "POST", "/login", 403))
-	s.expect("another caller", 92, "GET", "/a", 200)
-	if have, want := len(s.reached()), 11; have != want {
-		s.t.Errorf("the application got %d requests, want %d", have, want)
+	pr.refusal(pr.expect("over the limit", 91, "HEAD", "/a", 429))
+	pr.refusal(pr.expect("over the limit", 91, "POST", "/a", 429))
+	pr.denial(pr.expect("on the deny list", 97, "GET", "/a", 403))
+	pr.denial(pr.expect("on the deny list", 97, "POST", "/login", 403))
+	pr.expect("another caller", 92, "GET", "/a", 200)
+	if have, want := len(pr.reached()), 11; have != want {
+		pr.t.Errorf("the application got %d requests, want %d", have, want)
 	}
 	for i, spelling := range []string{"/login", "//login", "/%6Cogin", "/login?next=/", "/login"} {
-		s.expect(fmt.Sprintf("login %d", i), 93, "POST", spelling, 200)
+		pr.expect(fmt.Sprintf("login %d", i), 93, "POST", spelling, 200)
 	}
-	s.refusal(s.expect("sixth login", 93, "POST", "//login", 429))
-	s.expect("no login", 93, "GET", "/a", 200)
-	s.reached()
+	pr.refusal(pr.expect("sixth login", 93, "POST", "//login", 429))
+	pr.expect("no login", 93, "GET", "/a", 200)
+	pr.reached()
 }
 
 // refusal checks what a caller sees of a refusal.
-func (s *proxied) refusal(resp *http.Response) {
-	s.t.Helper()
+func (pr *proxied) refusal(resp *http.Response) {
+	pr.t.Helper()
 	if after, err := strconv.Atoi(resp.Header.Get("Retry-After")); err != nil || after < 1 {
-		s.t.Errorf("refused: Retry-After %q", resp.Header.Get("Retry-After"))
+		pr.t.Errorf("refused: Retry-After %q", resp.Header.Get("Retry-After"))
 	}
 	body, _ := io.ReadAll(resp.Body)
 	var problem struct{ Status int }
@@ -380,43 +380,43 @@ func (s *proxied) refusal(resp *http.Response) {
 		return
 	}
 	if err := json.Unmarshal(body, &problem); err != nil || problem.Status != 429 || resp.Header.Get("Content-Type") != "application/problem+json" {
-		s.t.Errorf("refused: have %s %q", resp.Header.Get("Content-Type"), body)
+		pr.t.Errorf("refused: have %s %q", resp.Header.Get("Content-Type"), body)
 	}
 }
 
 // leavesAlone: the proxy doesn't change what the application receives and answers.
-func (s *proxied) leavesAlone() {
+func (pr *proxied) leavesAlone() {
 	for _, status := range []int{403, 404, 429, 500, 503} {
-		if resp := s.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
-			s.t.Errorf("%d: Retry-After %q", status, resp.Header.Get("Retry-After"))
+		if resp := pr.expect("the application's own", 94, "GET", fmt.Sprintf("/%d", status), status); resp.Header.Get("Retry-After") != "" {
+			pr.t.Errorf("%d: Retry-After %q", status, resp.Header.Get("Retry-After"))
 		}
 	}
-	s.reached()
+	pr.reached()
 	body := strings.Repeat("b", 100_000)
-	if resp := s.from(94, "PUT", "/x?y=z", body); resp.StatusCode != 200 {
-		s.t.Errorf("have %d", resp.StatusCode)
+	if resp := pr.from(94, "PUT", "/x?y=z", body); resp.StatusCode != 200 {
+		pr.t.Errorf("have %d", resp.StatusCode)
 	}
-	if have := s.reached(); len(have) != 1 || have[0] != "PUT /x?y=z "+body {
-		s.t.Errorf("the application got %.100q", have)
+	if have := pr.reached(); len(have) != 1 || have[0] != "PUT /x?y=z "+body {
+		pr.t.Errorf("the application got %.100q", have)
 	}
 }
 
 // stops: without rlnode, requests pass except for logins. Once it is back, what was used is still used.
-func (s *proxied) stops() {
-	s.node.stop()
-	resp := s.expect("rlnode is stopped", 91, "GET", "/a", 200)
+func (pr *proxied) stops() {
+	pr.node.stop()
+	resp := pr.expect("rlnode is stopped", 91, "GET", "/a", 200)
 	if have := resp.Header.Get("RateLimit"); have != "" {
-		s.t.Errorf("rlnode is stopped: RateLimit %q", have)
+		pr.t.Errorf("rlnode is stopped: RateLimit %q", have)
 	}
-	s.expect("rlnode is stopped", 95, "POST", "/a", 200)
-	if have, want := len(s.reached()), 2; have != want {
-		s.t.Errorf("the application got %d requests, want %d", have, want)
+	pr.expect("rlnode is stopped", 95, "POST", "/a", 200)
+	if have, want := len(pr.reached()), 2; have != want {
+		pr.t.Errorf("the application got %d requests, want %d", have, want)
 	}
-	s.expect("rlnode is stopped", 95, "POST", "/login", s.away...)
-	s.expect("rlnode is stopped", 95, "GET", "//login", s.away...)
-	if have := s.reached(); len(have) > 0 {
-		s.t.Errorf("the application got %q", have)
+	pr.expect("rlnode is stopped", 95, "POST", "/login", pr.away...)
+	pr.expect("rlnode is stopped", 95, "GET", "//login", pr.away...)
+	if have := pr.reached(); len(have) > 0 {
+		pr.t.Errorf("the application got %q", have)
 	}
-	s.start()
-	process.Eventually(s.t, "rlnode is asked again", func() bool { return s.from(91, "GET", "/a", "").StatusCode == 429 })
+	pr.start()
+	process.Eventually(pr.t, "rlnode is asked again", func() bool { return pr.from(91, "GET", "/a", "").StatusCode == 429 })
 }

@@ -43,44 +43,44 @@ func newTyped(t *testing.T, folder string) *typed {
 }
 
 // block returns the code block after <!-- KIND NAME -->. The program is already built.
-func (x *typed) block(mark string) string {
-	x.t.Helper()
-	_, rest, ok := strings.Cut(x.text, "<!-- "+mark+" -->\n```sh\n")
+func (t *typed) block(mark string) string {
+	t.t.Helper()
+	_, rest, ok := strings.Cut(t.text, "<!-- "+mark+" -->\n```sh\n")
 	code, _, ends := strings.Cut(rest, "\n```\n")
 	if !ok || !ends {
-		x.t.Fatalf("the README has no block %q", mark)
+		t.t.Fatalf("the README has no block %q", mark)
 	}
 	code = strings.ReplaceAll(code, "go build -o bin/rlnode ./cmd/rlnode\n", "")
 	return strings.ReplaceAll(code, "127.0.0.", "127.0.35.")
 }
 
 // background runs a block until the test ends.
-func (x *typed) background(name string) {
-	x.t.Helper()
+func (t *typed) background(name string) {
+	t.t.Helper()
 	log := &process.Output{}
-	c := exec.Command("bash", "-e", "-c", x.block("background "+name))
-	c.Dir, c.Env, c.Stdout, c.Stderr = x.dir, cleanEnv(), log, log
+	c := exec.Command("bash", "-e", "-c", t.block("background "+name))
+	c.Dir, c.Env, c.Stdout, c.Stderr = t.dir, cleanEnv(), log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.Start(); err != nil {
-		x.t.Fatal(err)
+		t.t.Fatal(err)
 	}
-	x.t.Cleanup(func() {
+	t.t.Cleanup(func() {
 		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // the whole group; it may have ended
 		_ = c.Wait()
-		if x.t.Failed() {
-			x.t.Logf("%s printed:\n%s", name, log)
+		if t.t.Failed() {
+			t.t.Logf("%s printed:\n%s", name, log)
 		}
 	})
 }
 
 // run runs a block and returns its output.
-func (x *typed) run(name string) string {
-	x.t.Helper()
-	c := exec.Command("bash", "-e", "-c", x.block("run "+name))
-	c.Dir, c.Env = x.dir, cleanEnv()
+func (t *typed) run(name string) string {
+	t.t.Helper()
+	c := exec.Command("bash", "-e", "-c", t.block("run "+name))
+	c.Dir, c.Env = t.dir, cleanEnv()
 	out, err := c.CombinedOutput()
 	if err != nil {
-		x.t.Fatalf("%s: %v: %s", name, err, out)
+		t.t.Fatalf("%s: %v: %s", name, err, out)
 	}
 	return string(out)
 }

@@ -49,12 +49,12 @@ type answered struct {
 	adminPlane
 }
 
-func (f *dataPlane) node() (*remote, error) {
-	return f.reach("--addr", "RLNODE_API_TOKEN", f.Addr, &f.Token, &f.TokenFile)
+func (d *dataPlane) node() (*remote, error) {
+	return d.reach("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
 }
 
-func (f *adminPlane) node() (*remote, error) {
-	return f.reach("--admin", "RLNODE_ADMIN_TOKEN", f.Admin, &f.Token, &f.TokenFile)
+func (a *adminPlane) node() (*remote, error) {
+	return a.reach("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
 // show sends r to a node and prints the answer, either raw or formatted by text.
@@ -106,7 +106,8 @@ type remote struct {
 // maxReply bounds what is read of an answer, in bytes. The largest is a document of rules: 8 MiB before JSON encoding.
 const maxReply = 64 << 20
 
-// reach returns a client of the plane at address, which was given by flag. The token may be in a file, or in the variable env.
+// reach returns a client of the plane at address, which was given by flag. The token may be in a file, or in the
+// variable env.
 func (c *connection) reach(flag, env, address string, token, tokenFile *string) (*remote, error) {
 	if err := takeToken("--token", token, *tokenFile); err != nil {
 		return nil, errUsage("%w", err)
@@ -187,55 +188,55 @@ type reply struct {
 }
 
 // send makes a call. A status of 400 or above becomes an error with the node's explanation.
-func (n *remote) send(ctx context.Context, r request) (*reply, error) {
-	answer, err := n.exchange(ctx, r)
+func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
+	answer, err := rm.exchange(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	if answer.status >= 400 {
-		return nil, n.problem(answer)
+		return nil, rm.problem(answer)
 	}
 	return answer, nil
 }
 
 // problem returns the error that an answer reports, with the flags that may mend it.
-func (n *remote) problem(answer *reply) *problem {
+func (rm *remote) problem(answer *reply) *problem {
 	p := newProblem(answer)
 	switch {
-	case p.Status == http.StatusUnauthorized && n.token == "":
-		p.hint = "; give it by --token-file, or " + n.env + " in the environment"
+	case p.Status == http.StatusUnauthorized && rm.token == "":
+		p.hint = "; give it by --token-file, or " + rm.env + " in the environment"
 	case p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden:
-		p.hint = "; it was given by --token, --token-file, " + n.env + " or " + n.env + "_FILE"
+		p.hint = "; it was given by --token, --token-file, " + rm.env + " or " + rm.env + "_FILE"
 	case p.Code == "not-found" && strings.HasPrefix(p.Detail, "there is nothing at"):
-		p.hint = "; is " + n.base + " the right plane for " + n.flag + "?"
+		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "?"
 	}
 	return p
 }
 
 // exchange makes a call and returns the answer, whatever its status.
-func (n *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(n.timeout, r.patience))
+func (rm *remote) exchange(ctx context.Context, r request) (*reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.patience))
 	defer cancel()
-	resp, err := n.open(ctx, r)
+	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return n.read(resp)
+	return rm.read(resp)
 }
 
 // open makes a call and returns the answer before its body is read.
-func (n *remote) open(ctx context.Context, r request) (*http.Response, error) {
-	target := n.base + r.path
+func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
+	target := rm.base + r.path
 	if len(r.query) > 0 {
 		target += "?" + r.query.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, target, bytes.NewReader(r.body))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", n.base, err)
+		return nil, fmt.Errorf("ask %s: %w", rm.base, err)
 	}
 	authorization := ""
-	if n.token != "" {
-		authorization = "Bearer " + n.token
+	if rm.token != "" {
+		authorization = "Bearer " + rm.token
 	}
 	for name, value := range map[string]string{
 		"Content-Type": r.contentType, "Accept": r.accept, "If-Match": r.ifMatch, "Authorization": authorization,
@@ -244,36 +245,36 @@ func (n *remote) open(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set(name, value)
 		}
 	}
-	resp, err := n.client.Do(req)
+	resp, err := rm.client.Do(req)
 	if err != nil {
-		return nil, n.unreachable(err)
+		return nil, rm.unreachable(err)
 	}
 	return resp, nil
 }
 
 // read reads an answer to its end.
-func (n *remote) read(resp *http.Response) (*reply, error) {
+func (rm *remote) read(resp *http.Response) (*reply, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
 	if err != nil {
-		return nil, n.unreachable(err)
+		return nil, rm.unreachable(err)
 	}
 	if len(body) > maxReply {
-		return nil, fmt.Errorf("ask %s: the answer is longer than %d bytes", n.base, maxReply)
+		return nil, fmt.Errorf("ask %s: the answer is longer than %d bytes", rm.base, maxReply)
 	}
 	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
 // unreachable explains in one line why there was no answer.
-func (n *remote) unreachable(err error) error {
+func (rm *remote) unreachable(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer from %s within %v", n.base, n.timeout)
+		return fmt.Errorf("no answer from %s within %v", rm.base, rm.timeout)
 	}
-	return fmt.Errorf("can't reach a node at %s: %w", n.base, err)
+	return fmt.Errorf("can't reach a node at %s: %w", rm.base, err)
 }
 
 // problem is an answer that reports an error.

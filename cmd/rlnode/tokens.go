@@ -22,19 +22,19 @@ type tokenSettings struct {
 }
 
 // complete reads the tokens from their files.
-func (c *tokenSettings) complete() (errs []error) {
-	if err := takeToken("--admin-token", &c.AdminToken, c.AdminTokenFile); err != nil {
+func (t *tokenSettings) complete() (errs []error) {
+	if err := takeToken("--admin-token", &t.AdminToken, t.AdminTokenFile); err != nil {
 		errs = append(errs, err)
 	}
-	if err := takeToken("--api-token", &c.APIToken, c.APITokenFile); err != nil {
+	if err := takeToken("--api-token", &t.APIToken, t.APITokenFile); err != nil {
 		errs = append(errs, err)
 	}
 	return errs
 }
 
 // warn logs which planes others can use without a token.
-func (c *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
-	if c.TokensFile != "" || c.APIToken != "" || c.AdminToken != "" {
+func (t *tokenSettings) warn(log *slog.Logger, bind, adminBind string) {
+	if t.TokensFile != "" || t.APIToken != "" || t.AdminToken != "" {
 		return
 	}
 	open := func(text string) bool {

@@ -161,15 +161,15 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 
 // stream makes a call whose answer may be long and slow: only its beginning has to arrive in time. missing is what the
 // answer lacks, by its own account.
-func (n *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
-	resp, err := n.open(ctx, r)
+func (rm *remote) stream(ctx context.Context, r request) (body io.ReadCloser, missing string, err error) {
+	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, "", err
 	}
 	if resp.StatusCode >= 400 {
-		answer, err := n.read(resp)
+		answer, err := rm.read(resp)
 		if err == nil {
-			err = n.problem(answer)
+			err = rm.problem(answer)
 		}
 		return nil, "", err
 	}

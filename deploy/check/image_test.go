@@ -43,8 +43,8 @@ func discard(dir string) string {
 	return dir
 }
 
-// buildImage goes through the Dockerfile's steps by hand, once for all tests: there is no container engine. A base image with Go is the
-// machine's own root, beneath a layer that takes what is written.
+// buildImage goes through the Dockerfile's steps by hand, once for all tests: there is no container engine. A base
+// image with Go is the machine's own root, beneath a layer that takes what is written.
 func buildImage(t *testing.T) *image {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -259,16 +259,16 @@ func TestImage(t *testing.T) {
 }
 
 // container is one of the image, with a volume for its data.
-func (m *image) container(args ...string) *container {
+func (i *image) container(args ...string) *container {
 	data, err := os.MkdirTemp("", "rlnode-volume-*")
 	if err != nil {
 		panic(err)
 	}
 	discard(data)
-	if err := os.Chown(data, m.uid, m.uid); err != nil {
+	if err := os.Chown(data, i.uid, i.uid); err != nil {
 		panic(err)
 	}
-	return &container{image: m.dir, data: data, env: slices.Clone(m.env), args: args, uid: m.uid}
+	return &container{image: i.dir, data: data, env: slices.Clone(i.env), args: args, uid: i.uid}
 }
 
 func TestMain(m *testing.M) {

@@ -53,7 +53,8 @@ var mayImport = map[string][]string{
 		"algorithms", "counters", "rules", "ring", "persist", "cluster/peer", "cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/loads", "usage", "internal/tracing", "api", "api/httpd", "api/admin", "client", "internal/secret", "cluster/regions",
 	},
-	// Flags and commands: they must not know the parts of a node.
+	// Flags and commands. Package node alone assembles a node; of its parts, commands use only the types that they print, and
+	// what works on the files of a node that is stopped.
 	"cmd/rlnode": {
 		"node", "rules", "replay", "persist", "cluster", "usage", "internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
 	},

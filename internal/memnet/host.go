@@ -14,8 +14,8 @@ import (
 const (
 	// waitingToBeAccepted bounds the connections that a listener keeps for Accept; dials wait for room.
 	waitingToBeAccepted = 128
-	// longestDial bounds a dial whose context has no deadline.
-	longestDial = 30 * time.Second
+	// maxDialTime bounds a dial whose context has no deadline.
+	maxDialTime = 30 * time.Second
 )
 
 // Host is a machine on the network.
@@ -122,7 +122,7 @@ func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, longestDial)
+	ctx, cancel := context.WithTimeout(ctx, maxDialTime)
 	defer cancel()
 	c, err := h.dial(ctx, to.Addr().String(), int(to.Port()))
 	if err != nil {

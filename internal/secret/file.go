@@ -82,8 +82,8 @@ func Open(name string, node ring.NodeID, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// prepare derives what comes into force. It keeps the certificate while the first secret stays, so connections that use
-// it stay valid.
+// prepare derives what comes into force. It keeps the certificate while the first secret stays, so connections that
+// use it stay valid.
 func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	made := &inForce{secrets: secrets}
 	for _, s := range secrets {
@@ -102,8 +102,8 @@ func (f *File) prepare(secrets []Secret, old *inForce) (*inForce, error) {
 	return made, err
 }
 
-// Follow checks the file once a second until ctx ends, and calls changed after new secrets have come into force. If the
-// file is unusable, the secrets in force stay.
+// Follow checks the file once a second until ctx ends, and calls changed after new secrets have come into force. If
+// the file is unusable, the secrets in force stay.
 func (f *File) Follow(ctx context.Context, changed func()) {
 	for range tick.Every(ctx.Done(), reload.Interval) {
 		before := f.inForce.Load()
@@ -218,11 +218,11 @@ func (f *File) config() *tls.Config {
 }
 
 // accept says what is wrong with the certificates that the remote has sent.
-func (n *inForce) accept(certs []*x509.Certificate) error {
+func (f *inForce) accept(certs []*x509.Certificate) error {
 	if len(certs) == 0 {
 		return ErrStranger
 	}
-	for _, a := range n.authorities {
+	for _, a := range f.authorities {
 		if a.verify(certs[0]) == nil {
 			return nil
 		}

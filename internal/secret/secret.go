@@ -22,8 +22,8 @@ import (
 
 const (
 	size = 32 // bytes of a secret
-	// mostLines bounds the secrets in a file: the one in use, and its successor or predecessor.
-	mostLines = 2
+	// maxLines bounds the secrets in a file: the one in use, and its successor or predecessor.
+	maxLines = 2
 )
 
 // The labels separate the derived values. They are part of the protocol: another label makes another cluster.
@@ -70,8 +70,8 @@ func Parse(text []byte) ([]Secret, error) {
 			return nil, fmt.Errorf("line %d is not %d bytes in base64, as rlnode secret prints them", i+1, size)
 		}
 		s := Secret(b)
-		if len(all) == mostLines {
-			return nil, fmt.Errorf("line %d is one too many: there may be %d secrets", i+1, mostLines)
+		if len(all) == maxLines {
+			return nil, fmt.Errorf("line %d is one too many: there may be %d secrets", i+1, maxLines)
 		}
 		if len(all) > 0 && all[0] == s {
 			return nil, fmt.Errorf("line %d is the same secret again", i+1)

@@ -49,13 +49,13 @@ type Config struct {
 func (c *Config) Validate() error {
 	u, err := url.Parse(c.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("tracing: %.200q is not a URL with http or https", c.Endpoint)
+		return fmt.Errorf("tracing: Endpoint is %.200q, not a URL with http or https", c.Endpoint)
 	}
 	if !(c.Ratio >= 0 && c.Ratio <= 1) {
-		return fmt.Errorf("tracing: a ratio of %v is not in 0…1", c.Ratio)
+		return fmt.Errorf("tracing: Ratio is %v, not in 0…1", c.Ratio)
 	}
 	if c.Logger == nil {
-		return errors.New("tracing: Logger is missing")
+		return errors.New("tracing: Logger is nil")
 	}
 	return nil
 }

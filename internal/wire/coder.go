@@ -144,10 +144,10 @@ func (c *Coder) Text(v *string, most int) {
 	}
 }
 
-// Texts codes up to most texts of up to mostBytes bytes each.
-func (c *Coder) Texts(v *[]string, most, mostBytes int) {
+// Texts codes up to most texts of up to maxBytes bytes each.
+func (c *Coder) Texts(v *[]string, most, maxBytes int) {
 	if c.reads {
-		*v = c.In.Texts(most, mostBytes)
+		*v = c.In.Texts(most, maxBytes)
 	} else {
 		c.Out = AppendTexts(c.Out, *v)
 	}

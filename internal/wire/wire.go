@@ -1,9 +1,9 @@
-// Package wire reads, with one [Decoder], everything that other nodes send and that lies on disk. It writes with the
-// Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts; the codec of a product
-// type lives next to that type.
+// Package wire reads, with one [Decoder], everything that other nodes send and that lies on disk. It writes
+// with the Append functions of encoding/binary and a few of its own. It knows bytes, numbers and texts; the
+// codec of a product type lives next to that type.
 //
-// Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with Big. A
-// value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.
+// Numbers are varints, or fixed-size and little endian; the names of functions for big endian ones begin with
+// Big. A value has only one valid encoding: varints have no redundant bytes, and a flag is 0 or 1.
 package wire
 
 import (
@@ -16,17 +16,17 @@ import (
 // ErrMalformed means that data is truncated, too long, or has impossible values.
 var ErrMalformed = errors.New("malformed")
 
-// Decoder takes a message apart from start to end. After the first failure the rest of the message is dropped and every
-// read returns zero, so callers check for errors once, at the end. It allocates nothing for a length until it has seen
-// that many bytes.
+// Decoder takes a message apart from start to end. After the first failure the rest of the message is dropped
+// and every read returns zero, so callers check for errors once, at the end. It allocates nothing for a length
+// until it has seen that many bytes.
 type Decoder struct {
 	b   []byte
 	at  int // everything in b before it has been read
 	err error
 }
 
-// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, since they point
-// into it.
+// NewDecoder returns a decoder of b. b must not change while results of Bytes and Rest are in use, since they
+// point into it.
 func NewDecoder(b []byte) *Decoder { return &Decoder{b: b} }
 
 // Fail makes the message malformed.
@@ -192,10 +192,10 @@ func (d *Decoder) ShortText(most int) string {
 	return string(d.Bytes(n))
 }
 
-// Texts reads what AppendTexts wrote: up to most texts of up to mostBytes bytes each. It returns nil for none.
-func (d *Decoder) Texts(most, mostBytes int) (list []string) {
+// Texts reads what AppendTexts wrote: up to most texts of up to maxBytes bytes each. It returns nil for none.
+func (d *Decoder) Texts(most, maxBytes int) (list []string) {
 	for range d.Count(most, 1) {
-		list = append(list, d.Text(mostBytes))
+		list = append(list, d.Text(maxBytes))
 	}
 	return list
 }

@@ -90,10 +90,10 @@ func (c *limitCheck) excused(between, a, b *windowUse) int64 {
 }
 
 // windowsOf are the windows that h may have been in, by the clock of who decided; not known if that one was just stepped.
-func (c *promise) windowsOf(h hit) (first, last int64, known bool) {
-	from, ok := c.wallOf(h, h.sent-int64(edge))
-	to, fine := c.wallOf(h, h.got+int64(edge))
-	w := int64(c.rule.per)
+func (p *promise) windowsOf(h hit) (first, last int64, known bool) {
+	from, ok := p.wallOf(h, h.sent-int64(edge))
+	to, fine := p.wallOf(h, h.got+int64(edge))
+	w := int64(p.rule.per)
 	return from / w, to / w, ok && fine
 }
 

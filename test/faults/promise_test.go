@@ -59,10 +59,10 @@ type promise struct {
 
 // share is the most that one node may admit by itself of n: it divides by the nodes in its last ring, which those that were
 // killed together leave.
-func (c *promise) share(n int64) int64 {
-	nodes := c.nodes
-	for i := range c.faults {
-		if c.faults[i].kind == together {
+func (p *promise) share(n int64) int64 {
+	nodes := p.nodes
+	for i := range p.faults {
+		if p.faults[i].kind == together {
 			nodes--
 		}
 	}
@@ -71,19 +71,19 @@ func (c *promise) share(n int64) int64 {
 }
 
 // see takes note of who was the owner.
-func (c *promise) see(hits []hit) {
-	c.owners = c.owners[:0]
+func (p *promise) see(hits []hit) {
+	p.owners = p.owners[:0]
 	for _, h := range hits {
 		if h.by == "owner" {
-			c.owners = append(c.owners, h)
+			p.owners = append(p.owners, h)
 		}
 	}
 }
 
 // ownerAt is the node that owned the subject at a time, -1 if that is not certain.
-func (c *promise) ownerAt(at int64) int {
+func (p *promise) ownerAt(at int64) int {
 	last := hit{node: -1}
-	for _, h := range c.owners {
+	for _, h := range p.owners {
 		if h.got < at && h.got > last.got {
 			last = h
 		}
@@ -91,12 +91,12 @@ func (c *promise) ownerAt(at int64) int {
 	if last.node < 0 || at-last.got > int64(seenOwner) {
 		return -1
 	}
-	for _, m := range c.moves {
+	for _, m := range p.moves {
 		if m.began <= at && last.sent <= m.ended {
 			return -1
 		}
 	}
-	for _, f := range c.faults {
+	for _, f := range p.faults {
 		if f.from < at && last.sent <= f.to && f.kind != apart && f.kind != stepped {
 			return -1
 		}
@@ -105,8 +105,8 @@ func (c *promise) ownerAt(at int64) int {
 }
 
 // concerns reports whether f may have been done to the subject's owner.
-func (c *promise) concerns(f *fault) bool {
-	owner := c.ownerAt(f.from)
+func (p *promise) concerns(f *fault) bool {
+	owner := p.ownerAt(f.from)
 	return owner == f.node || owner < 0
 }
 
@@ -120,14 +120,14 @@ const (
 )
 
 // excuseOf looks for what h is excused by. A lease is spent up to its life after it was debited, at another node.
-func (c *promise) excuseOf(h hit) excuse {
+func (p *promise) excuseOf(h hit) excuse {
 	life := int64(edge)
 	if h.by == "lease" {
-		life += int64(c.rule.ttl())
+		life += int64(p.rule.ttl())
 	}
-	for i := range c.faults {
-		f := &c.faults[i]
-		if f.from > h.got+int64(unsaved) || h.sent > f.made+int64(term+unpushed)+life || !c.concerns(f) {
+	for i := range p.faults {
+		f := &p.faults[i]
+		if f.from > h.got+int64(unsaved) || h.sent > f.made+int64(term+unpushed)+life || !p.concerns(f) {
 			continue
 		}
 		lost := int64(unpushed)
@@ -152,9 +152,9 @@ func (c *promise) excuseOf(h hit) excuse {
 }
 
 // restarts are the moments from which on the counters may have begun anew: an owner and its standby were lost together.
-func (c *promise) restarts() (list []fault) {
-	for i := range c.faults {
-		if f := &c.faults[i]; f.kind == together && c.concerns(f) {
+func (p *promise) restarts() (list []fault) {
+	for i := range p.faults {
+		if f := &p.faults[i]; f.kind == together && p.concerns(f) {
 			list = append(list, *f)
 		}
 	}

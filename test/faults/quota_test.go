@@ -180,13 +180,13 @@ type tally struct {
 	windows, exact int   // in which all was asked for and nothing was cut; exactly the limit
 	least          int64 // thousandths of the limit
 	alone, shares  int   // windows of a busy region that was cut off from all others; exactly its share
-	leastAlone     int64 // thousandths of its share
+	minAlone       int64 // thousandths of its share
 }
 
 // service counts windows in which enough was asked for, and what was admitted in them. Hits at a turn count in both
 // windows, so that a lack is proof.
 func (m *market) service() (t tally, wrong []error) {
-	t.least, t.leastAlone = 1000, 1000
+	t.least, t.minAlone = 1000, 1000
 	g := m.globe
 	for _, s := range m.all {
 		q, w := s.quota, int64(s.quota.per)
@@ -214,7 +214,7 @@ func (m *market) service() (t tally, wrong []error) {
 				}
 				share := q.share(r)
 				t.alone++
-				if t.leastAlone = min(t.leastAlone, region[r]*1000/share); region[r] >= share {
+				if t.minAlone = min(t.minAlone, region[r]*1000/share); region[r] >= share {
 					t.shares++
 				} else if region[r]*1000 < share*(1000-stingy) {
 					wrong = append(wrong, fmt.Errorf("%s %s: window at %s: %s was cut off and admitted only %d of its share of %d", q.name, s.demand.key, clockOf(from+g.shift), regionNames[r], region[r], share))

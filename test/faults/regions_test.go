@@ -58,7 +58,7 @@ func (g *globe) run(what func(m *market)) (*market, tally) {
 	}
 	t, wrong := m.service()
 	g.t.Logf("%d windows in which all was asked for, %d of them exactly the limit, the least %.1f %%; %d of regions cut off, %d of them exactly the share, the least %.1f %%",
-		t.windows, t.exact, float64(t.least)/10, t.alone, t.shares, float64(t.leastAlone)/10)
+		t.windows, t.exact, float64(t.least)/10, t.alone, t.shares, float64(t.minAlone)/10)
 	for _, err := range wrong {
 		if len(m.watch.stalls) > 0 {
 			g.t.Logf("%v, but the machine stalled", err)

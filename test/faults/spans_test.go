@@ -80,9 +80,9 @@ func (c *spanCheck) streams(hits []hit) []*stream {
 }
 
 // faultsBefore is how many faults that may have made another node an owner began before a time.
-func (c *promise) faultsBefore(at int64) (n int) {
-	for i := range c.faults {
-		if f := &c.faults[i]; f.from <= at && f.kind != apart && f.kind != stepped {
+func (p *promise) faultsBefore(at int64) (n int) {
+	for i := range p.faults {
+		if f := &p.faults[i]; f.from <= at && f.kind != apart && f.kind != stepped {
 			n++
 		}
 	}

@@ -34,11 +34,11 @@ func newThaw() (*thaw, error) {
 }
 
 // watch opens what is announced, as process pid sees it.
-func (w *thaw) watch(pid int) {
-	w.theirs.Close()
-	w.done.Go(func() {
+func (t *thaw) watch(pid int) {
+	t.theirs.Close()
+	t.done.Go(func() {
 		var open []*os.File
-		for lines := bufio.NewScanner(w.ours); lines.Scan(); {
+		for lines := bufio.NewScanner(t.ours); lines.Scan(); {
 			if f, err := os.Open(fmt.Sprintf("/proc/%d/root%s", pid, lines.Text())); err == nil {
 				open = append(open, f)
 			}
@@ -50,9 +50,9 @@ func (w *thaw) watch(pid int) {
 	})
 }
 
-func (w *thaw) close() {
-	w.done.Wait()
-	w.ours.Close()
+func (t *thaw) close() {
+	t.done.Wait()
+	t.ours.Close()
 }
 
 // announce tells the outer process of a mount.

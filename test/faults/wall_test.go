@@ -24,24 +24,24 @@ type step struct {
 }
 
 // wallOf is what the clock that h was decided by showed at a time: the owner's, or, without it, the node's own.
-func (c *promise) wallOf(h hit, at int64) (wall int64, known bool) {
-	if len(c.steps) == 0 {
-		return at + c.wall, true
+func (p *promise) wallOf(h hit, at int64) (wall int64, known bool) {
+	if len(p.steps) == 0 {
+		return at + p.wall, true
 	}
 	node := h.node
 	if h.by != "fallback" && h.by != "standby" {
-		if node = c.onlyOwner(); node < 0 {
+		if node = p.onlyOwner(); node < 0 {
 			return 0, false
 		}
 	}
-	offset, known := offsetAt(c.steps, node, at)
-	return at + c.wall + offset, known
+	offset, known := offsetAt(p.steps, node, at)
+	return at + p.wall + offset, known
 }
 
 // onlyOwner is the node that owned the subject all the time, -1 if it changed or is not known.
-func (c *promise) onlyOwner() int {
+func (p *promise) onlyOwner() int {
 	owner := -1
-	for _, h := range c.owners {
+	for _, h := range p.owners {
 		if owner >= 0 && h.node != owner {
 			return -1
 		}

@@ -18,8 +18,8 @@ import (
 const (
 	// founding is how long before the load there is for all regions to follow the first rules.
 	founding = 20 * time.Second
-	// mostSkew is by how much clocks of regions are wrong at most.
-	mostSkew = 3 * time.Second
+	// maxSkew is by how much clocks of regions are wrong at most.
+	maxSkew = 3 * time.Second
 )
 
 // globe is several regions, each a World, and what is between them.
@@ -93,7 +93,7 @@ func (g *globe) build() error {
 		cfg := g.cfg
 		cfg.Regions, cfg.Seed = 0, g.cfg.Seed<<8^uint64(r)
 		cfg.Duration, cfg.Calm = g.cfg.Duration+founding, g.cfg.Calm*time.Duration(g.cfg.Regions)
-		skew := time.Duration(g.plan.Int64N(int64(2*mostSkew))) - mostSkew
+		skew := time.Duration(g.plan.Int64N(int64(2*maxSkew))) - maxSkew
 		if g.plan.IntN(2) == 0 {
 			skew /= 20 // as they are where clocks are looked after
 		}

@@ -4,10 +4,10 @@ import "time"
 
 // Times of a hand-over. The real one takes as long as the copy does, and freezes for a round trip or two.
 const (
-	latestMove  = 800 * time.Millisecond
-	moveAgain   = 150 * time.Millisecond
-	leastFreeze = time.Millisecond
-	mostFreeze  = 12 * time.Millisecond
+	latestMove = 800 * time.Millisecond
+	moveAgain  = 150 * time.Millisecond
+	minFreeze  = time.Millisecond
+	maxFreeze  = 12 * time.Millisecond
 )
 
 // moveSoon begins the hand-over of q by p, a little later.
@@ -40,7 +40,7 @@ func (p *process) move(q int) {
 		return
 	}
 	p.setPhase(q, freezing)
-	w.after(w.within(leastFreeze, mostFreeze), func() {
+	w.after(w.within(minFreeze, maxFreeze), func() {
 		if !p.alive || p.phases[q] != freezing {
 			return
 		}

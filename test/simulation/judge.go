@@ -19,8 +19,8 @@ func (v Violation) String() string { return v.Guarantee + ": " + v.Text }
 
 // Bounds of what is promised.
 const (
-	// longestCheck is within what time each check is decided.
-	longestCheck = time.Second
+	// maxCheckTime is within what time each check is decided.
+	maxCheckTime = time.Second
 	// together is the least part of a limit, in hundredths, that is admitted where demand lasts.
 	together = 98
 )
@@ -90,7 +90,7 @@ func (l *Ledger) broke(guarantee string, subject int, format string, args ...any
 // judgeTime is G10: each check is decided soon.
 func (l *Ledger) judgeTime() (broken []Violation) {
 	for i := range l.Checks {
-		if c := &l.Checks[i]; c.Ended-c.Began > longestCheck {
+		if c := &l.Checks[i]; c.Ended-c.Began > maxCheckTime {
 			broken = append(broken, l.broke("G10", c.Subject, "a check at node %d at %v took %v", c.Node, c.Began, c.Ended-c.Began))
 		}
 	}

@@ -116,17 +116,17 @@ func (l *Ledger) events(s *Subject, checks []*Check, of *story, amount int64) (e
 		events = append(events, event{at: until, cost: -cost}, event{at: from, ends: true, cost: -cost})
 	}
 	for _, c := range of.held {
-		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + longestCheck, ends: true, held: -c.Cost})
+		events = append(events, event{at: c.Began, held: c.Cost}, event{at: c.Ended + maxCheckTime, ends: true, held: -c.Cost})
 	}
 	for _, a := range of.acts {
-		excuse(a.At-longestCheck, a.At+longestCheck, a.Cost)
+		excuse(a.At-maxCheckTime, a.At+maxCheckTime, a.Cost)
 	}
 	for _, lost := range of.losses {
 		cost := lost.Amount + 1 + amount*int64(unsure)/int64(s.Limit.Window)
 		if lost.Anew {
 			cost = sum
 		}
-		excuse(lost.At-beforeLoss, lost.At+s.TTL+longestCheck, cost)
+		excuse(lost.At-beforeLoss, lost.At+s.TTL+maxCheckTime, cost)
 	}
 	slices.SortFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(btoi(a.ends), btoi(b.ends)))

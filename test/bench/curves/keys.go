@@ -78,12 +78,12 @@ func (o *options) close() {
 const counted = "{limit: 1000000000, per: 1440h, algorithm: sliding-window}"
 
 // checks decides q for n keys at random.
-func (n *node) checks(q *limiter.Query, set func(i int), keys int, random *rand.Rand) func(int) {
+func (nd *node) checks(q *limiter.Query, set func(i int), keys int, random *rand.Rand) func(int) {
 	var a limiter.Answer
 	return func(times int) {
 		for range times {
 			set(random.IntN(keys))
-			if err := n.Check(q, &a); err != nil || !a.Allowed {
+			if err := nd.Check(q, &a); err != nil || !a.Allowed {
 				panic(fmt.Sprint("a check was refused: ", err))
 			}
 		}

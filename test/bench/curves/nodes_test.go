@@ -44,26 +44,26 @@ type traffic struct {
 	checks, messages, bytes int64
 }
 
-func (c *traffic) message(body []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.on {
-		c.messages, c.bytes = c.messages+1, c.bytes+int64(head+len(body))
+func (t *traffic) message(body []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.on {
+		t.messages, t.bytes = t.messages+1, t.bytes+int64(head+len(body))
 	}
 }
 
-func (c *traffic) check() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.on {
-		c.checks++
+func (t *traffic) check() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.on {
+		t.checks++
 	}
 }
 
-func (c *traffic) count(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.on = on
+func (t *traffic) count(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.on = on
 }
 
 // member is a node of a cluster in which nothing moves and all are well: real are limiter, leases, counters, rules and ring.

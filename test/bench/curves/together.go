@@ -48,7 +48,7 @@ func measureGoroutines(o *options) (map[string][]point, error) {
 }
 
 // together has n goroutines make about so many checks in all, and returns how many they make a second.
-func (l *node) together(n, checks int, alike bool) float64 {
+func (nd *node) together(n, checks int, alike bool) float64 {
 	const own = 100 // keys of a goroutine
 	text := textOf(n * own)
 	var ready, done sync.WaitGroup
@@ -57,7 +57,7 @@ func (l *node) together(n, checks int, alike bool) float64 {
 		ready.Add(1)
 		done.Go(func() {
 			q := limiter.Query{Rule: "r", Key: []string{keyAt(text, 0)}, ByKey: true}
-			check := l.checks(&q, func(i int) {
+			check := nd.checks(&q, func(i int) {
 				if !alike {
 					q.Key[0] = keyAt(text, g*own+i)
 				}

@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// follower passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
+// stateFeed passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
 // it: if states pile up, only the newest is passed on.
-type follower struct {
+type stateFeed struct {
 	// mu guards told and waiter.
 	mu     sync.Mutex
 	told   *agreement.State // the last one passed on; its rules are in force
@@ -33,11 +33,11 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	if !c.older(now) {
 		c.tellRules(now)
 	}
-	c.follow.mu.Lock()
-	c.follow.told = now
-	waiter := c.follow.waiter
-	c.follow.waiter = nil
-	c.follow.mu.Unlock()
+	c.feed.mu.Lock()
+	c.feed.told = now
+	waiter := c.feed.waiter
+	c.feed.waiter = nil
+	c.feed.mu.Unlock()
 	if waiter != nil {
 		close(waiter)
 	}
@@ -59,8 +59,8 @@ func (c *Cluster) tell(before, now *agreement.State) {
 
 // tellRules passes new rules on. Only the loop calls it.
 func (c *Cluster) tellRules(s *agreement.State) {
-	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.follow.rules {
-		c.follow.rules = set
+	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.feed.rules {
+		c.feed.rules = set
 		c.cfg.OnRules(set)
 	}
 }
@@ -70,8 +70,8 @@ func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
 }
 
-// followStates is the follower's loop.
-func (c *Cluster) followStates() {
+// feedStates is the state feed's loop.
+func (c *Cluster) feedStates() {
 	before := agreement.New()
 	for {
 		if now := c.machine.state.Load(); now != before {
@@ -92,16 +92,16 @@ func (c *Cluster) followStates() {
 // wait waits until the state that was passed on satisfies ok, or ctx ends.
 func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
-		c.follow.mu.Lock()
-		if c.follow.told != nil && ok(c.follow.told) {
-			c.follow.mu.Unlock()
+		c.feed.mu.Lock()
+		if c.feed.told != nil && ok(c.feed.told) {
+			c.feed.mu.Unlock()
 			return nil
 		}
-		if c.follow.waiter == nil {
-			c.follow.waiter = make(chan struct{})
+		if c.feed.waiter == nil {
+			c.feed.waiter = make(chan struct{})
 		}
-		waiter := c.follow.waiter
-		c.follow.mu.Unlock()
+		waiter := c.feed.waiter
+		c.feed.mu.Unlock()
 		select {
 		case <-waiter:
 		case <-c.machine.stopped:

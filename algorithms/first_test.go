@@ -1,0 +1,120 @@
+package algorithms
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// A window lasts from its first hit that was taken. Whoever is refused is told when it ends, and so is whoever is allowed.
+func TestFirstWindowSaysWhenItEnds(t *testing.T) {
+	l := &Limit{Kind: FirstWindow, Amount: 2, Window: time.Minute}
+	c := counter{l: l}
+	for _, tt := range []struct {
+		at, cost     int64
+		reset, retry time.Duration
+		used         int64
+	}{
+		{0, 3, 0, Never, 0}, {1, 0, 0, 0, 0}, {10, 1, time.Minute, 0, 1}, {30, 2, 40 * time.Second, 40 * time.Second, 1},
+		{40, 1, 30 * time.Second, 0, 2}, {69, 1, time.Second, time.Second, 2}, {70, 0, 0, 0, 0}, {75, 2, time.Minute, 0, 2},
+	} {
+		if d := c.take(atSecond(float64(tt.at)), tt.cost); d.ResetAfter != tt.reset || d.RetryAfter != tt.retry || d.Used != tt.used {
+			t.Errorf("a cost of %d at %d s: have %+v, want %+v", tt.cost, tt.at, d, tt)
+		}
+	}
+}
+
+// A cost comes back into the window that it was taken in, and into no other. A window from which everything is put back has
+// not begun.
+func TestFirstWindowGivesBack(t *testing.T) {
+	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
+	take := func(s State, at float64, cost int64) (State, Taken, time.Duration) {
+		t.Helper()
+		now := atSecond(at)
+		s, ok := l.Take(s, now, cost)
+		if !ok {
+			t.Fatalf("a cost of %d at %v s is refused", cost, at)
+		}
+		return s, l.Taken(s, now), l.Describe(s, now, cost, true).ResetAfter
+	}
+	s, first, firstEnds := take(State{}, 0, 4)
+	s, second, secondEnds := take(s, 59, 5)
+	if have := l.Give(s, first, atSecond(59.5), 4); have != (State{Count: 5}) {
+		t.Errorf("given back the first: have %+v", have)
+	}
+	if have := l.Give(l.Give(s, second, atSecond(59), 5), first, atSecond(59.5), 4); !have.Fresh() {
+		t.Errorf("given back all: have %+v", have)
+	} else if _, _, ends := take(have, 59.5, 1); ends != time.Minute {
+		t.Errorf("the next window ends after %v", ends)
+	}
+	for name, rest := range map[string]time.Duration{"here": secondEnds - time.Second/2, "by clocks that differ": secondEnds - time.Second*7/10} {
+		if have := l.Refund(s, Taken{}, rest, atSecond(59.5), 3); have.Count != 6 {
+			t.Errorf("refunded %s: have %+v", name, have)
+		}
+	}
+	// The next window begins when this one ends, a second after the second hit.
+	s, third, _ := take(s, 60, 7)
+	for name, have := range map[string]State{
+		"given back":            l.Give(s, second, atSecond(60), 5),
+		"refunded":              l.Refund(s, Taken{}, secondEnds-time.Second, atSecond(60), 5),
+		"refunded what is over": l.Refund(s, Taken{}, firstEnds-90*time.Second, atSecond(90), 4),
+	} {
+		if have != s {
+			t.Errorf("%s in the next window: have %+v, want %+v", name, have, s)
+		}
+	}
+	if have := l.Give(s, third, atSecond(119), 7); !have.Fresh() {
+		t.Errorf("given back at the end of the window: have %+v", have)
+	}
+}
+
+// A debt begins a window when it arose. In a window that has begun it counts, until it is older than a window.
+func TestFirstWindowOwes(t *testing.T) {
+	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
+	at := func(s float64) int64 { return atSecond(s).Steady }
+	begun := State{Count: 2, At: at(100)}
+	for _, tt := range []struct {
+		name      string
+		have      State
+		from, now float64
+		want      State
+	}{
+		{"begins a window", State{}, 70, 100, State{Count: 20, At: at(70)}},
+		{"is over", State{}, 40, 100, State{At: at(100)}},
+		{"is from a clock ahead", State{}, 101, 100, State{Count: 20, At: at(100)}},
+		{"counts in the window", begun, 110, 120, State{Count: 22, At: at(100)}},
+		{"arose before the window was known here", begun, 90, 120, State{Count: 22, At: at(100)}},
+		{"is older than a window", begun, 90, 150, begun},
+	} {
+		for name, force := range map[string]func(State, Taken, Now, int64) State{"Force": l.Force, "ForceCapped": l.ForceCapped} {
+			if have := force(tt.have, Taken{Steady: at(tt.from)}, atSecond(tt.now), 20); have != tt.want {
+				t.Errorf("%s, a debt that %s: have %+v, want %+v", name, tt.name, have, tt.want)
+			}
+		}
+	}
+	if have := l.Force(State{}, Taken{Steady: at(100)}, atSecond(100), 0); !have.Fresh() {
+		t.Errorf("a debt of nothing: have %+v", have)
+	}
+}
+
+// Whatever a state holds, and whatever its window becomes, nothing overflows.
+func TestFirstWindowAtTheBounds(t *testing.T) {
+	now := At(time.Unix(1_800_000_000, 0))
+	for _, began := range []int64{math.MinInt64, -maxOwed, 0, now.Steady - int64(MaxWindow), now.Steady - 1, now.Steady} {
+		for _, window := range []time.Duration{MinWindow, time.Minute, MaxWindow} {
+			for _, used := range []int64{0, 1, MaxAmount, maxOwed} {
+				l := &Limit{Kind: FirstWindow, Amount: MaxAmount, Window: window}
+				s := State{Count: used, At: began}
+				s = l.Force(s, Taken{Steady: began}, now, MaxAmount)
+				s = l.Give(l.Refund(s, Taken{}, Forever, now, 1), Taken{Steady: math.MaxInt64}, now, 1)
+				d := l.Peek(s, now, MaxAmount)
+				if d.Used < 0 || d.Used > maxOwed || d.ResetAfter < 0 || d.ResetAfter > window || !d.Allowed && (d.RetryAfter <= 0 || d.RetryAfter > window) {
+					t.Errorf("%d used since %d in a window of %v: have %+v", used, began, window, d)
+				}
+				if passed := uint64(now.Steady)-uint64(began) >= uint64(window); passed != d.Allowed {
+					t.Errorf("%d used since %d in a window of %v: allowed is %v", used, began, window, d.Allowed)
+				}
+			}
+		}
+	}
+}

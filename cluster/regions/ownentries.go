@@ -1,0 +1,205 @@
+package regions
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// askInterval is how often one entry node of this region is asked; askSoon is used instead while a region can't be
+	// reached.
+	askInterval = time.Second
+	askSoon     = 500 * time.Millisecond
+	askTime     = 500 * time.Millisecond // bounds the wait for one answer
+	// askAll is how often an entry node asks the others although it reaches all regions, so that they stay one pool.
+	askAll = 10 * time.Second
+	// freshFor is how long an answer about reachability is trusted.
+	freshFor = 3 * time.Second
+)
+
+// reports is what entry nodes of this region have said, newest first; at most maxOwnEntries answers. It is immutable.
+type reports []answer
+
+// answer is the reply to MethodRegions: what an entry node knows first-hand.
+type answer struct {
+	Entry     bool     `json:"entry"`     // it is an entry node
+	Regions   []Region `json:"regions"`   // by name; at most maxRegions
+	Addresses []string `json:"addresses"` // where entry nodes gossip; at most maxAddresses
+
+	from ring.NodeID
+	at   time.Time
+}
+
+// reaching returns the entry nodes of this region that recently said that they reach the given region.
+func (r reports) reaching(region string) (entries []ring.NodeID) {
+	for _, a := range r {
+		says := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
+		if says && time.Since(a.at) < freshFor {
+			entries = append(entries, a.from)
+		}
+	}
+	return entries
+}
+
+// regions returns every region named at about the time of the latest answer, sorted by name.
+func (r reports) regions() []Region {
+	regions := make(map[string]Region)
+	for _, a := range slices.Backward(r) { // newer answers overwrite older ones
+		if r[0].at.Sub(a.at) > freshFor {
+			continue
+		}
+		for _, named := range a.Regions {
+			regions[named.Name] = named
+		}
+	}
+	return slices.SortedFunc(maps.Values(regions), byName)
+}
+
+func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
+
+// age returns the age of the newest answer, 0 without any.
+func (r reports) age() time.Duration {
+	if len(r) == 0 {
+		return 0
+	}
+	return time.Since(r[0].at)
+}
+
+// with returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
+func (r reports) with(a answer) reports {
+	var all reports
+	if a.Entry {
+		all = append(all, a)
+	}
+	for _, other := range r {
+		if other.from != a.from && len(all) < maxOwnEntries {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// viaOwnEntry reports whether an entry node of this region can reach the region for this node.
+func (p *Pool) viaOwnEntry(r reports, region string) bool {
+	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
+}
+
+// ask keeps asking the entry nodes of this region.
+func (p *Pool) ask() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time // when all of them were last asked
+	for {
+		select {
+		case <-p.ctx.Done():
+			return
+		case <-timer.C:
+		case <-p.asking:
+			last = time.Time{}
+		}
+		whole := p.view.Load().entry && time.Since(last) > askAll
+		if whole {
+			last = time.Now()
+		}
+		p.askOwnEntries(whole)
+		p.notice()
+		pause := askInterval
+		if !p.content() {
+			pause = askSoon
+		}
+		timer.Reset(pause)
+	}
+}
+
+// content reports whether every known region can be reached.
+func (p *Pool) content() bool {
+	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
+}
+
+// askOwnEntries asks entry nodes until one has answered and all regions can be reached; with all set, it asks every one.
+func (p *Pool) askOwnEntries(all bool) {
+	p.mu.Lock()
+	find, last := p.ownEntries, p.lastOwnEntry
+	p.mu.Unlock()
+	entries := slices.DeleteFunc(slices.Clone(find()), func(id ring.NodeID) bool { return id == p.config.Self.ID })
+	rand.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] }) // spreads the load
+	if i := slices.Index(entries, last); i > 0 {
+		entries[0], entries[i] = entries[i], entries[0]
+	}
+	answered := p.view.Load().entry
+	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
+		if !all && answered && p.content() {
+			return
+		}
+		answered = p.askOwnEntry(id) || answered
+	}
+}
+
+// askOwnEntry asks one node and reports whether it answered as an entry node.
+func (p *Pool) askOwnEntry(id ring.NodeID) bool {
+	ctx, cancel := context.WithTimeout(p.ctx, askTime)
+	defer cancel()
+	sent := time.Now()
+	reply, err := p.config.Peers.Call(ctx, id, MethodRegions, nil)
+	if err != nil {
+		return false
+	}
+	a, err := parseAnswer(reply)
+	if err != nil {
+		p.log.Debug("unreadable answer about regions from an entry node", "node", id, "error", err)
+		return false
+	}
+	a.from, a.at = id, sent
+	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
+	heard := (*p.heard.Load()).with(a)
+	p.heard.Store(&heard)
+	if a.Entry {
+		p.mu.Lock()
+		p.learned, p.lastOwnEntry = a.Addresses, id
+		p.mu.Unlock()
+	}
+	return a.Entry
+}
+
+// serveRegions answers with what this node knows first-hand; it doesn't repeat what others report.
+func (p *Pool) serveRegions(c *peer.Call) {
+	v := p.view.Load()
+	a := answer{Entry: v.entry, Addresses: v.addresses}
+	for _, r := range v.regions {
+		a.Regions = append(a.Regions, p.seen(r))
+	}
+	b, err := json.Marshal(a)
+	if err != nil {
+		c.Fail(CodeMessage, err.Error())
+		return
+	}
+	c.Reply(b)
+}
+
+// parseAnswer is the inverse of serveRegions.
+func parseAnswer(b []byte) (a answer, err error) {
+	if err := json.Unmarshal(b, &a); err != nil {
+		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
+	}
+	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
+		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
+		slices.ContainsFunc(a.Regions, func(r Region) bool {
+			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen || r.Members < 0 || r.Members > maxMembers
+		})
+	if bad {
+		return answer{}, errMessage
+	}
+	return a, nil
+}
+
+// maxAddressLen bounds an address: an IPv6 address with zone and port fits.
+const maxAddressLen = 100

@@ -1,0 +1,183 @@
+package limiter
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// The filter of the subjects refused most keeps inline subjects apart.
+func TestInlineSubjectsInTheFilter(t *testing.T) {
+	type spot struct {
+		at  int
+		bit uint64
+	}
+	spots := map[spot]bool{}
+	for range 100_000 {
+		at, bit := filterPlace(rules.Hash{Lo: counters.InlineLo(rand.Uint64())})
+		spots[spot{at, bit}] = true
+	}
+	if len(spots) != topFilter*64 {
+		t.Errorf("have %d places, want %d", len(spots), topFilter*64)
+	}
+}
+
+// Half of the kept answers may be about inline subjects. Beyond it only these find no room.
+func TestInlineAnswersLeaveHalf(t *testing.T) {
+	l, now := New(counters.New(1000), nil), algorithms.At(time.Unix(1_800_000_000, 0))
+	keep := func(subject counters.Key, k requestKind) bool {
+		return l.requests.makeRoom(l.table, k, ticketOf("", 1, time.Second).memo(subject, now), now)
+	}
+	inline, configured := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}, counters.Key{Hi: 2, Lo: 2}
+	for i := range maxRequests {
+		if have := keep(inline, ofWrite); have != (i < maxRequests/2) {
+			t.Fatalf("answer %d about an inline subject: have %v", i, have)
+		}
+	}
+	for i := range maxRequests {
+		if have := keep(configured, ofCheck); !have {
+			t.Fatalf("there is no room for answer %d about a rule's subject", i)
+		}
+	}
+	if keep(inline, ofNode) || !keep(configured, ofNode) || l.requests.count() != maxRequests {
+		t.Errorf("have %d answers", l.requests.count())
+	}
+}
+
+// Two ids never share an answer, although the memos of inline subjects keep less of them in their keys.
+func TestInlineMemosKeepTheWholeID(t *testing.T) {
+	now := algorithms.At(time.Unix(1_800_000_000, 0))
+	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
+	a, b := &ticket{id: 0x1234_5678_9abc_def0, body: 77}, &ticket{id: 0x1234_5678_8abc_def0, body: 77}
+	x, y := a.memo(subject, now), b.memo(subject, now)
+	if !x.Key.Inline() || x.Key != y.Key || x.Body == y.Body || x.Body >= 1<<counters.BodyBits {
+		t.Errorf("have %+v and %+v", x, y)
+	}
+	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.body {
+		t.Errorf("have %+v", plain)
+	}
+}
+
+// What is recorded of settling a reservation is an inline counter exactly if the reservation's home is, also if nothing was
+// taken there.
+func TestInlineSettlementsAreInline(t *testing.T) {
+	l := New(counters.New(1000), nil)
+	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 5, Window: time.Minute}}
+	for _, inline := range []bool{false, true} {
+		for _, allowed := range []bool{false, true} {
+			key := counters.Key{Hi: 1, Lo: 2}
+			if inline {
+				key.Lo = counters.InlineLo(key.Lo)
+			}
+			var a Answer
+			a.scratch.match.Hits = []rules.Hit{{Rule: &rules.Rule{}, Subject: rules.Hash(key), Limits: []*rules.Limit{limit}}}
+			a.scratch.ops = []counters.Op{{Key: key, Limit: &limit.Limit, Cost: 1, Decision: algorithms.Decision{Allowed: allowed}}}
+			r := l.reservations.reservationOf(&Query{}, &a, time.Minute)
+			sent, err := parseReservation(r.id([]byte("key")), []byte("key"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for unit := range 3 {
+				if n := sent.note(unit); n.Inline() != inline || n != r.note(unit) || n.Hi != key.Hi || unit > 0 && n == r.note(unit-1) {
+					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
+				}
+			}
+		}
+	}
+}
+
+// caller asks about one inline subject, always with the same limits.
+type caller struct {
+	rule             rules.Rule
+	limits           []*rules.Limit
+	admitted, leased int
+}
+
+func newCaller(limits ...algorithms.Limit) *caller {
+	c := &caller{}
+	c.rule.Lease.Threshold, c.rule.Lease.Idle = 0.85, 0.02
+	for _, l := range limits {
+		c.limits = append(c.limits, &rules.Limit{Limit: l})
+	}
+	return c
+}
+
+// check makes one check at n, by a lease or by asking the owner.
+func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
+	var ops []counters.Op
+	for _, l := range c.limits {
+		lo := counters.InlineLo(uint64(l.Limit.Window)) // the window tells the counters apart
+		ops = append(ops, counters.Op{Key: counters.Key{Hi: hi, Lo: lo}, Limit: &l.Limit, Cost: 1})
+	}
+	var receipt localcache.Receipt
+	switch n.member.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
+	case localcache.Spent:
+		c.admitted++
+		c.leased++
+		return
+	case localcache.Refused:
+		return
+	}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTime), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
+	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
+	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
+	a.dispatch(n.Limiter, true)
+	if a.wait(); a.admitted {
+		c.admitted++
+		if a.leased {
+			c.leased++
+		}
+	}
+}
+
+// G2, G3: callers who differ about the limits of a subject have leases at the same time, on several nodes. Each has at most its
+// own limit in a window, and all together have the largest one. A fifth caller asks each time.
+func TestG2G3_CallersThatDiffer(t *testing.T) {
+	fixed := func(amount int64, window time.Duration) algorithms.Limit {
+		return algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: window}
+	}
+	minute, hour := time.Minute, time.Hour
+	for name, callers := range map[string][]*caller{
+		"amounts": {newCaller(fixed(1000, minute)), newCaller(fixed(2000, minute))},
+		"windows": {newCaller(fixed(500, minute)), newCaller(fixed(3000, hour))},
+		"five": {newCaller(fixed(1000, minute)), newCaller(fixed(1200, minute)), newCaller(fixed(1400, minute), fixed(5000, hour)),
+			newCaller(fixed(5000, hour)), newCaller(fixed(2000, minute))},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 3, "rules: []")
+			owner, hi := w.nodes[1].id, uint64(0)
+			for w.table.Owner(ring.PartitionOf(hi)) != owner {
+				hi += 0x9e3779b97f4a7c15
+			}
+			nextWindow(hour)
+			for i := range 8000 * len(callers) { // in half a minute
+				callers[i%len(callers)].check(w.nodes[i/len(callers)%2*2], owner, hi)
+				time.Sleep(30 * time.Second / time.Duration(8000*len(callers)))
+			}
+			sums, most := map[time.Duration]int{}, map[time.Duration]int64{}
+			for i, c := range callers {
+				for _, l := range c.limits {
+					if sums[l.Limit.Window] += c.admitted; int64(c.admitted) > l.Limit.Amount {
+						t.Errorf("%s: caller %d: %d admitted of %d", name, i, c.admitted, l.Limit.Amount)
+					}
+					most[l.Limit.Window] = max(most[l.Limit.Window], l.Limit.Amount)
+				}
+				if fifth := i == 4; fifth && c.leased > 0 || !fifth && c.leased*2 < c.admitted || c.admitted < 100 {
+					t.Errorf("%s: caller %d: %d admitted, %d of them by leases", name, i, c.admitted, c.leased)
+				}
+			}
+			for window, sum := range sums {
+				if all := int64(sum); all > most[window] || all < most[window]*98/100 {
+					t.Errorf("%s: %d admitted together, of %d in %s", name, sum, most[window], window)
+				}
+			}
+		})
+	}
+}

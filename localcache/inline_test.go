@@ -1,0 +1,291 @@
+package localcache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// callerOps returns ops of an inline subject, as a caller asks about it who allows that many a minute.
+func callerOps(subject uint64, amount, cost int64) []counters.Op {
+	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute}
+	return []counters.Op{{Key: counters.Key{Hi: subject, Lo: counters.InlineLo(1)}, Limit: l, Cost: cost}}
+}
+
+// lease delivers the answer to a caller's check, with a grant.
+func (s *Leases) lease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
+	_, ok := s.Request(at, someone, terms, ops, 1)
+	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
+	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
+	return ok
+}
+
+// Up to four callers that differ about the limits of one inline subject have a lease each, at the same time. A fifth has none.
+func TestLeasesOfSeveralSets(t *testing.T) {
+	s := NewLeases(0)
+	for i := range int64(maxSets) {
+		if !s.lease(1, uint64(i+1), callerOps(5, 100*(i+1), 1), 10*(i+1)) {
+			t.Fatalf("caller %d has no lease", i)
+		}
+	}
+	fifth := callerOps(5, 900, 1)
+	if s.lease(1, 9, fifth, 10) {
+		t.Error("a fifth set is leased")
+	}
+	if back := s.Ended(1, nil); len(back) != 1 || back[0].Grant != 9 || back[0].Ops[0].Cost != 10 {
+		t.Errorf("the fifth's grant: have %+v back", back)
+	}
+	for round := range 2 {
+		for i := range int64(maxSets) {
+			ops := callerOps(5, 100*(i+1), 1)
+			if o, r := s.Spend(2, someone, ops); o != Spent || r.grant != uint64(i+1) {
+				t.Errorf("round %d: caller %d: have %d, %+v", round, i, o, r)
+			} else if round == 0 {
+				s.Unspend(r, ops)
+			}
+		}
+		if o, _ := s.Spend(2, someone, fifth); o != Unknown {
+			t.Errorf("the fifth: have %d", o)
+		}
+	}
+	// A refusal of one caller stands for that one alone.
+	refused := callerOps(5, 100, 20)
+	refused[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
+	s.Refused(2, from, refused, time.Second)
+	if o, _ := s.Spend(3, someone, callerOps(5, 100, 20)); o != Refused {
+		t.Errorf("have %d", o)
+	}
+	if o, _ := s.Spend(3, someone, callerOps(5, 300, 20)); o != Spent {
+		t.Errorf("have %d", o)
+	}
+	// There is room again, and then the counters are changed: both are about all of them.
+	if s.Forget(3, 5, true); s.Count() != maxSets {
+		t.Errorf("have %d grants", s.Count())
+	}
+	if o, _ := s.Spend(3, someone, callerOps(5, 100, 20)); o != Unknown {
+		t.Errorf("have %d", o)
+	}
+	s.Forget(3, 5, false)
+	if back := s.Ended(3+backPause, nil); len(back) != maxSets || s.Count() != 0 {
+		t.Errorf("have %d grants, and %+v back", s.Count(), back)
+	}
+	// They are forgotten one by one.
+	if s.lease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
+		t.Errorf("have %d leases", s.shards[5].inline)
+	}
+	s.Ended(time.Minute+1, nil)
+	if o, _ := s.Spend(time.Minute+2, someone, callerOps(5, 200, 1)); o != Spent || s.shards[5].inline != 1 {
+		t.Errorf("have %d, and %d leases", o, s.shards[5].inline)
+	}
+	s.Ended(time.Hour, nil)
+	if sh := &s.shards[5]; len(sh.known)+len(sh.queue)+sh.inline != 0 {
+		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.known), len(sh.queue), sh.inline)
+	}
+}
+
+// inlineRequest is a request of a caller who allows that many a minute.
+func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
+	r := request(holder, want, remaining, &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute})
+	r.Ops[0].Key.Lo = counters.InlineLo(0)
+	return r
+}
+
+// The owner's ledger knows the grants of each set by themselves, of four at most. What is out of a counter is out for all.
+func TestLedgerOfSeveralSets(t *testing.T) {
+	b := NewLeaseLedger(0)
+	lo := counters.InlineLo(0)
+	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), yes)
+	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), yes)
+	if first == 0 || amounts == nil || amounts[0] != 10 || b.Returnable(0, 7, lo) != 16 {
+		t.Errorf("have %d, %v, and %d may come back", first, amounts, b.Returnable(0, 7, lo))
+	}
+	// The holder's report about the second set says nothing about the first one's grant.
+	r := inlineRequest(1, 10, 1100, 2000)
+	r.Lease.Seen, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
+	b.Grant(0, r, func([]counters.Op) bool { return false })
+	if n := b.Returnable(0, 7, lo); n != 10 {
+		t.Errorf("%d may come back, want the first's 6 and 4 of the second", n)
+	}
+	r = inlineRequest(1, 6, 100, 1000)
+	if id, _ := b.Grant(0, r, yes); id != 0 {
+		t.Error("all of its part of the counter is out")
+	}
+	r.Lease.Seen = first
+	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
+		t.Errorf("the first is spent, 4 are out to the other caller: have %v", amounts)
+	}
+	for amount := range int64(4) {
+		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), yes); (id != 0) != (amount < 2) {
+			t.Errorf("set %d: have %d", 2+amount, id)
+		}
+	}
+	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), yes); id == 0 {
+		t.Error("a set that has grants gets no more")
+	}
+	if b.Forget(7); b.Out() != 0 {
+		t.Errorf("%d are out of changed counters", b.Out())
+	}
+	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), yes); id == 0 {
+		t.Error("nothing is out, and a new set gets nothing")
+	}
+}
+
+// A bucket takes back only as much as keeps it within its burst, together with what is out to callers with other limits.
+func TestABucketOfSeveralSetsDoesNotPileUp(t *testing.T) {
+	b := NewLeaseLedger(0)
+	grant := func(holder byte, remaining, burst int64) uint64 {
+		l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: burst, Window: time.Minute}
+		r := request(holder, 100, remaining, l)
+		r.Ops[0].Key.Lo = counters.InlineLo(0)
+		id, _ := b.Grant(0, r, yes)
+		return id
+	}
+	first := grant(1, 1000, 1000)
+	grant(1, 1900, 2000)
+	l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
+	ops, have := []counters.Op{{Key: counters.Key{Hi: 7, Lo: counters.InlineLo(0)}, Limit: l, Cost: 100}}, int64(0)
+	b.Return(1, 1, first, ops, func(*counters.Op) int64 { return 150 }, func(_ int, cost int64) { have += cost })
+	if have != 49 {
+		t.Errorf("have %d", have)
+	}
+}
+
+// A flood of inline subjects takes half of the leases, here and at owners. Configured subjects get the others.
+func TestInlineLeasesLeaveHalf(t *testing.T) {
+	s, b := NewLeases(0), NewLeaseLedger(0)
+	subject := uint64(0)
+	count := func(inline bool) (leased, granted int) {
+		for range 10 * minSubjects {
+			subject++
+			r := inlineRequest(1, 10, 1000, 1000)
+			if !inline {
+				r.Ops[0].Key.Lo = 1
+			}
+			r.Ops[0].Key.Hi, r.Ops[0].Cost = subject, 1
+			if _, ok := s.Request(1, someone, terms, r.Ops, 1); ok {
+				leased++
+			}
+			if id, _ := b.Grant(1, r, yes); id != 0 {
+				granted++
+			}
+		}
+		return leased, granted
+	}
+	for _, want := range []struct {
+		inline bool
+		n      int
+	}{{true, minSubjects / 2}, {false, minSubjects / 2}, {true, 0}} {
+		if leased, granted := count(want.inline); leased != want.n || granted != want.n {
+			t.Errorf("inline %v: have %d leased, %d granted, want %d", want.inline, leased, granted, want.n)
+		}
+	}
+	s.Ended(time.Hour, nil)
+	b.Sweep(time.Hour)
+	if leased, granted := count(false); leased != minSubjects || granted != minSubjects {
+		t.Errorf("rules alone: have %d leased, %d granted", leased, granted)
+	}
+	for i := range b.shards {
+		if b.shards[i].inline != 0 || s.shards[i].inline != 0 {
+			t.Errorf("shard %d counts %d and %d inline", i, s.shards[i].inline, b.shards[i].inline)
+		}
+	}
+}
+
+// G2 where callers differ: in each window each of them has at most its own limit, and all together at most the largest. Their
+// leases are alive at the same time.
+func TestG2_ModelOfSeveralSets(t *testing.T) {
+	limit := func(kind algorithms.Kind, amount int64, window time.Duration) *algorithms.Limit {
+		return &algorithms.Limit{Kind: kind, Amount: amount, Burst: amount, Window: window}
+	}
+	keyOf := func(lo uint64) counters.Key { return counters.Key{Hi: 12345, Lo: counters.InlineLo(lo)} }
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
+		sets := []limitSet{
+			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 1000, 2*time.Second)}},
+			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 2000, 2*time.Second)}},
+			{[]counters.Key{keyOf(1)}, []*algorithms.Limit{limit(kind, 1500, 2*time.Second)}},
+			{[]counters.Key{keyOf(1), keyOf(2)}, []*algorithms.Limit{limit(kind, 1200, 2*time.Second), limit(kind, 3000, 8*time.Second)}},
+			{[]counters.Key{keyOf(2)}, []*algorithms.Limit{limit(kind, 4000, 8*time.Second)}},
+		}
+		for _, c := range []networkCase{
+			{kind: kind, ordered: true, slow: 2 * time.Millisecond},
+			{kind: kind, slow: 40 * time.Millisecond, loss: 0.02, unspend: true},
+		} {
+			t.Run(fmt.Sprintf("%s/%+v", kind, c), func(t *testing.T) {
+				for seed := range uint64(4) {
+					w := newNetwork(t, seed, c)
+					w.chance = rand.New(rand.NewPCG(seed, 2))
+					w.sets = sets[seed%2:] // four sets, or five
+					w.pickSet()
+					w.terms.TTL = 100 * time.Millisecond
+					end := 16 * time.Second
+					w.traffic(end)
+					w.run(end)
+					hits, all := w.hits, [maxSets + 1]int{}
+					for i := range hits {
+						all[hits[i].set]++
+					}
+					check := func(what string, l *algorithms.Limit, costs func(h hit) int64) {
+						w.limits, w.hits = []*algorithms.Limit{l}, nil
+						for _, h := range hits {
+							w.hits = append(w.hits, hit{at: h.at, cost: []int64{costs(h)}})
+						}
+						if over, at := w.excess(0); over > 0 {
+							t.Errorf("seed %d: %s: %.3f too many at %s, of %v hits by set", seed, what, over, at, all)
+						}
+					}
+					for _, k := range []counters.Key{keyOf(1), keyOf(2)} {
+						var largest *algorithms.Limit
+						of := func(h hit) (cost int64) {
+							for i, key := range w.sets[h.set].key {
+								if key == k {
+									cost = h.cost[i]
+								}
+							}
+							return cost
+						}
+						for set := range w.sets {
+							for i, key := range w.sets[set].key {
+								l := w.sets[set].limits[i]
+								if key != k {
+									continue
+								}
+								if largest == nil || l.Amount > largest.Amount {
+									largest = l
+								}
+								if kind == algorithms.FixedWindow {
+									check(fmt.Sprintf("set %d", set), l, func(h hit) int64 {
+										if h.set != set {
+											return 0
+										}
+										return of(h)
+									})
+								}
+							}
+						}
+						check("all sets", largest, of)
+					}
+					w.table.Close()
+				}
+			})
+		}
+	}
+}
+
+// A lease of one set is known by its limits, not by who sent them.
+func TestCallersThatAgreeShareALease(t *testing.T) {
+	s := NewLeases(0)
+	s.lease(1, 1, callerOps(5, 100, 1), 10)
+	for range 5 {
+		if o, _ := s.Spend(2, someone, callerOps(5, 100, 1)); o != Spent {
+			t.Errorf("have %d", o)
+		}
+	}
+	if o, _ := s.Spend(2, ring.NodeID{2}, callerOps(5, 100, 1)); o != Unknown || s.Count() != 0 {
+		t.Errorf("another owner: have %d, %d grants", o, s.Count())
+	}
+}
