@@ -96,7 +96,7 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 	la := &a.Limits[i]
 	switch {
 	case la.Blocked, la.Full:
-	case la.Limit.Kind == algorithms.FixedWindow:
+	case la.Limit.Kind == algorithms.FixedWindow, la.Limit.Kind == algorithms.FirstWindow:
 		more = la.ResetAfter
 	case la.Limit.Kind.Bucket():
 		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
