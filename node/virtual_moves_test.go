@@ -91,6 +91,13 @@ func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 // usedAt returns what a node, which owns the subject, has counted.
 func (v *virtual) usedAt(rule, key string) int64 {
 	v.planet.t.Helper()
+	if v.planet.inline != nil {
+		used, err := v.lookInline(key)
+		if err != nil {
+			v.planet.t.Fatal(err)
+		}
+		return used
+	}
 	u, err := v.node.limiter.Usage(rule, []string{key})
 	if err != nil {
 		v.planet.t.Fatal(err)
