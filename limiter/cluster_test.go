@@ -142,7 +142,7 @@ func TestSameAnswersAsAlone(t *testing.T) {
 func testSameAnswers(t *testing.T, kind string, inline bool) {
 	text, modes := "rules: []", [...]counters.Mode{counters.Peek, counters.Check, counters.Count, 6: counters.Check}
 	if !inline {
-		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
+		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
 	}
 	limits := []rules.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind}, {Limit: 30, Per: "50d", Algorithm: kind, Unit: "tokens"}}
 	if kind == "first" {
@@ -155,7 +155,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 		q := byKey("r", key)
 		q.Mode, q.Costs = mode, costs
 		if inline {
-			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key}, Limits: limits}, Mode: mode, Costs: costs}}}
+			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key}, Limits: limits, Exact: true}, Mode: mode, Costs: costs}}}
 		}
 		have, want := w.nodes[i%3].check(q), &Answer{}
 		if err := one.Check(&q, want); err != nil {
