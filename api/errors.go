@@ -161,7 +161,7 @@ var causes = []struct {
 	{limiter.ErrKey, BadValue, "key: "},
 	{limiter.ErrInline, BadValue, ""},
 	{limiter.ErrNamespace, Forbidden, ""},
-	{limiter.ErrUnit, BadValue, "rule: "},
+	{limiter.ErrUnit, BadValue, "costs: "},
 	{limiter.ErrRequestBody, RequestIDReused, ""},
 	{limiter.ErrRequests, Overloaded, ""},
 	{limiter.ErrFull, Overloaded, ""},

@@ -46,6 +46,8 @@ func TestGolden(t *testing.T) {
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
 		message("forgetting", &forgetMessage{hi: 1, room: true}),
 		message("change", someChange()),
+		message("change-clear", &change{verb: verbClear, hops: 1, hi: 7, ticket: ticketOf("x", 5, 0)}),
+		message("counters", &loList{1, 1 << 63}),
 		message("results", &results{{Decision: algorithms.Decision{Used: 5}}}),
 		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),

@@ -33,7 +33,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		p := w.partition("r", key)
 		used := func(want int64) {
 			t.Helper()
-			if u, err := w.nodes[2].Usage("r", []string{key}); err != nil || u.Limits[0].Used != want {
+			if u, err := w.nodes[2].Usage(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Used != want {
 				t.Errorf("have %+v, %v; want %d used", u, err, want)
 			}
 		}
@@ -50,7 +50,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.Tightest != first.Tightest {
 				t.Errorf("node %d: have %q, %v, %+v", i, same, err, again)
 			}
-			if u, err := n.Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
+			if u, err := n.Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
 				t.Errorf("node %d: have %+v, %v", i, u, err)
 			}
 		}
@@ -58,16 +58,16 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		if _, err := w.nodes[0].reserveAs("a", key, 11, &again); !errors.Is(err, ErrRequestBody) {
 			t.Errorf("another cost: have %v", err)
 		}
-		if _, err := w.nodes[0].Adjust("r", []string{key}, 5, "a"); !errors.Is(err, ErrRequestBody) {
+		if _, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 5, "a")); !errors.Is(err, ErrRequestBody) {
 			t.Errorf("an adjustment by the id of a reservation: have %v", err)
 		}
-		if u, err := w.nodes[2].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[2].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
-		if _, err := w.nodes[1].Adjust("r", []string{key}, 2, ""); err != nil {
+		if _, err := w.nodes[1].Adjust(adjustment("r", []string{key}, 2, "")); err != nil {
 			t.Error(err)
 		}
-		if u, err := w.nodes[1].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[1].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 		used(2)
@@ -83,7 +83,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		crowd.Wait()
 		used(5)
 		time.Sleep(requestTime + 2*time.Second)
-		if u, err := w.nodes[2].Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 10 {
+		if u, err := w.nodes[2].Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 10 {
 			t.Errorf("a minute later: have %+v, %v", u, err)
 		}
 	})
@@ -105,7 +105,7 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 		if two, err := w.nodes[1].reserveAs("a", key, 10, &a); err != nil || two == one {
 			t.Errorf("have %q, %v", two, err)
 		}
-		if _, err := w.nodes[1].Adjust("r", []string{key}, 5, "b"); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[1].Adjust(adjustment("r", []string{key}, 5, "b")); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 	})
@@ -122,7 +122,7 @@ func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
 		w.separate(asker, dead, true)
 		stale := func() { asker.wrong.Store(p, dead.id) }
 		stale()
-		if u, err := asker.Adjust("r", []string{key}, 5, ""); err != nil || u.Limits[0].Used != 5 {
+		if u, err := asker.Adjust(adjustment("r", []string{key}, 5, "")); err != nil || u.Limits[0].Used != 5 {
 			t.Errorf("adjust: have %+v, %v", u, err)
 		}
 		var a Answer
@@ -155,7 +155,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	adjust := func(i int) error {
-		_, err := l.Adjust("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i))
+		_, err := l.Adjust(adjustment("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i)))
 		return err
 	}
 	for i := range maxRequests - 1 {
@@ -175,7 +175,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	if err := adjust(0); err != nil {
 		t.Errorf("a repeated one: %v", err)
 	}
-	if _, err := l.Adjust("r", []string{"k"}, 1, ""); err != nil {
+	if _, err := l.Adjust(adjustment("r", []string{"k"}, 1, "")); err != nil {
 		t.Errorf("one without an id: %v", err)
 	}
 	q.RequestID = "first"
@@ -186,7 +186,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Errorf("have %d, %d repeated, %d refused", r.count(), r.repeated.Load(), r.refused.Load())
 	}
 	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
-		if u, err := l.Usage("r", []string{k}); err != nil || u.Limits[0].Used != v {
+		if u, err := l.Usage(&Query{Rule: "r", Key: []string{k}}); err != nil || u.Limits[0].Used != v {
 			t.Errorf("%s: have %+v, %v, want %d", k, u, err, v)
 		}
 	}

@@ -262,7 +262,7 @@ func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
-		k.Lo = counters.InlineLo(k.Lo)
+		k.Lo = counters.InlineNoteLo(k.Lo)
 	}
 	return k
 }

@@ -15,7 +15,7 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
 		key := fmt.Sprintf("s%d", i)
-		u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+		u, err := p.nodes[0].node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
 		if err != nil {
 			p.t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func (p *planet) followers() (list []*virtual) {
 // partition returns a subject's partition.
 func (p *planet) partition(rule, key string) int {
 	p.t.Helper()
-	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+	u, err := p.nodes[0].node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 // usedAt returns what a node, which owns the subject, has counted.
 func (v *virtual) usedAt(rule, key string) int64 {
 	v.planet.t.Helper()
-	u, err := v.node.limiter.Usage(rule, []string{key})
+	u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		v.planet.t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 	errs := make([]error, len(keys))
 	var done sync.WaitGroup
 	for i, key := range keys {
-		done.Go(func() { _, errs[i] = asker.node.limiter.Adjust("year", []string{key}, 7, "") })
+		done.Go(func() { _, errs[i] = asker.node.limiter.Adjust(adjustment("year", []string{key}, 7, "")) })
 	}
 	time.Sleep(after)
 	p.net.Cut(from.ip, asker.ip)
@@ -176,7 +176,7 @@ func (a *asking) one(v *virtual, i int) {
 	id, key, l := fmt.Sprintf("request %d", i), a.key(i), v.node.limiter
 	var told string
 	if i%2 == 0 {
-		u, err := l.Adjust("year", []string{key}, a.costs[i], id)
+		u, err := l.Adjust(adjustment("year", []string{key}, a.costs[i], id))
 		if err != nil || v.crashed.Load() {
 			return
 		}
@@ -202,4 +202,9 @@ func (a *asking) one(v *virtual, i int) {
 		a.t.Errorf("%s: answered %q, before %q", id, told, first)
 	}
 	a.told[i] = told
+}
+
+// adjustment is what Adjust takes to add n to a subject's usage in requests.
+func adjustment(rule string, key []string, n int64, request string) *limiter.Query {
+	return &limiter.Query{Rule: rule, Key: key, Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
 }

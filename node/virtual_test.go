@@ -414,7 +414,7 @@ func (p *planet) used(rule, key string) int64 {
 func (p *planet) usedNow(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
-			u, err := v.node.limiter.Usage(rule, []string{key})
+			u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 			if err != nil {
 				return 0, err
 			}

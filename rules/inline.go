@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -207,6 +208,30 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	}
 	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
 	return nil
+}
+
+// LocateInline returns the identity of a subject, whatever its limits. The error wraps ErrNamespace.
+func (s *Set) LocateInline(q *InlineSubject) (Hash, error) {
+	namespace := cmp.Or(q.Namespace, InlineName)
+	_, named := s.inlineNames[namespace]
+	return s.inlineSubject(namespace, q.Key), s.namespaceAllowed(namespace, named)
+}
+
+// InternedLimits yields the limits of all sets that are kept.
+func (s *Set) InternedLimits() iter.Seq[*Limit] {
+	return func(yield func(*Limit) bool) {
+		for i := range s.inline.slots {
+			e := s.inline.slots[i].Load()
+			if e == nil {
+				continue
+			}
+			for _, l := range e.rule.own {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // append appends l so that no two limits yield the same bytes.

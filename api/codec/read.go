@@ -114,6 +114,11 @@ type Form struct {
 const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail |
 	fieldNamespace | fieldLimits | fieldConsistency | fieldShadow | fieldMode | fieldSubjects
 
+// targetFields are the fields that name one subject.
+const targetFields = fieldRule | fieldKey | fieldNamespace | fieldLimits
+
+const targetNames = "rule, key, namespace, limits"
+
 const inlineNames = "namespace, limits, consistency, shadow, subjects"
 
 // The forms of all bodies that are one object, on both planes, except batches.
@@ -129,8 +134,12 @@ var (
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
-		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", minCost: -algorithms.MaxAmount,
+		fields: targetFields | fieldCost | fieldCosts | fieldRequestID, names: targetNames + ", cost, costs, request_id", minCost: -algorithms.MaxAmount,
 		validate: (*Request).validateAdjust,
+	}
+	UsageForm = &Form{fields: targetFields, names: targetNames, validate: (*Request).validateTarget}
+	ResetForm = &Form{
+		fields: targetFields | fieldRequestID, names: targetNames + ", request_id", validate: (*Request).validateTarget,
 	}
 	TryForm = &Form{fields: checkFields, names: CheckForm.names, validate: (*Request).validateTry}
 
@@ -221,7 +230,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	case fieldCost:
 		r.Cost = s.amount("", name, f.minCost)
 	case fieldCosts:
-		r.readCosts(s)
+		r.readCosts(s, f.minCost)
 	case fieldPeek:
 		if s.boolean(name) {
 			r.Mode = counters.Peek
@@ -269,6 +278,24 @@ func (r *Request) Subject() (rule string, key []string) {
 		key[i] = strings.Clone(v)
 	}
 	return strings.Clone(r.Rule), key
+}
+
+// AppendGivenCosts appends the cost and the costs that were given, if any.
+func (r *Request) AppendGivenCosts(b []byte) []byte {
+	if r.given&fieldCost != 0 {
+		b = AppendInt(b, `,"cost":`, r.Cost)
+	}
+	if r.given&fieldCosts != 0 {
+		costs := r.Costs
+		if len(r.Subjects) > 0 {
+			costs = r.Subjects[0].Costs
+		}
+		if r.given&fieldCost != 0 {
+			costs = costs[:len(costs)-1] // cost was added to them
+		}
+		b = AppendCosts(append(b, `,"costs":`...), costs)
+	}
+	return b
 }
 
 // NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
@@ -344,7 +371,7 @@ func (r *Request) validateTry(s *Decoder) {
 func (r *Request) validateReserve(s *Decoder) {
 	r.validateCheck(s)
 	if r.Mode != counters.Check || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.Check }) {
-		s.mean(api.BadValue, "mode must be check: a reservation takes")
+		s.mean(api.BadValue, "mode must be check, and peek false: a reservation takes")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, defaultTTL)
 }
@@ -356,9 +383,26 @@ func (r *Request) validateSettle(s *Decoder) {
 
 func (r *Request) validateAdjust(s *Decoder) {
 	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
-	r.needs(s, fieldRule, "rule is missing")
-	if r.Cost == 0 {
-		s.mean(api.BadValue, "cost must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	r.validateCosts(s)
+	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
+		s.mean(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	}
+	r.validateTarget(s)
+	if r.given&fieldNamespace != 0 {
+		r.needs(s, fieldLimits, "limits is missing: those to adjust")
+	}
+}
+
+// validateTarget checks what names one subject.
+func (r *Request) validateTarget(s *Decoder) {
+	switch has := func(f fields) bool { return r.given&f != 0 }; {
+	case !has(fieldRule | fieldNamespace | fieldLimits):
+		s.mean(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
+	case has(fieldNamespace|fieldLimits) && has(fieldRule):
+		s.mean(api.BadValue, "namespace and limits exclude rule")
+	case has(fieldNamespace | fieldLimits):
+		r.needs(s, fieldKey, "key is missing")
+		r.takeSubject()
 	}
 }
 
@@ -434,7 +478,8 @@ func (r *Request) readAttributes(s *Decoder) {
 	}
 }
 
-func (r *Request) readCosts(s *Decoder) {
+// readCosts reads the value of costs, each at least least.
+func (r *Request) readCosts(s *Decoder, least int64) {
 	if s.next() != '{' {
 		s.skip()
 		s.mean(api.BadValue, "costs must be an object of amounts by unit")
@@ -461,7 +506,7 @@ func (r *Request) readCosts(s *Decoder) {
 			continue
 		}
 		if s.next(); s.syntax == nil {
-			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, least)})
 		}
 	}
 }
