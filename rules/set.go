@@ -48,8 +48,8 @@ type Set struct {
 	inlineGlobs []glob                // of the document's namespaces
 	inlineNames map[string]inlineName // by namespace; "" for all others
 	names       []string              // see Names
-	shares      *Shares     // nil if global limits count whole
-	division    *division   // of shares; nil without shares
+	shares      *Shares               // nil if global limits count whole
+	division    *division             // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.
