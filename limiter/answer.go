@@ -38,7 +38,7 @@ type Query struct {
 	Mode       counters.Mode     // peek and count are for checks that are not reservations
 	// Subjects bring their limits. Then Rule, Key, Attributes, Costs and Mode don't matter.
 	Subjects  []Subject // at most rules.MaxInlineSubjects
-	RequestID string    // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
+	RequestID string    // of what is then done only once: all but checks that don't count; at most MaxRequestID bytes; empty for none
 }
 
 // Subject is a subject that brings its limits, with what the check takes of them.

@@ -119,12 +119,15 @@ const targetFields = fieldRule | fieldKey | fieldNamespace | fieldLimits
 
 const targetNames = "rule, key, namespace, limits"
 
-const inlineNames = "namespace, limits, consistency, shadow, subjects"
+const (
+	inlineNames = "namespace, limits, consistency, shadow, subjects"
+	tryNames    = "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames
+)
 
 // The forms of all bodies that are one object, on both planes, except batches.
 var (
 	CheckForm = &Form{
-		fields: checkFields, names: "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames, validate: (*Request).validateCheck,
+		fields: checkFields | fieldRequestID, names: tryNames + ", request_id", validate: (*Request).validatePlainCheck,
 	}
 	ReserveForm = &Form{
 		fields: checkFields | fieldTTL | fieldRequestID, maxTTL: limiter.MaxReservationTime,
@@ -141,7 +144,7 @@ var (
 	ResetForm = &Form{
 		fields: targetFields | fieldRequestID, names: targetNames + ", request_id", validate: (*Request).validateTarget,
 	}
-	TryForm = &Form{fields: checkFields, names: CheckForm.names, validate: (*Request).validateTry}
+	TryForm = &Form{fields: checkFields, names: tryNames, validate: (*Request).validateTry}
 
 	FeedbackForm = &Form{
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
@@ -307,6 +310,13 @@ func (r *Request) NeedsKey(set *rules.Set) *api.Error {
 		return nil
 	}
 	return api.Errorf(api.MissingKey, "key is missing: rule %q is asked about a key, or about attributes", api.Excerpt(r.Rule))
+}
+
+func (r *Request) validatePlainCheck(s *Decoder) {
+	r.validateCheck(s)
+	if r.RequestID != "" && r.Mode != counters.Count && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.Count }) {
+		s.mean(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
+	}
 }
 
 func (r *Request) validateCheck(s *Decoder) {
