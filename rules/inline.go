@@ -79,6 +79,32 @@ type InlineSpec struct {
 	OnPartition string
 }
 
+// Namespaces are namespaces of inline limits: names, or globs with *.
+type Namespaces struct {
+	list  []string
+	globs []glob
+}
+
+// NewNamespaces returns the namespaces in list.
+func NewNamespaces(list []string) *Namespaces {
+	n := &Namespaces{list: list}
+	for _, name := range list {
+		if strings.Contains(name, "*") {
+			n.globs = append(n.globs, newGlob(name))
+		}
+	}
+	return n
+}
+
+// Has reports whether namespace, which may be empty for InlineName, is one of n.
+func (n *Namespaces) Has(namespace string) bool {
+	namespace = cmp.Or(namespace, InlineName)
+	return slices.Contains(n.list, namespace) || slices.ContainsFunc(n.globs, func(g glob) bool { return g.matches(namespace) })
+}
+
+// String lists n.
+func (n *Namespaces) String() string { return strings.Join(n.list, ", ") }
+
 // inlineSets are the sets of limits that a Set keeps: an open-addressing table that only grows, so that readers need no
 // lock.
 type inlineSets struct {

@@ -24,6 +24,9 @@ func (p *plane) adjust(x *exchange) *api.Error {
 // onSubject answers with the usage that do returns, and repeats the costs that were given.
 func (p *plane) onSubject(x *exchange, do func(*limiter.Query) (*limiter.Usage, error)) *api.Error {
 	q := &x.check
+	if e := x.token.Permits(&q.Query); e != nil {
+		return e
+	}
 	if e := q.NeedsKey(p.Decider.Rules()); e != nil {
 		return e
 	}

@@ -183,6 +183,9 @@ func allows(allow, method string) bool {
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
 func (p *plane) check(x *exchange) *api.Error {
+	if e := x.token.Permits(&x.check.Query); e != nil {
+		return e
+	}
 	if e := x.check.NeedsKey(p.Decider.Rules()); e != nil {
 		return e
 	}
