@@ -299,7 +299,7 @@ func steady(d client.Decision) client.Decision {
 	d.ResetAfter, d.RetryAfter, d.Delay = d.ResetAfter.Round(time.Minute), d.RetryAfter.Round(time.Minute), d.Delay.Round(time.Minute)
 	for i := range d.Limits {
 		l := &d.Limits[i]
-		l.ResetAfter, l.RetryAfter = l.ResetAfter.Round(time.Minute), l.RetryAfter.Round(time.Minute)
+		l.ResetAfter, l.RetryAfter, l.MoreAfter = l.ResetAfter.Round(time.Minute), l.RetryAfter.Round(time.Minute), l.MoreAfter.Round(time.Minute)
 	}
 	out := client.Decision{}
 	have, want := reflect.ValueOf(&out).Elem(), reflect.ValueOf(d)

@@ -129,6 +129,7 @@ type Rule struct {
 	Adaptive    *Adaptive     // nil if it has none
 	Inline      bool          // it stands for limits that came with a call, and is not in Set.Rules
 	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
+	inlineSeed  hashState     // of the set that compiled it; if Inline
 
 	key    []keyAttribute
 	match  []condition
