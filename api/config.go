@@ -20,9 +20,11 @@ type Decider interface {
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
 	// Settle replaces a reservation's estimate by the real costs, once.
 	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
-	// Adjust adds n to a subject's usage of a rule's limits in requests. A request id that was seen before does not add
-	// again.
-	Adjust(rule string, key []string, n int64, request string) (*limiter.Usage, error)
+	// Usage returns what the only subject of q has used. Adjust adds q's costs to that, and Reset clears it; they return the
+	// usage after that. A request id that was seen before changes nothing again.
+	Usage(q *limiter.Query) (*limiter.Usage, error)
+	Adjust(q *limiter.Query) (*limiter.Usage, error)
+	Reset(q *limiter.Query) (*limiter.Usage, error)
 	// Rules returns the rules in force; nil until there are any.
 	Rules() *rules.Set
 }

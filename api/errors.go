@@ -162,7 +162,7 @@ var causes = []struct {
 	{limiter.ErrInline, BadValue, ""},
 	{limiter.ErrNamespace, Forbidden, ""},
 	{limiter.ErrLevel, NotReady, ""},
-	{limiter.ErrUnit, BadValue, "rule: "},
+	{limiter.ErrUnit, BadValue, "costs: "},
 	{limiter.ErrRequestBody, RequestIDReused, ""},
 	{limiter.ErrRequests, Overloaded, ""},
 	{limiter.ErrFull, Overloaded, ""},

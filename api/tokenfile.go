@@ -5,15 +5,20 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules"
 )
 
 const (
@@ -22,18 +27,29 @@ const (
 	tokensInterval = 500 * time.Millisecond
 	// tokenPrefix starts the tokens that rlnode makes, so that people and scanners recognize them.
 	tokenPrefix = "rlt_"
+	// maxTokenNamespaces bounds the namespaces that a token is confined to, and maxNamespace the bytes of each.
+	maxTokenNamespaces = 100
+	maxNamespace       = 1024
 )
 
-// NewToken makes a token, and the tokens file's line for it.
-func NewToken(name string, scopes Scope) (text, line string, err error) {
+// NewToken makes a token, and the tokens file's line for it. With namespaces, it is confined to these.
+func NewToken(name string, scopes Scope, namespaces ...string) (text, line string, err error) {
 	if err := checkTokenName(name); err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("name: %w", err)
+	}
+	confined := ""
+	if len(namespaces) > 0 {
+		if err := checkNamespaces(namespaces, scopes); err != nil {
+			return "", "", fmt.Errorf("namespaces: %w", err)
+		}
+		list, _ := json.Marshal(namespaces) // texts never fail
+		confined = ", namespaces: " + string(list)
 	}
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // it never fails
 	text = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
-	line = fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %s}", name, strings.Join(scopes.Names(), ", "), hex.EncodeToString(sum[:]))
+	line = fmt.Sprintf("- {name: %s, scopes: [%s]%s, sha256: %s}", name, strings.Join(scopes.Names(), ", "), confined, hex.EncodeToString(sum[:]))
 	return text, line, nil
 }
 
@@ -140,6 +156,8 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	}
 	t = &Token{}
 	given := map[string]bool{}
+	var namespaces []string
+	var listed yaml.Pos
 	for key, value := range item.Pairs {
 		if given[key.Text] {
 			return nil, key.Pos, fmt.Errorf("%s stands twice", Excerpt(key.Text))
@@ -153,12 +171,15 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 			}
 		case "scopes":
 			t.Scopes, err = parseScopeList(value)
+		case "namespaces":
+			namespaces, err = parseTexts(value)
+			listed = value.Pos
 		case "sha256":
 			if n, bad := hex.Decode(t.sum[:], []byte(value.Text[:min(len(value.Text), 2*len(t.sum))])); bad != nil || n != len(t.sum) || len(value.Text) != 2*len(t.sum) {
 				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.sum))
 			}
 		default:
-			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes and sha256", Excerpt(key.Text))
+			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256", Excerpt(key.Text))
 		}
 		if err != nil {
 			return nil, value.Pos, fmt.Errorf("%s: %w", key.Text, err)
@@ -169,18 +190,51 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 			return nil, item.Pos, fmt.Errorf("%s is missing", field)
 		}
 	}
+	if given["namespaces"] {
+		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
+			return nil, listed, fmt.Errorf("namespaces: %w", err)
+		}
+		t.Namespaces = rules.NewNamespaces(namespaces)
+	}
 	return t, item.Pos, nil
 }
 
+// checkNamespaces reports what is wrong with the namespaces that a token is confined to.
+func checkNamespaces(list []string, scopes Scope) error {
+	if len(list) == 0 || len(list) > maxTokenNamespaces {
+		return fmt.Errorf("1 to %d are expected", maxTokenNamespaces)
+	}
+	for i, name := range list {
+		if name == "" || len(name) > maxNamespace || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+			return fmt.Errorf("a namespace, or a pattern with *, has 1 to %d bytes of UTF-8 and no control characters", maxNamespace)
+		}
+		if slices.Contains(list[:i], name) {
+			return fmt.Errorf("%q stands twice", Excerpt(name))
+		}
+	}
+	if scopes.Allows(ScopeRead) {
+		return errors.New("a token with the scope read or admin can't be confined to namespaces")
+	}
+	return nil
+}
+
 func parseScopeList(value *yaml.Node) (Scope, error) {
-	if value.Kind != yaml.List {
+	names, err := parseTexts(value)
+	if err != nil {
 		return 0, fmt.Errorf("a list is expected, such as [check], and there is %v", value.Kind)
 	}
-	names := make([]string, len(value.Items))
-	for i, item := range value.Items {
-		names[i] = item.Text
-	}
 	return ParseScopes(names)
+}
+
+func parseTexts(value *yaml.Node) ([]string, error) {
+	if value.Kind != yaml.List {
+		return nil, fmt.Errorf("a list is expected, and there is %v", value.Kind)
+	}
+	list := make([]string, len(value.Items))
+	for i, item := range value.Items {
+		list[i] = item.Text
+	}
+	return list, nil
 }
 
 // checkTokenName reports what is wrong with a token's name. The name appears in logs, answers and the list of versions.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
@@ -12,6 +13,8 @@ import (
 	"unsafe"
 
 	"github.com/rlnode/rlnode/internal/reload"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // Scope is a set of permissions: what a token may be used for.
@@ -83,9 +86,27 @@ const (
 
 // Token is what is known about a token, except the token itself.
 type Token struct {
-	Name   string
-	Scopes Scope
-	sum    [sha256.Size]byte
+	Name       string
+	Scopes     Scope
+	Namespaces *rules.Namespaces // the only ones it may ask about; nil: it may ask about everything
+	sum        [sha256.Size]byte
+}
+
+// Permits returns an error if t is confined to namespaces and q asks about anything else; nil is no token, and permits
+// everything.
+func (t *Token) Permits(q *limiter.Query) *Error {
+	if t == nil || t.Namespaces == nil {
+		return nil
+	}
+	if len(q.Subjects) == 0 {
+		return Errorf(Forbidden, "%s may only ask about subjects that bring their limits, in the namespaces %s", t.Name, t.Namespaces)
+	}
+	for i := range q.Subjects {
+		if name := q.Subjects[i].Namespace; !t.Namespaces.Has(name) {
+			return Errorf(Forbidden, "%s may only ask about the namespaces %s, and not about %q", t.Name, t.Namespaces, Excerpt(cmp.Or(name, rules.InlineName)))
+		}
+	}
+	return nil
 }
 
 // tokenSet holds tokens and is immutable. The map's keys are the first eight bytes of the tokens' hashes. They are

@@ -63,6 +63,11 @@ func TestTokensFileMistakes(t *testing.T) {
 		{"tokens:\n- {name: " + strings.Repeat("n", 65) + ", scopes: [check], sha256: " + sum + "}", "1 to 64 bytes"},
 		{"tokens:\n- {name: api-token, scopes: [check], sha256: " + sum + "}", "is the token of --api-token"},
 		{"tokens:\n- {name: a, scopes: [check], sha256: " + sum + ", token: rlt_secret}", "tokens[0].token: there is no such field"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: n, sha256: " + sum + "}", "tokens[0].namespaces: a list is expected"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [], sha256: " + sum + "}", ":2:42: tokens[0].namespaces: 1 to 100 are expected"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [''], sha256: " + sum + "}", "tokens[0].namespaces: a namespace, or a pattern with *, has 1 to 1024 bytes"},
+		{"tokens:\n- {name: a, scopes: [check], namespaces: [n, n], sha256: " + sum + "}", `tokens[0].namespaces: "n" stands twice`},
+		{"tokens:\n- {name: a, scopes: [check, read], namespaces: [n], sha256: " + sum + "}", "tokens[0].namespaces: a token with the scope read or admin can't be confined"},
 		{"tokens:\n- " + one + "\n- {name: a, scopes: [read], sha256: " + strings.Repeat("cd", 32) + "}", ":3:3: tokens[1].name: a stands twice"},
 		{"tokens:\n- " + one + "\n- {name: b, scopes: [read], sha256: " + strings.ToUpper(sum) + "}", ":3:3: tokens[1].sha256: it is the token of a too"},
 		{"tokens:\n" + entry("b", "set", "check"), "tokens[0].sha256: it is the token of admin-token too"},
@@ -106,6 +111,17 @@ func TestNewToken(t *testing.T) {
 		if who := set.find("Bearer " + text); who == nil || who.Name != "team/gateway-1" || who.Scopes != ScopeCheck|ScopeAdmin {
 			t.Fatalf("have %+v", who)
 		}
+	}
+	text, line, err := NewToken("a", ScopeCheck, "mail/*", `a "b"`)
+	set := setTokens("", "")
+	if _, bad := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil || bad != nil {
+		t.Fatal(err, bad)
+	}
+	if who := set.find("Bearer " + text); who == nil || !who.Namespaces.Has("mail/x") || !who.Namespaces.Has(`a "b"`) || who.Namespaces.Has("") || who.Namespaces.Has("mail") {
+		t.Errorf("%s: have %+v", line, who)
+	}
+	if _, _, err := NewToken("a", ScopeRead, "n"); err == nil {
+		t.Error("a token that reads is confined")
 	}
 	if _, _, err := NewToken("a b", ScopeCheck); err == nil {
 		t.Error("a bad name is taken")

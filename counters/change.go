@@ -209,6 +209,32 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
+// InlineOf returns an op for each inline counter of a subject that is in use, at most as many as most. Its limit has the
+// counter's kind; the counter knows neither amount nor window. It holds the shard for one table of records at a time.
+func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
+	add := func(k Key, kind algorithms.Kind) {
+		if len(ops) < most {
+			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
+		}
+	}
+	t.shardOf(Key{Hi: hi}).visit(func(r *records) {
+		for i := range r.groups {
+			g := &r.groups[i]
+			for slot := range g.records {
+				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.counts() && !e.state.Fresh() {
+					add(e.key, g.marks[slot].kind())
+				}
+			}
+		}
+		for k, e := range r.logs {
+			if k.Hi == hi && k.counts() && !e.log.Fresh() {
+				add(k, algorithms.SlidingLog)
+			}
+		}
+	})
+	return ops
+}
+
 // Usage returns how much of one limit is used, rounded up, and the decision for a check of cost 0. In debt, usage exceeds
 // the capacity.
 func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {

@@ -33,7 +33,7 @@ type Memo struct {
 func memoKey(k Key, i int) Key {
 	lo := k.Lo + uint64(i)*0x9e3779b97f4a7c15
 	if k.Inline() {
-		lo = InlineLo(lo)
+		lo = InlineNoteLo(lo)
 	}
 	return Key{Hi: k.Hi, Lo: lo}
 }
@@ -169,7 +169,12 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	room := len(a.Ops)
+	room := 0
+	for i := range a.Ops {
+		if k := a.Ops[i].Key; s.log(k) == nil && !s.find(k).found() {
+			room++
+		}
+	}
 	if a.Memo != nil {
 		found, err := s.recall(now, a.Memo)
 		if a.Repeated = found; found || err != nil {

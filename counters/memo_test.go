@@ -149,3 +149,30 @@ func TestAmendWithoutRoom(t *testing.T) {
 		t.Errorf("an answer that is too long: have %v", err)
 	}
 }
+
+// Counters that are there can be changed and reset although the table has no room.
+func TestAmendNeedsNoRoomForWhatIsThere(t *testing.T) {
+	table, now := New(2), algorithms.At(time.Unix(1_800_000_000, 0))
+	t.Cleanup(table.Close)
+	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}
+	for lo := range uint64(2) {
+		if err := table.Penalize(now, Key{Hi: 1, Lo: lo}, limit, 5); err != nil { // they refuse, so nothing evicts them
+			t.Fatal(err)
+		}
+	}
+	amend := func(reset bool, lo uint64) error {
+		return table.Amend(now, &Amendment{Ops: []Op{{Key: Key{Hi: 1, Lo: lo}, Limit: limit, Cost: 1}}, Reset: reset})
+	}
+	if err := amend(false, 7); !errors.Is(err, ErrFull) {
+		t.Errorf("another counter: have %v", err)
+	}
+	if err := amend(false, 0); err != nil {
+		t.Errorf("a penalty: have %v", err)
+	}
+	if err := amend(true, 1); err != nil {
+		t.Errorf("a reset: have %v", err)
+	}
+	if used, _ := table.Usage(now, Key{Hi: 1, Lo: 0}, limit); used != 6 {
+		t.Errorf("have %d used, want 6", used)
+	}
+}

@@ -17,13 +17,20 @@ type Key struct {
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
+	// noteBit tells the notes beside inline counters from the counters.
+	noteBit = 1 << 15
 )
 
-// InlineLo returns lo with the tag of inline counters.
-func InlineLo(lo uint64) uint64 { return lo&^inlineMask | InlineTag }
+// InlineLo returns lo with the tag of inline counters, InlineNoteLo with that of the notes beside them. Notes count as inline
+// counters.
+func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
+func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
 
 // Inline reports whether k is the key of an inline counter.
 func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
+
+// counts reports whether k is the key of an inline counter and not of a note.
+func (k Key) counts() bool { return k.Inline() && k.Lo&noteBit == 0 }
 
 // class tells inline counters, of which the table has a bounded part, from configured ones.
 type class uint8

@@ -15,7 +15,10 @@ func TestInlineKeys(t *testing.T) {
 		if other := (Key{Lo: k.Lo ^ 1<<(16+rand.IntN(32))}); other.Inline() {
 			t.Fatalf("%x lacks a bit of the tag, and is inline", other.Lo)
 		}
-		if rest := uint64(0xffff00000000ffff); k.Lo&rest != lo&rest {
+		if note := (Key{Lo: InlineNoteLo(lo)}); !note.Inline() || note.counts() || !k.counts() || note.Lo != InlineNoteLo(k.Lo) {
+			t.Fatalf("the note %x and the counter %x are not told apart", note.Lo, k.Lo)
+		}
+		if rest := uint64(0xffff000000007fff); k.Lo&rest != lo&rest {
 			t.Fatalf("the tag changed other bits of %x: %x", lo, k.Lo)
 		}
 	}

@@ -47,7 +47,7 @@ func TestAdapt(t *testing.T) {
 		if allowed, limit, _ := ask("plain"); !allowed || limit != 100 {
 			t.Errorf("step %d: the other rule has %d", tt.step, limit)
 		}
-		u, err := l.Locate("busy", []string{"a"})
+		u, err := l.Locate(&Query{Rule: "busy", Key: []string{"a"}})
 		if err != nil || u.Limits[0].Limit.Amount != tt.limit || l.Factor(u.Rule) != tt.factor {
 			t.Errorf("step %d: have usage of %d, factor %g, %v, want %+v", tt.step, u.Limits[0].Limit.Amount, l.Factor(u.Rule), err, tt)
 		}

@@ -34,11 +34,11 @@ type Query struct {
 	Key        []string          // with ByKey: values of the rule's key attributes, in their order
 	ByKey      bool              // identify the subject by Key, otherwise by Attributes
 	Attributes []rules.Attribute // at most 32
-	Costs      []UnitCost        // costs that the caller named; requests default to 1 or to the rule's cost table
+	Costs      []UnitCost        // costs that the caller named; for checks, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // peek and count are for checks that are not reservations
 	// Subjects bring their limits. Then Rule, Key, Attributes, Costs and Mode don't matter.
 	Subjects  []Subject // at most rules.MaxInlineSubjects
-	RequestID string    // of a reservation, which is then decided only once; at most MaxRequestID bytes; empty for none
+	RequestID string    // of what is then done only once: all but checks that don't count; at most MaxRequestID bytes; empty for none
 }
 
 // Subject is a subject that brings its limits, with what the check takes of them.
@@ -51,7 +51,7 @@ type Subject struct {
 // UnitCost is a cost in one unit.
 type UnitCost struct {
 	Unit string
-	Cost int64 // 0…algorithms.MaxAmount
+	Cost int64 // 0…algorithms.MaxAmount; of an adjustment, also below zero
 }
 
 // Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next check.
@@ -141,8 +141,8 @@ var (
 
 // Errors of Usage, Adjust and Reset.
 var (
-	// ErrUnit means that the rule has no limit in requests.
-	ErrUnit = errors.New("rule has no limit in requests")
+	// ErrUnit means that the subject has no limit in a unit of the costs.
+	ErrUnit = errors.New("there is no limit in the unit")
 	// ErrFull means that the table of counters has no room for another one.
 	ErrFull = counters.ErrFull
 	// ErrNoOwner means that no node that may read or change the subject's counters can be reached now. Check never returns it:

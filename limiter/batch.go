@@ -32,6 +32,11 @@ type batch struct {
 // check decides the i-th check, or starts it.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
+	if q.RequestID != "" { // it waits for the owner
+		b.finishUntil(i)
+		b.errs[i] = l.Check(q, a)
+		return
+	}
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil || over {
 		b.close(i, err)

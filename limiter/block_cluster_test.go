@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // blockLength is longer than the limits take to admit again.
@@ -33,7 +34,7 @@ func (w *world) everywhere(what, rule, key string, want time.Duration) {
 		if want > 0 && (!a.Limits[0].Blocked || !nearly(a.Limits[0].RetryAfter, want) || a.Limits[0].Remaining != 0) {
 			w.t.Errorf("%s: node %d says %+v", what, i, a.Limits[0])
 		}
-		u, err := n.Usage(rule, []string{key})
+		u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
 		if err != nil || len(u.Limits) != 1 || want == 0 && u.Blocked != 0 || want > 0 && !nearly(u.Blocked, want) {
 			w.t.Errorf("%s: node %d says %+v, %v", what, i, u, err)
 		}
@@ -60,13 +61,13 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
 			t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
 		}
-		if _, err := w.nodes[1].Adjust("login", []string{key}, -3, ""); err != nil {
+		if _, err := w.nodes[1].Adjust(adjustment("login", []string{key}, -3, "")); err != nil {
 			t.Fatal(err)
 		}
 		w.everywhere("begun", "login", key, blockLength)
 		w.handOver(w.partition("login", key), w.nodes[1])
 		w.everywhere("handed over", "login", key, blockLength)
-		if _, err := w.nodes[2].Reset("login", []string{key}, ""); err != nil {
+		if _, err := w.nodes[2].Reset(&Query{Rule: "login", Key: []string{key}}); err != nil {
 			t.Fatal(err)
 		}
 		w.everywhere("reset", "login", key, 0)
@@ -189,11 +190,11 @@ func TestBlockByACopy(t *testing.T) {
 		key := w.keyOf("r", w.nodes[0], nil)
 		w.separate(w.nodes[0], n, true)
 		w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
-		u, err := n.Locate("r", []string{key})
+		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := changeOf(verbAdjust, u, 2)
+		c := changeOf(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
 		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
 			t.Fatal(err)
 		}

@@ -151,11 +151,11 @@ func TestBlockInUsage(t *testing.T) {
 		if !attempt().Allowed {
 			t.Fatal("refused before three failures")
 		}
-		if _, err := l.Adjust("login", key, 1, ""); err != nil {
+		if _, err := l.Adjust(adjustment("login", key, 1, "")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	u, err := l.Usage("login", key)
+	u, err := l.Usage(&Query{Rule: "login", Key: key})
 	if err != nil || u.Blocked != 0 || len(u.Limits) != 2 || u.Limits[0].Used != 3 {
 		t.Errorf("have %+v, %v", u, err)
 	}
@@ -163,16 +163,16 @@ func TestBlockInUsage(t *testing.T) {
 	if a := check(t, l, l.clock.Now(), q); a.Allowed || !a.Limits[0].Blocked {
 		t.Errorf("have %+v", a.Limits)
 	}
-	if u, err = l.Adjust("login", key, -5, ""); err != nil || u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
+	if u, err = l.Adjust(adjustment("login", key, -5, "")); err != nil || u.Blocked < 29*time.Minute || u.Limits[0].Used != 0 {
 		t.Errorf("after a reward: have %+v, %v", u, err)
 	}
 	if attempt().Allowed {
 		t.Error("a reward lifted the block")
 	}
-	if _, err := l.Reset("login", key, ""); err != nil {
+	if _, err := l.Reset(&Query{Rule: "login", Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	if u, err = l.Usage("login", key); err != nil || u.Blocked != 0 || !attempt().Allowed {
+	if u, err = l.Usage(&Query{Rule: "login", Key: key}); err != nil || u.Blocked != 0 || !attempt().Allowed {
 		t.Errorf("after a reset: have %+v, %v", u, err)
 	}
 }

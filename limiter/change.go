@@ -20,10 +20,15 @@ const (
 	verbUsage  verb = iota // read the usage
 	verbAdjust             // debit costs, which may be negative
 	verbReset              // make the counters fresh
+	verbList               // list the inline counters
+	verbClear              // make all inline counters fresh
 	verbs
 )
 
-var verbNames = [verbs]string{"usage of", "adjust", "reset"}
+var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset"}
+
+// maxListed bounds the counters of one subject that are listed, or cleared at once.
+const maxListed = 1024
 
 // change is an operator's request about one subject's counters: a verb with a cost for each limit, and the resulting usage of
 // each. A change that modifies anything has a ticket.
@@ -33,6 +38,35 @@ type change struct {
 	ticket *ticket
 	ops    []counters.Op
 	used   []int64
+	// Of an inline subject whose limits are not known, for verbList and verbClear, in place of ops.
+	hi       uint64
+	counters loList // the result of verbList
+}
+
+// loList are the Key.Lo of a subject's counters.
+type loList []uint64
+
+// Code implements wire.Message.
+func (l *loList) Code(c *wire.Coder) {
+	wire.List(c, (*[]uint64)(l), maxListed, 8, func(lo *uint64) { wire.Fixed(c, lo) })
+}
+
+// whole reports whether c is about all inline counters of its subject.
+func (c *change) whole() bool { return c.verb == verbList || c.verb == verbClear }
+
+// subject returns the Key.Hi of c's subject, lo the Key.Lo of one of its counters.
+func (c *change) subject() uint64 {
+	if c.whole() {
+		return c.hi
+	}
+	return c.ops[0].Key.Hi
+}
+
+func (c *change) lo() uint64 {
+	if c.whole() {
+		return counters.InlineLo(0)
+	}
+	return c.ops[0].Key.Lo
 }
 
 // Code implements wire.Message.
@@ -46,8 +80,13 @@ func (c *change) Code(w *wire.Coder) {
 		}
 		c.ticket.Code(w)
 	}
+	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
+	if c.whole() {
+		wire.Fixed(w, &c.hi)
+		return
+	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust)
-	w.Require(c.hops > 0 && len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops) && (c.ticket == nil || c.verb != verbUsage))
+	w.Require(len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops))
 }
 
 // apply carries out c at the owner of its counters, which may be this node. It may ask again an owner that has perhaps done it
@@ -56,16 +95,20 @@ func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
 	defer cancel()
-	return l.doAtOwner(ctx, &ownerRequest{hi: c.ops[0].Key.Hi, hops: c.hops, here: func() error {
+	return l.doAtOwner(ctx, &ownerRequest{hi: c.subject(), hops: c.hops, here: func() error {
 		if c.ticket = t; c.hops == 0 && t.unneeded() {
 			c.ticket = nil
 		}
-		return c.applyHere(l)
+		return c.applyHere(ctx, l)
 	}, forward: func(to ring.NodeID) error {
-		next, list := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops}, results{}
+		next := change{verb: c.verb, hops: c.hops + 1, ticket: t, ops: c.ops, hi: c.hi}
 		if t != nil {
 			t.sent = true
 		}
+		if c.verb == verbList {
+			return l.member.forward(ctx, to, MethodChange, &next, &c.counters)
+		}
+		var list results
 		if err := l.member.forward(ctx, to, MethodChange, &next, &list); err != nil {
 			return err
 		}
@@ -76,13 +119,26 @@ func (c *change) apply(l *Limiter) error {
 	}})
 }
 
+// reply returns what c's asker is answered, once c has been applied.
+func (c *change) reply() wire.Message {
+	if c.verb == verbList {
+		return &c.counters
+	}
+	return resultsOf(c.ops, c.used)
+}
+
 // applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
 // or one of the errors of apply.
-func (c *change) applyHere(l *Limiter) (err error) {
-	if now := l.clock.Now(); c.verb == verbUsage {
-		err = c.readUsage(l, now)
-	} else {
-		err = c.amend(l, now)
+func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
+	switch c.verb {
+	case verbUsage:
+		err = c.readUsage(l, l.clock.Now())
+	case verbList:
+		err = c.list(l)
+	case verbClear:
+		err = c.clear(ctx, l)
+	default:
+		err = c.amend(l, l.clock.Now())
 	}
 	switch {
 	case errors.Is(err, counters.ErrShut):
@@ -109,28 +165,43 @@ func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
+// list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not here.
+func (c *change) list(l *Limiter) error {
+	c.counters = c.counters[:0]
+	for _, op := range l.table.InlineOf(c.hi, maxListed) {
+		c.counters = append(c.counters, op.Key.Lo)
+	}
+	if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+		return counters.ErrShut
+	}
+	return nil
+}
+
 // voidLeases voids the subject's leases and remembered refusals if c has made room: they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	if l.member == nil || c.verb != verbReset && !(c.verb == verbAdjust && reward) {
+	reset := c.verb == verbReset || c.verb == verbClear
+	if l.member == nil || !reset && !(c.verb == verbAdjust && reward) {
 		return
 	}
-	hi := c.ops[0].Key.Hi
-	if c.verb == verbReset {
+	hi := c.subject()
+	if reset {
 		l.member.leases.granted.Forget(hi)
 	}
 	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
 }
 
 // changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
-// borrowed, in this order. cost applies to the limits in requests.
-func changeOf(v verb, u *Usage, cost int64) *change {
+// borrowed, in this order. costs apply to the limits in their units.
+func changeOf(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		op := counters.Op{Key: counterKey(&h, limit), Limit: &limit.Limit}
-		if limit.UnitID == 0 {
-			op.Cost = cost
+		for _, cost := range costs {
+			if cost.Unit == limit.Unit {
+				op.Cost = cost.Cost
+			}
 		}
 		c.ops = append(c.ops, op)
 	}
@@ -150,7 +221,7 @@ func changeOf(v verb, u *Usage, cost int64) *change {
 
 // applyChange applies c, which was made from u, and writes the result into u.
 func (l *Limiter) applyChange(c *change, u *Usage) error {
-	if len(c.ops) == 0 {
+	if len(c.ops) == 0 && !c.whole() {
 		return nil
 	}
 	if err := c.apply(l); err != nil {

@@ -303,7 +303,7 @@ func TestWithoutAuthority(t *testing.T) {
 		if a := w.nodes[1].check(byKey("r", key)); a.DecidedBy != ByFallback {
 			t.Errorf("at the standby: have %s", a.DecidedBy)
 		}
-		if _, err := w.nodes[1].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[1].Usage(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 		w.nodes[0].authority.Store(true)
@@ -436,13 +436,13 @@ func TestUsageOfOthers(t *testing.T) {
 		for i := range w.nodes {
 			key := w.keyOf("r", w.nodes[i], nil)
 			asked := w.nodes[(i+1)%3]
-			if u, err := asked.Adjust("r", []string{key}, 12, ""); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
+			if u, err := asked.Adjust(adjustment("r", []string{key}, 12, "")); err != nil || u.Limits[0].Used != 12 || u.Limits[1].Used != 0 {
 				t.Errorf("have %+v, %v", u, err)
 			}
-			if u, err := asked.Adjust("r", []string{key}, -5, ""); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
+			if u, err := asked.Adjust(adjustment("r", []string{key}, -5, "")); err != nil || u.Limits[0].Used != 7 || u.Limits[0].Remaining != 3 {
 				t.Errorf("have %+v, %v", u, err)
 			}
-			if _, err := asked.Reset("r", []string{key}, ""); err != nil {
+			if _, err := asked.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
 				t.Error(err)
 			}
 			if used := w.nodes[i].used("r", key); used != 0 {
@@ -451,14 +451,14 @@ func TestUsageOfOthers(t *testing.T) {
 		}
 		w.separate(w.nodes[0], w.nodes[1], true)
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
-		if u, err := w.nodes[0].Adjust("r", []string{key}, 3, ""); err != nil || u.Limits[0].Used != 3 {
+		if u, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 3, "")); err != nil || u.Limits[0].Used != 3 {
 			t.Errorf("by the standby: have %+v, %v", u, err)
 		}
 		w.separate(w.nodes[0], w.nodes[2], true)
-		if _, err := w.nodes[0].Usage("r", []string{key}); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[0].Usage(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
-		if _, err := w.nodes[0].Reset("r", []string{key}, ""); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[0].Reset(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 	})

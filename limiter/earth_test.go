@@ -191,7 +191,7 @@ func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...strin
 // stands describes each region's usage of a subject.
 func (e *earth) stands(rule, key string) (out string) {
 	for _, name := range e.names {
-		u, err := e.all[name].nodes[0].usageHere(rule, []string{key})
+		u, err := e.all[name].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
 		if err != nil {
 			return err.Error()
 		}
@@ -225,7 +225,7 @@ func (n *worldNode) stats() loanStats {
 // usage returns a region's usage of a subject's first limit.
 func (e *earth) usage(region, rule, key string) LimitUsage {
 	e.t.Helper()
-	u, err := e.all[region].nodes[0].usageHere(rule, []string{key})
+	u, err := e.all[region].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		w.separate(n, w.nodes[0], true)
 		w.separate(n, w.nodes[2], true)
 		key := w.keyOf("r", w.nodes[0], w.nodes[2])
-		u, err := n.Locate("r", []string{key})
+		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		if err != nil {
 			t.Fatal(err)
 		}

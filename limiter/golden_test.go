@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules"
 )
 
 type goldenMessage struct {
@@ -46,12 +47,21 @@ func TestGolden(t *testing.T) {
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
 		message("forgetting", &forgetMessage{hi: 1, room: true}),
 		message("change", someChange()),
+		message("change-clear", &change{verb: verbClear, hops: 1, hi: 7, ticket: ticketOf("x", 5, 0)}),
+		message("counters", &loList{1, 1 << 63}),
 		message("results", &results{{Decision: algorithms.Decision{Used: 5}}}),
 		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
 		message("reserve", &reserveRequest{
 			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
 		}),
+		message("reserve-inline", &reserveRequest{
+			query: &Query{Subjects: []Subject{{
+				InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"k"}, Exact: true, Limits: []rules.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
+				Costs:         []UnitCost{{"tokens", 9}}, Mode: counters.Count,
+			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
+		}),
+		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.Count}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
 		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),

@@ -56,7 +56,7 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
-	a, b := &ticket{id: 0x1234_5678_9abc_def0, body: 77}, &ticket{id: 0x1234_5678_8abc_def0, body: 77}
+	a, b := &ticket{id: 0x1234_5678_9abc_def0, body: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, body: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
 	if !x.Key.Inline() || x.Key != y.Key || x.Body == y.Body || x.Body >= 1<<counters.BodyBits {
 		t.Errorf("have %+v and %+v", x, y)

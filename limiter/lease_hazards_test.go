@@ -233,7 +233,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		owner := w.nodes[1]
-		u, err := owner.Locate("r", []string{w.keyOf("r", owner, nil)})
+		u, err := owner.Locate(&Query{Rule: "r", Key: []string{w.keyOf("r", owner, nil)}})
 		if err != nil {
 			t.Fatal(err)
 		}

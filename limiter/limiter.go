@@ -118,8 +118,16 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace or ErrLevel, and then the answer must not be used.
-func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.Now(), q, a) }
+// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace or ErrLevel, and
+// then the answer must not be used. With q.RequestID, which q must count for, q is decided once within a minute; then the error
+// may also be one of Reserve's.
+func (l *Limiter) Check(q *Query, a *Answer) error {
+	if q.RequestID != "" {
+		_, err := l.decideOnce(q, 0, a)
+		return err
+	}
+	return l.CheckAt(l.clock.Now(), q, a)
+}
 
 // CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {

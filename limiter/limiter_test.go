@@ -223,7 +223,7 @@ func TestQueryErrors(t *testing.T) {
 	if err := l.Check(&q, &a); !errors.Is(err, ErrKey) {
 		t.Errorf("have %v", err)
 	}
-	if _, err := l.Usage("r", []string{"x"}); !errors.Is(err, ErrKey) {
+	if _, err := l.Usage(&Query{Rule: "r", Key: []string{"x"}}); !errors.Is(err, ErrKey) {
 		t.Errorf("have %v", err)
 	}
 }
@@ -243,23 +243,23 @@ rules:
 			t.Fatal(err)
 		}
 	}
-	u, err := l.Adjust("r", []string{"2001:db8::2"}, 9, "")
+	u, err := l.Adjust(adjustment("r", []string{"2001:db8::2"}, 9, ""))
 	if err != nil || u.Limits[0].Used != 11 || u.Limits[1].Used != 11 || u.Limits[0].Remaining != 0 || u.Key[0] != "2001:db8::" {
 		t.Errorf("a penalty: have %+v, %v", u, err)
 	}
 	if l.Check(&q, &a); a.Allowed {
 		t.Error("admitted in debt")
 	}
-	if u, _ = l.Adjust("r", key, -8, ""); u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
+	if u, _ = l.Adjust(adjustment("r", key, -8, "")); u.Limits[0].Used != 3 || u.Limits[1].Used != 3 {
 		t.Errorf("a reward: have %+v", u)
 	}
-	if _, err := l.Reset("r", key, ""); err != nil {
+	if _, err := l.Reset(&Query{Rule: "r", Key: key}); err != nil {
 		t.Fatal(err)
 	}
-	if u, _ = l.Usage("r", key); u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
+	if u, _ = l.Usage(&Query{Rule: "r", Key: key}); u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
 		t.Errorf("after a reset: have %+v", u)
 	}
-	if _, err := l.Adjust("tokens", []string{"x"}, 1, ""); !errors.Is(err, ErrUnit) {
+	if _, err := l.Adjust(adjustment("tokens", []string{"x"}, 1, "")); !errors.Is(err, ErrUnit) {
 		t.Errorf("have %v", err)
 	}
 }
@@ -296,7 +296,7 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	u, err := l.Usage("a", []string{"x"})
+	u, err := l.Usage(&Query{Rule: "a", Key: []string{"x"}})
 	if err != nil || u.Limits[0].Used != taken.Load() {
 		t.Errorf("have %+v used, want %d", u, taken.Load())
 	}
@@ -333,4 +333,9 @@ func BenchmarkCheck(b *testing.B) {
 		q.Attributes[0].Value = keys[i%len(keys)]
 		l.Check(&q, &a)
 	}
+}
+
+// adjustment is what Adjust takes to add n to a subject's usage in requests.
+func adjustment(rule string, key []string, n int64, request string) *Query {
+	return &Query{Rule: rule, Key: key, Costs: []UnitCost{{Unit: rules.Requests, Cost: n}}, RequestID: request}
 }

@@ -245,7 +245,7 @@ func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 
 // request returns a valid request for a loan of a rule's first limit.
 func (n *worldNode) request(rule, key string, want int64) LoanRequest {
-	u, err := n.Locate(rule, []string{key})
+	u, err := n.Locate(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestHostileRequests(t *testing.T) {
 		for range 20 { // however often it is asked, the share is lent once
 			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
 		}
-		if u, err := owner.usageHere("r", []string{key}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
+		if u, err := owner.usageHere(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 	}
@@ -321,7 +321,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "x", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere("r", []string{"x"}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
+	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"x"}}); err != nil || u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
 		t.Errorf("have %+v, %v; want all put back", u, err)
 	}
 	confirm = func(context.Context, int) error {
@@ -331,7 +331,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere("r", []string{"y"}); err != nil || u.Limits[0].Used != 100 || u.Limits[0].Lent != 100 {
+	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil || u.Limits[0].Used != 100 || u.Limits[0].Lent != 100 {
 		t.Errorf("have %+v, %v; want nothing put back into another lineage", u, err)
 	}
 	confirm = func(context.Context, int) error {
@@ -353,7 +353,7 @@ func TestG8_KilledLenders(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			e := newEarth(t, globalExact, "ap", "eu", "us")
-			u, err := e.all["eu"].nodes[0].Locate("r", []string{"x"})
+			u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -487,7 +487,7 @@ func TestUsageOfShares(t *testing.T) {
 	e.idle()
 	e.change(func() { e.cut[[2]string{"eu", "us"}] = true })
 	for _, n := range e.all["eu"].nodes {
-		u, err := n.Usage("r", []string{"x"})
+		u, err := n.Usage(&Query{Rule: "r", Key: []string{"x"}})
 		if err != nil || len(u.Regions) != 3 || u.Shares["ap"] != 300 || u.Shares["us"] != 300 || u.Shares["eu"] != 300 {
 			t.Fatalf("have %+v, %v", u, err)
 		}
@@ -504,7 +504,7 @@ func TestUsageOfShares(t *testing.T) {
 		}
 	}
 	// A reset affects only this region, and clears what it borrowed.
-	if _, err := e.all["eu"].nodes[0].Reset("r", []string{"x"}, ""); err != nil {
+	if _, err := e.all["eu"].nodes[0].Reset(&Query{Rule: "r", Key: []string{"x"}}); err != nil {
 		t.Fatal(err)
 	}
 	if u := e.usage("eu", "r", "x"); u.Used != 0 || u.Borrowed != 0 || u.Lent != 0 {

@@ -50,7 +50,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap"); n != 900 {
 				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
 			}
-			u, err := e.all["us"].nodes[0].Usage("r", []string{"x"})
+			u, err := e.all["us"].nodes[0].Usage(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -100,7 +100,7 @@ func (l *Limiter) serveShare(body []byte, to Answerer) {
 		return
 	}
 	l.member.serveLater(to, func() {
-		u, err := l.usageHere(n.Rule, n.Key)
+		u, err := l.usageHere(&Query{Rule: n.Rule, Key: n.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())
 			return

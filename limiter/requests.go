@@ -1,12 +1,14 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +16,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // A request with an id is decided once. Its owner keeps the answer beside the subject's counters, so that copies and hand-overs
@@ -73,8 +77,8 @@ func (t *ticket) unneeded() bool { return t == nil || !t.sent && t.life <= check
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.Inline() {
-		m.Key.Lo = counters.InlineLo(t.id)
-		m.Body ^= (m.Key.Lo ^ t.id) >> (64 - counters.BodyBits)
+		m.Key.Lo = counters.InlineNoteLo(t.id)
+		m.Body ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyBits) // the note's bit, too
 	}
 	return m
 }
@@ -92,10 +96,30 @@ func sumBody(b []byte) uint64 {
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
-// hashBody hashes a change of one subject.
-func hashBody(v verb, rule string, key []string, n int64) uint64 {
-	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), rule)
-	return sumBody(binary.AppendVarint(wire.AppendTexts(b, key), n))
+// hashBody hashes a change of one subject. The order of costs does not matter.
+func hashBody(v verb, u *Usage, costs []UnitCost) uint64 {
+	n, others := int64(0), []UnitCost(nil)
+	for _, c := range costs {
+		if c.Unit == rules.Requests {
+			n = c.Cost
+		} else {
+			others = append(others, c)
+		}
+	}
+	slices.SortFunc(others, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	b := wire.AppendText(binary.AppendVarint(nil, int64(v)), u.Rule.Name)
+	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
+	for _, c := range others {
+		b = binary.AppendVarint(wire.AppendText(b, c.Unit), c.Cost)
+	}
+	if u.Namespace != "" {
+		b = wire.AppendText(b, u.Namespace)
+		for i := range u.Limits {
+			l := u.Limits[i].Limit
+			b = l.Append(binary.LittleEndian.AppendUint64(b, l.ID), 0)
+		}
+	}
+	return sumBody(b)
 }
 
 // requestKind says which answers may be dropped early.
@@ -203,17 +227,11 @@ func (r *requests) count() (n int) {
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
 	if c.ticket != nil {
-		a.Memo = c.ticket.memo(c.ops[0].Key, now)
-		found, err := l.table.Recall(now, a.Memo)
-		if err != nil && !errors.Is(err, counters.ErrBody) {
+		memo, _, err := c.recall(l, now)
+		if err != nil {
 			return err
 		}
-		if err == nil && !found && !l.requests.makeRoom(l.table, c.ticket.kind(), a.Memo, now) {
-			if c.ticket.kind() == ofWrite {
-				return ErrRequests
-			}
-			a.Memo = nil
-		}
+		a.Memo = memo
 		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops, a.Used)) }
 	}
 	err := l.table.Amend(now, &a)
@@ -230,6 +248,62 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 		return c.readUsage(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
 	}
 	return nil
+}
+
+// recall returns the memo of c's ticket, and whether it is kept already. If not, there is room for it; it is nil if there is none
+// and c may go without. The error is or wraps counters.ErrShut, ErrRequestBody or ErrRequests.
+func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
+	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.lo()}, now)
+	switch found, err = l.table.Recall(now, memo); {
+	case errors.Is(err, counters.ErrBody):
+		return nil, false, ErrRequestBody
+	case err != nil || found || l.requests.makeRoom(l.table, c.ticket.kind(), memo, now):
+		return memo, found, err
+	case c.ticket.kind() == ofWrite:
+		return nil, false, ErrRequests
+	}
+	return nil, false, nil
+}
+
+// clear makes every inline counter of c's subject fresh, some at a time; with a ticket, only once. The error is or wraps
+// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
+func (c *change) clear(ctx context.Context, l *Limiter) error {
+	now := l.clock.Now()
+	var memo *counters.Memo
+	if c.ticket != nil {
+		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.lo()}, now).Key)
+		if !ok {
+			return ErrNoOwner
+		}
+		defer done()
+		var found bool
+		var err error
+		if memo, found, err = c.recall(l, now); err != nil {
+			return err
+		}
+		if found {
+			l.requests.repeated.Add(1)
+			return nil
+		}
+	}
+	for more := true; more; {
+		ops := l.table.InlineOf(c.hi, maxListed)
+		if !l.table.IsOpen(ring.PartitionOf(c.hi)) {
+			return counters.ErrShut
+		}
+		for some := range slices.Chunk(ops, maxSubjectOps) {
+			if err := l.table.Amend(now, &counters.Amendment{Ops: some, Reset: true}); err != nil {
+				return err
+			}
+		}
+		if more = len(ops) == maxListed; more && ctx.Err() != nil {
+			return ErrNoOwner
+		}
+	}
+	if memo == nil {
+		return nil
+	}
+	return l.table.Remember(now, memo)
 }
 
 // acceptResults copies list, the results of c on this node or another, into c. It returns false if they are of other limits.

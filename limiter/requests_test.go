@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -33,7 +34,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		p := w.partition("r", key)
 		used := func(want int64) {
 			t.Helper()
-			if u, err := w.nodes[2].Usage("r", []string{key}); err != nil || u.Limits[0].Used != want {
+			if u, err := w.nodes[2].Usage(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Used != want {
 				t.Errorf("have %+v, %v; want %d used", u, err, want)
 			}
 		}
@@ -50,7 +51,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 			if err != nil || same != id || !again.Allowed || again.Limits[0].Remaining != 90 || again.Tightest != first.Tightest {
 				t.Errorf("node %d: have %q, %v, %+v", i, same, err, again)
 			}
-			if u, err := n.Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
+			if u, err := n.Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 15 || u.Limits[1].Remaining != 100 {
 				t.Errorf("node %d: have %+v, %v", i, u, err)
 			}
 		}
@@ -58,16 +59,16 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		if _, err := w.nodes[0].reserveAs("a", key, 11, &again); !errors.Is(err, ErrRequestBody) {
 			t.Errorf("another cost: have %v", err)
 		}
-		if _, err := w.nodes[0].Adjust("r", []string{key}, 5, "a"); !errors.Is(err, ErrRequestBody) {
+		if _, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 5, "a")); !errors.Is(err, ErrRequestBody) {
 			t.Errorf("an adjustment by the id of a reservation: have %v", err)
 		}
-		if u, err := w.nodes[2].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[2].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
-		if _, err := w.nodes[1].Adjust("r", []string{key}, 2, ""); err != nil {
+		if _, err := w.nodes[1].Adjust(adjustment("r", []string{key}, 2, "")); err != nil {
 			t.Error(err)
 		}
-		if u, err := w.nodes[1].Reset("r", []string{key}, "c"); err != nil || u.Limits[0].Used != 0 {
+		if u, err := w.nodes[1].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 		used(2)
@@ -83,7 +84,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		crowd.Wait()
 		used(5)
 		time.Sleep(requestTime + 2*time.Second)
-		if u, err := w.nodes[2].Adjust("r", []string{key}, 5, "b"); err != nil || u.Limits[0].Used != 10 {
+		if u, err := w.nodes[2].Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 10 {
 			t.Errorf("a minute later: have %+v, %v", u, err)
 		}
 	})
@@ -105,7 +106,7 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 		if two, err := w.nodes[1].reserveAs("a", key, 10, &a); err != nil || two == one {
 			t.Errorf("have %q, %v", two, err)
 		}
-		if _, err := w.nodes[1].Adjust("r", []string{key}, 5, "b"); !errors.Is(err, ErrNoOwner) {
+		if _, err := w.nodes[1].Adjust(adjustment("r", []string{key}, 5, "b")); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
 	})
@@ -122,7 +123,7 @@ func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
 		w.separate(asker, dead, true)
 		stale := func() { asker.wrong.Store(p, dead.id) }
 		stale()
-		if u, err := asker.Adjust("r", []string{key}, 5, ""); err != nil || u.Limits[0].Used != 5 {
+		if u, err := asker.Adjust(adjustment("r", []string{key}, 5, "")); err != nil || u.Limits[0].Used != 5 {
 			t.Errorf("adjust: have %+v, %v", u, err)
 		}
 		var a Answer
@@ -155,7 +156,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	adjust := func(i int) error {
-		_, err := l.Adjust("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i))
+		_, err := l.Adjust(adjustment("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i)))
 		return err
 	}
 	for i := range maxRequests - 1 {
@@ -175,7 +176,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	if err := adjust(0); err != nil {
 		t.Errorf("a repeated one: %v", err)
 	}
-	if _, err := l.Adjust("r", []string{"k"}, 1, ""); err != nil {
+	if _, err := l.Adjust(adjustment("r", []string{"k"}, 1, "")); err != nil {
 		t.Errorf("one without an id: %v", err)
 	}
 	q.RequestID = "first"
@@ -186,7 +187,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Errorf("have %d, %d repeated, %d refused", r.count(), r.repeated.Load(), r.refused.Load())
 	}
 	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
-		if u, err := l.Usage("r", []string{k}); err != nil || u.Limits[0].Used != v {
+		if u, err := l.Usage(&Query{Rule: "r", Key: []string{k}}); err != nil || u.Limits[0].Used != v {
 			t.Errorf("%s: have %+v, %v, want %d", k, u, err, v)
 		}
 	}
@@ -196,6 +197,7 @@ func TestReserveRequestsComeBack(t *testing.T) {
 	for _, r := range []*reserveRequest{
 		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""}, Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1},
 		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}}, ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
+		{query: &Query{Rule: "r", Mode: counters.Count}, ticket: ticketOf("x", 5, 0), hops: 1},
 	} {
 		b := wire.Encode(nil, r)
 		have, err := read[reserveRequest](b)
@@ -275,4 +277,92 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Requests with an id about subjects that bring their limits, of several owners, are decided once: reservations, checks that
+// count and don't fit, and refusals. Hand-overs of the first subject don't change that.
+func TestInlineRequestsAreDecidedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules: []")
+		nextWindow(time.Hour)
+		limit := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "fixed-window"}
+		keys := []string{w.inlineKeyOf(w.nodes[0]), w.inlineKeyOf(w.nodes[1]), w.inlineKeyOf(w.nodes[2])}
+		both := func(mode counters.Mode, cost int64, id string) *Query {
+			q := &Query{RequestID: id}
+			for _, key := range keys[:2] {
+				one := inlineQuery(key, limit).costing(UnitCost{rules.Requests, cost}).Subjects[0]
+				one.Mode = mode
+				q.Subjects = append(q.Subjects, one)
+			}
+			return q
+		}
+		used := func(want ...int64) {
+			t.Helper()
+			for i := range want {
+				if u, err := w.nodes[2].Usage(inlineQuery(keys[i], limit)); err != nil || u.Limits[0].Used != want[i] {
+					t.Errorf("subject %d: have %+v, %v; want %d used", i, u, err, want[i])
+				}
+			}
+		}
+		home, err := w.nodes[0].Locate(inlineQuery(keys[0], limit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := ring.PartitionOf(home.Hash.Hi)
+		var a Answer
+		id, err := w.nodes[2].Reserve(both(counters.Check, 6, "reserve"), time.Minute, &a)
+		if err != nil || id == "" || !a.Allowed || a.DecidedBy != ByForward || len(a.Limits) != 2 {
+			t.Fatalf("have %q, %v, %+v", id, err, a)
+		}
+		for round := range 4 {
+			for i, n := range w.nodes {
+				if round == 2 && i == 1 {
+					w.handOver(p, w.nodes[1])
+				}
+				same, err := n.Reserve(both(counters.Check, 6, "reserve"), time.Minute, &a)
+				if err != nil || same != id || !a.Allowed || a.Limits[1].Used != 6 {
+					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
+				}
+				if err := n.Check(both(counters.Count, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
+					t.Errorf("node %d: have %v, %+v", i, err, a.Limits)
+				}
+				if same, err := n.Reserve(both(counters.Check, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.InOrder(0).Allowed {
+					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
+				}
+			}
+		}
+		used(11, 11)
+		for name, q := range map[string]*Query{
+			"another cost": both(counters.Count, 4, "count"),
+			"another mode": both(counters.Check, 5, "count"),
+		} {
+			if _, err := w.nodes[1].decideOnce(q, 0, &a); !errors.Is(err, ErrRequestBody) {
+				t.Errorf("%s: have %v", name, err)
+			}
+		}
+		changed := both(counters.Count, 5, "count")
+		changed.Subjects[0].Limits = []rules.InlineLimit{{Limit: 12, Per: "1h", Algorithm: "fixed-window"}}
+		if err := w.nodes[1].Check(changed, &a); !errors.Is(err, ErrRequestBody) {
+			t.Errorf("another amount: have %v", err)
+		}
+		if out, err := w.nodes[1].Settle(id, nil); err != nil || out.Repeated {
+			t.Errorf("have %+v, %v", out, err)
+		}
+		synctest.Wait()
+		used(5, 5)
+		// A batch keeps the order of its checks, with ids and without.
+		plain := both(counters.Count, 1, "")
+		queries := []*Query{plain, both(counters.Count, 3, "batch"), plain, both(counters.Count, 3, "batch")}
+		answers, errs := []*Answer{{}, {}, {}, {}}, make([]error, 4)
+		w.nodes[2].CheckAll(queries, answers, errs)
+		for i, want := range []int64{6, 9, 10, 9} {
+			if errs[i] != nil || answers[i].Limits[1].Used != want {
+				t.Errorf("check %d: have %v, %+v, want %d used", i, errs[i], answers[i].Limits, want)
+			}
+		}
+		time.Sleep(requestTime + 2*time.Second)
+		if err := w.nodes[0].Check(both(counters.Count, 5, "count"), &a); err != nil || a.Limits[0].Used != 15 {
+			t.Errorf("a minute later: have %v, %+v", err, a.Limits)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -34,6 +35,12 @@ type reservations struct {
 // can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner decided
 // but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+	return l.decideOnce(q, ttl, a)
+}
+
+// decideOnce is Reserve, and with a ttl of zero Check for a q that counts and has a RequestID. The id of a check only serves to
+// take it back.
+func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return "", err
@@ -84,7 +91,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
 		copy(r.nonce[:], inlineNonce)
 	}
-	r.until = r.made + int64(min(ttl, MaxReservationTime))
+	r.until = r.made + int64(min(cmp.Or(ttl, checkTime), MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
 		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
@@ -99,7 +106,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		}
 		s := reserved{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
-			if !a.scratch.ops[first+j].Decision.Allowed {
+			if !reservable(&a.scratch.ops[first+j]) {
 				continue
 			}
 			unit := slices.Index(r.units, limit.Unit)
@@ -136,7 +143,7 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 	}
 	for j := range ops {
 		op := &ops[j]
-		if !op.Decision.Allowed {
+		if !reservable(op) {
 			continue
 		}
 		when := int64(op.Decision.ResetAfter)
@@ -151,6 +158,11 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 		d.when = append(d.when, when)
 	}
 	return d
+}
+
+// reservable reports whether op took its cost, or would have if there were one.
+func reservable(op *counters.Op) bool {
+	return op.Decision.Allowed && op.Mode != counters.Peek || op.Took()
 }
 
 // Bounds of reservations.
@@ -180,7 +192,7 @@ var (
 	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
 	// ErrReservation means that the check has too many limits for one reservation.
-	ErrReservation = fmt.Errorf("a reservation is about %d limits at most", MaxReserved)
+	ErrReservation = fmt.Errorf("a reservation, or a check with a request_id, is about %d limits at most", MaxReserved)
 )
 
 // reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;
@@ -262,7 +274,7 @@ func (r *reservation) note(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
-		k.Lo = counters.InlineLo(k.Lo)
+		k.Lo = counters.InlineNoteLo(k.Lo)
 	}
 	return k
 }

@@ -79,7 +79,7 @@ func TestReservations(t *testing.T) {
 					settle(100, 40, 1000-want-40)
 					settle(100, 100, 1000-want-100)
 					settle(10, 30, 1000-want-30)
-					if _, err := n.Reset("r", []string{key}, ""); err != nil {
+					if _, err := n.Reset(&Query{Rule: "r", Key: []string{key}}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -94,7 +94,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		used := func() [2]int64 {
-			u, err := n.Usage("r", []string{key})
+			u, err := n.Usage(&Query{Rule: "r", Key: []string{key}})
 			if err != nil {
 				t.Fatal(err)
 			}

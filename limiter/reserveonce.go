@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -18,11 +19,11 @@ import (
 // it.
 const homeTime = checkTime * 2 / 3
 
-// reserveRequest is a reservation with an id, as sent to the owner of its first subject. That owner decides all of it and keeps
-// the answer.
+// reserveRequest is a reservation with an id, or a check that counts and has one, as sent to the owner of its first subject. That
+// owner decides all of it and keeps the answer.
 type reserveRequest struct {
 	query   *Query
-	ttl     time.Duration
+	ttl     time.Duration // zero for a check
 	ticket  *ticket
 	version int64 // of the asker's rules
 	hops    int
@@ -158,7 +159,16 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 			}
 		}
 	}
+	hits, first := a.scratch.match.Hits[:0], 0
+	for _, h := range a.scratch.match.Hits { // a refusal may be about some of the subjects
+		lo := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Lo
+		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.lo == lo }) {
+			hits = append(hits, h)
+		}
+	}
+	a.scratch.match.Hits = hits
 	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
+	a.Counted = !k.allowed && len(k.id) > 0 // only what took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
 		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
 	}
@@ -168,11 +178,14 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 // askOwner makes another node decide r. The error is ErrNoOwner if that was not possible.
 func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
-	next.hops, next.version = r.hops+1, max(r.version, a.RulesVersion)
+	next.hops = r.hops + 1
+	if len(r.query.Subjects) == 0 { // no rules matter to subjects that bring their limits
+		next.version = max(r.version, a.RulesVersion)
+	}
 	if err := rs.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
-	if reply.version > a.RulesVersion {
+	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
 		rs.l.catchUp(ctx, 0, reply.version)
 		if over, err := rs.l.prepare(rs.l.clock.Now(), r.query, a); err != nil || over {
 			return "", ErrNoOwner
@@ -221,10 +234,18 @@ const (
 // body hashes what the request asks for. The order of attributes and costs does not matter.
 func (r *reserveRequest) body() uint64 {
 	q := *r.query
-	q.Attributes, q.Costs = slices.Clone(q.Attributes), slices.Clone(q.Costs)
+	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
-	slices.SortFunc(q.Costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	for i := range q.Subjects {
+		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
+	}
 	return sumBody(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
+}
+
+func sortedCosts(costs []UnitCost) []UnitCost {
+	costs = slices.Clone(costs)
+	slices.SortFunc(costs, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	return costs
 }
 
 // Code implements wire.Message.
@@ -245,10 +266,36 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		c.Text(&a.Value, maxText)
 	})
 	codeCosts(c, &q.Costs)
-	c.Require(r.hops > 0 && r.ttl >= time.Millisecond)
+	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.Check) { // from feature level 2 on
+		wire.Number(c, &q.Mode, int64(counters.Modes-1))
+		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
+		c.Require(len(q.Subjects) > 0 || q.Mode != counters.Check)
+	}
+	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.counts()))
 }
 
-// reserve decides a reservation that a was prepared for. over means that there is no counter to ask.
+func (s *Subject) code(c *wire.Coder) {
+	c.Text(&s.Namespace, maxText)
+	c.Texts(&s.Key, maxAttributes, maxText)
+	c.Flags(&s.Exact, &s.Shadow)
+	wire.Number(c, &s.Mode, int64(counters.Modes-1))
+	codeCosts(c, &s.Costs)
+	wire.List(c, &s.Limits, rules.MaxInlineLimits, 9, func(l *rules.InlineLimit) {
+		for _, n := range [...]*int64{&l.Limit, &l.PerMS, &l.Burst} {
+			wire.Number(c, n, algorithms.MaxAmount)
+		}
+		for _, text := range [...]*string{&l.Per, &l.Algorithm, &l.Unit, &l.Name, &l.TZ, &l.From} {
+			c.Text(text, maxText)
+		}
+	})
+}
+
+// counts reports whether q takes the cost of something whether or not it fits.
+func (q *Query) counts() bool {
+	return q.Mode == counters.Count || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.Count })
+}
+
+// reserve decides a reservation that a was prepared for, or a check that counts. over means that there is no counter to ask.
 func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
@@ -259,10 +306,12 @@ func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over boo
 	} else {
 		rs.l.count(q, a)
 	}
-	if !a.Allowed {
+	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
-	rs.reserved.Add(1)
+	if ttl > 0 {
+		rs.reserved.Add(1)
+	}
 	key, _ := rs.signingKey()
 	return rs.reservationOf(q, a, ttl).id(key), nil
 }

@@ -108,7 +108,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 			"check": func(n *worldNode) error {
 				return n.Check(&Query{Rule: "r", Key: []string{key}, ByKey: true}, &Answer{})
 			},
-			"usage":   func(n *worldNode) error { _, err := n.Usage("r", []string{key}); return err },
+			"usage":   func(n *worldNode) error { _, err := n.Usage(&Query{Rule: "r", Key: []string{key}}); return err },
 			"settle":  func(n *worldNode) error { _, err := n.Settle(id, nil); return err },
 			"reserve": func(n *worldNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
 		} {

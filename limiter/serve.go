@@ -97,11 +97,11 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		})
 	case MethodChange:
 		var c change
-		serveForwarded(m, to, body, &c, func() (*results, error) {
+		serveForwarded(m, to, body, &c, func() (wire.Message, error) {
 			if err := c.apply(l); err != nil {
 				return nil, err
 			}
-			return resultsOf(c.ops, c.used), nil
+			return c.reply(), nil
 		})
 	case MethodSettle:
 		var s settleRequest

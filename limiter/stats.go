@@ -112,7 +112,7 @@ func (a *activeRules) unruled() RuleStats {
 // Feedback counts a refusal of a subject that was wrong. It returns the subject, and how many such refusals the rule has had
 // since the process began. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
-	u, err := l.Locate(rule, key)
+	u, err := l.Locate(&Query{Rule: rule, Key: key})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -86,7 +86,7 @@ func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 // filterPlace returns the index of a subject's word in a filter, and its bit. It looks at no bits in which inline subjects are
 // all alike.
 func filterPlace(subject rules.Hash) (at int, bit uint64) {
-	return int(subject.Lo >> 8 % topFilter), 1 << (subject.Lo >> 58)
+	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
 func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {

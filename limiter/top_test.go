@@ -23,7 +23,7 @@ func TestTop(t *testing.T) {
 	if top[0].Checks != 11 || top[1].Checks != 7 {
 		t.Errorf("have %d and %d checks, want those before the first refusal too", top[0].Checks, top[1].Checks)
 	}
-	_, _ = l.Reset("r", []string{"192.0.2.2"}, "")
+	_, _ = l.Reset(&Query{Rule: "r", Key: []string{"192.0.2.2"}})
 	check(t, l, epoch, byKey("r", "192.0.2.2"))
 	if top = l.Top(1); top[0].Checks != 12 || top[0].Refused != 9 {
 		t.Errorf("have %+v", top[0])

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -10,10 +11,13 @@ import (
 
 // Usage is what one subject has used.
 type Usage struct {
-	Rule   *rules.Rule
-	Key    []string // normalised, as counted
-	Limits []LimitUsage
-	Hash   rules.Hash // of rule and subject
+	Rule      *rules.Rule
+	Namespace string   // of a subject that brings its limits; empty for a rule's
+	Key       []string // normalised, as counted
+	Limits    []LimitUsage
+	Hash      rules.Hash // of rule and subject
+	// Unknown is how many more counters the subject has, whose limits this node has not met; see Limiter.Usage.
+	Unknown int
 	// Blocked is how long the rule's block on the subject still lasts; zero if it is not on.
 	Blocked time.Duration
 
@@ -37,22 +41,26 @@ type LimitUsage struct {
 	ResetAfter time.Duration
 }
 
-// Locate returns a subject and its limits, without their usage. The error wraps ErrUnknownRule or ErrKey.
-func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
+// Locate returns a subject and its limits, without their usage. q names one subject: by its rule and key, or by the only one
+// of q.Subjects, which may come without limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
+func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
-	r := b.set.Rule(rule)
-	if r == nil {
-		return nil, fmt.Errorf("%w %q", ErrUnknownRule, rule)
+	if len(q.Subjects) > 0 {
+		return locateInline(b.set, &q.Subjects[0].InlineSubject)
 	}
-	if err := b.set.MatchKey(r, key, &m); err != nil {
+	r := b.set.Rule(q.Rule)
+	if r == nil {
+		return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
+	}
+	if err := b.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err
 	}
 	if b.global { // only shares need a clock
 		b.set.Share(&m, l.clock.Now().Wall)
 	}
 	b.lowerLimits(&m)
-	u := &Usage{Rule: r, Key: r.NormalKey(key)}
+	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
 		for _, limit := range m.Hits[i].Limits {
@@ -62,11 +70,35 @@ func (l *Limiter) Locate(rule string, key []string) (*Usage, error) {
 	return u, nil
 }
 
+// locateInline is Locate for a subject that brings its limits.
+func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
+	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true}, Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
+	if len(q.Limits) == 0 {
+		var err error
+		u.Hash, err = set.LocateInline(q)
+		return u, err
+	}
+	var m rules.Match
+	if err := set.MatchInline(q, true, &m); err != nil {
+		return nil, err
+	}
+	h := &m.Hits[0]
+	u.Rule, u.Hash = h.Rule, h.Subject
+	for _, limit := range slices.SortedFunc(slices.Values(h.Limits), func(a, b *rules.Limit) int { return cmp.Compare(a.Place, b.Place) }) {
+		u.Limits = append(u.Limits, LimitUsage{Limit: limit})
+	}
+	return u, nil
+}
+
+// whole reports whether u stands for all counters of a subject that came without its limits.
+func (u *Usage) whole() bool { return u.Namespace != "" && len(u.Limits) == 0 }
+
 // Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For limits that regions
-// divide, that is the usage of this region's share; the other regions are asked too, and have half a second to answer. The
-// error wraps ErrUnknownRule, ErrKey or ErrNoOwner.
-func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
-	u, err := l.usageHere(rule, key)
+// divide, that is the usage of this region's share; the other regions are asked too, and have half a second to answer. Of an
+// inline subject without limits it reports the counters whose limits this node keeps, and counts the others: a counter knows
+// neither its amount nor its window. The error wraps ErrNoOwner or one of Locate's.
+func (l *Limiter) Usage(q *Query) (*Usage, error) {
+	u, err := l.usageHere(q)
 	if err == nil {
 		l.askRegions(u)
 	}
@@ -74,43 +106,94 @@ func (l *Limiter) Usage(rule string, key []string) (*Usage, error) {
 }
 
 // usageHere is Usage without the other regions.
-func (l *Limiter) usageHere(rule string, key []string) (*Usage, error) {
-	u, err := l.Locate(rule, key)
+func (l *Limiter) usageHere(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
-	return u, l.applyChange(changeOf(verbUsage, u, 0), u)
+	if !u.whole() {
+		return u, l.applyChange(changeOf(verbUsage, u, nil), u)
+	}
+	return u, l.usageOfAll(u)
 }
 
-// Adjust adds n (−MaxAmount…MaxAmount) to what the subject has used of the rule's limits in requests: a penalty, which may
-// become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. request is the caller's id for this
-// request, at most MaxRequestID bytes, or empty for none: if it is repeated within a minute, nothing changes and the answer is
-// the first one. The error wraps ErrUnknownRule, ErrKey, ErrUnit, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
-func (l *Limiter) Adjust(rule string, key []string, n int64, request string) (*Usage, error) {
-	u, err := l.Locate(rule, key)
+// usageOfAll fills in what can be told of all counters of an inline subject.
+func (l *Limiter) usageOfAll(u *Usage) error {
+	list := &change{verb: verbList, hi: u.Hash.Hi}
+	if err := list.apply(l); err != nil {
+		return fmt.Errorf("usage of %q: %w", u.Rule.Name, err)
+	}
+	known := make(map[uint64]*rules.Limit, len(list.counters)) // by the counter's Lo
+	for _, lo := range list.counters {
+		known[lo] = nil
+	}
+	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
+	for limit := range l.Rules().InternedLimits() {
+		lo := counterKey(&h, limit).Lo
+		if have, there := known[lo]; there && (have == nil || limit.Capacity() > have.Capacity()) {
+			known[lo] = limit
+		}
+	}
+	for _, lo := range list.counters {
+		if known[lo] == nil {
+			u.Unknown++
+			continue
+		}
+		u.Limits = append(u.Limits, LimitUsage{Limit: known[lo]})
+	}
+	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
+		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
+		if err := l.applyChange(changeOf(verbUsage, part, nil), part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Adjust adds q's costs (each −MaxAmount…MaxAmount, none 0) to what the subject has used of the limits in their units: a
+// penalty, which may become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. If q.RequestID is
+// repeated within a minute, nothing changes and the answer is the first one. The error wraps ErrUnit, ErrFull, ErrNoOwner,
+// ErrRequestBody, ErrRequests or one of Locate's.
+func (l *Limiter) Adjust(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.UnitID == 0 }) {
-		return nil, fmt.Errorf("adjust %q: %w", rule, ErrUnit)
+	costs := q.subjectCosts()
+	for _, c := range costs {
+		if !slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Unit == c.Unit }) {
+			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrUnit, c.Unit)
+		}
 	}
-	c := changeOf(verbAdjust, u, n)
-	c.ticket = ticketOf(request, hashBody(verbAdjust, rule, u.Key, n), checkTime)
+	c := changeOf(verbAdjust, u, costs)
+	c.ticket = ticketOf(q.RequestID, hashBody(verbAdjust, u, costs), checkTime)
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block. It returns the usage afterwards. request is as for Adjust. The
-// error wraps ErrUnknownRule, ErrKey, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
-func (l *Limiter) Reset(rule string, key []string, request string) (*Usage, error) {
-	u, err := l.Locate(rule, key)
+// Reset makes a subject's counters fresh and lifts its block: those of an inline subject's limits, or all of them if it comes
+// without. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner, ErrRequestBody,
+// ErrRequests or one of Locate's.
+func (l *Limiter) Reset(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
-	c := changeOf(verbReset, u, 0)
-	c.ticket = ticketOf(request, hashBody(verbReset, rule, u.Key, 0), checkTime)
+	c := changeOf(verbReset, u, nil)
+	if u.whole() {
+		c = &change{verb: verbClear, hi: u.Hash.Hi}
+	}
+	c.ticket = ticketOf(q.RequestID, hashBody(c.verb, u, nil), checkTime)
 	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}
 	l.askRegions(u)
 	return u, nil
+}
+
+// subjectCosts returns the costs of q's only subject.
+func (q *Query) subjectCosts() []UnitCost {
+	if len(q.Subjects) > 0 {
+		return q.Subjects[0].Costs
+	}
+	return q.Costs
 }

@@ -349,7 +349,7 @@ func (w *world) keyOf(rule string, owner, standby *worldNode) string {
 }
 
 func (w *world) partition(rule, key string) int {
-	u, err := w.nodes[0].Locate(rule, []string{key})
+	u, err := w.nodes[0].Locate(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func (n *worldNode) check(q Query) *Answer {
 
 func (n *worldNode) used(rule, key string) int64 {
 	n.w.t.Helper()
-	u, err := n.Usage(rule, []string{key})
+	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		n.w.t.Fatal(err)
 	}

@@ -111,7 +111,9 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 	for i, v := range key {
 		values[i] = client.Fit(v)
 	}
-	u, err := n.limiter.Adjust(rule, values, cost, id)
+	u, err := n.limiter.Adjust(&limiter.Query{
+		Rule: rule, Key: values, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}, RequestID: id,
+	})
 	if err != nil {
 		return client.Usage{}, n.explain(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rlnode/rlnode/limiter"
 )
 
 const adaptiveRules = `version: 1
@@ -19,7 +21,7 @@ func (p *planet) limits(rule, key string) (out []int64) {
 	p.t.Helper()
 	for _, v := range p.nodes {
 		if v.ready.Load() {
-			u, err := v.node.limiter.Locate(rule, []string{key})
+			u, err := v.node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
 			if err != nil {
 				p.t.Fatal(err)
 			}

@@ -98,7 +98,7 @@ func (v *virtual) usedAt(rule, key string) int64 {
 		}
 		return used
 	}
-	u, err := v.node.limiter.Usage(rule, []string{key})
+	u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		v.planet.t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func TestBrokenLinkForLongInOneProcess(t *testing.T) {
 // slowest returns the longest of some checks at a: of subjects that the third node owns, and of subjects that b owns.
 func (p *planet) slowest(a, b, third *virtual) (direct, around time.Duration) {
 	owner := func(key string) ring.NodeID {
-		u, err := a.node.limiter.Locate("year", []string{key})
+		u, err := a.node.limiter.Locate(&limiter.Query{Rule: "year", Key: []string{key}})
 		if err != nil {
 			p.t.Fatal(err)
 		}

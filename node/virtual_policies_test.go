@@ -28,7 +28,7 @@ func (p *planet) blocked(what, key string, least, most time.Duration) {
 		if ok, err := v.check("login", key, &a); ok || err != nil || !a.Limits[0].Blocked || a.Limits[0].RetryAfter < least || a.Limits[0].RetryAfter > most {
 			p.t.Errorf("%s: %s: %v, %v, %+v", what, v.settings.Name, ok, err, a.Limits)
 		}
-		if u, err := v.node.limiter.Usage("login", []string{key}); err != nil || u.Blocked < least || u.Blocked > most {
+		if u, err := v.node.limiter.Usage(&limiter.Query{Rule: "login", Key: []string{key}}); err != nil || u.Blocked < least || u.Blocked > most {
 			p.t.Errorf("%s: %s: usage %+v, %v", what, v.settings.Name, u, err)
 		}
 	}

@@ -381,7 +381,7 @@ func TestG8_KillsInOneProcess(t *testing.T) {
 func (s *system) ownerOf(region int, rule, key string) *virtual {
 	s.t.Helper()
 	p := s.regions[region]
-	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
+	u, err := p.nodes[0].node.limiter.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		s.t.Fatal(err)
 	}

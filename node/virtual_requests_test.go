@@ -3,12 +3,15 @@ package node
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // Partitions move from one node to another while a third asks the old owner to adjust subjects in them, and the third
@@ -36,7 +39,7 @@ func adjustWhileItMoves(t *testing.T, after time.Duration) {
 	errs := make([]error, len(keys))
 	var done sync.WaitGroup
 	for i, key := range keys {
-		done.Go(func() { _, errs[i] = asker.node.limiter.Adjust("year", []string{key}, 7, "") })
+		done.Go(func() { _, errs[i] = asker.node.limiter.Adjust(adjustment("year", []string{key}, 7, "")) })
 	}
 	time.Sleep(after)
 	p.net.Cut(from.ip, asker.ip)
@@ -73,7 +76,8 @@ func (p *planet) keysMoving(rule string, from, to *virtual, n int) (keys []strin
 	return keys
 }
 
-// A thousand requests with IDs, adjustments and reservations, are retried at any node while an owner is killed, another
+// A thousand requests with IDs, about a rule's subjects and about such that bring their limits, adjustments, reservations and
+// checks that count, are retried at any node while an owner is killed, another
 // node joins and a third one stops. Each is decided once, and every answer equals the first.
 func TestRequestsAreDecidedOnceInOneProcess(t *testing.T) {
 	t.Parallel()
@@ -126,7 +130,7 @@ func requestsOnce(t *testing.T, seed uint64) {
 		var used int64
 		p.eventually("there is an owner", func() (ok bool) {
 			var err error
-			used, err = p.usedNow("year", key)
+			used, err = a.used(key)
 			return err == nil
 		})
 		if used != n {
@@ -137,7 +141,46 @@ func requestsOnce(t *testing.T, seed uint64) {
 	p.end()
 }
 
-func (a *asking) key(i int) string { return fmt.Sprintf("k%d", i%a.keys) }
+// key returns the key of the i-th request. Half of the subjects bring their limits.
+func (a *asking) key(i int) string {
+	if i%4 >= 2 {
+		return fmt.Sprintf("inline%d", i%a.keys)
+	}
+	return fmt.Sprintf("k%d", i%a.keys)
+}
+
+// query returns the i-th request, for its cost.
+func (a *asking) query(i int) *limiter.Query {
+	key, id := a.key(i), fmt.Sprintf("request %d", i)
+	costs := []limiter.UnitCost{{Unit: "requests", Cost: a.costs[i]}}
+	if i%4 < 2 {
+		return &limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: costs, RequestID: id}
+	}
+	one := limiter.Subject{Costs: costs, Mode: counters.Count}
+	one.Key, one.Exact, one.Limits = []string{key}, true, []rules.InlineLimit{{Limit: 100, Per: "8760h", Algorithm: "fixed-window"}}
+	return &limiter.Query{Subjects: []limiter.Subject{one}, RequestID: id}
+}
+
+// used returns what the subject of a key has used.
+func (a *asking) used(key string) (int64, error) {
+	if !strings.HasPrefix(key, "inline") {
+		return a.planet.usedNow("year", key)
+	}
+	i := 0
+	for a.key(i) != key {
+		i++
+	}
+	for _, v := range a.planet.nodes {
+		if v.ready.Load() {
+			u, err := v.node.limiter.Usage(a.query(i))
+			if err != nil {
+				return 0, err
+			}
+			return u.Limits[0].Used, nil
+		}
+	}
+	return 0, limiter.ErrNoOwner
+}
 
 func (a *asking) forget() {
 	a.mu.Lock()
@@ -173,18 +216,23 @@ func (a *asking) untilAnswered() {
 
 // one sends a request to a node and compares the answer with earlier ones.
 func (a *asking) one(v *virtual, i int) {
-	id, key, l := fmt.Sprintf("request %d", i), a.key(i), v.node.limiter
+	q, key, l := a.query(i), a.key(i), v.node.limiter
 	var told string
-	if i%2 == 0 {
-		u, err := l.Adjust("year", []string{key}, a.costs[i], id)
+	if i%4 == 0 || i%8 == 3 {
+		u, err := l.Adjust(q)
 		if err != nil || v.crashed.Load() {
 			return
 		}
 		told = fmt.Sprintf("%d used", u.Limits[0].Used)
 	} else {
 		var answer limiter.Answer
-		q := limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: []limiter.UnitCost{{Unit: "requests", Cost: a.costs[i]}}, RequestID: id}
-		reservation, err := l.Reserve(&q, time.Hour, &answer)
+		var reservation string
+		var err error
+		if i%4 == 1 {
+			reservation, err = l.Reserve(q, time.Hour, &answer)
+		} else {
+			err = l.Check(q, &answer)
+		}
 		if err != nil || v.crashed.Load() {
 			return
 		}
@@ -194,12 +242,17 @@ func (a *asking) one(v *virtual, i int) {
 			a.beside[key] += a.costs[i]
 			return
 		}
-		told = fmt.Sprintf("%v %d %s", answer.Allowed, answer.Limits[0].Remaining, reservation)
+		told = fmt.Sprintf("%v %d %d %s", answer.Allowed, answer.Limits[0].Remaining, answer.Limits[0].Used, reservation)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if first, before := a.told[i]; before && first != told {
-		a.t.Errorf("%s: answered %q, before %q", id, told, first)
+		a.t.Errorf("%s: answered %q, before %q", q.RequestID, told, first)
 	}
 	a.told[i] = told
+}
+
+// adjustment is what Adjust takes to add n to a subject's usage in requests.
+func adjustment(rule string, key []string, n int64, request string) *limiter.Query {
+	return &limiter.Query{Rule: rule, Key: key, Costs: []limiter.UnitCost{{Unit: "requests", Cost: n}}, RequestID: request}
 }

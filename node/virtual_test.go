@@ -87,7 +87,7 @@ func (p *planet) subject(rule, key string) uint64 {
 		}
 		return m.Hits[0].Subject.Hi
 	}
-	u, err := l.Locate(rule, []string{key})
+	u, err := l.Locate(&limiter.Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -469,7 +469,7 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 			if p.inline != nil {
 				return v.lookInline(key)
 			}
-			u, err := v.node.limiter.Usage(rule, []string{key})
+			u, err := v.node.limiter.Usage(&limiter.Query{Rule: rule, Key: []string{key}})
 			if err != nil {
 				return 0, err
 			}

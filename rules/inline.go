@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,6 +78,32 @@ type InlineSpec struct {
 	MaxPer      Span
 	OnPartition string
 }
+
+// Namespaces are namespaces of inline limits: names, or globs with *.
+type Namespaces struct {
+	list  []string
+	globs []glob
+}
+
+// NewNamespaces returns the namespaces in list.
+func NewNamespaces(list []string) *Namespaces {
+	n := &Namespaces{list: list}
+	for _, name := range list {
+		if strings.Contains(name, "*") {
+			n.globs = append(n.globs, newGlob(name))
+		}
+	}
+	return n
+}
+
+// Has reports whether namespace, which may be empty for InlineName, is one of n.
+func (n *Namespaces) Has(namespace string) bool {
+	namespace = cmp.Or(namespace, InlineName)
+	return slices.Contains(n.list, namespace) || slices.ContainsFunc(n.globs, func(g glob) bool { return g.matches(namespace) })
+}
+
+// String lists n.
+func (n *Namespaces) String() string { return strings.Join(n.list, ", ") }
 
 // inlineSets are the sets of limits that a Set keeps: an open-addressing table that only grows, so that readers need no
 // lock.
@@ -207,6 +234,30 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	}
 	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: subject, Cost: 1})
 	return nil
+}
+
+// LocateInline returns the identity of a subject, whatever its limits. The error wraps ErrNamespace.
+func (s *Set) LocateInline(q *InlineSubject) (Hash, error) {
+	namespace := cmp.Or(q.Namespace, InlineName)
+	_, named := s.inlineNames[namespace]
+	return (&Rule{inlineSeed: s.inlineSeed}).inlineSubject(q), s.namespaceAllowed(namespace, named)
+}
+
+// InternedLimits yields the limits of all sets that are kept.
+func (s *Set) InternedLimits() iter.Seq[*Limit] {
+	return func(yield func(*Limit) bool) {
+		for i := range s.inline.slots {
+			e := s.inline.slots[i].Load()
+			if e == nil {
+				continue
+			}
+			for _, l := range e.rule.own {
+				if !yield(l) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // append appends l so that no two limits yield the same bytes.

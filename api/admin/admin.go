@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/api/ui"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -261,6 +262,9 @@ func (s *Server) answer(m methods) http.Handler {
 			return
 		}
 		who, e := s.permit(r, f.need)
+		if e == nil && f.need&api.ScopeCheck == 0 { // a try looks at the namespace itself
+			e = who.Permits(&limiter.Query{})
+		}
 		if e != nil {
 			s.refuse(w, r, e)
 			return

@@ -130,7 +130,7 @@ func TestCondition(t *testing.T) {
 // lost is a admin.Subjects whose owners can't be reached.
 type lost struct{ admin.Subjects }
 
-func (l lost) Usage(string, []string) (*limiter.Usage, error) {
+func (l lost) Usage(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("usage: %w", limiter.ErrNoOwner)
 }
 

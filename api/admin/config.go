@@ -15,12 +15,12 @@ import (
 // Subjects reports and resets what subjects have used. *limiter.Limiter is one.
 type Subjects interface {
 	// Locate identifies a subject without asking its owner. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
-	Locate(rule string, key []string) (*limiter.Usage, error)
+	Locate(q *limiter.Query) (*limiter.Usage, error)
 	// Usage returns what a subject has used. Errors are those of Locate, and limiter.ErrNoOwner.
-	Usage(rule string, key []string) (*limiter.Usage, error)
+	Usage(q *limiter.Query) (*limiter.Usage, error)
 	// Reset clears a subject's counters and returns the usage after that. A request id that was seen before does not reset
 	// again. Errors are those of Usage, and those of limiter about requests with an id.
-	Reset(rule string, key []string, request string) (*limiter.Usage, error)
+	Reset(q *limiter.Query) (*limiter.Usage, error)
 	// Top returns the n most refused subjects, in descending order.
 	Top(n int) []limiter.TopSubject
 	// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before, and the nodes

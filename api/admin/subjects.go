@@ -19,13 +19,13 @@ const (
 )
 
 // onSubject calls serve with the subject that the query names.
-func (s *Server) onSubject(serve func(w http.ResponseWriter, r *http.Request, rule string, key []string) error) func(http.ResponseWriter, *http.Request) error {
+func (s *Server) onSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		rule, key, err := s.subjectOf(r.URL.Query())
 		if err != nil {
 			return err
 		}
-		return serve(w, r, rule, key)
+		return serve(w, r, &limiter.Query{Rule: rule, Key: key, ByKey: true})
 	}
 }
 
@@ -68,8 +68,8 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 }
 
 // getUsage answers what a subject has used.
-func (s *Server) getUsage(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
-	u, err := s.config.Subjects.Usage(rule, key)
+func (s *Server) getUsage(w http.ResponseWriter, _ *http.Request, q *limiter.Query) error {
+	u, err := s.config.Subjects.Usage(q)
 	if err != nil {
 		return fmt.Errorf("look at subject: %w", err)
 	}
@@ -77,16 +77,16 @@ func (s *Server) getUsage(w http.ResponseWriter, _ *http.Request, rule string, k
 }
 
 // deleteUsage resets a subject's counters and answers with the usage after that.
-func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, rule string, key []string) error {
-	request := r.URL.Query().Get("request_id")
-	if r.URL.Query().Has("request_id") && (request == "" || len(request) > limiter.MaxRequestID) {
+func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.Query) error {
+	q.RequestID = r.URL.Query().Get("request_id")
+	if r.URL.Query().Has("request_id") && (q.RequestID == "" || len(q.RequestID) > limiter.MaxRequestID) {
 		return api.Errorf(api.BadValue, "request_id must have 1 to %d bytes", limiter.MaxRequestID)
 	}
-	u, err := s.config.Subjects.Reset(rule, key, request)
+	u, err := s.config.Subjects.Reset(q)
 	if err != nil {
 		return fmt.Errorf("reset subject: %w", err)
 	}
-	s.doors.Logger.Info("usage reset", "rule", rule, "by", writer(r)) // no key: it may be a secret
+	s.doors.Logger.Info("usage reset", "rule", q.Rule, "by", writer(r)) // no key: it may be a secret
 	return s.replyUsage(w, u)
 }
 
@@ -113,8 +113,8 @@ func blockedUntil(u *limiter.Usage) int64 {
 }
 
 // getOwner answers which node owns a subject.
-func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, rule string, key []string) error {
-	u, err := s.config.Subjects.Locate(rule, key)
+func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, q *limiter.Query) error {
+	u, err := s.config.Subjects.Locate(q)
 	if err != nil {
 		return fmt.Errorf("look for subject: %w", err)
 	}

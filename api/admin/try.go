@@ -23,6 +23,9 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := q.NeedsKey(decider.Rules()); e != nil {
 		return e
 	}
+	if e := tokenIn(r).Permits(&q.Query); e != nil {
+		return e
+	}
 	if who := tokenIn(r); who != nil && !q.Peeks() && !who.Scopes.Allows(api.ScopeCheck) {
 		return who.Lacks(api.ScopeCheck)
 	}

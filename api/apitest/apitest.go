@@ -220,6 +220,11 @@ func TokenEntry(name, text, scopes string) string {
 	return fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %x}\n", name, scopes, sha256.Sum256([]byte(text)))
 }
 
+// ConfinedEntry is TokenEntry for a token that is confined to namespaces.
+func ConfinedEntry(name, text, scopes, namespaces string) string {
+	return fmt.Sprintf("- {name: %s, scopes: [%s], namespaces: [%s], sha256: %x}\n", name, scopes, namespaces, sha256.Sum256([]byte(text)))
+}
+
 // TokensFile writes a tokens file.
 func TokensFile(t testing.TB, lines ...string) string {
 	t.Helper()

@@ -14,13 +14,15 @@ import (
 // methods with paths, and says which scope each needs and that the caller may lack it.
 func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 	t.Helper()
+	type server struct{ Description string }
 	type operation struct {
+		Servers   []server // none: those of the path
 		Security  []map[string][]string
 		Responses map[string]any
 	}
 	var doc struct {
 		Paths map[string]struct {
-			Servers                []struct{ Description string } // none: the data plane
+			Servers                []server // none: the data plane
 			Get, Put, Post, Delete *operation
 		}
 	}
@@ -29,12 +31,16 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 	}
 	left := maps.Clone(routes)
 	for path, p := range doc.Paths {
-		ours := len(p.Servers) == 0 && plane == "data plane"
-		for _, s := range p.Servers {
-			ours = ours || s.Description == plane
-		}
 		for method, o := range map[string]*operation{"GET": p.Get, "PUT": p.Put, "POST": p.Post, "DELETE": p.Delete} {
-			if o == nil || !ours {
+			if o == nil {
+				continue
+			}
+			servers := p.Servers
+			if len(o.Servers) > 0 {
+				servers = o.Servers
+			}
+			ours := len(servers) == 0 && plane == "data plane" || slices.ContainsFunc(servers, func(s server) bool { return s.Description == plane })
+			if !ours {
 				continue
 			}
 			need, known := routes[method+" "+path]

@@ -114,12 +114,20 @@ type Form struct {
 const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail |
 	fieldNamespace | fieldLimits | fieldConsistency | fieldShadow | fieldMode | fieldSubjects
 
-const inlineNames = "namespace, limits, consistency, shadow, subjects"
+// targetFields are the fields that name one subject.
+const targetFields = fieldRule | fieldKey | fieldNamespace | fieldLimits
+
+const targetNames = "rule, key, namespace, limits"
+
+const (
+	inlineNames = "namespace, limits, consistency, shadow, subjects"
+	tryNames    = "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames
+)
 
 // The forms of all bodies that are one object, on both planes, except batches.
 var (
 	CheckForm = &Form{
-		fields: checkFields, names: "rule, key, attributes, cost, costs, mode, peek, wait, detail, " + inlineNames, validate: (*Request).validateCheck,
+		fields: checkFields | fieldRequestID, names: tryNames + ", request_id", validate: (*Request).validatePlainCheck,
 	}
 	ReserveForm = &Form{
 		fields: checkFields | fieldTTL | fieldRequestID, maxTTL: limiter.MaxReservationTime,
@@ -129,10 +137,14 @@ var (
 		fields: fieldReservation | fieldCosts, names: "reservation, costs", validate: (*Request).validateSettle,
 	}
 	AdjustForm = &Form{
-		fields: fieldRule | fieldKey | fieldCost | fieldRequestID, names: "rule, key, cost, request_id", minCost: -algorithms.MaxAmount,
+		fields: targetFields | fieldCost | fieldCosts | fieldRequestID, names: targetNames + ", cost, costs, request_id", minCost: -algorithms.MaxAmount,
 		validate: (*Request).validateAdjust,
 	}
-	TryForm = &Form{fields: checkFields, names: CheckForm.names, validate: (*Request).validateTry}
+	UsageForm = &Form{fields: targetFields, names: targetNames, validate: (*Request).validateTarget}
+	ResetForm = &Form{
+		fields: targetFields | fieldRequestID, names: targetNames + ", request_id", validate: (*Request).validateTarget,
+	}
+	TryForm = &Form{fields: checkFields, names: tryNames, validate: (*Request).validateTry}
 
 	FeedbackForm = &Form{
 		fields: fieldRule | fieldKey | fieldVerdict, names: "rule, key, verdict", validate: (*Request).validateFeedback,
@@ -221,7 +233,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	case fieldCost:
 		r.Cost = s.amount("", name, f.minCost)
 	case fieldCosts:
-		r.readCosts(s)
+		r.readCosts(s, f.minCost)
 	case fieldPeek:
 		if s.boolean(name) {
 			r.Mode = counters.Peek
@@ -271,6 +283,24 @@ func (r *Request) Subject() (rule string, key []string) {
 	return strings.Clone(r.Rule), key
 }
 
+// AppendGivenCosts appends the cost and the costs that were given, if any.
+func (r *Request) AppendGivenCosts(b []byte) []byte {
+	if r.given&fieldCost != 0 {
+		b = AppendInt(b, `,"cost":`, r.Cost)
+	}
+	if r.given&fieldCosts != 0 {
+		costs := r.Costs
+		if len(r.Subjects) > 0 {
+			costs = r.Subjects[0].Costs
+		}
+		if r.given&fieldCost != 0 {
+			costs = costs[:len(costs)-1] // cost was added to them
+		}
+		b = AppendCosts(append(b, `,"costs":`...), costs)
+	}
+	return b
+}
+
 // NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
 func (r *Request) NeedsKey(set *rules.Set) *api.Error {
 	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
@@ -280,6 +310,13 @@ func (r *Request) NeedsKey(set *rules.Set) *api.Error {
 		return nil
 	}
 	return api.Errorf(api.MissingKey, "key is missing: rule %q is asked about a key, or about attributes", api.Excerpt(r.Rule))
+}
+
+func (r *Request) validatePlainCheck(s *Decoder) {
+	r.validateCheck(s)
+	if r.RequestID != "" && r.Mode != counters.Count && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.Count }) {
+		s.mean(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
+	}
 }
 
 func (r *Request) validateCheck(s *Decoder) {
@@ -356,9 +393,26 @@ func (r *Request) validateSettle(s *Decoder) {
 
 func (r *Request) validateAdjust(s *Decoder) {
 	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
-	r.needs(s, fieldRule, "rule is missing")
-	if r.Cost == 0 {
-		s.mean(api.BadValue, "cost must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	r.validateCosts(s)
+	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
+		s.mean(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+	}
+	r.validateTarget(s)
+	if r.given&fieldNamespace != 0 {
+		r.needs(s, fieldLimits, "limits is missing: those to adjust")
+	}
+}
+
+// validateTarget checks what names one subject.
+func (r *Request) validateTarget(s *Decoder) {
+	switch has := func(f fields) bool { return r.given&f != 0 }; {
+	case !has(fieldRule | fieldNamespace | fieldLimits):
+		s.mean(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
+	case has(fieldNamespace|fieldLimits) && has(fieldRule):
+		s.mean(api.BadValue, "namespace and limits exclude rule")
+	case has(fieldNamespace | fieldLimits):
+		r.needs(s, fieldKey, "key is missing")
+		r.takeSubject()
 	}
 }
 
@@ -434,7 +488,8 @@ func (r *Request) readAttributes(s *Decoder) {
 	}
 }
 
-func (r *Request) readCosts(s *Decoder) {
+// readCosts reads the value of costs, each at least least.
+func (r *Request) readCosts(s *Decoder, least int64) {
 	if s.next() != '{' {
 		s.skip()
 		s.mean(api.BadValue, "costs must be an object of amounts by unit")
@@ -461,7 +516,7 @@ func (r *Request) readCosts(s *Decoder) {
 			continue
 		}
 		if s.next(); s.syntax == nil {
-			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, 0)})
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, least)})
 		}
 	}
 }

@@ -2,12 +2,27 @@ package codec
 
 import "github.com/rlnode/rlnode/limiter"
 
-// AppendSubject starts an object with the rule and the key of u.
+// AppendSubject starts an object with the rule, or the namespace, and the key of u.
 func AppendSubject(b []byte, u *limiter.Usage) []byte {
-	b = append(b, `{"rule":`...)
-	b = AppendString(b, u.Rule.Name)
+	if u.Namespace != "" {
+		b = AppendString(append(b, `{"namespace":`...), u.Namespace)
+	} else {
+		b = AppendString(append(b, `{"rule":`...), u.Rule.Name)
+	}
 	b = append(b, `,"key":`...)
 	return AppendKey(b, u.Key)
+}
+
+// AppendCosts appends an object of amounts by unit.
+func AppendCosts(b []byte, costs []limiter.UnitCost) []byte {
+	b = append(b, '{')
+	for i := range costs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendInt(AppendString(b, costs[i].Unit), ":", costs[i].Cost)
+	}
+	return append(b, '}')
 }
 
 // AppendKey appends a key as a check would give it: a string for a rule with one key attribute, else an array.
@@ -44,5 +59,8 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		b = AppendInt(b, `,"reset_after_ms":`, Millis(l.ResetAfter))
 		b = append(b, '}')
 	}
-	return append(b, ']')
+	if b = append(b, ']'); u.Unknown > 0 {
+		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
+	}
+	return b
 }

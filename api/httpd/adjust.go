@@ -1,26 +1,40 @@
 package httpd
 
 import (
-	"strings"
-
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/limiter"
 )
+
+// usage answers POST /v1/usage.
+func (p *plane) usage(x *exchange) *api.Error {
+	return p.onSubject(x, p.Decider.Usage)
+}
+
+// resetUsage answers POST /v1/reset.
+func (p *plane) resetUsage(x *exchange) *api.Error {
+	return p.onSubject(x, p.Decider.Reset)
+}
 
 // adjust answers POST /v1/adjust.
 func (p *plane) adjust(x *exchange) *api.Error {
+	return p.onSubject(x, p.Decider.Adjust)
+}
+
+// onSubject answers with the usage that do returns, and repeats the costs that were given.
+func (p *plane) onSubject(x *exchange, do func(*limiter.Query) (*limiter.Usage, error)) *api.Error {
 	q := &x.check
+	if e := x.token.Permits(&q.Query); e != nil {
+		return e
+	}
 	if e := q.NeedsKey(p.Decider.Rules()); e != nil {
 		return e
 	}
-	rule, key := q.Subject()
-	u, err := p.Decider.Adjust(rule, key, q.Cost, strings.Clone(q.RequestID))
+	u, err := do(&q.Query)
 	if err != nil {
 		return p.explain(err)
 	}
 	x.JSON(200)
-	b := codec.AppendSubject(x.Body, u)
-	b = codec.AppendInt(b, `,"cost":`, q.Cost)
-	x.Body = append(codec.AppendUsage(b, u), '}')
+	x.Body = append(codec.AppendUsage(q.AppendGivenCosts(codec.AppendSubject(x.Body, u)), u), '}')
 	return nil
 }

@@ -42,7 +42,10 @@ func (f *fixed) Settle(string, []limiter.UnitCost) (*limiter.Settlement, error) 
 	return nil, limiter.ErrUnknownReservation
 }
 
-func (f *fixed) Adjust(string, []string, int64, string) (*limiter.Usage, error) {
+func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
+func (f *fixed) Reset(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
+
+func (f *fixed) Adjust(*limiter.Query) (*limiter.Usage, error) {
 	return nil, limiter.ErrUnit
 }
 

@@ -36,6 +36,9 @@ func (p *plane) auth(x *exchange) *api.Error {
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
+	if e := x.token.Permits(&x.check.Query); e != nil {
+		return e
+	}
 	x.readHeaders(profile)
 	if err := p.Decider.Check(&x.check.Query, &x.answer); err != nil {
 		return p.explain(err)

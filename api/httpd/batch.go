@@ -111,7 +111,9 @@ func (p *plane) all(x *exchange, c *chunk) {
 	}
 	for ; x.scan.More(n); n++ {
 		it := c.next()
-		it.e = x.scan.Next(&it.check, p.Decider.Rules())
+		if it.e = x.scan.Next(&it.check, p.Decider.Rules()); it.e == nil {
+			it.e = x.token.Permits(&it.check.Query)
+		}
 		// Answers with detail are long, so each of them must check whether there is room left.
 		if c.used == maxChunk || it.check.Detail {
 			flush()

@@ -49,6 +49,8 @@ var dataRoutes = []route{
 	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
 	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
 	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
+	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: (*plane).usage, need: api.ScopeCheck},
+	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: (*plane).resetUsage, need: api.ScopeAdjust},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
 	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},
@@ -181,6 +183,9 @@ func allows(allow, method string) bool {
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
 func (p *plane) check(x *exchange) *api.Error {
+	if e := x.token.Permits(&x.check.Query); e != nil {
+		return e
+	}
 	if e := x.check.NeedsKey(p.Decider.Rules()); e != nil {
 		return e
 	}

@@ -346,7 +346,9 @@ func (b *broken) Check(*limiter.Query, *limiter.Answer) error {
 	return b.err
 }
 
-func (b *broken) Adjust(string, []string, int64, string) (*limiter.Usage, error) { return nil, b.err }
+func (b *broken) Usage(*limiter.Query) (*limiter.Usage, error)  { return nil, b.err }
+func (b *broken) Adjust(*limiter.Query) (*limiter.Usage, error) { return nil, b.err }
+func (b *broken) Reset(*limiter.Query) (*limiter.Usage, error)  { return nil, b.err }
 
 func TestPanicIsCaught(t *testing.T) {
 	t.Parallel()

@@ -69,10 +69,58 @@ func TestRequestIDs(t *testing.T) {
 	if status, again := post("/v1/reserve", `{"rule":"a","key":"u","cost":1,"request_id":"id-3"}`); status != 429 || !strings.Contains(again, `"remaining":0`) {
 		t.Errorf("a repeated refusal: have %d %s", status, again)
 	}
-	if status, text := post("/v1/check", `{"rule":"a","key":"u","request_id":"id-5"}`); status != 400 || !strings.Contains(text, `"unknown-field"`) {
+	if status, text := post("/v1/check", `{"rule":"a","key":"u","request_id":"id-5"}`); status != 400 || !strings.Contains(text, `request_id is for mode count`) {
 		t.Errorf("a check: have %d %s", status, text)
 	}
 	if status, text := reset(strings.Repeat("x", 65)); status != 400 {
 		t.Errorf("an id that is too long: have %d %s", status, text)
+	}
+}
+
+// Checks that count may have an id, alone and in a batch, by a rule and with their limits.
+func TestRequestIDsOfCounts(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	subject := func(key string) string {
+		return `{"namespace":"n","key":"` + key + `","limits":[{"limit":5,"per":"1h"}],"cost":4,"mode":"count"}`
+	}
+	inline := strings.TrimSuffix(subject("u"), "}") + `,"request_id":"x"}`
+	two := `{"subjects":[` + subject("v") + `,` + subject("w") + `],"request_id":"x"}`
+	for _, body := range []string{`{"rule":"a","key":"u","cost":4,"mode":"count","request_id":"x"}`, inline, two} {
+		status, first := n.post("/v1/check", body)
+		if status != 200 || !strings.Contains(first, `"used":4,`) {
+			t.Fatalf("%s: have %d %s", body, status, first)
+		}
+		if status, again := n.post("/v1/check", body); status != 200 || again != first {
+			t.Errorf("%s: have %d %s, want %s", body, status, again, first)
+		}
+		if status, again := n.post("/v1/check/batch", `{"checks":[`+body+`,`+body+`]}`); status != 200 || strings.Count(again, first) != 2 {
+			t.Errorf("%s: have %d %s, want %s twice", body, status, again, first)
+		}
+		other := strings.Replace(body, `"cost":4`, `"cost":3`, 1)
+		if status, text := n.post("/v1/check", other); status != 409 || !strings.Contains(text, `"request-id-reused"`) {
+			t.Errorf("%s: have %d %s", other, status, text)
+		}
+		if _, text := n.post("/v1/check/batch", `{"checks":[`+other+`]}`); !strings.Contains(text, `"status":409`) {
+			t.Errorf("%s: have %s", other, text)
+		}
+		over := strings.ReplaceAll(body, `"x"`, `"y"`)
+		status, first = n.post("/v1/check", over)
+		if status != 200 || !strings.Contains(first, `"allowed":false`) || !strings.Contains(first, `"used":8,`) || strings.Contains(first, "reservation") {
+			t.Errorf("%s: have %d %s", over, status, first)
+		}
+		if status, again := n.post("/v1/check", over); status != 200 || again != first {
+			t.Errorf("%s: have %d %s, want %s", over, status, again, first)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"rule":"a","key":"u","mode":"count","request_id":""}`:                                "request_id must have 1 to 64 bytes",
+		`{"rule":"a","key":"u","mode":"peek","request_id":"z"}`:                                "request_id is for mode count",
+		strings.ReplaceAll(two, `"count"`, `"check"`):                                          "request_id is for mode count",
+		`{"rule":"a","key":"u","mode":"count","request_id":"` + strings.Repeat("z", 65) + `"}`: "request_id must have 1 to 64 bytes",
+	} {
+		if status, text := n.post("/v1/check", body); status != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: have %d %s, want %s", body, status, text, want)
+		}
 	}
 }

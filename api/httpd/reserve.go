@@ -37,15 +37,7 @@ func (p *plane) settleReservation(x *exchange) *api.Error {
 func appendSettlement(b []byte, id string, out *limiter.Settlement) []byte {
 	b = append(b, `{"reservation":`...)
 	b = codec.AppendString(b, id)
-	b = append(b, `,"settled":true,"costs":{`...)
-	for i := range out.Costs {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = codec.AppendString(b, out.Costs[i].Unit)
-		b = codec.AppendInt(b, ":", out.Costs[i].Cost)
-	}
-	b = append(b, '}')
+	b = codec.AppendCosts(append(b, `,"settled":true,"costs":`...), out.Costs)
 	if out.Remaining >= 0 {
 		b = codec.AppendInt(b, `,"remaining":`, out.Remaining)
 	}

@@ -80,7 +80,7 @@ func TestTwentyThousandWait(t *testing.T) {
 		inner(w, left)
 	}
 	// Start with a queue four seconds long, so that no check is answered before all of them wait.
-	if _, err := l.Adjust("crowd", []string{"x"}, 4*5000, ""); err != nil {
+	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"}, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 4 * 5000}}}); err != nil {
 		t.Fatal(err)
 	}
 	before := memoryInUse()

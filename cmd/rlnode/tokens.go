@@ -89,6 +89,8 @@ func takeToken(flag string, token *string, file string) error {
 type tokenCmd struct {
 	Name  string   `arg:"" help:"Who is to use it: it stands in logs, traces and the list of versions."`
 	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What it may be used for: check, adjust, read, admin; again or comma-separated for more."`
+
+	Namespace []string `sep:"," placeholder:"NAME" help:"The only namespace of limits that come with the call it may be used for, or a pattern with *; again or comma-separated for more. For the scopes check and adjust."`
 }
 
 // Help implements kong.HelpProvider.
@@ -96,7 +98,7 @@ func (tokenCmd) Help() string {
 	return `Prints two lines: the token, which is kept nowhere else, and the line for the file of --tokens-file, which has only the
 token's hash. A running node reads the file again within a second or two; no node needs to be restarted.
 
-  check   ask for decisions: check, batch, auth, reserve, settle
+  check   ask for decisions: check, batch, auth, reserve, settle; look at what was used
   adjust  change what was used: adjust, and resetting; report loads and feedback
   read    read the admin plane: rules, usage, members; what the dashboard shows
   admin   everything, writing rules and taking profiles included
@@ -105,6 +107,7 @@ Examples:
 
   rlnode token gateway --scope check
   rlnode token billing --scope read,adjust
+  rlnode token checkout --scope check --namespace 'checkout/*'
 
 A file of tokens, and the way to change one: add a second line, give its token out, then take the first line away.
 
@@ -121,9 +124,9 @@ func (c *tokenCmd) Run(env *environment) error {
 	if err != nil {
 		return errUsage("--scope: %w", err)
 	}
-	text, line, err := api.NewToken(c.Name, scopes)
+	text, line, err := api.NewToken(c.Name, scopes, c.Namespace...)
 	if err != nil {
-		return errUsage("<name>: %w", err)
+		return errUsage("%w", err)
 	}
 	_, err = fmt.Fprintf(env.stdout, "%s\n%s\n", text, line)
 	_, hint := fmt.Fprintf(env.stderr, "The first line is the token, and is shown only now. The second goes below \"tokens:\" into the file of --tokens-file.\n")

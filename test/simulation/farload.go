@@ -18,7 +18,7 @@ const (
 
 // locate fills in what there is to know about a subject before the run.
 func (s *Subject) locate(l *limiter.Limiter) error {
-	u, err := l.Locate(s.Rule, []string{s.Key})
+	u, err := l.Locate(&limiter.Query{Rule: s.Rule, Key: []string{s.Key}})
 	if err != nil {
 		return fmt.Errorf("locate a subject: %w", err)
 	}

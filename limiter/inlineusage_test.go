@@ -1,0 +1,161 @@
+package limiter
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// inlineQuery asks about a subject that brings these limits.
+func inlineQuery(key string, limits ...rules.InlineLimit) *Query {
+	one := Subject{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{key}, Limits: limits, Exact: true}}
+	return &Query{Subjects: []Subject{one}}
+}
+
+func (q Query) costing(costs ...UnitCost) *Query {
+	q.Subjects = append([]Subject(nil), q.Subjects...)
+	q.Subjects[0].Costs = costs
+	return &q
+}
+
+// inlineKeyOf returns the key of an inline subject that n owns.
+func (w *world) inlineKeyOf(n *worldNode) string {
+	for i := range 100_000 {
+		key := fmt.Sprintf("k%d", i)
+		if u, err := n.Locate(inlineQuery(key)); err == nil && w.place[ring.PartitionOf(u.Hash.Hi)].owner == n.id {
+			return key
+		}
+	}
+	w.t.Fatal("no such key")
+	return ""
+}
+
+// Usage, adjustments and resets of a subject that brings its limits, asked at any node, by its limits and without them.
+func TestUsageOfInlineSubjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, "rules: []")
+		nextWindow(time.Hour)
+		owner, other := w.nodes[0], w.nodes[1]
+		key := w.inlineKeyOf(owner)
+		hour := rules.InlineLimit{Limit: 100, Per: "1h", Algorithm: "fixed-window", Name: "hour"}
+		log := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "sliding-window-log", Unit: "tokens"}
+		sliding := rules.InlineLimit{Limit: 50, Per: "2h", Algorithm: "sliding-window", Unit: "tokens"}
+		three := []rules.InlineLimit{hour, log, sliding}
+		take := *inlineQuery(key, three...)
+		other.check(*take.costing(UnitCost{rules.Requests, 3}, UnitCost{"tokens", 4}))
+		have := func(n *worldNode, q *Query, unknown int, want ...int64) {
+			t.Helper()
+			u, err := n.Usage(q)
+			if err != nil || len(u.Limits) != len(want) || u.Unknown != unknown || u.Namespace != "n" {
+				t.Fatalf("have %+v, %v; want %v and %d unknown", u, err, want, unknown)
+			}
+			sum, wanted := int64(0), int64(0)
+			for i := range want {
+				sum, wanted = sum+u.Limits[i].Used, wanted+want[i]
+				if len(q.Subjects[0].Limits) > 0 && u.Limits[i].Used != want[i] {
+					t.Errorf("%s: have %d used, want %d", u.Limits[i].Limit.Name, u.Limits[i].Used, want[i])
+				}
+			}
+			if sum != wanted { // without limits, their order is not known
+				t.Errorf("have %+v, want %v", u.Limits, want)
+			}
+		}
+		for _, n := range w.nodes {
+			have(n, inlineQuery(key, three...), 0, 3, 4, 4)
+			have(n, inlineQuery(key, three[2], three[0]), 0, 4, 3)
+		}
+		have(other, inlineQuery(key), 0, 3, 4, 4)
+		bigger := hour
+		bigger.Limit = 200
+		if u, err := other.Adjust(inlineQuery(key, bigger, sliding).costing(UnitCost{rules.Requests, -1}, UnitCost{"tokens", 50})); err != nil ||
+			u.Limits[0].Used != 2 || u.Limits[0].Remaining != 198 || u.Limits[1].Used != 54 {
+			t.Errorf("adjusted: have %+v, %v", u, err)
+		}
+		if u, err := other.Usage(inlineQuery(key)); err != nil || len(u.Limits) != 3 {
+			t.Errorf("have %+v, %v", u, err)
+		} else {
+			for i := range u.Limits {
+				if l := u.Limits[i].Limit; l.Name == "hour" && l.Amount != 200 {
+					t.Errorf("have an amount of %d, want the largest", l.Amount)
+				}
+			}
+		}
+		if _, err := other.Adjust(inlineQuery(key, hour).costing(UnitCost{"tokens", 1})); !errors.Is(err, ErrUnit) {
+			t.Errorf("no such unit: have %v", err)
+		}
+		if u, err := w.nodes[2].Reset(inlineQuery(key, hour)); err != nil || u.Limits[0].Used != 0 {
+			t.Errorf("have %+v, %v", u, err)
+		}
+		have(other, inlineQuery(key, three...), 0, 0, 4, 54)
+		// Notes beside the counters are no counters, and outlive their reset.
+		if _, err := other.Adjust(&Query{Subjects: inlineQuery(key, hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
+			t.Error(err)
+		}
+		all := *inlineQuery(key)
+		all.RequestID = "all"
+		if u, err := w.nodes[2].Reset(&all); err != nil || len(u.Limits) != 0 {
+			t.Errorf("have %+v, %v", u, err)
+		}
+		have(owner, inlineQuery(key, three...), 0, 0, 0, 0)
+		have(owner, inlineQuery(key), 0)
+		if u, err := owner.Adjust(&Query{Subjects: inlineQuery(key, hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil || u.Limits[0].Used != 7 {
+			t.Errorf("the same id: have %+v, %v", u, err)
+		}
+		have(owner, inlineQuery(key, hour), 0, 0)
+		other.check(*take.costing(UnitCost{rules.Requests, 3}))
+		if _, err := other.Reset(&all); err != nil {
+			t.Error(err)
+		}
+		have(other, inlineQuery(key, hour), 0, 3)
+		changed := *inlineQuery(key, hour)
+		changed.RequestID = "all"
+		if _, err := other.Reset(&changed); !errors.Is(err, ErrRequestBody) {
+			t.Errorf("another reset with the id: have %v", err)
+		}
+	})
+}
+
+// A node that has not met a subject's limits says how many counters it can't describe. All of them can be reset: more than
+// are listed at once, but none of another subject.
+func TestResetOfManyInlineCounters(t *testing.T) {
+	table := counters.New(5_000_000)
+	t.Cleanup(table.Close)
+	clock := NewClock()
+	t.Cleanup(func() { clock.Close() })
+	l := New(table, clock)
+	l.Use(compile(t, 1, "rules: []"))
+	u, err := l.Locate(inlineQuery("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, limit := l.clock.Now(), rules.Limit{}
+	limit.Limit.Kind, limit.Amount, limit.Limit.Window = 1, 9, time.Hour
+	put := func(hi, lo uint64) {
+		t.Helper()
+		if err := l.table.Penalize(now, counters.Key{Hi: hi, Lo: counters.InlineLo(lo << 48)}, &limit.Limit, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range uint64(3 * maxListed / 2) {
+		put(u.Hash.Hi, i)
+	}
+	put(u.Hash.Hi+1, 1)
+	if u, err := l.Usage(inlineQuery("k")); err != nil || u.Unknown != maxListed || len(u.Limits) > 0 {
+		t.Errorf("have %+v, %v", u, err)
+	}
+	if _, err := l.Reset(inlineQuery("k")); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := l.Usage(inlineQuery("k")); err != nil || u.Unknown != 0 {
+		t.Errorf("have %+v, %v", u, err)
+	}
+	if left := l.table.InlineOf(u.Hash.Hi+1, 10); len(left) != 1 {
+		t.Errorf("of the other subject %d counters are left", len(left))
+	}
+}
