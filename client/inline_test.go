@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,7 +112,13 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		"limits without a key":      {Limits: limits},
 		"a namespace and no limits": {Namespace: "n", Key: key},
 		"no limits":                 {Key: key, Limits: []Limit{}},
-		"nine limits":               {Key: key, Limits: make([]Limit, 9)},
+		"nine limits":               {Key: key, Limits: slices.Repeat(limits, 9)},
+		"a limit of 0":              {Key: key, Limits: []Limit{{Per: "1m"}}},
+		"a limit too large":         {Key: key, Limits: perMinute(1 << 53)},
+		"a limit without a window":  {Key: key, Limits: []Limit{{Limit: 1}}},
+		"a negative burst":          {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Burst: -1}}},
+		"a long name":               {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Name: strings.Repeat("x", maxValue+1)}}},
+		"a name not in UTF-8":       {Key: key, Limits: []Limit{{Limit: 1, Per: "1m", Name: "\xff"}}},
 		"an unknown mode":           {Key: key, Limits: limits, Mode: "take"},
 		"a rule, an unknown mode":   {Rule: "r", Mode: "take"},
 		"a negative cost":           {Key: key, Limits: limits, Cost: -1},
@@ -123,7 +130,7 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		"a subject without a key":   {Subjects: []Subject{good, {Limits: limits}}},
 		"a subject's mode":          {Subjects: []Subject{{Key: key, Limits: limits, Mode: "x"}}},
 		"a count's long id":         {Key: key, Limits: limits, Mode: CountMode, RequestID: strings.Repeat("x", maxID+1)},
-		"too much of it":            {Namespace: "n", Key: key, Limits: []Limit{{Limit: 1, Per: strings.Repeat("1", maxBody)}}},
+		"too much of it":            {Subjects: slices.Repeat([]Subject{{Key: slices.Repeat([]string{strings.Repeat("x", maxValue)}, 9), Limits: limits}}, 8)},
 	} {
 		d, err := c.Check(background, q)
 		if wantError(t, err, ErrRequest); d.Allowed {
@@ -132,7 +139,7 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 	}
 	for name, q := range map[string]Request{
 		"nothing": {}, "attributes": {Rule: "r", Attributes: map[string]string{}}, "rule and limits": {Rule: "r", Key: key, Limits: limits},
-		"subjects": {Subjects: []Subject{good}}, "no key": {Namespace: "n"}, "nine limits": {Key: key, Limits: make([]Limit, 9)},
+		"subjects": {Subjects: []Subject{good}}, "no key": {Namespace: "n"}, "nine limits": {Key: key, Limits: slices.Repeat(limits, 9)},
 	} {
 		_, err := c.Usage(background, q)
 		wantError(t, err, ErrRequest)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -177,7 +178,30 @@ func (s *Subject) validate(path string) error {
 	case s.Key == nil:
 		return fmt.Errorf("%w: %sKey is not given", ErrRequest, path)
 	}
+	for i := range s.Limits {
+		if err := s.Limits[i].validate(); err != nil {
+			return fmt.Errorf("%w: %sLimits[%d].%w", ErrRequest, path, i, err)
+		}
+	}
 	return validateCost(path, s.Mode, s.Cost)
+}
+
+// validate returns what is wrong with l, as far as that does not depend on the node.
+func (l *Limit) validate() error {
+	switch {
+	case l.Limit < 1 || l.Limit > maxAmount:
+		return fmt.Errorf("Limit is %d; it must be 1 to %d", l.Limit, int64(maxAmount))
+	case l.Burst < 0 || l.Burst > maxAmount:
+		return fmt.Errorf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
+	case l.Per == "":
+		return errors.New("Per is not given: the window, such as 10s, 1m or day")
+	}
+	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ} {
+		if len(text) > maxValue || !utf8.ValidString(text) {
+			return fmt.Errorf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
+		}
+	}
+	return nil
 }
 
 func validateCost(path string, mode Mode, cost int64) error {
@@ -312,8 +336,11 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: either Rule, or Namespace or Limits, must be given", ErrRequest)
 	case inline && r.Key == nil:
 		return nil, fmt.Errorf("%w: Key is not given", ErrRequest)
-	case len(r.Limits) > maxLimits:
-		return nil, fmt.Errorf("%w: Limits has %d limits; up to %d are wanted", ErrRequest, len(r.Limits), maxLimits)
+	case r.Limits != nil:
+		one := Subject{Key: r.Key, Limits: r.Limits}
+		if err := one.validate(""); err != nil {
+			return nil, err
+		}
 	}
 	b := []byte{'{'}
 	if r.Rule != "" {
