@@ -161,6 +161,7 @@ var causes = []struct {
 	{limiter.ErrKey, BadValue, "key: "},
 	{limiter.ErrInline, BadValue, ""},
 	{limiter.ErrNamespace, Forbidden, ""},
+	{limiter.ErrLevel, NotReady, ""},
 	{limiter.ErrUnit, BadValue, "rule: "},
 	{limiter.ErrRequestBody, RequestIDReused, ""},
 	{limiter.ErrRequests, Overloaded, ""},

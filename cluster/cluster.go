@@ -119,6 +119,7 @@ func (c *Cluster) startGossip(empty bool) error {
 	g.Self = gossip.Member{
 		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
 		Cluster: c.identity.Load().Cluster, Expect: c.cfg.Expect, Empty: empty, Version: settingsVersion,
+		Level: uint32(c.cfg.Build.Level),
 	}
 	g.Advertise, g.Logger = cmp.Or(g.Advertise, self.Address), cmp.Or(g.Logger, c.cfg.Logger)
 	opened, err := gossip.Open(g)

@@ -42,7 +42,7 @@ func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 		if have := young[0].level(); have != oldLevel {
 			t.Fatalf("it rose to %d while a member that is away knows less", have)
 		}
-		if _, err := young[1].c.Load().Raise(t.Context(), newLevel); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n3 knows feature level 1") {
+		if _, err := young[1].c.Load().Raise(t.Context(), newLevel); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("n3 knows feature level %d", oldLevel)) {
 			t.Errorf("have %v", err)
 		}
 		if l := young[0].c.Load().Levels(); l.Agreed != oldLevel || l.Highest != oldLevel || len(l.Members) != 3 || l.Members[2].Release != "rn3" || l.Members[2].Zones != "2031a" {
@@ -76,10 +76,10 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	time.Sleep(30 * time.Second)
 	if c := late.c.Load(); c.Authority() || c.Identity().Cluster != [16]byte{} {
 		w.t.Error("an old release has joined")
-	} else if why := fmt.Sprint(c.Ready()); !strings.Contains(why, `the cluster is at feature level 2, and node `+late.name) || !strings.Contains(why, `run release "r`) {
+	} else if why := fmt.Sprint(c.Ready()); !strings.Contains(why, fmt.Sprintf("the cluster is at feature level %d, and node %s", newLevel, late.name)) || !strings.Contains(why, `run release "r`) {
 		w.t.Errorf("a node that is too old to join says %q", why)
 	}
-	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) || !strings.Contains(c.Ready().Error(), "feature level 2 is needed") {
+	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) || !strings.Contains(c.Ready().Error(), fmt.Sprintf("feature level %d is needed", newLevel)) {
 		w.t.Errorf("a node that was rolled back takes part: %v", c.Ready())
 	}
 	w.inRing(nodes[:2]...)
@@ -116,13 +116,17 @@ func TestRollBackBeforeTheLevel(t *testing.T) {
 func TestThePrimaryRisesLast(t *testing.T) {
 	regionBubble(t, 2, []string{"eu", "us"}, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
-			n.release(newLevel, "new")
-		}
-		for _, n := range w.of("us") {
 			n.release(oldLevel, "old")
 		}
 		w.startAll()
 		w.agree(15*time.Second, 2)
+		for _, n := range w.of("eu") {
+			n.stop()
+			n.release(newLevel, "new")
+			n.run()
+			w.ready(n)
+			w.inRing(w.of("eu")...)
+		}
 		time.Sleep(time.Minute)
 		if _, err := w.of("eu")[0].c.Load().Raise(t.Context(), 0); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), `region "us"`) {
 			t.Errorf("have %v at level %d", err, w.of("eu")[0].level())

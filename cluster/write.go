@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -207,6 +209,23 @@ func (c *Cluster) begin() {
 	})
 }
 
+// foundingLevel returns the highest feature level that all founders know.
+func (c *Cluster) foundingLevel() agreement.Level {
+	level, members := c.cfg.Build.Level, c.gossipMembers()
+	conf, _ := c.configuration()
+	for _, s := range conf.Servers {
+		at := slices.IndexFunc(members, func(m gossip.Member) bool { return m.ID == nodeID(s.ID) })
+		switch {
+		case nodeID(s.ID) == c.cfg.Self.ID:
+		case at < 0:
+			return 0
+		default:
+			level = min(level, agreement.Level(members[at].Level))
+		}
+	}
+	return level
+}
+
 func (c *Cluster) beginOnce() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timings.Write)
 	defer cancel()
@@ -216,9 +235,7 @@ func (c *Cluster) beginOnce() error {
 	}
 	if c.State().Cluster.IsZero() {
 		e := agreement.Found{Secret: make([]byte, 32)}
-		if conf, _ := c.configuration(); len(conf.Servers) == 1 {
-			e.Level = c.cfg.Build.Level // no other node could know less
-		}
+		e.Level = c.foundingLevel()
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
 		_, _ = rand.Read(e.Secret)
 		if _, err := c.propose(ctx, e); err != nil {

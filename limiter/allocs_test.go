@@ -44,6 +44,12 @@ func hotQueries() map[string]struct {
 		"refused by a log":  {Query{Attributes: attrs("log", "x")}, false},
 		"blocked":           {Query{Attributes: attrs("bad", "x")}, false},
 		"delayed":           {Query{Attributes: attrs("slow", "x")}, true},
+		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []rules.InlineLimit{
+			{Limit: 1_000_000, Per: "1m", Algorithm: "token-bucket"}, {Limit: 1_000_000, PerMS: 90_000},
+		}}}}}, true},
+		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.Count, InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
+			{Limit: 10, Per: "1h", Algorithm: "fixed-window"},
+		}}}}}, false},
 		"refused by one of": {Query{Attributes: attrs("user", "u", "ip", "198.51.100.8")}, false},
 	}
 }

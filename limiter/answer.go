@@ -96,7 +96,7 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 	la := &a.Limits[i]
 	switch {
 	case la.Blocked, la.Full:
-	case la.Limit.Kind == algorithms.FixedWindow:
+	case la.Limit.Kind == algorithms.FixedWindow, la.Limit.Kind == algorithms.FirstWindow:
 		more = la.ResetAfter
 	case la.Limit.Kind.Bucket():
 		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
@@ -133,6 +133,8 @@ var (
 	ErrKey = rules.ErrKey
 	// ErrInline means that the limits of the call are wrong.
 	ErrInline = rules.ErrInline
+	// ErrLevel means that not all nodes of the cluster know yet what the check asks for.
+	ErrLevel = errors.New("the feature level is too low")
 	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.
 	ErrNamespace = rules.ErrNamespace
 )

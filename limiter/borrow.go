@@ -116,7 +116,7 @@ func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := subjectRef{version: ls.l.version(), Rule: h.Rule.Name, Key: subjectText(h.Rule, q)}
+	n := subjectRef{version: ls.l.version(), Rule: h.Rule.Name, Key: subjectText(h, q)}
 	if here {
 		ls.borrow(&n)
 	} else {

@@ -116,6 +116,8 @@ type ClusterConfig struct {
 	// Secret returns the cluster's secret, by which its nodes recognise the reservations they made. It may be nil, and it may
 	// return nothing while the secret is not known yet.
 	Secret func() []byte
+	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes know what this one knows.
+	Level func() int
 	// Leases bounds the subjects this node holds leases of, and the subjects it grants leases of. Zero means 65,536.
 	Leases int64
 }

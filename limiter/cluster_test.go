@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
@@ -123,34 +124,60 @@ func testNothingLeaks(t *testing.T, kind string) {
 	}
 }
 
-// Sequential checks through any node get the same answers as on a single node.
+// Sequential checks through any node get the same answers as on a single node: checks, looks and counts, of rules and of limits
+// that come with the call. What is used is that of the algorithm run in one place.
 func TestSameAnswersAsAlone(t *testing.T) {
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				text := fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
-				w, one := newWorld(t, 3, text), open(t, text)
-				for i := range 200 {
-					q := byKey("r", fmt.Sprint(i%5))
-					q.Mode = [...]counters.Mode{counters.Peek, counters.Check, counters.Count, 3: counters.Check, 4: counters.Check, 5: counters.Check, 6: counters.Check}[i%7]
-					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
-					have, want := w.nodes[i%3].check(q), &Answer{}
-					if err := one.Check(&q, want); err != nil {
-						t.Fatal(err)
-					}
-					if have.Allowed != want.Allowed || have.Tightest != want.Tightest || len(have.Limits) != len(want.Limits) {
-						t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
-					}
-					for j := range have.Limits {
-						h, o := have.Limits[j], want.Limits[j]
-						near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute }
-						if h.Allowed != o.Allowed || h.Remaining != o.Remaining || !near(h.ResetAfter, o.ResetAfter) || !near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
-							t.Fatalf("check %d, limit %d: have %+v, want %+v", i, j, h.Decision, o.Decision)
-						}
-					}
-				}
+	for _, kind := range append(slices.Clone(kinds), "first") {
+		for _, inline := range []bool{false, true} {
+			if kind == "first" && !inline {
+				continue // rules can't say it
+			}
+			t.Run(fmt.Sprintf("%s, inline %v", kind, inline), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testSameAnswers(t, kind, inline) })
 			})
-		})
+		}
+	}
+}
+
+func testSameAnswers(t *testing.T, kind string, inline bool) {
+	text, modes := "rules: []", [...]counters.Mode{counters.Peek, counters.Check, counters.Count, 6: counters.Check}
+	if !inline {
+		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
+	}
+	limits := []rules.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind}, {Limit: 30, Per: "50d", Algorithm: kind, Unit: "tokens"}}
+	if kind == "first" {
+		limits[0].Algorithm, limits[0].From, limits[1].Algorithm, limits[1].From = "fixed-window", kind, "fixed-window", kind
+	}
+	over := 0
+	w, one := newWorld(t, 3, text), open(t, text)
+	for i := range 400 {
+		key, mode, costs := fmt.Sprint(i%5), modes[i%7], []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
+		q := byKey("r", key)
+		q.Mode, q.Costs = mode, costs
+		if inline {
+			q = Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{key}, Limits: limits, Exact: true}, Mode: mode, Costs: costs}}}
+		}
+		have, want := w.nodes[i%3].check(q), &Answer{}
+		if err := one.Check(&q, want); err != nil {
+			t.Fatal(err)
+		}
+		if have.Allowed != want.Allowed || have.Counted != want.Counted || have.Tightest != want.Tightest || len(have.Limits) != len(want.Limits) {
+			t.Fatalf("check %d: have %+v, want %+v", i, have.Limits, want.Limits)
+		}
+		for j := range have.Limits {
+			h, o := have.Limits[j], want.Limits[j]
+			near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute }
+			if h.Allowed != o.Allowed || h.Used != o.Used || h.Remaining != o.Remaining ||
+				!near(h.ResetAfter, o.ResetAfter) || !near(h.RetryAfter, o.RetryAfter) || !near(h.Delay, o.Delay) {
+				t.Fatalf("check %d, limit %d: have %+v, want %+v", i, j, h.Decision, o.Decision)
+			}
+			if h.Used > h.Limit.Capacity() {
+				over++
+			}
+		}
+	}
+	if over == 0 {
+		t.Error("no count went over its limit")
 	}
 }
 

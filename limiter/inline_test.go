@@ -181,3 +181,57 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 		})
 	}
 }
+
+// Two callers that differ about one key, on three nodes: each is judged by its own amounts, both lease, and few checks ask the
+// owner.
+func TestCallersThatDiffer(t *testing.T) {
+	per := func(limit int64, window string) []rules.InlineLimit {
+		return []rules.InlineLimit{{Limit: limit, Per: window, Algorithm: "fixed-window"}}
+	}
+	for name, test := range map[string]struct {
+		callers [2][]rules.InlineLimit
+		alone   bool // each caller has a counter of its own
+	}{
+		"100 and 200":                     {[2][]rules.InlineLimit{per(100, "1m"), per(200, "1m")}, false},
+		"5 a minute and 100 an hour":      {[2][]rules.InlineLimit{per(5, "1m"), per(100, "1h")}, true},
+		"500 a minute and 10,000 an hour": {[2][]rules.InlineLimit{per(500, "1m"), per(10_000, "1h")}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3, "rules: []")
+				calls := w.countCalls()
+				nextWindow(time.Hour)
+				const checks = 6000 // in a little less than a minute
+				var admitted, leased [2]int64
+				for i := range checks {
+					who := i % 2
+					a := w.nodes[i/2%3].check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: test.callers[who]}}}})
+					if a.Allowed {
+						admitted[who]++
+					}
+					if a.DecidedBy == ByLease {
+						leased[who]++
+					}
+					if limit := a.Limits[0].Limit.Amount; limit != test.callers[who][0].Limit {
+						t.Fatalf("caller %d is judged by %d", who, limit)
+					}
+					time.Sleep(58 * time.Second / checks)
+				}
+				perCheck := float64(calls.Load()) / checks
+				t.Logf("%v admitted, %v by leases or remembered refusals, %.3f calls a check", admitted, leased, perCheck)
+				for who := range admitted {
+					limit := test.callers[who][0].Limit
+					if admitted[who] > limit || test.alone && admitted[who] < min(limit, checks/2)*98/100 || leased[who] == 0 {
+						t.Errorf("caller %d: %d admitted of %d, %d by leases", who, admitted[who], limit, leased[who])
+					}
+				}
+				if both := admitted[0] + admitted[1]; !test.alone && (both > 200 || both < 196) {
+					t.Errorf("%d admitted of one counter, by 100 and 200", both)
+				}
+				if perCheck >= 0.1 {
+					t.Errorf("%.3f calls a check", perCheck)
+				}
+			})
+		})
+	}
+}

@@ -118,7 +118,7 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace, and then the answer must not be used.
+// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace or ErrLevel, and then the answer must not be used.
 func (l *Limiter) Check(q *Query, a *Answer) error { return l.CheckAt(l.clock.Now(), q, a) }
 
 // CheckAt decides q as of now.
@@ -141,7 +141,10 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	a.begin(b, now)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
-		return false, a.matchInline(q)
+		if err := a.matchInline(q); err != nil {
+			return false, err
+		}
+		return false, l.mayAsk(q, a)
 	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
@@ -166,7 +169,28 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		b.enforce(m, now.Wall)
 	}
 	a.listCounters(q)
+	if q.Mode == counters.Count {
+		return false, l.mayAsk(q, a)
+	}
 	return false, nil
+}
+
+// levelOfModes is the feature level from which all nodes understand the modes of ops, and windows that begin with a hit.
+const levelOfModes = 2
+
+// mayAsk returns an error if a check asks for more than all nodes of the cluster understand.
+func (l *Limiter) mayAsk(q *Query, a *Answer) error {
+	if l.member == nil || l.member.Level == nil || l.member.Level() >= levelOfModes {
+		return nil
+	}
+	for i := range a.scratch.ops {
+		op := &a.scratch.ops[i]
+		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.Check && !q.Peeks() {
+			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit take %d, and the cluster is at %d",
+				ErrLevel, levelOfModes, l.member.Level())
+		}
+	}
+	return nil
 }
 
 // start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
@@ -362,10 +386,33 @@ func (a *Answer) conclude() {
 		if a.Allowed && op.Mode == counters.Count && !la.Allowed && !la.Rule.Shadow {
 			a.Allowed, a.Counted = false, true
 		}
-		if !la.Rule.Shadow && (a.Tightest < 0 || la.Tighter(&a.Limits[a.Tightest])) {
+		if !la.Rule.Shadow && (a.Tightest < 0 || la.comesBefore(&a.Limits[a.Tightest])) {
 			a.Tightest = i
 		}
 	}
+}
+
+// comesBefore reports whether la describes a check better than b, an earlier limit: because it is tighter or, of two inline
+// limits of one subject, which are sorted, because it comes first in the call.
+func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
+	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
+}
+
+// InOrder returns the n-th limit in the order of the document or, of limits that came with the call, of the call.
+func (a *Answer) InOrder(n int) *LimitAnswer {
+	if !a.Limits[n].Rule.Inline {
+		return &a.Limits[n]
+	}
+	first := 0
+	for i := range a.scratch.match.Hits {
+		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
+		if n < next {
+			at := slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first })
+			return &a.Limits[first+max(at, 0)]
+		}
+		first = next
+	}
+	return &a.Limits[n]
 }
 
 // Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,

@@ -94,12 +94,11 @@ func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q
 			t = la
 		}
 	}
-	capacity := t.Limit.Capacity()
 	r := &Refusal{
-		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Limit: capacity, Used: max(0, capacity-t.Remaining), Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
+		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
 	}
 	var text []byte
-	for _, value := range subjectText(h.Rule, q) {
+	for _, value := range subjectText(h, q) {
 		text = appendEscaped(text, "", value)
 	}
 	r.Subject = string(text)

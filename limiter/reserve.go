@@ -110,7 +110,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			s.units = append(s.units, unit)
 		}
 		if rs.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
-			key := keyText(h.Rule, q)
+			key := keyText(h, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
 				names += size
 				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key

@@ -268,7 +268,7 @@ func (l *Limiter) measure(q *Query, a *Answer) {
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
 			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
-				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h.Rule, q), limit.Unit, ops[j].Cost, 1)
+				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}
 		ops = ops[len(h.Limits):]
@@ -276,8 +276,8 @@ func (l *Limiter) measure(q *Query, a *Answer) {
 }
 
 // keyText is subjectText, but never nil, even for a rule that has one counter for all.
-func keyText(r *rules.Rule, q *Query) []string {
-	if key := subjectText(r, q); key != nil {
+func keyText(h *rules.Hit, q *Query) []string {
+	if key := subjectText(h, q); key != nil {
 		return key
 	}
 	return []string{}

@@ -110,7 +110,7 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 
 // enter adds the subject of h. If the stripe is full, it replaces the subject refused least and takes over that count.
 func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
-	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h.Rule, q)}
+	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h, q)}
 	if i = len(s.entries); i < topCapacity {
 		s.entries = append(s.entries, e)
 	} else {
@@ -165,13 +165,20 @@ func (s *topStripe) recent(i int) int64 {
 	return s.refused[i] - s.past[s.turns%topTurns][i]
 }
 
-// subjectText returns the key of q's subject under r. It copies the query's strings, which belong to the caller.
-func subjectText(r *rules.Rule, q *Query) []string {
+// subjectText returns the key of h's subject, as q gives it. It copies the query's strings, which belong to the caller.
+func subjectText(h *rules.Hit, q *Query) []string {
 	var key []string
-	if q.ByKey {
-		key = r.NormalKey(q.Key)
-	} else {
-		key = r.SubjectOf(q.Attributes)
+	switch {
+	case h.Rule.Inline:
+		for i := range q.Subjects {
+			if key = h.Rule.InlineKey(&q.Subjects[i].InlineSubject, h.Subject.Hi); key != nil {
+				break
+			}
+		}
+	case q.ByKey:
+		key = h.Rule.NormalKey(q.Key)
+	default:
+		key = h.Rule.SubjectOf(q.Attributes)
 	}
 	key = slices.Clone(key)
 	for i := range key {

@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -288,13 +289,15 @@ func TestTerms(t *testing.T) {
 		{"delays", rules.Rule{OnLimit: rules.DelayCheck}, limit(minute), 0},
 		{"blocks", rules.Rule{Block: time.Minute}, limit(minute), 0},
 		{"a short window", rules.Rule{}, limit(short), 0},
-		{"less than ten for each", rules.Rule{}, limit(small), 0},
-		{"a small burst", rules.Rule{}, limit(bucket), 0},
+		{"less than ten for each", rules.Rule{}, limit(small), 3 * time.Second},
+		{"a small burst", rules.Rule{}, limit(bucket), 3 * time.Second},
 		{"a log", rules.Rule{}, limit(log), 0},
 		{"a leaky bucket", rules.Rule{}, append(limit(minute), limit(leaky)...), 0},
 	}
 	for _, tt := range tests {
 		if have := TermsOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
+			t.Errorf("%s: have %+v", tt.name, have)
+		} else if small := strings.Contains(tt.name, "less than") || strings.Contains(tt.name, "small"); have.Small != small {
 			t.Errorf("%s: have %+v", tt.name, have)
 		}
 	}

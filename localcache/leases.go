@@ -236,6 +236,10 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
+	if t.Small {
+		ls.schedule(sh, e)
+		return LeaseRequest{}, false
+	}
 	w := LeaseRequest{Terms: t, Incarnation: e.source.Incarnation, Seen: e.seen, Want: make([]int64, len(ops))}
 	some := false
 	for i := range ops {

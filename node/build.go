@@ -230,6 +230,7 @@ func (n *Node) openPartitions() (err error) {
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.secret,
 		Private: n.private, Recorder: n.world.recorder, Boottime: n.world.boottime, Leases: n.config.MaxCounters / leasePart,
+		Level: func() int { return int(n.cluster.Last().Level) },
 	})
 	if err != nil {
 		return err

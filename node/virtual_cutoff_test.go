@@ -15,11 +15,7 @@ func (p *planet) keyOwnedBy(rule string, v, standby *virtual, n int) string {
 	p.t.Helper()
 	for i := range 10_000 {
 		key := fmt.Sprintf("s%d", i)
-		u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		r := p.nodes[0].node.keeper.Route(ring.PartitionOf(u.Hash.Hi))
+		r := p.nodes[0].node.keeper.Route(ring.PartitionOf(p.subject(rule, key)))
 		if r.Owner != v.id || standby != nil && r.Standby != standby.id {
 			continue
 		}
@@ -56,8 +52,9 @@ func (v *virtual) ask(rule, key string, times int) (admitted int64, by map[limit
 // with the whole limit. When the node is back, all that was admitted is counted.
 func TestG4_CutOffInOneProcess(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	asked(t, func(t *testing.T, inline bool) {
 		p := newPlanet(t, 3, exactRules(90))
+		p.bring(inline, 90, true)
 		lone := p.nodes[2]
 		var keys []string
 		for i := range 4 {

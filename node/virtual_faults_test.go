@@ -9,8 +9,9 @@ import (
 
 func TestG1_ExactInOneProcess(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	asked(t, func(t *testing.T, inline bool) {
 		p := newPlanet(t, 5, exactRules(100))
+		p.bring(inline, 100, true)
 		c := p.crowd("year", 20, 10)
 		p.eventually("more than the limits is asked for", func() bool { return c.refused.Load() > 2000 })
 		by := c.leave()
@@ -50,8 +51,9 @@ func TestG6_RestartsInOneProcess(t *testing.T) {
 }
 
 func testRestarts(t *testing.T, delay time.Duration) {
-	synctest.Test(t, func(t *testing.T) {
+	asked(t, func(t *testing.T, inline bool) {
 		p := newPlanet(t, 3, exactRules(1_000_000))
+		p.bring(inline, 1_000_000, true)
 		p.net.Delay(delay)
 		c := p.crowd("year", 100, 6)
 		p.restartEach()
@@ -75,9 +77,10 @@ func testRestarts(t *testing.T, delay time.Duration) {
 func TestG5_KillInOneProcess(t *testing.T) {
 	t.Parallel()
 	for victim := range cases(3) {
-		synctest.Test(t, func(t *testing.T) {
+		asked(t, func(t *testing.T, inline bool) {
 			const limit = 800
 			p := newPlanet(t, 3, exactRules(limit))
+			p.bring(inline, limit, true)
 			c := p.crowd("year", 10, 6)
 			p.eventually("some is used", func() bool { return c.total() > 3*limit })
 			before := c.total()

@@ -3,7 +3,6 @@ package node
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -14,9 +13,10 @@ func hybridRules(limit int) string {
 // With leases, exactly the limit is admitted while demand lasts, with hardly any calls between nodes.
 func TestG2_LeasesInOneProcess(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	asked(t, func(t *testing.T, inline bool) {
 		const limit, keys = 2000, 5
 		p := newPlanet(t, 3, hybridRules(limit))
+		p.bring(inline, limit, false)
 		c := p.crowd("year", keys, 10)
 		p.eventually("all that the limits allow is admitted", func() bool { return c.total() >= limit*keys })
 		time.Sleep(7 * time.Second) // until leases are returned
@@ -42,8 +42,9 @@ func TestG2_LeasesInOneProcess(t *testing.T) {
 // exactly what was admitted is used.
 func TestG6_LeasesComeBackInOneProcess(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	asked(t, func(t *testing.T, inline bool) {
 		p := newPlanet(t, 3, hybridRules(1_000_000))
+		p.bring(inline, 1_000_000, false)
 		c := p.crowd("year", 50, 6)
 		p.restartEach()
 		by := c.leave()

@@ -41,11 +41,7 @@ func (p *planet) followers() (list []*virtual) {
 // partition returns a subject's partition.
 func (p *planet) partition(rule, key string) int {
 	p.t.Helper()
-	u, err := p.nodes[0].node.limiter.Locate(rule, []string{key})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return ring.PartitionOf(u.Hash.Hi)
+	return ring.PartitionOf(p.subject(rule, key))
 }
 
 // keyMoving returns a subject of the rule that moves from one node to another, where its standby will be standby. Its
@@ -95,6 +91,13 @@ func (p *planet) owner(partition int, not ...*virtual) (owner *virtual) {
 // usedAt returns what a node, which owns the subject, has counted.
 func (v *virtual) usedAt(rule, key string) int64 {
 	v.planet.t.Helper()
+	if v.planet.inline != nil {
+		used, err := v.lookInline(key)
+		if err != nil {
+			v.planet.t.Fatal(err)
+		}
+		return used
+	}
 	u, err := v.node.limiter.Usage(rule, []string{key})
 	if err != nil {
 		v.planet.t.Fatal(err)
@@ -131,14 +134,15 @@ func TestAnEndOfAMoveThatDiesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, newcomer := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the newcomer %v", newcomer), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { endOfAMoveDies(t, newcomer) })
+			asked(t, func(t *testing.T, inline bool) { endOfAMoveDies(t, newcomer, inline) })
 		})
 	}
 }
 
-func endOfAMoveDies(t *testing.T, newcomer bool) {
+func endOfAMoveDies(t *testing.T, newcomer, inline bool) {
 	const few, before = 30, 20
 	p := newPlanet(t, 4, exactRules(few))
+	p.bring(inline, few, true)
 	followers := p.followers()
 	from, standby := followers[0], followers[1]
 	for _, v := range p.nodes {

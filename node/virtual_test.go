@@ -18,10 +18,12 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // planet is a cluster in this process, on virtual time. Its nodes are complete except for their HTTP and their disks;
@@ -49,6 +51,47 @@ type planet struct {
 	// pen returns the recorder of a node that starts, which passes its records on to another; nil if that other one is
 	// used directly.
 	pen func(*virtual, limiter.Recorder) limiter.Recorder
+	// inline are limits that each check brings, instead of asking a rule; nil if checks ask rules.
+	inline *rules.InlineSubject
+}
+
+// bring makes checks bring the limit of exactRules, or of hybridRules.
+func (p *planet) bring(inline bool, limit int, exact bool) {
+	if inline {
+		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []rules.InlineLimit{
+			{Limit: int64(limit), Per: "8760h", Algorithm: "fixed-window"}, // the same window as the rules'
+		}}
+	}
+}
+
+// asked runs a test with a rule that is asked, and with limits that come with the call.
+func asked(t *testing.T, test func(t *testing.T, inline bool)) {
+	for _, inline := range []bool{false, true} {
+		t.Run(map[bool]string{false: "rule", true: "inline"}[inline], func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { test(t, inline) })
+		})
+	}
+}
+
+// subject returns what places a rule's subject, or an inline one.
+func (p *planet) subject(rule, key string) uint64 {
+	p.t.Helper()
+	l := p.nodes[0].node.limiter
+	if p.inline != nil {
+		var m rules.Match
+		one := *p.inline
+		one.Key = []string{key}
+		if err := l.Rules().MatchInline(&one, true, &m); err != nil {
+			p.t.Fatal(err)
+		}
+		return m.Hits[0].Subject.Hi
+	}
+	u, err := l.Locate(rule, []string{key})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return u.Hash.Hi
 }
 
 // virtual is a node of a planet.
@@ -322,9 +365,18 @@ func (p *planet) within(bound time.Duration, what string, ok func() bool) {
 
 // check asks a node, and records how the check was decided.
 func (v *virtual) check(rule, key string, a *limiter.Answer) (bool, error) {
-	q := limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
+	q := v.planet.query(rule, key)
 	err := v.node.limiter.Check(&q, a)
 	return err == nil && a.Allowed, err
+}
+
+func (p *planet) query(rule, key string) limiter.Query {
+	if p.inline == nil {
+		return limiter.Query{Rule: rule, Key: []string{key}, ByKey: true}
+	}
+	one := limiter.Subject{InlineSubject: *p.inline}
+	one.Key = []string{key}
+	return limiter.Query{Subjects: []limiter.Subject{one}}
 }
 
 // crowd makes checks of some subjects at all ready nodes until it is stopped.
@@ -414,6 +466,9 @@ func (p *planet) used(rule, key string) int64 {
 func (p *planet) usedNow(rule, key string) (int64, error) {
 	for _, v := range p.nodes {
 		if v.ready.Load() {
+			if p.inline != nil {
+				return v.lookInline(key)
+			}
 			u, err := v.node.limiter.Usage(rule, []string{key})
 			if err != nil {
 				return 0, err
@@ -422,6 +477,21 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 		}
 	}
 	return 0, errors.New("no node is ready")
+}
+
+// lookInline returns what a look at an inline subject says is used, unless no owner answers it.
+func (v *virtual) lookInline(key string) (int64, error) {
+	var a limiter.Answer
+	q := v.planet.query("", key)
+	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.Peek, []limiter.UnitCost{{Unit: rules.Requests}}
+	err := v.node.limiter.Check(&q, &a)
+	if err == nil && a.DecidedBy < limiter.ByForward {
+		err = limiter.ErrNoOwner
+	}
+	if err != nil {
+		return 0, err
+	}
+	return a.Limits[0].Used, nil
 }
 
 // diary records which node decides as owner of which partition, and when. It detects two at once.

@@ -66,6 +66,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	if err := e.decoder.err(); err != nil {
 		return nil, err
 	}
+	next.days = next.days || e.days
 	return &next, nil
 }
 

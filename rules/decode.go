@@ -17,6 +17,7 @@ import (
 type decoder struct {
 	collector
 	path  []byte          // of the current node
+	days  bool            // a duration was written in days
 	zones map[string]bool // time zones looked up, at most maxZones, and whether each exists
 }
 
@@ -217,6 +218,7 @@ func (d *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	if !ok {
 		return Span{}
 	}
+	d.days = d.days || strings.Contains(s, "d")
 	v, err := ParseDuration(s)
 	switch {
 	case err != nil:

@@ -41,6 +41,7 @@ type Document struct {
 
 	source string // the whole text it was parsed from; empty after a change
 	asJSON bool   // source is JSON
+	days   bool   // some duration was written in days
 	size   int    // upper bound of the length of the document's renderings, in bytes
 	at     places
 	// atDefaults is where the keys of the defaults are.
@@ -210,6 +211,14 @@ func (d *Document) Size() Size {
 		n.Subjects += len(g.Subjects)
 	}
 	return n
+}
+
+// Level returns the feature level that all nodes of a cluster must know to read d; see the package agreement.
+func (d *Document) Level() int {
+	if d.days || d.Inline != nil {
+		return 2
+	}
+	return 1
 }
 
 // Weight bounds the bytes that a document takes when it is kept as text, with comments.

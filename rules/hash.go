@@ -26,6 +26,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	h.Write([]byte("subjects"))
 	sum := h.Sum(nil)
 	out := *s
+	out.inline = &inlineSets{}
 	out.seed(hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])})
 	return &out
 }

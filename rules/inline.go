@@ -199,7 +199,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		}
 		r = s.inline.add(b, r)
 	}
-	subject := s.inlineSubject(namespace, q.Key)
+	subject := r.inlineSubject(q)
 	for i := range m.Hits {
 		if m.Hits[i].Subject == subject {
 			return inlineError{fmt.Errorf("its namespace and key are those of subjects[%d]", i)}
@@ -233,14 +233,27 @@ func (s *Set) namespaceAllowed(namespace string, named bool) error {
 	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(namespace))
 }
 
-// inlineSubject returns the identity of a subject. Hashing it starts from a state that no rule's starts from, so it never
+// inlineSubject returns the identity of q's subject. Hashing it starts from a state that no rule's starts from, so it never
 // meets a rule's subjects. Each text is followed by its length.
-func (s *Set) inlineSubject(namespace string, key []string) Hash {
-	h := s.inlineSeed.text(namespace).word(uint64(len(namespace)))
-	for _, v := range key {
+func (r *Rule) inlineSubject(q *InlineSubject) Hash {
+	namespace := cmp.Or(q.Namespace, InlineName)
+	h := r.inlineSeed.text(namespace).word(uint64(len(namespace)))
+	for _, v := range q.Key {
 		h = h.text(v).word(uint64(len(v)))
 	}
-	return h.end(uint64(len(key)), titleBytes)
+	return h.end(uint64(len(q.Key)), titleBytes)
+}
+
+// InlineKey returns the key of q as it is shown: with its namespace in front, unless that is in the name of r. It returns nil
+// if q is not the subject that hi, the first half of a hash, identifies. r is Inline.
+func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
+	if r.inlineSubject(q).Hi != hi {
+		return nil
+	}
+	if r.Name != InlineName {
+		return slices.Clone(q.Key)
+	}
+	return append([]string{cmp.Or(q.Namespace, InlineName)}, q.Key...)
 }
 
 // compileInline compiles the limits of q. They are in an order of their own, so that callers that give them in different
@@ -268,7 +281,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName) (*Rule, error) {
 	if c.err != nil {
 		return nil, inlineError{c.err}
 	}
-	r.Index, r.Inline = name.index, true
+	r.Index, r.Inline, r.inlineSeed = name.index, true, s.inlineSeed
 	for i, l := range r.own {
 		l.Place = i
 		if q.Limits[i].From == fromFirst {

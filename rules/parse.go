@@ -30,7 +30,7 @@ func Parse(src []byte) (*Document, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	doc.size = doc.measure()
+	doc.size, doc.days = doc.measure(), d.days
 	return doc, nil
 }
 

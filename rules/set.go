@@ -48,8 +48,8 @@ type Set struct {
 	inlineGlobs []glob                // of the document's namespaces
 	inlineNames map[string]inlineName // by namespace; "" for all others
 	names       []string              // see Names
-	shares      *Shares     // nil if global limits count whole
-	division    *division   // of shares; nil without shares
+	shares      *Shares               // nil if global limits count whole
+	division    *division             // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.
@@ -129,6 +129,7 @@ type Rule struct {
 	Adaptive    *Adaptive     // nil if it has none
 	Inline      bool          // it stands for limits that came with a call, and is not in Set.Rules
 	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
+	inlineSeed  hashState     // of the set that compiled it; if Inline
 
 	key    []keyAttribute
 	match  []condition

@@ -119,7 +119,7 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 func appendLimits(b []byte, a *limiter.Answer) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range a.Limits {
-		l := &a.Limits[i]
+		l := a.InOrder(i)
 		if i > 0 {
 			b = append(b, ',')
 		}

@@ -113,8 +113,12 @@ func (r *Request) readSubject(s *Decoder, i int) {
 
 // validateSubject turns what was read into a subject.
 func (r *Request) validateSubject(s *Decoder) {
-	r.needs(s, fieldLimits, r.path("limits")+" is missing")
-	r.needs(s, fieldKey, r.path("key")+" is missing")
+	if r.given&fieldLimits == 0 {
+		s.mean(api.MissingKey, "%s is missing", r.path("limits"))
+	}
+	if r.given&fieldKey == 0 {
+		s.mean(api.MissingKey, "%s is missing", r.path("key"))
+	}
 	r.validateCosts(s)
 	r.takeSubject()
 }

@@ -344,7 +344,7 @@ func (r *Request) validateTry(s *Decoder) {
 func (r *Request) validateReserve(s *Decoder) {
 	r.validateCheck(s)
 	if r.Mode != counters.Check || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.Check }) {
-		s.mean(api.BadValue, "mode must be check: a reservation takes")
+		s.mean(api.BadValue, "peek must not be true, and mode must be check: a reservation takes")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, defaultTTL)
 }

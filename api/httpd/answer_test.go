@@ -60,8 +60,8 @@ func newFixed() *fixed {
 		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, Tightest: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
 		Limits: []limiter.LimitAnswer{
-			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Remaining: 99, ResetAfter: time.Millisecond}},
-			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Remaining: 412, ResetAfter: 35_279_000_001}},
+			{Rule: ip, Limit: window("ip", 100, time.Second, "1s"), Decision: algorithms.Decision{Allowed: true, Used: 1, Remaining: 99, ResetAfter: time.Millisecond}},
+			{Rule: tenant, Limit: window("tenant", 1000, time.Minute, "1m"), Decision: algorithms.Decision{Allowed: true, Used: 588, Remaining: 412, ResetAfter: 35_279_000_001}},
 			{Rule: shadow, Limit: window("new", 1, time.Minute, "1m"), Decision: algorithms.Decision{RetryAfter: algorithms.Never, ResetAfter: time.Second}},
 		},
 	}}
@@ -134,7 +134,7 @@ X-RateLimit-Limit: 1000
 X-RateLimit-Remaining: 412
 X-RateLimit-Reset: 1700000036
 `,
-			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
@@ -150,7 +150,7 @@ Retry-After: 2
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) is used up; retry in 1.001 s.",` +
 				`"violated-policies":["tenant"],` +
-				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"allowed":false,"rule":"tenant","limit":1000,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
@@ -167,7 +167,7 @@ Retry-After: 2
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"Limit \"tenant\" of rule \"tenant\" (300 requests per 1m in this region) is used up; retry in 1.001 s.",` +
 				`"violated-policies":["tenant"],` +
-				`"allowed":false,"rule":"tenant","limit":900,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"allowed":false,"rule":"tenant","limit":900,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":1001,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
@@ -182,12 +182,12 @@ Retry-After: 2
 				`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,` +
 				`"detail":"Limit \"tenant\" of rule \"tenant\" (1000 requests per 1m) can never allow it: the cost is above its capacity.",` +
 				`"violated-policies":["tenant"],` +
-				`"allowed":false,"rule":"tenant","limit":1000,"remaining":0,"unit":"requests","window_ms":60000,` +
+				`"allowed":false,"rule":"tenant","limit":1000,"used":588,"remaining":0,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":-1,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17,"limits":[` +
 				`{"rule":"tenant","name":"tenant","algorithm":"fixed-window","unit":"requests","limit":1000,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false},` +
+				`"used":588,"remaining":0,"reset_after_ms":35280,"retry_after_ms":-1,"more_after_ms":35280,"allowed":false,"shadow":false},` +
 				`{"rule":"new","name":"new","algorithm":"fixed-window","unit":"requests","limit":1,"window_ms":60000,` +
-				`"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"more_after_ms":1000,"allowed":false,"shadow":true}]}`,
+				`"used":0,"remaining":0,"reset_after_ms":1000,"retry_after_ms":-1,"more_after_ms":1000,"allowed":false,"shadow":true}]}`,
 		},
 		{
 			name: "delta, x only", body: plainCheck, status: 200,
@@ -196,7 +196,7 @@ Retry-After: 2
 X-RateLimit-Remaining: 412
 X-RateLimit-Reset: 36
 `,
-			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":0,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 		{
@@ -223,7 +223,7 @@ X-RateLimit-Reset: 36
 		{
 			name: "delayed", body: plainCheck, status: 200,
 			change: func(f *fixed) { f.answer.Set = &rules.Set{}; f.answer.Limits[0].Delay = 1500 * time.Microsecond },
-			answer: `{"allowed":true,"rule":"tenant","limit":1000,"remaining":412,"unit":"requests","window_ms":60000,` +
+			answer: `{"allowed":true,"rule":"tenant","limit":1000,"used":588,"remaining":412,"unit":"requests","window_ms":60000,` +
 				`"reset_after_ms":35280,"retry_after_ms":0,"delay_ms":2,"decided_by":"owner","node":"n2","rules_version":17}`,
 		},
 	}

@@ -67,6 +67,16 @@ func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte
 	return n, requests
 }
 
+// bringing returns requests like those of endlessChecks, which bring the limit instead of asking a rule for it.
+func bringing(n int) [][]byte {
+	requests := make([][]byte, n)
+	for i := range requests {
+		requests[i] = []byte(post("/v1/check",
+			fmt.Sprintf(`{"key":"key-%07d","limits":[{"limit":1000000000,"per":"1h","algorithm":"token-bucket"}]}`, i), "Content-Type: application/json"))
+	}
+	return requests
+}
+
 // manyTokens gives a node ten thousand tokens, and returns one of them as a header carries it.
 func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 	var lines []string
@@ -92,11 +102,17 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 	for i, r := range requests {
 		requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
 	}
-	for _, way := range []string{"quick", "the library's"} {
-		if way != "quick" {
+	for _, way := range []string{"quick", "with its limit", "the library's"} {
+		c := &endless{requests: requests, left: checks}
+		switch way {
+		case "with its limit":
+			c.requests = bringing(len(requests))
+			for i, r := range c.requests {
+				c.requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
+			}
+		case "the library's":
 			n.server.quick = nil
 		}
-		c := &endless{requests: requests, left: checks}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		if err := n.server.serveEndless(t, c); err != nil {
@@ -137,6 +153,7 @@ func BenchmarkConnection(b *testing.B) {
 		{"check by the library, one of 10,000 tokens", guarded.server, false, carrying},
 		{"check", n.server, true, requests},
 		{"check, one of 10,000 tokens", guarded.server, true, carrying},
+		{"check with its limit", n.server, true, bringing(len(requests))},
 	} {
 		b.Run(one.name, func(b *testing.B) {
 			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }

@@ -317,6 +317,9 @@ func (e Rules) conclude(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
 		r.Err = err
+	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
+		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days and inline limits take feature level %d, and the cluster is at %d",
+			doc.Level(), next.Level)}}
 	} else if regions := next.Regions.next(); regions.hold(history) != nil {
 		r.Err = rules.Errors{{Message: errHeld.Error()}}
 	} else {

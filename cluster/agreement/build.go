@@ -14,7 +14,7 @@ type Level uint32
 
 // Newest is the newest level that this source knows. It rises by one with each release that adds a kind of entry, a format
 // or a field, or that applies an entry differently. Such a change is written, and takes effect, only from that level on.
-const Newest Level = 1
+const Newest Level = 2
 
 // Build describes what one build can read, and how it signs what it writes.
 type Build struct {

@@ -2,15 +2,20 @@ package agreement
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/rules"
 )
 
 // next is a build that knows one level more than this one.
 var next = Build{Level: Newest + 1, Release: "v9.1.0"}
 
 func TestLevels(t *testing.T) {
-	s := do(t, New(), found, ringOf(1, 1, 2), Boot{Node: node(1), Boot: 7, Level: Newest + 1}, Boot{Node: node(2), Boot: 8})
+	begun := found
+	begun.Level = Newest
+	s := do(t, New(), begun, ringOf(1, 1, 2), Boot{Node: node(1), Boot: 7, Level: Newest + 1}, Boot{Node: node(2), Boot: 8, Level: Newest})
 	apply := func(b *Build, e Entry) Result {
 		t.Helper()
 		raw, err := next.Encode(e)
@@ -28,8 +33,8 @@ func TestLevels(t *testing.T) {
 			t.Errorf("have %v at level %d, want %q", r.Err, s.Level, why)
 		}
 	}
-	refused(Raise{Level: Newest}, "is 1 already")
-	refused(Raise{Level: Newest + 1}, "knows feature level 1")
+	refused(Raise{Level: Newest}, fmt.Sprintf("is %d already", Newest))
+	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
 	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.Knows(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
@@ -52,7 +57,7 @@ func TestLevels(t *testing.T) {
 		t.Error(err)
 	}
 	refused(Raise{Level: Newest}, "already")
-	refused(Boot{Node: node(1), Boot: 17, Level: Newest}, "the cluster is at 2")
+	refused(Boot{Node: node(1), Boot: 17, Level: Newest}, fmt.Sprintf("the cluster is at %d", Newest+1))
 	b, err := next.AppendSnapshot(nil, s)
 	if err != nil {
 		t.Fatal(err)
@@ -65,5 +70,28 @@ func TestLevels(t *testing.T) {
 	}
 	if alone := do(t, New(), Found{Cluster: found.Cluster, Secret: found.Secret, Level: 1}); alone.Level != 1 {
 		t.Errorf("have level %d", alone.Level)
+	}
+}
+
+// TestRulesNeedALevel: a document with what an earlier release can't read is refused until all nodes know it.
+func TestRulesNeedALevel(t *testing.T) {
+	for body, level := range map[string]Level{
+		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 24h}]}]": 1,
+		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 1d}]}]":  2,
+		"inline: {allow: false}": 2,
+	} {
+		for at := Level(1); at <= 2; at++ {
+			begun := found
+			begun.Level = at
+			write := Rules{Change: rules.Change{Body: []byte("version: 1\n" + body)}}
+			raw, err := This.Encode(write)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := do(t, New(), begun)
+			if _, r := s.Apply(s.Index+1, raw); (r.Err == nil) != (at >= level) {
+				t.Errorf("%s at level %d: %v", body, at, r.Err)
+			}
+		}
 	}
 }

@@ -371,7 +371,7 @@ func TestUnreadableEntries(t *testing.T) {
 		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is cut off"},
 		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is cut off"},
 		"rules' part":     {raw(1, rulesKind, entryFormat, body(`{"change":{"Part":5}}`)), "unknown part 5"},
-		"later level":     {raw(3, 99, 7, "?"), "feature level 3 is needed, and this release knows 1: run release v9.1.0 or a later one"},
+		"later level":     {raw(3, 99, 7, "?"), fmt.Sprintf("feature level 3 is needed, and this release knows %d: run release v9.1.0 or a later one", Newest)},
 	} {
 		next, r := s.Apply(s.Index+5, test.entry)
 		var u *Unreadable

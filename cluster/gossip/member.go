@@ -23,6 +23,7 @@ type Member struct {
 	Empty      bool     // its Raft log is empty
 	Version    uint8    // newest version of the settings it supports
 	Members    int      // number of nodes in its region; told in a WAN pool
+	Level      uint32   // newest feature level that it knows; 0: it does not say, which is the first
 	Primary    string   // the region that it believes to be primary; told in a WAN pool
 	State      State
 }

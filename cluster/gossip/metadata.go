@@ -30,6 +30,7 @@ const (
 
 	extensionMembers = 1 // 2 bytes
 	extensionPrimary = 2 // a region
+	extensionLevel   = 3 // 4 bytes
 )
 
 // ErrMetadata: a member's description of itself is malformed, or too long.
@@ -70,6 +71,9 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.Primary != "" {
 		b = wire.AppendShortText(append(b, extensionPrimary), m.Primary)
 	}
+	if m.Level > 0 {
+		b = binary.BigEndian.AppendUint32(append(b, extensionLevel, 4), m.Level)
+	}
 	if len(b) > maxMetadata {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d fit: names are too long", ErrMetadata, len(b), maxMetadata)
 	}
@@ -104,6 +108,10 @@ func parseMetadata(b []byte) (Member, error) {
 			}
 		case extensionPrimary:
 			m.Primary = string(value.Rest())
+		case extensionLevel:
+			if m.Level = value.BigUint32(); value.Done("feature level") != nil {
+				d.Failf("the feature level does not take 4 bytes")
+			}
 		}
 	}
 	err := d.Done("metadata")

@@ -20,6 +20,9 @@ const (
 	lastFarPause = 500 * time.Millisecond
 	// settled is how long a connection must have lasted for the pauses to start over.
 	settled = time.Second
+	// stopTime is for how long after a node has closed its connection nothing is said of tries that fail: it stops, and gossip
+	// may tell that last.
+	stopTime = 2 * time.Second
 )
 
 // link keeps a connection to one node at one address.
@@ -50,6 +53,7 @@ func (l *link) run(ctx context.Context) {
 		last = lastFarPause
 	}
 	var said notes
+	var closed time.Time // when the node closed its connection last
 	for ctx.Err() == nil {
 		began := time.Now()
 		connected, err := l.once(ctx)
@@ -63,11 +67,12 @@ func (l *link) run(ctx context.Context) {
 		case connected:
 			level := slog.LevelWarn
 			if errors.Is(err, io.EOF) { // the node has closed it: it stops, or gossip soon says that it has failed
-				level = slog.LevelInfo
+				level, closed = slog.LevelInfo, time.Now()
 			}
 			l.peers.log.Log(ctx, level, "connection to a node lost", "node", l.node, "address", l.address, "error", err)
 			clear(said.said)
 			l.drain()
+		case time.Since(closed) < stopTime:
 		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
 			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
 		}

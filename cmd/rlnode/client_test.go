@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/process"
 )
 
@@ -96,9 +97,9 @@ func TestClientCommands(t *testing.T) {
 		{"owner --rule nosuch --key x", "", 1, []string{"unknown-rule"}},
 		{"members", "", 0, []string{"n1", "4096", "leader", "connected"}},
 		{"members --json", "", 0, []string{`"members"`}},
-		{"level", "", 0, []string{"feature level 1", "n1", "2025c"}},
-		{"level --raise", "", 0, []string{"the feature level is 1"}},
-		{"level --raise --to 2", "", 1, []string{"level-refused"}},
+		{"level", "", 0, []string{fmt.Sprint("feature level ", cluster.Newest), "n1", "2025c"}},
+		{"level --raise", "", 0, []string{fmt.Sprint("the feature level is ", cluster.Newest)}},
+		{fmt.Sprint("level --raise --to ", cluster.Newest+1), "", 1, []string{"level-refused"}},
 		{"level --to 2", "", 2, []string{"--to"}},
 		{"top", "", 0, []string{"login: 198.51.100.7"}},
 		{"top -n 0", "", 2, []string{"-n"}},

@@ -209,15 +209,15 @@ const denialBody = `{"type":"about:blank","title":"The rules deny this","status"
 	`"allowed":false,"rule":"","retry_after_ms":-1,"delay_ms":0,"decided_by":"list","node":"n1","rules_version":3}`
 
 // denial checks what a caller sees of a 403 that a proxy makes of denialBody.
-func (s *proxied) denial(resp *http.Response) {
-	s.t.Helper()
+func (pr *proxied) denial(resp *http.Response) {
+	pr.t.Helper()
 	var problem struct {
 		Status int
 		Code   string
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != 403 || problem.Code != "denied" ||
 		resp.Header.Get("Content-Type") != "application/problem+json" || resp.Header.Get("Retry-After") != "" || resp.Header.Get("RateLimit") != "" {
-		s.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
+		pr.t.Errorf("denied: have %v %v, %v", resp.Header, problem, err)
 	}
 }
 

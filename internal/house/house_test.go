@@ -45,7 +45,7 @@ var mayImport = map[string][]string{
 	"api/ui":             {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
 	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
-	"api/codec":   {"api", "algorithms", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes
+	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes
 	"api/httpd":   {"api", "api/codec", "rules", "limiter", "internal/tracing"},
 	"api/admin":   {"api", "api/codec", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
 	"api/apitest": {"api", "api/admin", "counters", "ring", "rules", "limiter", "cluster", "internal/loads", "internal/tracing"}, // for tests

@@ -1,0 +1,29 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/agreement"
+)
+
+// TestFoundersBeginAtWhatAllKnow: a new cluster need not wait for the level of its release, and takes no founder unawares.
+func TestFoundersBeginAtWhatAllKnow(t *testing.T) {
+	for name, levels := range map[string][3]agreement.Level{"alike": {newLevel, newLevel, newLevel}, "mixed": {newLevel, oldLevel, newLevel}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				nodes := w.several(3, 3)
+				for i, n := range nodes {
+					n.release(levels[i], "r"+n.name)
+					n.run()
+				}
+				w.oneCluster(nodes...)
+				w.inRing(nodes...)
+				time.Sleep(time.Second)
+				if have, want := nodes[0].level(), min(levels[0], levels[1], levels[2]); have != want {
+					t.Errorf("it begins at level %d, want %d", have, want)
+				}
+			})
+		})
+	}
+}
