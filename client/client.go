@@ -160,7 +160,7 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	}
 	some, all := q.counts()
 	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
-	if some && (!all || q.RequestID != "") {
+	if some && !all {
 		err = c.alone(ctx, call)
 	} else {
 		call.decision, err = c.submit(ctx, call)
@@ -171,8 +171,8 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	return call.decision, nil
 }
 
-// alone makes a check that no batch may carry: one with an id, or one that counts some subjects and checks others, whose
-// answer within a batch would not tell what was taken.
+// alone makes a check that no batch may carry: it counts some subjects and checks others, and an answer without a status
+// would not tell what was taken.
 func (c *Client) alone(ctx context.Context, q *call) error {
 	r, err := c.tell(ctx, "/v1/check", q.body, repeat)
 	if err != nil {

@@ -68,8 +68,8 @@
 // A check goes out at once as a request of its own while fewer than Options.MaxInFlight requests are in flight.
 // Otherwise it waits for one of them to end, and then goes out with all other waiting checks, up to Options.MaxBatch,
 // as one POST /v1/check/batch. There is no timer: a lone call never waits, and batches grow with the load. Checks that
-// share a batch are decided one by one, in order, and answered together, when the last one is decided. A count with a
-// RequestID goes alone, and so do Subjects of which only some are counted. Calls beyond
+// share a batch are decided one by one, in order, and answered together, when the last one is decided. A check of
+// Subjects of which only some are counted goes alone. Calls beyond
 // Options.MaxQueue do not wait: they fail at once with [ErrQueueFull] and are refused. So are calls whose turn does not
 // come in time although nodes answer.
 package client

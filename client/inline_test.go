@@ -209,17 +209,14 @@ func TestCountsAreDecided(t *testing.T) {
 	}
 }
 
-// TestCountsThatGoAlone: the answer within a batch would not tell whether a mixture was taken, and an id is for one request.
-func TestCountsThatGoAlone(t *testing.T) {
+// TestMixturesGoAlone: the answer within a batch would not tell whether the counts of a mixture were taken.
+func TestMixturesGoAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
 	release := f.held()
 	_, _, wait := crowd(c, 1, eachIP)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-	_, _, waitAlone := crowd(c, 2, func(i int) Request {
-		if i == 0 {
-			return Request{Key: []string{"k"}, Limits: perMinute(5), Mode: CountMode, RequestID: "id"}
-		}
+	_, _, waitAlone := crowd(c, 2, func(int) Request {
 		return Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
 	})
 	process.Eventually(t, "they don't wait for it", func() bool { return len(f.requests()) == 3 })

@@ -66,7 +66,7 @@ type Options struct {
 	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: no sharing. At most 10,000.
 	MaxBatch int
 	// MaxQueue bounds the waiting checks and, separately, the other calls in progress: reservations, settlements,
-	// adjustments, usage, resets, and counts with a RequestID. Calls beyond it fail at once with ErrQueueFull and are
+	// adjustments, usage, resets, and checks of which some subjects are counted. Calls beyond it fail at once with ErrQueueFull and are
 	// refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
