@@ -1,7 +1,6 @@
 package client
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -138,13 +137,13 @@ func (r *Request) Validate() error {
 			return fmt.Errorf("%w: Limits, Namespace, Exact and Shadow exclude Rule and Attributes", ErrRequest)
 		}
 		one := r.subject()
-		return one.validate("")
+		return one.validate(-1)
 	case r.Rule == "" && r.Attributes == nil:
 		return fmt.Errorf("%w: neither Rule nor Attributes are given, nor Limits", ErrRequest)
 	case r.Key != nil && r.Attributes != nil:
 		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
 	}
-	return validateCost("", r.Mode, r.Cost)
+	return validateCost(-1, r.Mode, r.Cost)
 }
 
 // inline reports whether r is about one subject that brings its limits.
@@ -163,55 +162,63 @@ func (r *Request) validateSubjects() error {
 		return fmt.Errorf("%w: there are %d Subjects; 1 to %d are wanted", ErrRequest, len(r.Subjects), maxSubjects)
 	}
 	for i := range r.Subjects {
-		if err := r.Subjects[i].validate(fmt.Sprintf("Subjects[%d].", i)); err != nil {
+		if err := r.Subjects[i].validate(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// validate returns what is wrong with s, whose fields' names begin with path.
-func (s *Subject) validate(path string) error {
+// validate returns what is wrong with s, the subject at this index of Subjects, or −1.
+func (s *Subject) validate(at int) error {
 	switch {
 	case len(s.Limits) < 1 || len(s.Limits) > maxLimits:
-		return fmt.Errorf("%w: %sLimits has %d limits; 1 to %d are wanted", ErrRequest, path, len(s.Limits), maxLimits)
+		return fmt.Errorf("%w: %sLimits has %d limits; 1 to %d are wanted", ErrRequest, pathOf(at), len(s.Limits), maxLimits)
 	case s.Key == nil:
-		return fmt.Errorf("%w: %sKey is not given", ErrRequest, path)
+		return fmt.Errorf("%w: %sKey is not given", ErrRequest, pathOf(at))
 	}
 	for i := range s.Limits {
-		if err := s.Limits[i].validate(); err != nil {
-			return fmt.Errorf("%w: %sLimits[%d].%w", ErrRequest, path, i, err)
+		if wrong := s.Limits[i].mistake(); wrong != "" {
+			return fmt.Errorf("%w: %sLimits[%d]: %s", ErrRequest, pathOf(at), i, wrong)
 		}
 	}
-	return validateCost(path, s.Mode, s.Cost)
+	return validateCost(at, s.Mode, s.Cost)
 }
 
-// validate returns what is wrong with l, as far as that does not depend on the node.
-func (l *Limit) validate() error {
+// mistake returns what is wrong with l, as far as that does not depend on the node.
+func (l *Limit) mistake() string {
 	switch {
 	case l.Limit < 1 || l.Limit > maxAmount:
-		return fmt.Errorf("Limit is %d; it must be 1 to %d", l.Limit, int64(maxAmount))
+		return fmt.Sprintf("Limit is %d; it must be 1 to %d", l.Limit, int64(maxAmount))
 	case l.Burst < 0 || l.Burst > maxAmount:
-		return fmt.Errorf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
+		return fmt.Sprintf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
 	case l.Per == "":
-		return errors.New("Per is not given: the window, such as 10s, 1m or day")
+		return "Per is not given: the window, such as 10s, 1m or day"
 	}
 	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ} {
 		if len(text) > maxValue || !utf8.ValidString(text) {
-			return fmt.Errorf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
+			return fmt.Sprintf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
 		}
+	}
+	return ""
+}
+
+func validateCost(at int, mode Mode, cost int64) error {
+	switch {
+	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode:
+		return fmt.Errorf("%w: %sMode is %.80q; check, peek or count is wanted", ErrRequest, pathOf(at), mode)
+	case cost < 0:
+		return fmt.Errorf("%w: %sCost is %d; it must not be negative", ErrRequest, pathOf(at), cost)
 	}
 	return nil
 }
 
-func validateCost(path string, mode Mode, cost int64) error {
-	switch {
-	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode:
-		return fmt.Errorf("%w: %sMode is %.80q; check, peek or count is wanted", ErrRequest, path, mode)
-	case cost < 0:
-		return fmt.Errorf("%w: %sCost is %d; it must not be negative", ErrRequest, path, cost)
+// pathOf returns how the fields of a subject begin in messages.
+func pathOf(at int) string {
+	if at < 0 {
+		return ""
 	}
-	return nil
+	return fmt.Sprintf("Subjects[%d].", at)
 }
 
 // counts reports whether some of r, and whether all of it, is in CountMode.
@@ -338,7 +345,7 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: Key is not given", ErrRequest)
 	case r.Limits != nil:
 		one := Subject{Key: r.Key, Limits: r.Limits}
-		if err := one.validate(""); err != nil {
+		if err := one.validate(-1); err != nil {
 			return nil, err
 		}
 	}

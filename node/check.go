@@ -160,19 +160,22 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if !ok {
 		i = &inquiry{}
 	}
-	err = i.read(q)
+	if err = i.read(q); what == look {
+		i.peek()
+	}
 	switch {
 	case err != nil:
+	case len(q.RequestID) > maxRequestID && (what == reserve || i.counts()):
+		err = fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d", client.ErrRequest, len(q.RequestID), maxRequestID)
 	case what != reserve:
-		if what == look {
-			i.peek()
+		if i.counts() {
+			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
 	case i.takesOther():
 		err = api.Errorf(api.BadValue, "mode must be check: a reservation takes")
-	case ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID:
-		err = fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,
-			limiter.MaxReservationTime, len(q.RequestID), maxRequestID)
+	case ttl < 0 || ttl > limiter.MaxReservationTime:
+		err = fmt.Errorf("%w: ttl is %v, up to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
 	default:
 		i.RequestID = q.RequestID
 		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
@@ -294,6 +297,11 @@ func (i *inquiry) peek() {
 // takesOther reports whether i has another mode than a reservation, which takes.
 func (i *inquiry) takesOther() bool {
 	return i.Mode != counters.Check || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.Check })
+}
+
+// counts reports whether some of i is counted.
+func (i *inquiry) counts() bool {
+	return i.Mode == counters.Count || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.Count })
 }
 
 // allCosts appends cost, which is in requests, and costs to list.

@@ -258,6 +258,11 @@ func TestLimitsInProcess(t *testing.T) {
 	if d, err := n.Check(t.Context(), q); err != nil || d.Allowed || !d.Counted || d.Used != 7 {
 		t.Errorf("count: have %+v, %v", d, err)
 	}
+	q.RequestID = strings.Repeat("x", 65)
+	if d, err := n.Check(t.Context(), q); !errors.Is(err, client.ErrRequest) || d.Allowed || d.Counted {
+		t.Errorf("a count with a long id: have %+v, %v", d, err)
+	}
+	q.RequestID = ""
 	if d, err := n.Peek(t.Context(), q); err != nil || d.Allowed || d.Counted || d.Used != 7 {
 		t.Errorf("peek: have %+v, %v", d, err)
 	}
