@@ -52,6 +52,9 @@ func (l *Limiter) Figures(s figures.Sink) {
 			s.Count("unmatched_total", "Checks that no rule matched, and no list: decided by `default`.", unmatched)
 		}
 	}
+	if set := l.Rules(); set != nil {
+		s.Gauge("inline_sets", "Sets of limits that came with calls, kept by content; further ones are compiled for their call and take no lease.", float64(set.Interned()))
+	}
 	if l.member == nil {
 		return
 	}

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -233,5 +234,52 @@ func TestCallersThatDiffer(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Counts through any node add up, under the limit and over it: with leases one lease's life after the last hit.
+func TestCountsAddUp(t *testing.T) {
+	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket", "sliding-window-log"} {
+		for _, exact := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, exact %v", kind, exact), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, 3, "rules: []")
+					// So long a window that nothing leaves it and no unit drains meanwhile.
+					limits := []rules.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
+					ask := func(n *worldNode, mode counters.Mode, cost int64, exact bool) *Answer {
+						return n.check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: limits, Exact: exact},
+							Mode: mode, Costs: []UnitCost{{rules.Requests, cost}}}}})
+					}
+					nextWindow(time.Hour)
+					sum, leased, over := int64(0), 0, 0
+					for i := range 900 {
+						cost := int64(1 + i%3)
+						a := ask(w.nodes[i%3], counters.Count, cost, exact)
+						if sum += cost; a.Limits[0].Full || !a.Allowed && !a.Counted {
+							t.Fatalf("count %d was refused: %+v", i, a.Limits[0])
+						}
+						if a.Allowed != (sum <= 1000) && exact || exact && a.Limits[0].Used != sum {
+							t.Fatalf("count %d of %d together: allowed %v, %d used", i, sum, a.Allowed, a.Limits[0].Used)
+						}
+						if a.DecidedBy == ByLease {
+							leased++
+						}
+						if a.Counted {
+							over++
+						}
+						time.Sleep(2 * time.Millisecond)
+					}
+					time.Sleep(localcache.MaxTTL + time.Second)
+					for _, n := range w.nodes {
+						if a := ask(n, counters.Peek, 0, true); a.Limits[0].Used != sum {
+							t.Errorf("%d used of %d counted, %d by leases, %d over", a.Limits[0].Used, sum, leased, over)
+						}
+					}
+					if mayLease := !exact && kind != "sliding-window-log"; leased > 0 != mayLease || over == 0 {
+						t.Errorf("%d by leases, %d over", leased, over)
+					}
+				})
+			})
+		}
 	}
 }

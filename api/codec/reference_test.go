@@ -252,6 +252,9 @@ func sameQuery(t *testing.T, body []byte, have, want *Request) {
 }
 
 func compareCheck(t *testing.T, s *Decoder, r *Request, body []byte) {
+	if inlineNamed(body) {
+		return // see FuzzInlineRequest
+	}
 	r.Reset()
 	e := s.Read(bytes.Clone(body), CheckForm, r)
 	want, code := referenceCheck(t, body)
@@ -367,6 +370,9 @@ func FuzzBatchRequest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		if inlineNamed(body) {
+			return
+		}
 		var s Decoder
 		checks, codes, whole := referenceBatch(t, body)
 		count, e := s.Batch(bytes.Clone(body))
