@@ -25,6 +25,7 @@ type call struct {
 	body    []byte // JSON, an object
 	headers bool
 	detail  bool
+	counts  bool // it takes its cost also where the answer is no
 
 	stage    atomic.Int32
 	deadline time.Time
@@ -164,14 +165,20 @@ func (c *Client) single(ctx context.Context, q *call) {
 		q.err = err
 		return
 	}
+	q.read(r)
+}
+
+// read reads the answer to a check that went out by itself.
+func (q *call) read(r *reply) {
 	var a answer
-	if q.decision, q.err = r.decision(&a); q.err == nil && q.headers {
+	if q.decision, q.err = r.decision(&a, q.counts); q.err == nil && q.headers {
 		q.decision.headers = headersOf(r.header)
 	}
 }
 
-// decision parses the answer to a check or a reservation into a.
-func (r *reply) decision(a *answer) (Decision, error) {
+// decision parses the answer to a check or a reservation into a. counts says that the cost may be taken though the answer
+// is no; the status is then that of an allowed check.
+func (r *reply) decision(a *answer, counts bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
@@ -186,13 +193,15 @@ func (r *reply) decision(a *answer) (Decision, error) {
 	if err == nil {
 		d, err = a.decision()
 	}
-	if err == nil && d.Allowed != (r.status == http.StatusOK) {
+	ok := r.status == http.StatusOK
+	d.Counted = ok && !d.Allowed && counts
+	if err == nil && ok != (d.Allowed || d.Counted) {
 		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, r.status, d.Allowed)
 	}
 	switch {
 	case err == nil:
 		return d, nil
-	case r.status != http.StatusOK: // whatever sent this answer, it refuses
+	case !ok: // whatever sent this answer, it refuses
 		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
 	return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
@@ -215,7 +224,9 @@ func (c *Client) several(ctx context.Context, batch []*call) {
 			q.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
 			continue
 		}
-		if q.decision, q.err = a.decision(); q.err == nil && q.headers {
+		q.decision, q.err = a.decision()
+		q.decision.Counted = q.err == nil && q.counts && !q.decision.Allowed && !q.decision.Denied()
+		if q.err == nil && q.headers {
 			q.decision.MakeHeaders(strings.Contains(style, "ietf"), strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
 			if !q.detail {
 				q.decision.Limits = nil

@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -137,7 +139,7 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 // node answered. With q.Wait, an allowed Decision may also come with the context's error: the context ended before the
 // turn came.
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
-	d, err := c.decide(ctx, &q, false)
+	d, err := c.decide(ctx, &q)
 	if err == nil && q.Wait && d.Allowed {
 		err = c.hold(ctx, d.Delay)
 	}
@@ -147,19 +149,37 @@ func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 // Peek returns the decision that Check would make, and takes nothing. Remaining is what it would be after the Check.
 // Peek ignores q.Wait.
 func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
-	return c.decide(ctx, &q, true)
+	q.peek()
+	return c.decide(ctx, &q)
 }
 
-func (c *Client) decide(ctx context.Context, q *Request, peek bool) (Decision, error) {
-	body, err := q.append(nil, peek, 0)
+func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
+	body, err := q.append(nil, 0)
 	if err != nil {
 		return c.undecided(err), err
 	}
-	d, err := c.submit(ctx, &call{body: body, headers: q.Headers, detail: q.Detail})
+	some, all := q.counts()
+	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
+	if some && !all {
+		err = c.alone(ctx, call)
+	} else {
+		call.decision, err = c.submit(ctx, call)
+	}
 	if err != nil {
 		return c.undecided(err), err
 	}
-	return d, nil
+	return call.decision, nil
+}
+
+// alone makes a check that no batch may carry: it counts some subjects and checks others, and an answer without a status
+// would not tell what was taken.
+func (c *Client) alone(ctx context.Context, q *call) error {
+	r, err := c.tell(ctx, "/v1/check", q.body, repeat)
+	if err != nil {
+		return err
+	}
+	q.read(r)
+	return q.err
 }
 
 // undecided returns the Decision for a check that no node decided. Only a node's own trouble may let a check pass. A
@@ -212,7 +232,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
 	}
-	body, err := q.append(nil, false, ttl)
+	body, err := q.append(nil, ttl)
 	if err != nil {
 		return fail(err)
 	}
@@ -221,7 +241,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 		return fail(err)
 	}
 	var a answer
-	d, err := r.decision(&a)
+	d, err := r.decision(&a, false)
 	if err == nil && d.Allowed && a.Reservation == "" {
 		err = fmt.Errorf("%w: %s reserves without an id", ErrBadAnswer, r.node.base)
 	}
@@ -290,15 +310,61 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
 		return Usage{}, fmt.Errorf("%w: rule %q, n %d: a rule is needed, and a number that is not 0 within ±%d", ErrRequest, rule, n, int64(maxAmount))
 	}
-	body := appendString([]byte(`{"rule":`), rule)
-	if key != nil {
-		body = appendKey(append(body, `,"key":`...), key)
+	return c.change(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
+}
+
+// AdjustCosts is Adjust for costs per unit, and for subjects that bring their limits: q names the subject by Rule and Key,
+// or by Namespace, Key and Limits, and may have a RequestID; its other fields don't matter. Each cost is within
+// −(2⁵³−1)…2⁵³−1 and not 0, of at most 16 units, and the subject has a limit in each of them.
+func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]int64) (Usage, error) {
+	if len(costs) == 0 {
+		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
 	}
-	body = fmt.Appendf(body, `,"cost":%d}`, n)
-	if len(body) > maxBody {
-		return Usage{}, errTooLarge
+	b := []byte(`"costs":{`)
+	for _, unit := range slices.Sorted(maps.Keys(costs)) {
+		n := costs[unit]
+		if n == 0 || n > maxAmount || n < -maxAmount {
+			return Usage{}, fmt.Errorf("%w: costs[%q] is %d; it must not be 0, and within ±%d", ErrRequest, unit, n, int64(maxAmount))
+		}
+		b = append(strconv.AppendInt(append(appendString(b, unit), ':'), n, 10), ',')
 	}
-	r, err := c.tellOnce(ctx, "/v1/adjust", body, id)
+	return c.change(ctx, "/v1/adjust", &q, append(end(b, '}'), ','))
+}
+
+// Usage returns what a subject has used, and takes nothing. q names the subject by Rule and Key, or by Namespace, Key and
+// Limits; its other fields don't matter. With a Namespace and no Limits, the answer has all counters of the subject whose
+// limits the node has met, and Usage.Unknown says how many others there are.
+//
+// The error is the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error
+// that a node answered, such as one with the Code "no-owner" if the subject's owner can't be reached.
+func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
+	body, err := q.appendTarget(nil)
+	if err != nil {
+		return Usage{}, err
+	}
+	r, err := c.tell(ctx, "/v1/usage", body, repeat)
+	return r.usage(&q, err)
+}
+
+// Reset makes the counters of a subject fresh, and returns its usage after that. q names the subject as for Usage, and may
+// have a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The
+// errors are those of Usage.
+func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
+	return c.change(ctx, "/v1/reset", &q, nil)
+}
+
+// change makes a call that changes what the subject of q has used. fields are added to the body; each ends with a comma.
+func (c *Client) change(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
+	body, err := q.appendTarget(fields)
+	if err != nil {
+		return Usage{}, err
+	}
+	r, err := c.tellOnce(ctx, path, body, q.RequestID)
+	return r.usage(q, err)
+}
+
+// usage parses the answer to a call about the subject of q, which has failed with err if that is not nil.
+func (r *reply) usage(q *Request, err error) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
@@ -309,7 +375,7 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 	if err := r.decode(&u); err != nil {
 		return Usage{}, err
 	}
-	return u.usage()
+	return u.usage(q.Key)
 }
 
 // tellOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. A node of an

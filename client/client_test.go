@@ -89,9 +89,9 @@ func TestDecisionFields(t *testing.T) {
 			RetryAfter: Never, DecidedBy: ByNone, Reason: "No rule applies, and the default is to deny.",
 		}},
 		{200, `{"allowed":true,"delay_ms":250,"decided_by":"none","limits":[{"rule":"r","name":"l","algorithm":"fixed-window","unit":"u","limit":3,` +
-			`"window_ms":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
+			`"window_ms":1,"used":1,"remaining":2,"reset_after_ms":4,"retry_after_ms":-1,"allowed":false,"shadow":true}]}`, Decision{
 			Allowed: true, Delay: 250 * ms, DecidedBy: ByNone,
-			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, 2, 4 * ms, Never, 0, false, true}},
+			Limits: []LimitDecision{{"r", "l", "fixed-window", "u", 3, ms, 1, 2, 4 * ms, Never, 0, false, true}},
 		}},
 	} {
 		f.set(func() { f.decide = func(map[string]any) (int, string) { return test.status, test.have } })
@@ -340,7 +340,7 @@ func TestAdjust(t *testing.T) {
 		}
 	})
 	have, err := c.Adjust(background, "r", []string{"a", "b"}, -2)
-	want := Usage{"r", []string{"a", "b"}, []LimitUsage{{"r", "token-bucket", "requests", 5, time.Second, 7, 0, 1400 * time.Millisecond}}}
+	want := Usage{Rule: "r", Key: []string{"a", "b"}, Limits: []LimitUsage{{"r", "token-bucket", "requests", 5, time.Second, 7, 0, 1400 * time.Millisecond}}}
 	if err != nil || !reflect.DeepEqual(have, want) {
 		t.Errorf("have %+v, %v, want %+v", have, err, want)
 	}

@@ -30,9 +30,11 @@ const Never time.Duration = -1
 // the smallest share left. If no limit was evaluated, Rule is empty and the figures are zero.
 type Decision struct {
 	Allowed    bool
-	Rule       string
-	Unit       string        // of Limit and Remaining: requests, tokens, …
+	Counted    bool          // not Allowed, and the cost was taken all the same: all that is over was in CountMode
+	Rule       string        // "inline", or "inline/" and the namespace, of limits that came with the call
+	Unit       string        // of Limit, Used and Remaining: requests, tokens, …
 	Limit      int64         // the capacity; for a bucket its burst
+	Used       int64         // rounded up; above Limit after counts and penalties. From a lease it is an estimate, as Remaining is
 	Remaining  int64         // at least 0
 	Window     time.Duration // the period of Limit
 	ResetAfter time.Duration // until the counter is fresh again if left alone
@@ -68,6 +70,7 @@ type LimitDecision struct {
 	Unit       string
 	Limit      int64
 	Window     time.Duration
+	Used       int64 // as in Decision
 	Remaining  int64
 	ResetAfter time.Duration
 	RetryAfter time.Duration // Never if the check can never be allowed
@@ -91,11 +94,14 @@ type Settlement struct {
 	Remaining int64
 }
 
-// Usage is what a subject has used of a rule's limits.
+// Usage is what a subject has used of its limits.
 type Usage struct {
-	Rule   string
-	Key    []string
-	Limits []LimitUsage
+	Rule      string // empty for a subject that brings its limits
+	Namespace string // of such a subject
+	Key       []string
+	Limits    []LimitUsage
+	// Unknown is how many more counters the subject has, if no limits were named: the node has not met their limits.
+	Unknown int
 }
 
 // LimitUsage is what a subject has used of one limit.
@@ -115,6 +121,7 @@ type answer struct {
 	Allowed      *bool         `json:"allowed"`
 	Rule         string        `json:"rule"`
 	Limit        int64         `json:"limit"`
+	Used         int64         `json:"used"`
 	Remaining    int64         `json:"remaining"`
 	Unit         string        `json:"unit"`
 	WindowMS     int64         `json:"window_ms"`
@@ -138,7 +145,7 @@ type limitAnswer struct {
 	Unit         string `json:"unit"`
 	Limit        int64  `json:"limit"`
 	WindowMS     int64  `json:"window_ms"`
-	Used         int64  `json:"used"` // for usage
+	Used         int64  `json:"used"`
 	Remaining    int64  `json:"remaining"`
 	ResetAfterMS int64  `json:"reset_after_ms"`
 	RetryAfterMS int64  `json:"retry_after_ms"`
@@ -170,7 +177,7 @@ func (a *answer) decision() (Decision, error) {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}
 	d := Decision{
-		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Remaining: max(a.Remaining, 0),
+		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
 		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: orNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
 		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated,
 	}
@@ -179,8 +186,8 @@ func (a *answer) decision() (Decision, error) {
 	}
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
-			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Remaining: max(l.Remaining, 0),
-			ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Used: max(l.Used, 0),
+			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
 	}
@@ -231,15 +238,20 @@ func span(d time.Duration) string {
 
 // usage is the JSON of a Usage.
 type usage struct {
-	Rule   string          `json:"rule"`
-	Key    json.RawMessage `json:"key"` // a string or an array of strings
-	Limits []limitAnswer   `json:"limits"`
+	Rule      string          `json:"rule"`
+	Namespace string          `json:"namespace"`
+	Key       json.RawMessage `json:"key"` // a string or an array of strings
+	Limits    []limitAnswer   `json:"limits"`
+	Unknown   int             `json:"unknown"`
 }
 
-func (u *usage) usage() (Usage, error) {
-	all := Usage{Rule: u.Rule, Limits: make([]LimitUsage, len(u.Limits))}
+// usage converts u to a Usage. key is the subject's key if u has none.
+func (u *usage) usage(key []string) (Usage, error) {
+	all := Usage{Rule: u.Rule, Namespace: u.Namespace, Limits: make([]LimitUsage, len(u.Limits)), Unknown: u.Unknown}
 	var one string
-	if json.Unmarshal(u.Key, &one) == nil {
+	if u.Key == nil {
+		all.Key = key
+	} else if json.Unmarshal(u.Key, &one) == nil {
 		all.Key = []string{one}
 	} else if err := json.Unmarshal(u.Key, &all.Key); err != nil {
 		return Usage{}, fmt.Errorf("%w: key: %w", ErrBadAnswer, err)

@@ -20,6 +20,22 @@
 //
 // The package depends only on the standard library.
 //
+// # Limits that come with the call
+//
+// Rules are written once, for all callers. A caller can also bring its limits: Request.Limits with a Key, or
+// Request.Subjects for one decision about several. They need no rule, unless the rules file says what is allowed, in its
+// section inline.
+//
+//	d, err := limiter.Check(ctx, client.Request{
+//		Namespace: "checkout",
+//		Key:       []string{"user-42"},
+//		Limits:    []client.Limit{{Limit: 5, Per: "1m"}, {Limit: 100, Per: "day"}},
+//	})
+//
+// With [CountMode] the cost is taken even if it does not fit, as for a cost that has already been incurred: d.Allowed is
+// then false, d.Counted true, and d.Used may exceed d.Limit. [Client.Usage] reads what a subject has used, [Client.Reset]
+// clears it, and [Client.AdjustCosts] adds to it.
+//
 // # When no node answers
 //
 // You can always act on a Decision: look at Allowed, and use the error only for logging. If no node answers within
@@ -52,7 +68,8 @@
 // A check goes out at once as a request of its own while fewer than Options.MaxInFlight requests are in flight.
 // Otherwise it waits for one of them to end, and then goes out with all other waiting checks, up to Options.MaxBatch,
 // as one POST /v1/check/batch. There is no timer: a lone call never waits, and batches grow with the load. Checks that
-// share a batch are decided one by one, in order, and answered together, when the last one is decided. Calls beyond
+// share a batch are decided one by one, in order, and answered together, when the last one is decided. A check of
+// Subjects of which only some are counted goes alone. Calls beyond
 // Options.MaxQueue do not wait: they fail at once with [ErrQueueFull] and are refused. So are calls whose turn does not
 // come in time although nodes answer.
 package client

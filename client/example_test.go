@@ -149,6 +149,55 @@ func ExampleRequestAttributes() {
 	}
 }
 
+// Limits that come with the call need no rule: here five calls a minute and 100 a day for each user.
+func ExampleRequest_limits() {
+	node := exampleNode()
+	defer node.Close()
+	limiter, err := client.New(client.Options{Nodes: []string{node.URL}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer limiter.Close()
+
+	d, err := limiter.Check(context.Background(), client.Request{
+		Namespace: "checkout",
+		Key:       []string{"user-42"},
+		Limits:    []client.Limit{{Limit: 5, Per: "1m"}, {Limit: 100, Per: "day"}},
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println(d.Allowed)
+	// Output: true
+}
+
+// A decision about two subjects: the user's and the whole team's quota are taken, or neither.
+func ExampleSubject() {
+	_ = client.Request{Subjects: []client.Subject{
+		{Namespace: "user", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 5, Per: "1m"}}},
+		{Namespace: "team", Key: []string{"acme"}, Limits: []client.Limit{{Limit: 90000, Per: "1h", Unit: "tokens"}}, Costs: map[string]int64{"tokens": 900}},
+	}}
+}
+
+// Count what has been spent already, even beyond the limit.
+func ExampleMode() {
+	var limiter *client.Client // from client.New
+	spent := func(ctx context.Context, team string, tokens int64) {
+		d, err := limiter.Check(ctx, client.Request{
+			Namespace: "team", Key: []string{team}, Mode: client.CountMode, Costs: map[string]int64{"tokens": tokens},
+			Limits: []client.Limit{{Limit: 90000, Per: "day", Unit: "tokens"}},
+		})
+		if err != nil {
+			fmt.Println(err)
+		}
+		if d.Counted {
+			fmt.Printf("%d of %d %s are used: warn the team\n", d.Used, d.Limit, d.Unit)
+		}
+	}
+	_ = spent
+}
+
 // A wrong password costs more than an ordinary request.
 func ExampleClient_Adjust() {
 	var limiter *client.Client // from client.New

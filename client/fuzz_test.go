@@ -18,14 +18,14 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
 		r := &reply{node: &node{base: "http://x"}, status: status, body: body}
 		var a answer
-		d, err := r.decision(&a)
+		d, err := r.decision(&a, status%2 == 0 && len(body)%2 == 0)
 		var answered *Error
 		switch {
 		case err != nil:
 			if !errors.Is(err, ErrBadAnswer) && !errors.As(err, &answered) {
 				t.Errorf("have error %v", err)
 			}
-		case d.Allowed != (status == 200), d.DecidedBy == "", d.DecidedBy == ByError, d.Remaining < 0, d.Window < 0, d.Delay < 0, d.ResetAfter < 0, d.RetryAfter < Never:
+		case (d.Allowed || d.Counted) != (status == 200), d.Allowed && d.Counted, d.Used < 0, d.DecidedBy == "", d.DecidedBy == ByError, d.Remaining < 0, d.Window < 0, d.Delay < 0, d.ResetAfter < 0, d.RetryAfter < Never:
 			t.Errorf("have %+v", d)
 		}
 		d.SetHeaders(http.Header{})
@@ -39,7 +39,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add("", "\xff\"\\\u2028\x00", int64(1<<62))
 	f.Fuzz(func(t *testing.T, rule, value string, cost int64) {
 		q := Request{Rule: rule, Attributes: map[string]string{"ip": value}, Cost: cost}
-		body, err := q.append(nil, false, 0)
+		body, err := q.append(nil, 0)
 		if err != nil {
 			return
 		}

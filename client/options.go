@@ -44,7 +44,7 @@ type Options struct {
 	// Nodes are the addresses of the nodes' data planes, such as "http://10.0.0.1:8080", 1 to 64 of them, the preferred one
 	// first. A path in an address is put in front of /v1/check.
 	Nodes []string
-	// Token is sent as a bearer token. It needs the scopes check and, for Adjust, adjust. Empty: no token.
+	// Token is sent as a bearer token. It needs the scopes check and, for Adjust and Reset, adjust. Empty: no token.
 	Token string
 	// TLS is for nodes with https addresses. Nil: the system's roots.
 	TLS *tls.Config
@@ -65,8 +65,9 @@ type Options struct {
 	MaxInFlight int
 	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: no sharing. At most 10,000.
 	MaxBatch int
-	// MaxQueue bounds the waiting checks and, separately, the reservations, settlements and adjustments in progress. Calls
-	// beyond it fail at once with ErrQueueFull and are refused. 0: DefaultMaxQueue. At most 1,000,000.
+	// MaxQueue bounds the waiting checks and, separately, the other calls in progress: reservations, settlements,
+	// adjustments, usage, resets, and checks of which some subjects are counted. Calls beyond it fail at once with ErrQueueFull and are
+	// refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
 	// Logger logs when a node is skipped and when it is asked again. Nil: no logging.

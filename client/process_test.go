@@ -160,6 +160,91 @@ func TestRealNodeCrowd(t *testing.T) {
 	}
 }
 
+// TestRealNodeLimits: a real node takes limits that come with the call, in every mode, for several subjects, and in batches.
+func TestRealNodeLimits(t *testing.T) {
+	n := start(t, nodeRules+"inline: {namespaces: [shop, inline]}\n")
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
+	ctx := context.Background()
+	few := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}, Detail: true}
+	for i := range 4 {
+		d, err := c.Check(ctx, few)
+		if err != nil || d.Allowed != (i < 3) || d.Used != min(int64(i)+1, 3) || d.Limit != 3 || d.Rule != "inline/shop" || d.Counted || len(d.Limits) != 1 ||
+			d.Limits[0].Used != d.Used || d.Window != time.Hour {
+			t.Errorf("check %d: have %+v, %v", i, d, err)
+		}
+	}
+	few.Mode, few.Cost = client.CountMode, 5
+	if d, err := c.Check(ctx, few); err != nil || d.Allowed || !d.Counted || d.Used != 8 || d.Remaining != 0 || d.Reason == "" {
+		t.Errorf("count: have %+v, %v", d, err)
+	}
+	if d, err := c.Peek(ctx, few); err != nil || d.Allowed || d.Counted || d.Used != 8 {
+		t.Errorf("peek: have %+v, %v", d, err)
+	}
+	few.Shadow, few.Mode = true, ""
+	if d, err := c.Check(ctx, few); err != nil || !d.Allowed || d.Rule != "" || len(d.Limits) != 1 || d.Limits[0].Allowed {
+		t.Errorf("shadow: have %+v, %v", d, err)
+	}
+	year := []client.Limit{{Limit: 10, Per: "365d", Algorithm: "token-bucket"}, {Limit: 700, Per: "365d", Algorithm: "token-bucket", Unit: "tokens", Name: "t", Burst: 700}}
+	both := client.Request{Subjects: []client.Subject{
+		{Key: []string{"a"}, Limits: year, Costs: map[string]int64{"tokens": 500}, Exact: true},
+		{Key: []string{"b", "c"}, Limits: year, Cost: 10},
+	}, Detail: true}
+	d, err := c.Peek(ctx, both)
+	if err != nil || !d.Allowed || len(d.Limits) != 4 {
+		t.Errorf("peek at two subjects: have %+v, %v", d, err)
+	}
+	if d, err := c.Check(ctx, both); err != nil || !d.Allowed || d.Used != 10 {
+		t.Errorf("two subjects: have %+v, %v", d, err)
+	}
+	if d, err := c.Check(ctx, both); err != nil || d.Allowed || d.Unit != "requests" && d.Unit != "tokens" {
+		t.Errorf("two subjects, again: have %+v, %v", d, err)
+	}
+	both.Subjects[0].Mode, both.Subjects[1].Mode = client.CountMode, client.PeekMode
+	if d, err := c.Check(ctx, both); err != nil || d.Allowed || d.Counted {
+		t.Errorf("a count beside a peek that is refused: have %+v, %v", d, err)
+	}
+	both.Subjects[1].Mode = client.CountMode
+	if d, err := c.Check(ctx, both); err != nil || d.Allowed || !d.Counted {
+		t.Errorf("two counts: have %+v, %v", d, err)
+	}
+	r, err := c.Reserve(ctx, client.Request{Key: []string{"r"}, Limits: year, Costs: map[string]int64{"tokens": 600}}, time.Minute)
+	if err != nil || !r.Allowed || r.ID == "" {
+		t.Fatalf("reserve: have %+v, %v", r, err)
+	}
+	if s, err := c.Settle(ctx, r.ID, map[string]int64{"tokens": 100}); err != nil || s.Costs["tokens"] != 100 {
+		t.Errorf("settle: have %+v, %v", s, err)
+	}
+	for code, q := range map[string]client.Request{
+		"bad-value": {Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "1m", Algorithm: "leaky"}}},
+		"forbidden": {Namespace: "other", Key: []string{"k"}, Limits: year},
+	} {
+		var e *client.Error
+		if d, err := c.Check(ctx, q); !errors.As(err, &e) || e.Code != code || d.Allowed {
+			t.Errorf("have %+v, %v, want %s", d, err, code)
+		}
+	}
+
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			for range 10 {
+				d, err := c.Check(ctx, client.Request{Key: []string{"crowd"}, Limits: year, Costs: map[string]int64{"requests": 0, "tokens": 1}})
+				if err != nil {
+					t.Error(err)
+				}
+				if d.Allowed {
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if admitted.Load() != 700 {
+		t.Errorf("%d of 700 were admitted", admitted.Load())
+	}
+}
+
 // TestRealNodeDelays: Wait and the middleware keep to a leaky bucket's delays.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)

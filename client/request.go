@@ -12,16 +12,68 @@ import (
 )
 
 const (
-	maxValue  = 1024      // bytes of a key or attribute value
-	maxAmount = 1<<53 - 1 // the largest cost
-	maxBody   = 64 << 10  // bytes of a check
-	maxID     = 64        // bytes of a request id
+	maxValue    = 1024      // bytes of a key or attribute value
+	maxAmount   = 1<<53 - 1 // the largest cost
+	maxBody     = 64 << 10  // bytes of a check
+	maxID       = 64        // bytes of a request id
+	maxLimits   = 8         // limits of a subject that brings them
+	maxSubjects = 16        // subjects of a check that bring their limits
 )
+
+// Mode says what a check does with its cost.
+type Mode string
+
+// The modes. The zero Mode is CheckMode.
+const (
+	// CheckMode takes the cost if it fits, and otherwise nothing.
+	CheckMode Mode = "check"
+	// PeekMode takes nothing, as Client.Peek does.
+	PeekMode Mode = "peek"
+	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the one that a check would
+	// have had; Counted is set if the limit is exceeded.
+	CountMode Mode = "count"
+)
+
+// Limit is a limit that comes with the call. Which of the fields go together, and their defaults, is as for a limit in the
+// rules file. The rules file bounds what is allowed: see its section inline.
+type Limit struct {
+	// Limit is the capacity in Unit, 1 to 2⁵³−1.
+	Limit int64
+	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. Of fixed windows
+	// it can be a unit of the calendar: "minute", "hour", "day", "week", "month" or "year".
+	Per string
+	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket" or "leaky-bucket". Empty: what the
+	// rules file has as its default, else "sliding-window".
+	Algorithm string
+	// Burst is the capacity of a bucket, up to 2⁵³−1. 0: Limit.
+	Burst int64
+	// Unit is what is counted, such as "tokens". Empty: "requests".
+	Unit string
+	// Name names the limit in answers. Empty: the name of the rule, "inline".
+	Name string
+	// TZ is the time zone of a calendar unit, such as "Europe/Paris". Empty: that of the rules file, else UTC.
+	TZ string
+	// FromFirst makes a fixed window begin with its first hit, not by the clock. The limit is then always exact.
+	FromFirst bool
+}
+
+// Subject is a subject that brings its limits, for a decision about several. See Request for the fields.
+type Subject struct {
+	Namespace string
+	Key       []string
+	Limits    []Limit
+	Exact     bool
+	Shadow    bool
+	Mode      Mode
+	Cost      int64
+	Costs     map[string]int64
+}
 
 // Request is a check: may this happen now, at this cost?
 //
 // Set Rule and Key to ask one rule about one subject, or Attributes to ask every rule that matches. With Rule and
-// Attributes, only that rule is asked.
+// Attributes, only that rule is asked. Set Key and Limits, or Subjects, to bring the limits with the call; the rules' own
+// limits, lists and default then don't matter.
 //
 // Values chosen by strangers need no special care. Of a value in Key or Attributes over 1,024 bytes, the first and last
 // 512 are sent. Bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as 2⁵³−1. Two subjects may
@@ -31,10 +83,28 @@ type Request struct {
 	// Rule is a rule's name.
 	Rule string
 	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule with one counter for
-	// all.
+	// all. With Limits, it is any 1 to 32 values.
 	Key []string
 	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32.
 	Attributes map[string]string
+
+	// Limits come with the call: 1 to 8, all of which must allow it. What is counted belongs to Namespace, Key, and each
+	// limit's unit, algorithm and window; callers with another capacity share it, and each is judged by its own.
+	Limits []Limit
+	// Namespace keeps subjects with equal keys apart, such as those of two services. Empty: "inline". Limits in a
+	// namespace that the rules file names have metrics of their own.
+	Namespace string
+	// Exact, with Limits, asks the subject's owner each time, so that Used and the decision are those of the algorithm run
+	// in one place. Otherwise nodes lease quota, which is faster.
+	Exact bool
+	// Shadow, with Limits, counts and reports, but never refuses.
+	Shadow bool
+	// Subjects are 1 to 16 that bring their limits, for one decision: the costs are taken of all of them or, if one of them
+	// refuses, of none. They are set in place of Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and
+	// Costs; each has its own.
+	Subjects []Subject
+	// Mode says what happens to the cost. Reservations have CheckMode.
+	Mode Mode
 
 	// Cost is in requests. 0 means the rule's cost table, or 1. To cost nothing, set Costs["requests"] to 0.
 	Cost int64
@@ -50,31 +120,179 @@ type Request struct {
 	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
 
-	// RequestID is for Reserve. Within a minute, reservations about one subject with the same id, of at most 64 bytes, are
-	// decided once, whichever client repeats them, unless the subject's owner can't be reached. If it is empty, a retry may
-	// count twice.
+	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode. Within a minute, calls about one subject with the
+	// same id, of at most 64 bytes, are decided once and get the same answer, whichever client repeats them, unless the
+	// subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error with the Code
+	// "request-id-reused" means that an earlier call with this id asked for something else. Other checks ignore it.
 	RequestID string
 }
 
 // Validate returns why no node could decide r. The error wraps ErrRequest.
 func (r *Request) Validate() error {
 	switch {
+	case r.Subjects != nil:
+		return r.validateSubjects()
+	case r.inline():
+		if r.Rule != "" || r.Attributes != nil {
+			return fmt.Errorf("%w: Limits, Namespace, Exact and Shadow exclude Rule and Attributes", ErrRequest)
+		}
+		one := r.subject()
+		return one.validate(-1)
 	case r.Rule == "" && r.Attributes == nil:
-		return fmt.Errorf("%w: neither Rule nor Attributes are given", ErrRequest)
+		return fmt.Errorf("%w: neither Rule nor Attributes are given, nor Limits", ErrRequest)
 	case r.Key != nil && r.Attributes != nil:
 		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
-	case r.Cost < 0:
-		return fmt.Errorf("%w: Cost is %d; it must not be negative", ErrRequest, r.Cost)
+	}
+	return validateCost(-1, r.Mode, r.Cost)
+}
+
+// inline reports whether r is about one subject that brings its limits.
+func (r *Request) inline() bool { return r.Limits != nil || r.Namespace != "" || r.Exact || r.Shadow }
+
+// subject returns the only subject of an inline r.
+func (r *Request) subject() Subject {
+	return Subject{Namespace: r.Namespace, Key: r.Key, Limits: r.Limits, Exact: r.Exact, Shadow: r.Shadow, Mode: r.Mode, Cost: r.Cost, Costs: r.Costs}
+}
+
+func (r *Request) validateSubjects() error {
+	switch {
+	case r.Rule != "" || r.Attributes != nil || r.inline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
+		return fmt.Errorf("%w: Subjects exclude Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and Costs", ErrRequest)
+	case len(r.Subjects) == 0 || len(r.Subjects) > maxSubjects:
+		return fmt.Errorf("%w: there are %d Subjects; 1 to %d are wanted", ErrRequest, len(r.Subjects), maxSubjects)
+	}
+	for i := range r.Subjects {
+		if err := r.Subjects[i].validate(i); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
+// validate returns what is wrong with s, the subject at this index of Subjects, or −1.
+func (s *Subject) validate(at int) error {
+	switch {
+	case len(s.Limits) < 1 || len(s.Limits) > maxLimits:
+		return fmt.Errorf("%w: %sLimits has %d limits; 1 to %d are wanted", ErrRequest, pathOf(at), len(s.Limits), maxLimits)
+	case s.Key == nil:
+		return fmt.Errorf("%w: %sKey is not given", ErrRequest, pathOf(at))
+	}
+	for i := range s.Limits {
+		if wrong := s.Limits[i].mistake(); wrong != "" {
+			return fmt.Errorf("%w: %sLimits[%d]: %s", ErrRequest, pathOf(at), i, wrong)
+		}
+	}
+	return validateCost(at, s.Mode, s.Cost)
+}
+
+// mistake returns what is wrong with l, as far as that does not depend on the node.
+func (l *Limit) mistake() string {
+	switch {
+	case l.Limit < 1 || l.Limit > maxAmount:
+		return fmt.Sprintf("Limit is %d; it must be 1 to %d", l.Limit, int64(maxAmount))
+	case l.Burst < 0 || l.Burst > maxAmount:
+		return fmt.Sprintf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
+	case l.Per == "":
+		return "Per is not given: the window, such as 10s, 1m or day"
+	}
+	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ} {
+		if len(text) > maxValue || !utf8.ValidString(text) {
+			return fmt.Sprintf("%.80q is not UTF-8 of at most %d bytes", text, maxValue)
+		}
+	}
+	return ""
+}
+
+func validateCost(at int, mode Mode, cost int64) error {
+	switch {
+	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode:
+		return fmt.Errorf("%w: %sMode is %.80q; check, peek or count is wanted", ErrRequest, pathOf(at), mode)
+	case cost < 0:
+		return fmt.Errorf("%w: %sCost is %d; it must not be negative", ErrRequest, pathOf(at), cost)
+	}
+	return nil
+}
+
+// pathOf returns how the fields of a subject begin in messages.
+func pathOf(at int) string {
+	if at < 0 {
+		return ""
+	}
+	return fmt.Sprintf("Subjects[%d].", at)
+}
+
+// counts reports whether some of r, and whether all of it, is in CountMode.
+func (r *Request) counts() (some, all bool) {
+	some, all = r.Mode == CountMode, r.Mode == CountMode || r.Subjects != nil
+	for i := range r.Subjects {
+		one := r.Subjects[i].Mode == CountMode
+		some, all = some || one, all && one
+	}
+	return some, all
+}
+
+// peek makes r take nothing.
+func (r *Request) peek() {
+	if r.Subjects == nil {
+		r.Mode = PeekMode
+		return
+	}
+	r.Subjects = slices.Clone(r.Subjects)
+	for i := range r.Subjects {
+		r.Subjects[i].Mode = PeekMode
+	}
+}
+
 // append appends r as JSON.
-func (r *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error) {
+func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	b = append(b, '{')
+	b, err := r.appendSubjects(append(b, '{'))
+	if err != nil {
+		return nil, err
+	}
+	if r.Detail {
+		b = append(b, `"detail":true,`...)
+	}
+	some, _ := r.counts()
+	if r.RequestID != "" && (ttl > 0 || some) {
+		if b, err = appendRequestID(b, r.RequestID); err != nil {
+			return nil, err
+		}
+		b = append(b, ',')
+	}
+	if ttl > 0 {
+		b = append(b, `"ttl_ms":`...)
+		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
+	}
+	return bounded(end(b, '}'))
+}
+
+// bounded returns the body b unless it is too large for a node.
+func bounded(b []byte) ([]byte, error) {
+	if len(b) > maxBody {
+		return nil, fmt.Errorf("%w: %d bytes are more than the %d of a check", errTooLarge, len(b), maxBody)
+	}
+	return b, nil
+}
+
+// appendSubjects appends the fields that say who asks, and at what cost.
+func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
+	switch {
+	case r.Subjects != nil:
+		b = append(b, `"subjects":[`...)
+		for i := range r.Subjects {
+			if b, err = r.Subjects[i].append(append(b, '{')); err != nil {
+				return nil, err
+			}
+			b = append(end(b, '}'), ',')
+		}
+		return append(end(b, ']'), ','), nil
+	case r.inline():
+		one := r.subject()
+		return one.append(b)
+	}
 	if r.Rule != "" {
 		b = appendString(append(b, `"rule":`...), r.Rule)
 		b = append(b, ',')
@@ -92,39 +310,102 @@ func (r *Request) append(b []byte, peek bool, ttl time.Duration) ([]byte, error)
 		}
 		b = append(end(b, '}'), ',')
 	}
-	if r.Cost > 0 {
+	mode := r.Mode
+	if mode == PeekMode {
+		b, mode = append(b, `"peek":true,`...), "" // nodes of older releases know that
+	}
+	return appendCost(b, mode, r.Cost, r.Costs)
+}
+
+// append appends the fields of s.
+func (s *Subject) append(b []byte) ([]byte, error) {
+	if s.Namespace != "" {
+		b = append(appendString(append(b, `"namespace":`...), Fit(s.Namespace)), ',')
+	}
+	b = appendKey(append(b, `"key":`...), s.Key)
+	b = append(appendLimits(append(b, ','), s.Limits), ',')
+	if s.Exact {
+		b = append(b, `"consistency":"exact",`...)
+	}
+	if s.Shadow {
+		b = append(b, `"shadow":true,`...)
+	}
+	return appendCost(b, s.Mode, s.Cost, s.Costs)
+}
+
+// appendTarget returns the body of a call about the one subject of r, which is not a check. fields are in it as well.
+func (r *Request) appendTarget(fields []byte) ([]byte, error) {
+	inline := r.Limits != nil || r.Namespace != ""
+	switch {
+	case r.Subjects != nil || r.Attributes != nil:
+		return nil, fmt.Errorf("%w: this call is about one subject: Subjects and Attributes must not be given", ErrRequest)
+	case (r.Rule != "") == inline:
+		return nil, fmt.Errorf("%w: either Rule, or Namespace or Limits, must be given", ErrRequest)
+	case inline && r.Key == nil:
+		return nil, fmt.Errorf("%w: Key is not given", ErrRequest)
+	case r.Limits != nil:
+		one := Subject{Key: r.Key, Limits: r.Limits}
+		if err := one.validate(-1); err != nil {
+			return nil, err
+		}
+	}
+	b := []byte{'{'}
+	if r.Rule != "" {
+		b = append(appendString(append(b, `"rule":`...), r.Rule), ',')
+	}
+	if r.Namespace != "" {
+		b = append(appendString(append(b, `"namespace":`...), Fit(r.Namespace)), ',')
+	}
+	if r.Key != nil {
+		b = append(appendKey(append(b, `"key":`...), r.Key), ',')
+	}
+	if len(r.Limits) > 0 {
+		b = append(appendLimits(b, r.Limits), ',')
+	}
+	return bounded(end(append(b, fields...), '}'))
+}
+
+// appendCost appends the costs, and what happens to them.
+func appendCost(b []byte, mode Mode, cost int64, costs map[string]int64) (_ []byte, err error) {
+	if cost > 0 {
 		b = append(b, `"cost":`...)
-		b = append(strconv.AppendInt(b, min(r.Cost, maxAmount), 10), ',')
+		b = append(strconv.AppendInt(b, min(cost, maxAmount), 10), ',')
 	}
-	if r.Costs != nil {
-		var err error
-		if b, err = appendCosts(append(b, `"costs":`...), r.Costs); err != nil {
+	if costs != nil {
+		if b, err = appendCosts(append(b, `"costs":`...), costs); err != nil {
 			return nil, err
 		}
 		b = append(b, ',')
 	}
-	if peek {
-		b = append(b, `"peek":true,`...)
-	}
-	if r.Detail {
-		b = append(b, `"detail":true,`...)
-	}
-	if ttl > 0 && r.RequestID != "" {
-		var err error
-		if b, err = appendRequestID(b, r.RequestID); err != nil {
-			return nil, err
-		}
-		b = append(b, ',')
-	}
-	if ttl > 0 {
-		b = append(b, `"ttl_ms":`...)
-		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
-	}
-	b = end(b, '}')
-	if len(b) > maxBody {
-		return nil, fmt.Errorf("%w: %d bytes are more than the %d of a check", errTooLarge, len(b), maxBody)
+	if mode != "" && mode != CheckMode {
+		b = append(appendString(append(b, `"mode":`...), string(mode)), ',')
 	}
 	return b, nil
+}
+
+// appendLimits appends the field with limits. A node says what is wrong with one.
+func appendLimits(b []byte, limits []Limit) []byte {
+	b = append(b, `"limits":[`...)
+	for i := range limits {
+		l := &limits[i]
+		b = strconv.AppendInt(append(b, `{"limit":`...), l.Limit, 10)
+		if l.Burst != 0 {
+			b = strconv.AppendInt(append(b, `,"burst":`...), l.Burst, 10)
+		}
+		from := ""
+		if l.FromFirst {
+			from = "first"
+		}
+		for _, field := range [...]struct{ name, value string }{
+			{`,"per":`, l.Per}, {`,"algorithm":`, l.Algorithm}, {`,"unit":`, l.Unit}, {`,"name":`, l.Name}, {`,"tz":`, l.TZ}, {`,"from":`, from},
+		} {
+			if field.value != "" {
+				b = appendString(append(b, field.name...), field.value)
+			}
+		}
+		b = append(b, `},`...)
+	}
+	return end(b, ']')
 }
 
 // appendRequestID appends the field with a request's id.

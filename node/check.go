@@ -35,6 +35,7 @@ type inquiry struct {
 	key        []string
 	attributes []rules.Attribute
 	costs      []limiter.UnitCost
+	subjects   []limiter.Subject
 }
 
 // Check asks whether q is allowed now. If so, it takes the cost from all limits of all rules that apply; if not, from
@@ -161,17 +162,22 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if !ok {
 		i = &inquiry{}
 	}
-	err = i.read(q)
+	if err = i.read(q); what == look {
+		i.peek()
+	}
 	switch {
 	case err != nil:
+	case len(q.RequestID) > maxRequestID && (what == reserve || i.counts()):
+		err = fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d", client.ErrRequest, len(q.RequestID), maxRequestID)
 	case what != reserve:
-		if i.Mode = counters.Check; what == look {
-			i.Mode = counters.Peek
+		if i.counts() {
+			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
-	case ttl < 0 || ttl > limiter.MaxReservationTime || len(q.RequestID) > maxRequestID:
-		err = fmt.Errorf("%w: ttl is %v, up to %v; RequestID has %d bytes, up to %d", client.ErrRequest, ttl,
-			limiter.MaxReservationTime, len(q.RequestID), maxRequestID)
+	case i.takesOther():
+		err = api.Errorf(api.BadValue, "mode must be check: a reservation takes")
+	case ttl < 0 || ttl > limiter.MaxReservationTime:
+		err = fmt.Errorf("%w: ttl is %v, up to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
 	default:
 		i.RequestID = q.RequestID
 		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
@@ -186,6 +192,12 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	clear(i.key)
 	clear(i.attributes)
 	clear(i.costs)
+	for j := range i.subjects {
+		s := &i.subjects[j]
+		clear(s.Key)
+		clear(s.Limits)
+		clear(s.Costs)
+	}
 	i.Query = limiter.Query{}
 	n.inquiries.Put(i)
 	return d, id, err
@@ -197,6 +209,9 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		return err
 	}
 	i.key, i.attributes = i.key[:0], i.attributes[:0]
+	if q.Limits != nil || q.Subjects != nil {
+		return i.readSubjects(q)
+	}
 	for _, v := range q.Key {
 		i.key = append(i.key, client.Fit(v))
 	}
@@ -209,17 +224,98 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	if len(i.key) > maxAttributes || len(i.attributes) > maxAttributes {
 		return fmt.Errorf("%w: more than %d values of Key, or Attributes", client.ErrRequest, maxAttributes)
 	}
-	if i.costs, err = unitCosts(i.costs[:0], q.Costs); err != nil {
+	if i.costs, err = allCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
 		return err
 	}
-	if q.Cost > 0 {
-		if _, both := q.Costs[rules.Requests]; both {
-			return fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, rules.Requests)
-		}
-		i.costs = append(i.costs, limiter.UnitCost{Unit: rules.Requests, Cost: min(q.Cost, algorithms.MaxAmount)})
+	i.Query = limiter.Query{
+		Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes, Costs: i.costs, Mode: modeOf(q.Mode),
 	}
-	i.Query = limiter.Query{Rule: q.Rule, Key: i.key, ByKey: q.Attributes == nil, Attributes: i.attributes, Costs: i.costs}
 	return nil
+}
+
+// readSubjects reads a valid request whose subjects bring their limits.
+func (i *inquiry) readSubjects(q *client.Request) error {
+	i.subjects = i.subjects[:0]
+	if q.Subjects == nil {
+		one := client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact, Shadow: q.Shadow, Mode: q.Mode, Cost: q.Cost, Costs: q.Costs}
+		if err := i.addSubject(&one); err != nil {
+			return err
+		}
+	}
+	for j := range q.Subjects {
+		if err := i.addSubject(&q.Subjects[j]); err != nil {
+			return err
+		}
+	}
+	i.Query = limiter.Query{ByKey: true, Subjects: i.subjects}
+	return nil
+}
+
+// addSubject appends s, reusing the slices of the subject that had its place.
+func (i *inquiry) addSubject(s *client.Subject) (err error) {
+	if len(s.Key) > maxAttributes {
+		return fmt.Errorf("%w: more than %d values of Key", client.ErrRequest, maxAttributes)
+	}
+	n := len(i.subjects)
+	i.subjects = slices.Grow(i.subjects, 1)[:n+1]
+	one := &i.subjects[n]
+	one.Namespace, one.Exact, one.Shadow, one.Mode = client.Fit(s.Namespace), s.Exact, s.Shadow, modeOf(s.Mode)
+	one.Key, one.Limits = one.Key[:0], one.Limits[:0]
+	for _, v := range s.Key {
+		one.Key = append(one.Key, client.Fit(v))
+	}
+	for j := range s.Limits {
+		l := &s.Limits[j]
+		from := ""
+		if l.FromFirst {
+			from = "first"
+		}
+		one.Limits = append(one.Limits, rules.InlineLimit{
+			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit, Name: l.Name, TZ: l.TZ, From: from,
+		})
+	}
+	one.Costs, err = allCosts(one.Costs[:0], s.Cost, s.Costs)
+	return err
+}
+
+func modeOf(m client.Mode) counters.Mode {
+	switch m {
+	case client.PeekMode:
+		return counters.Peek
+	case client.CountMode:
+		return counters.Count
+	}
+	return counters.Check
+}
+
+// peek makes i take nothing.
+func (i *inquiry) peek() {
+	i.Mode = counters.Peek
+	for j := range i.Subjects {
+		i.Subjects[j].Mode = counters.Peek
+	}
+}
+
+// takesOther reports whether i has another mode than a reservation, which takes.
+func (i *inquiry) takesOther() bool {
+	return i.Mode != counters.Check || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.Check })
+}
+
+// counts reports whether some of i is counted.
+func (i *inquiry) counts() bool {
+	return i.Mode == counters.Count || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.Count })
+}
+
+// allCosts appends cost, which is in requests, and costs to list.
+func allCosts(list []limiter.UnitCost, cost int64, costs map[string]int64) ([]limiter.UnitCost, error) {
+	list, err := unitCosts(list, costs)
+	if err != nil || cost == 0 {
+		return list, err
+	}
+	if _, both := costs[rules.Requests]; both {
+		return list, fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, rules.Requests)
+	}
+	return append(list, limiter.UnitCost{Unit: rules.Requests, Cost: min(cost, algorithms.MaxAmount)}), nil
 }
 
 // unitCosts appends costs to list, sorted by unit.
@@ -271,10 +367,10 @@ func (n *Node) undecided(err error) client.Decision {
 // decision converts the answer to q into a Decision.
 func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 	d := client.Decision{
-		Allowed: a.Allowed, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
+		Allowed: a.Allowed, Counted: a.Counted, DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name, RulesVersion: a.RulesVersion,
 	}
 	if t := a.TightestLimit(); t != nil {
-		d.Rule, d.Unit, d.Limit, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Remaining
+		d.Rule, d.Unit, d.Limit, d.Used, d.Remaining = t.Rule.Name, t.Limit.Unit, t.Limit.UndividedCapacity(), t.Used, t.Remaining
 		d.Window, d.ResetAfter, d.RetryAfter, d.Delay = millis(t.Limit.WindowAt(a.Now)), millis(t.ResetAfter), millis(t.RetryAfter), millis(a.Delay())
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
@@ -295,7 +391,7 @@ func (n *Node) decision(q *client.Request, a *limiter.Answer) client.Decision {
 		l := &a.Limits[i]
 		d.Limits[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(),
-			Window: millis(l.Limit.WindowAt(a.Now)), Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
+			Window: millis(l.Limit.WindowAt(a.Now)), Used: l.Used, Remaining: l.Remaining, ResetAfter: millis(l.ResetAfter), RetryAfter: millis(l.RetryAfter),
 			MoreAfter: millis(a.MoreAfter(i)), Allowed: l.Allowed, Shadow: l.Rule.Shadow,
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -231,12 +232,63 @@ version: 1
 default: deny
 headers: {ietf: true, x_ratelimit: true}
 lists: {deny: [{ip: 192.0.2.0/24}]}
+inline: {namespaces: [inline, shadow, exact, several, "ü*"]}
 rules:
   - {name: few, key: [ip], limits: [{limit: 2, per: 1h, algorithm: fixed-window}, {name: tokens, limit: 100, per: 1h, unit: tokens, algorithm: token-bucket}]}
   - {name: slow, key: [ip], match: {endpoint: /slow}, max_delay: 1h, limits: [{limit: 1, per: 1m, algorithm: leaky-bucket, burst: 5}]}
   - {name: shadow, key: [ip], shadow: true, limits: [{limit: 1, per: 1h}]}
   - {name: all, key: [], match: {endpoint: /all}, limits: [{limit: 1000, per: 1h}]}
 `
+
+var fewLimits = []client.Limit{
+	{Limit: 2, Per: "1h", Algorithm: "fixed-window", FromFirst: true}, {Limit: 100, Per: "365d", Algorithm: "token-bucket", Burst: 100, Unit: "tokens", Name: "t"},
+}
+
+// Limits that come with the call: an embedded node checks, looks and counts by them, and a reservation is nothing but a check.
+func TestLimitsInProcess(t *testing.T) {
+	n := begin(t, Config{})
+	q := client.Request{Namespace: "shop", Key: []string{"user-42"}, Limits: fewLimits}
+	for i := range 3 {
+		d, err := n.Check(t.Context(), q)
+		if err != nil || d.Allowed != (i < 2) || d.Used != min(int64(i)+1, 2) || d.Rule != "inline" || d.Counted {
+			t.Errorf("check %d: have %+v, %v", i, d, err)
+		}
+	}
+	q.Mode, q.Cost = client.CountMode, 5
+	if d, err := n.Check(t.Context(), q); err != nil || d.Allowed || !d.Counted || d.Used != 7 {
+		t.Errorf("count: have %+v, %v", d, err)
+	}
+	q.RequestID = strings.Repeat("x", 65)
+	if d, err := n.Check(t.Context(), q); !errors.Is(err, client.ErrRequest) || d.Allowed || d.Counted {
+		t.Errorf("a count with a long id: have %+v, %v", d, err)
+	}
+	q.RequestID = ""
+	if d, err := n.Peek(t.Context(), q); err != nil || d.Allowed || d.Counted || d.Used != 7 {
+		t.Errorf("peek: have %+v, %v", d, err)
+	}
+	var e *client.Error
+	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
+		t.Errorf("reserve by a count: have %+v, %v", r, err)
+	}
+	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
+	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
+		t.Errorf("reserve, and one is a count: have %+v, %v", r, err)
+	}
+	q.Subjects[1].Mode = ""
+	if d, err := n.Peek(t.Context(), q); err != nil || !d.Allowed || d.Used != 1 {
+		t.Errorf("peek at two: have %+v, %v", d, err)
+	}
+	if r, err := n.Reserve(t.Context(), q, time.Minute); err != nil || !r.Allowed || r.ID == "" || r.Used != 1 {
+		t.Errorf("reserve: have %+v, %v", r, err)
+	}
+	if q.Subjects[0].Mode != "" {
+		t.Errorf("the caller's subject is now %+v", q.Subjects[0])
+	}
+	q.Subjects[0].Key = make([]string, 33)
+	if _, err := n.Check(t.Context(), q); !errors.Is(err, client.ErrRequest) {
+		t.Errorf("33 values of a key: have %v", err)
+	}
+}
 
 // Decisions in process and over HTTP are identical, word for word.
 func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
@@ -255,7 +307,9 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 		here.SetHeaders(headers[0].Header())
 		there.SetHeaders(headers[1].Header())
 		for i := range headers {
-			headers[i].Header().Del("X-Ratelimit-Reset") // it may differ by a second
+			h := headers[i].Header()
+			h.Del("X-Ratelimit-Reset") // it may differ by a second, as t may
+			h.Set("Ratelimit", headerTime.ReplaceAllString(h.Get("Ratelimit"), "t="))
 		}
 		if have, want := steady(here), steady(there); !reflect.DeepEqual(have, want) || !reflect.DeepEqual(headers[0].Header(), headers[1].Header()) {
 			t.Errorf("%+v:\nhave %+v %v\nwant %+v %v", q, have, headers[0].Header(), want, headers[1].Header())
@@ -284,6 +338,20 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 		{Rule: "all"},
 		{},
 		{Rule: "few", Key: []string{"k"}, Cost: -1},
+		{Rule: "few", Key: []string{"counted"}, Mode: client.CountMode, Cost: 3},
+		{Key: []string{"192.0.2.1"}, Limits: fewLimits},
+		{Namespace: strings.Repeat("ü", 2000), Key: []string{"a", strings.Repeat("ü", 2000)}, Limits: fewLimits, Costs: map[string]int64{"tokens": 101}},
+		{Namespace: "shadow", Key: []string{}, Limits: fewLimits, Shadow: true, Cost: 3},
+		{Namespace: "exact", Key: []string{"k"}, Limits: fewLimits, Exact: true, Mode: client.CountMode, Cost: 3},
+		{Subjects: []client.Subject{
+			{Namespace: "several", Key: []string{"a"}, Limits: fewLimits}, {Namespace: "several", Key: []string{"b"}, Limits: fewLimits[1:], Cost: 2, Mode: client.CountMode},
+		}},
+		{Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "1m", Algorithm: "leaky"}}},
+		{Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "soon"}}},
+		{Key: []string{"k"}, Limits: []client.Limit{{Limit: 1, Per: "day", FromFirst: true}}},
+		{Namespace: "closed", Key: []string{"k"}, Limits: fewLimits},
+		{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"a"}, Limits: fewLimits}}},
+		{Rule: "few", Key: []string{"k"}, Limits: fewLimits},
 	} {
 		ask(q)
 		if _, err := n.Check(t.Context(), q); err == nil {
@@ -293,6 +361,8 @@ func TestDecisionsAreThoseOfTheDataPlane(t *testing.T) {
 		ask(q)
 	}
 }
+
+var headerTime = regexp.MustCompile(`t=\d+`)
 
 // steady returns d without what differs from call to call.
 func steady(d client.Decision) client.Decision {
@@ -442,9 +512,13 @@ func TestCheckAllocatesNothing(t *testing.T) {
 		t.Skip("the race detector drops what a pool has")
 	}
 	n := begin(t, Config{Rules: []byte(exactRules(1 << 30))})
-	q := client.Request{Rule: "year", Key: []string{"k"}}
-	if have := testing.AllocsPerRun(1000, func() { n.Check(t.Context(), q) }); have != 0 {
-		t.Errorf("have %g allocations", have)
+	for _, q := range []client.Request{
+		{Rule: "year", Key: []string{"k"}},
+		{Namespace: "n", Key: []string{"k"}, Limits: []client.Limit{{Limit: 1 << 30, Per: "1h"}}},
+	} {
+		if have := testing.AllocsPerRun(1000, func() { n.Check(t.Context(), q) }); have != 0 {
+			t.Errorf("%+v: have %g allocations", q, have)
+		}
 	}
 }
 

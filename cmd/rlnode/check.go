@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,16 +11,18 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // checkCmd asks for one decision.
 type checkCmd struct {
-	Rule   string   `placeholder:"RULE" help:"Ask only this rule."`
-	Key    []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
+	target
 	Attr   []string `sep:"none" placeholder:"NAME=VALUE" help:"An attribute of the request; repeat for more."`
-	Cost   *int64   `placeholder:"N" help:"What it costs (default 1, or what the rule's cost table says)."`
-	Unit   string   `placeholder:"UNIT" help:"The unit of --cost (default requests); its limits are shown."`
-	Peek   bool     `help:"Only look: nothing is taken."`
+	Cost   []string `sep:"none" placeholder:"N|UNIT=N" help:"What it costs (default 1, or what the rule's cost table says); repeat for more units, whose limits are shown."`
+	Unit   string   `placeholder:"UNIT" help:"The unit of --cost N (default requests); its limits are shown."`
+	Exact  bool     `help:"With --limit: ask the subject's owner each time, so that figures are exact."`
+	Mode   string   `default:"check" enum:"check,peek,count" placeholder:"MODE" help:"check; peek: only look, nothing is taken; or count: take it even if it does not fit (default ${default})."`
+	Peek   bool     `help:"The same as --mode peek."`
 	Detail bool     `help:"Show every limit that was looked at."`
 	JSON   bool     `help:"Print the node's answer as it is."`
 	dataPlane
@@ -31,10 +34,16 @@ func (checkCmd) Help() string {
 
   rlnode check --rule login --key 198.51.100.7
   rlnode check --rule chat --key acme --key /chat/completions
-  rlnode check --attr ip=198.51.100.7 --attr tenant=acme --cost 900 --unit tokens
+  rlnode check --attr ip=198.51.100.7 --attr tenant=acme --cost 1 --cost tokens=900
 
-Exit codes: 0 allowed, 1 refused, 2 no decision (the command line is wrong, the node can't be reached, or it
-answers with an error).`
+A limit can come with the call; it needs no rule. Its subject is --key, in --namespace:
+
+  rlnode check --limit 5/1m --key user-42
+  rlnode check --limit 5/1m,algorithm=token-bucket,burst=10 --limit 100/day --namespace checkout --key user-42
+  rlnode check --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --mode count
+
+Exit codes: 0 allowed, 1 refused, or counted beyond the limit, 2 no decision (the command line is wrong, the node can't be
+reached, or it answers with an error).`
 }
 
 // Run asks and prints the answer.
@@ -50,10 +59,11 @@ func (c *checkCmd) Run(env *environment) error {
 }
 
 func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
-	body, err := c.body()
+	fields, err := c.body()
 	if err != nil {
 		return false, err
 	}
+	body, _ := json.Marshal(fields) // strings and numbers
 	n, err := c.node()
 	if err != nil {
 		return false, err
@@ -69,71 +79,88 @@ func (c *checkCmd) ask(env *environment) (allowed bool, err error) {
 	if err := r.decode(&d); err != nil {
 		return false, err
 	}
+	d.Counted = !d.Allowed && r.status == http.StatusOK
 	if c.JSON {
 		_, err = fmt.Fprintf(env.stdout, "%s\n", bytes.TrimSpace(r.body))
 	} else {
 		if !c.Detail {
-			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool { return l.Unit != c.Unit || d.Unit == c.Unit })
+			costs, _ := fields["costs"].(map[string]int64)
+			d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool {
+				_, named := costs[l.Unit]
+				named = named || l.Unit == rules.Requests && fields["cost"] != nil
+				return !named || d.Unit == l.Unit
+			})
 		}
-		_, err = fmt.Fprint(env.stdout, decisionText(&d))
+		_, err = fmt.Fprint(env.stdout, decisionText(&d, colours(env.stdout)))
 	}
 	return d.Allowed, err
 }
 
-// body returns the check as JSON.
-func (c *checkCmd) body() ([]byte, error) {
-	check := map[string]any{}
-	if c.Rule != "" {
-		check["rule"] = c.Rule
-	}
+// body returns the fields of the check.
+func (c *checkCmd) body() (fields map[string]any, err error) {
 	switch {
-	case len(c.Key) > 0 && len(c.Attr) > 0:
-		return nil, fmt.Errorf("--key and --attr exclude each other")
-	case len(c.Key) > 0 && c.Rule == "":
-		return nil, fmt.Errorf("--key needs --rule: a key is one rule's")
-	case len(c.Key) == 1:
-		check["key"] = c.Key[0]
-	case len(c.Key) > 1:
-		check["key"] = c.Key
+	case len(c.Key) > 0 && len(c.Attr) > 0, c.inline() && len(c.Attr) > 0:
+		return nil, fmt.Errorf("--attr excludes --key, --limit and --namespace")
+	case c.inline() && len(c.Limit) == 0:
+		return nil, fmt.Errorf("--limit is missing: --namespace is for limits that come with the call")
+	case c.Exact && !c.inline():
+		return nil, fmt.Errorf("--exact needs --limit: a rule says itself what it is, by consistency")
+	case c.Peek && c.Mode == "count":
+		return nil, fmt.Errorf("--peek and --mode count exclude each other")
+	case len(c.Attr) == 0 && c.Rule == "" && len(c.Key) == 0 && !c.inline():
+		return nil, fmt.Errorf("nothing to ask about: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
 	case len(c.Attr) > 0:
-		attributes := map[string]string{}
-		for _, a := range c.Attr {
-			name, value, ok := strings.Cut(a, "=")
-			if _, twice := attributes[name]; !ok || name == "" || twice {
-				return nil, fmt.Errorf("--attr %q: name=value is wanted, each name once", a)
-			}
-			attributes[name] = value
+		attributes, err := conditionsOf("--attr", c.Attr)
+		if err != nil {
+			return nil, err
 		}
-		check["attributes"] = attributes
-	case c.Rule == "":
-		return nil, fmt.Errorf("nothing to ask about: give --rule and --key, or --attr (see rlnode check --help)")
+		if fields = map[string]any{"attributes": attributes}; c.Rule != "" {
+			fields["rule"] = c.Rule
+		}
 	default:
-		check["key"] = []string{} // a rule with one counter for all
+		if fields, err = c.fields(); err != nil {
+			return nil, err
+		}
 	}
-	cost := int64(1)
-	if c.Cost != nil {
-		cost = *c.Cost
+	costs, err := parseCosts(c.Cost)
+	if err != nil {
+		return nil, err
 	}
+	if c.Unit != "" {
+		if _, twice := costs.units[c.Unit]; twice {
+			return nil, fmt.Errorf("--unit %s: --cost names it as well", c.Unit)
+		}
+		one := int64(1)
+		costs.units[c.Unit], costs.plain = *cmp.Or(costs.plain, &one), nil
+	}
+	costs.add(fields)
 	switch {
-	case c.Unit != "":
-		check["costs"] = map[string]int64{c.Unit: cost}
-	case c.Cost != nil:
-		check["cost"] = cost
+	case c.Peek || c.Mode == "peek":
+		fields["peek"] = true
+	case c.Mode == "count":
+		fields["mode"] = c.Mode
 	}
-	if c.Peek {
-		check["peek"] = true
+	if c.Exact {
+		fields["consistency"] = "exact"
 	}
-	if c.Detail || c.Unit != "" && !c.JSON {
-		check["detail"] = true
+	if c.Detail || len(costs.units) > 0 && !c.JSON {
+		fields["detail"] = true
 	}
-	return json.Marshal(check)
+	return fields, nil
 }
 
 // decisionText describes a decision for people.
-func decisionText(a *client.Decision) string {
+func decisionText(a *client.Decision, c palette) string {
 	var b strings.Builder
-	b.WriteString(verdict(a.Allowed))
 	switch {
+	case a.Counted:
+		b.WriteString(c.warning("counted"))
+	default:
+		b.WriteString(c.verdict(a.Allowed, verdict(a.Allowed)))
+	}
+	switch {
+	case a.Counted:
+		fmt.Fprintf(&b, " by %s, beyond the limit: %d of %d %s used", a.Rule, a.Used, a.Limit, a.Unit)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
 		fmt.Fprintf(&b, "%s", waits(a.Allowed, a.RetryAfter, a.ResetAfter))
@@ -153,7 +180,7 @@ func decisionText(a *client.Decision) string {
 		if l.Shadow {
 			shadow = ", shadow"
 		}
-		fmt.Fprintf(&b, "  %-7s %s (%s%s): %d of %d %s left%s\n", verdict(l.Allowed), l.Name, l.Algorithm, shadow,
+		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed, verdict(l.Allowed)), l.Name, l.Algorithm, shadow,
 			l.Remaining, l.Limit, l.Unit, waits(l.Allowed, l.RetryAfter, l.ResetAfter))
 	}
 	return b.String()

@@ -4,35 +4,45 @@ const description = `A rate limiter: ask it whether something may happen now, an
 
   rlnode serve                                          run a node with the built-in starter rules
   rlnode check --rule per-ip --key 198.51.100.7         ask it for a decision
+  rlnode check --limit 5/1m --key user-42               the same, with a limit that needs no rule
   rlnode replay --rules rules.yaml access.log           try rules on yesterday's log
+
+rlnode --version prints the version, and rlnode completion bash a script for the shell.
 
 Exit codes: 0 done, allowed or ready; 1 an error, a refusal (check), mistakes in the file (validate) or not ready
 (health); 2 the command line is wrong, or check got no decision.`
 
 // cli is the command line.
 type cli struct {
-	Serve    serveCmd    `cmd:"" help:"Run a node."`
-	Check    checkCmd    `cmd:"" help:"Ask a node for a decision."`
-	Apply    applyCmd    `cmd:"" help:"Write a rules file to a node."`
-	Validate validateCmd `cmd:"" help:"Check a rules file without a node."`
-	Rules    rulesCmd    `cmd:"" help:"Print the rules in force, or their versions."`
-	Members  membersCmd  `cmd:"" help:"Nodes, their state and their part of the ring."`
-	Owner    ownerCmd    `cmd:"" help:"Which node owns a subject."`
-	Top      topCmd      `cmd:"" help:"Subjects refused most."`
-	Usage    usageCmd    `cmd:"" help:"What subjects were admitted in a month, for bills."`
-	Leave    leaveCmd    `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
-	Remove   removeCmd   `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
-	Level    levelCmd    `cmd:"" help:"The feature level, who knows which, and raise it."`
-	Recover  recoverCmd  `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
-	Secret   secretCmd   `cmd:"" help:"Print a new secret for the nodes of a cluster."`
-	Health   healthCmd   `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
-	Token    tokenCmd    `cmd:"" help:"Make a token with scopes, and its line for the tokens file."`
-	Backup   backupCmd   `cmd:"" help:"Save the rules in force to a file."`
-	Restore  restoreCmd  `cmd:"" help:"Put the rules of a backup in force again."`
-	Replay   replayCmd   `cmd:"" help:"What rules would have done to a log."`
-	Bench    benchCmd    `cmd:"" help:"Load a node and print rate and latency."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
-	HelpCmd  helpCmd     `cmd:"" name:"help" help:"Print help about a command."`
+	Serve    serveCmd      `cmd:"" help:"Run a node."`
+	Check    checkCmd      `cmd:"" help:"Ask a node for a decision."`
+	Apply    applyCmd      `cmd:"" help:"Write a rules file to a node."`
+	Validate validateCmd   `cmd:"" help:"Check a rules file without a node."`
+	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`
+	Members  membersCmd    `cmd:"" help:"Nodes, their state and their part of the ring."`
+	Owner    ownerCmd      `cmd:"" help:"Which node owns a subject."`
+	Top      topCmd        `cmd:"" help:"Subjects refused most."`
+	Subject  subjectCmd    `cmd:"" help:"What one subject has used, its share and its block."`
+	Reset    resetCmd      `cmd:"" help:"Forget what a subject has used."`
+	Adjust   adjustCmd     `cmd:"" help:"Add to what a subject has used: a penalty or a reward."`
+	Deny     denyCmd       `cmd:"" help:"Add an entry to the deny list, or remove one."`
+	Tiers    tiersCmd      `cmd:"" help:"The tiers that the rules have."`
+	Load     loadCmd       `cmd:"" help:"Report a load that adaptive rules follow, or list the loads."`
+	Usage    usageCmd      `cmd:"" help:"What subjects were admitted in a month, for bills."`
+	Leave    leaveCmd      `cmd:"" help:"Take a node out of its cluster; it hands its counters over first."`
+	Remove   removeCmd     `cmd:"" help:"Take a dead node out of the cluster, by its name, or a dead region."`
+	Level    levelCmd      `cmd:"" help:"The feature level, who knows which, and raise it."`
+	Recover  recoverCmd    `cmd:"" help:"Make a new majority of one node that is left, when the old one is gone for good."`
+	Secret   secretCmd     `cmd:"" help:"Print a new secret for the nodes of a cluster."`
+	Health   healthCmd     `cmd:"" help:"Ask whether a node is ready, for health checks of containers."`
+	Token    tokenCmd      `cmd:"" help:"Make a token with scopes, and its line for the tokens file."`
+	Backup   backupCmd     `cmd:"" help:"Save the rules in force to a file."`
+	Restore  restoreCmd    `cmd:"" help:"Put the rules of a backup in force again."`
+	Replay   replayCmd     `cmd:"" help:"What rules would have done to a log."`
+	Bench    benchCmd      `cmd:"" help:"Load a node and print rate and latency."`
+	Complete completionCmd `cmd:"" name:"completion" help:"Print a script that completes commands in a shell."`
+	Version  versionCmd    `cmd:"" help:"Print the version."`
+	HelpCmd  helpCmd       `cmd:"" name:"help" help:"Print help about a command."`
 }
 
 // helpCmd only appears in the list of commands: run turns "help x" into "x --help".

@@ -63,8 +63,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
-	if args[0] == "help" {
+	switch args[0] {
+	case "help":
 		args = append(args[1:len(args):len(args)], "--help")
+	case "--version":
+		args = append([]string{"version"}, args[1:]...)
 	}
 	helped := false // kong has printed the help, and would otherwise continue
 	var flags cli
@@ -82,20 +85,23 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return report(stderr, fmt.Errorf("build the command line: %w", err))
 	}
+	if args[0] == completeWord {
+		return report(stderr, complete(stdout, parser.Model.Node, args[1:]))
+	}
 	command, err := parser.Parse(args)
 	if helped {
 		return exitOK
 	}
 	if err != nil {
 		var parse *kong.ParseError
-		hint := "rlnode --help"
+		help, hint := "rlnode --help", hintUsage(err)
 		if errors.As(err, &parse) && parse.Context.Selected() != nil {
-			hint = "rlnode " + parse.Context.Selected().Name + " --help"
+			help = parse.Context.Selected().FullPath() + " --help"
 		}
 		if mistake := (configError{}); errors.As(err, &mistake) {
 			err = mistake
 		}
-		return report(stderr, errUsage("%w (see %s)", config.explain(err), hint))
+		return report(stderr, errUsage("%w%s (see %s)", config.explain(err), hint, help))
 	}
 	env := &environment{ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr}
 	if command.Selected().Name != "serve" {
@@ -133,7 +139,7 @@ func report(stderr io.Writer, err error) int {
 			return code
 		}
 	}
-	fmt.Fprintf(stderr, "rlnode: %v\n", err)
+	fmt.Fprintf(stderr, "%s %v\n", colours(stderr).verdict(false, "rlnode:"), err)
 	return code
 }
 

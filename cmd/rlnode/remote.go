@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -208,7 +209,11 @@ func (rm *remote) problem(answer *reply) *problem {
 	case p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden:
 		p.hint = "; it was given by --token, --token-file, " + rm.env + " or " + rm.env + "_FILE"
 	case p.Code == "not-found" && strings.HasPrefix(p.Detail, "there is nothing at"):
-		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "?"
+		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "? " + planes
+	case p.Code == "method-not-allowed":
+		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "? " + planes
+	case strings.HasPrefix(p.Detail, "key: key does not fit"), strings.HasPrefix(p.Detail, "key is missing"):
+		p.hint = "; give the subject by --key, once for each of the rule's key attributes"
 	}
 	return p
 }
@@ -274,8 +279,15 @@ func (rm *remote) unreachable(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer from %s within %v", rm.base, rm.timeout)
 	}
-	return fmt.Errorf("can't reach a node at %s: %w", rm.base, err)
+	hint := ""
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		hint = "; does it run? " + planes
+	}
+	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, hint)
 }
+
+// planes says where the planes are.
+const planes = "The data plane (--addr) is on port 8080 and the admin plane (--admin) on 8081, unless serve was told otherwise"
 
 // problem is an answer that reports an error.
 type problem struct {

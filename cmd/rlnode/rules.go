@@ -166,15 +166,17 @@ func putRules(env *environment, n *remote, o putOptions) error {
 	if err != nil {
 		return explainRules(env, o.name, err)
 	}
-	type done struct {
-		Version  int64         `json:"version"`
-		Warnings []rules.Error `json:"warnings"`
-	}
-	return printReply(env, o.json, reply, func(out io.Writer, written *done) error {
+	return printReply(env, o.json, reply, func(out io.Writer, written *writtenAnswer) error {
 		printWarnings(env.stderr, o.name, written.Warnings)
 		_, err := fmt.Fprintf(out, "version %d is in force\n", written.Version)
 		return err
 	})
+}
+
+// writtenAnswer is the answer to a write of rules.
+type writtenAnswer struct {
+	Version  int64         `json:"version"`
+	Warnings []rules.Error `json:"warnings"`
 }
 
 // explainRules prints the mistakes that a node found in a document, one per line.

@@ -17,3 +17,29 @@ func isTerminal(w any) bool {
 	null, err := os.Stat(os.DevNull) // also a character device, but not a terminal
 	return err != nil || !os.SameFile(info, null)
 }
+
+// palette colours text for a terminal. The zero palette leaves it as it is.
+type palette bool
+
+// colours returns the palette for w: colours are for terminals that have them, unless NO_COLOR is set.
+func colours(w any) palette {
+	return palette(os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w))
+}
+
+func (p palette) paint(colour, text string) string {
+	if !p {
+		return text
+	}
+	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+}
+
+// verdict paints text green if all is well, else red.
+func (p palette) verdict(well bool, text string) string {
+	if well {
+		return p.paint("32", text)
+	}
+	return p.paint("31", text)
+}
+
+// warning paints text yellow.
+func (p palette) warning(text string) string { return p.paint("33", text) }

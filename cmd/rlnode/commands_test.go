@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// TestSubjectsOfEitherPlane: what is asked about a subject, of which plane and with which token, and how the answer is shown.
+func TestSubjectsOfEitherPlane(t *testing.T) {
+	t.Parallel()
+	const usage = `"limits":[{"name":"inline","algorithm":"sliding-window","unit":"requests","limit":5,"window_ms":60000,"used":7,"remaining":0,"reset_after_ms":1400}]`
+	var asked []string
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = append(asked, strings.TrimSpace(fmt.Sprintf("%s %s %s %s", r.Method, r.URL, r.Header.Get("Authorization"), body)))
+		switch {
+		case r.Method == http.MethodGet:
+			fmt.Fprint(w, `{"rule":"global","key":["a","\u001b[31m"],"owner":"n1",`+usage+`,"adaptive":{"source":"db","load":0.75,"factor":0.5},"shares":{"eu":3,"us":2},`+
+				`"regions":{"eu":{"reachable":true,"limits":[{"name":"l","share":3,"used":7,"own":6,"lent":2,"borrowed":1,"remaining":0}]},"us":{"reachable":false,"limits":[]}},`+
+				`"blocked_until_ms":1760000000000}`)
+		case strings.Contains(string(body), `"other"`):
+			fmt.Fprint(w, `{"namespace":"other","key":"k","limits":[]}`)
+		default:
+			fmt.Fprint(w, `{"namespace":"shop","key":"user-42",`+usage+`,"unknown":2}`)
+		}
+	}))
+	defer node.Close()
+	env := []string{"RLNODE_ADDR=" + node.URL, "RLNODE_ADMIN=" + node.URL, "RLNODE_API_TOKEN=api", "RLNODE_ADMIN_TOKEN_FILE=" + file(t, "token", "admin\n")}
+	shown := []string{"shop: user-42\n", "inline  sliding-window  7     5   0     requests  1m0s  1.4s\n", "2 more counters"}
+	for _, test := range []struct {
+		args, asked string
+		want        []string
+	}{
+		{"subject --rule global --key a --key b", "GET /v1/usage?key=%5B%22a%22%2C%22b%22%5D&rule=global Bearer admin", []string{
+			`global: a, "\x1b[31m"  (owner n1)`, "blocked until 2025-10-09T08:53:20Z\n", "lowered to 0.5", "load of db is 0.75",
+			"REGION  LIMIT  SHARE  USED  LENT  BORROWED  LEFT\n", "eu      l      3      6     2     1         0\n", "us      -      does not answer\n",
+		}},
+		{"subject --namespace shop --key user-42", `POST /v1/usage Bearer api {"key":"user-42","namespace":"shop"}`, shown},
+		{"subject --namespace other --key k --token mine", `POST /v1/usage Bearer mine {"key":"k","namespace":"other"}`, []string{"nothing is counted"}},
+		{"reset --limit 5/1m,name=n --key user-42 --request-id x", `POST /v1/reset Bearer api {"key":"user-42","limits":[{"limit":5,"name":"n","per":"1m"}],"request_id":"x"}`, shown},
+		{"reset --rule r", `POST /v1/reset Bearer api {"key":[],"rule":"r"}`, shown},
+		{"reset --namespace shop --key user-42 --json", `POST /v1/reset Bearer api {"key":"user-42","namespace":"shop"}`, []string{`"unknown":2}`}},
+		{"adjust --limit 5/1m --key a --key b --cost 2 --cost tokens=-9", `POST /v1/adjust Bearer api {"cost":2,"costs":{"tokens":-9},"key":["a","b"],"limits":[{"limit":5,"per":"1m"}]}`, shown},
+	} {
+		code, stdout, stderr := toolEnv(t, env, "", strings.Fields(test.args)...)
+		if code != 0 {
+			t.Errorf("%s: have %d, %s", test.args, code, stderr)
+			continue
+		}
+		if have := asked[len(asked)-1]; have != test.asked {
+			t.Errorf("%s: have asked %s, want %s", test.args, have, test.asked)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s: have\n%swant it to have %q", test.args, stdout, want)
+			}
+		}
+	}
+}
+
+func TestParseLimit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ have, want string }{
+		{"5/1m", `{"limit":5,"per":"1m"}`},
+		{"5/1m,algorithm=token-bucket,burst=10,unit=u,name=n,tz=UTC,from=first", `{"algorithm":"token-bucket","burst":10,"from":"first","limit":5,"name":"n","per":"1m","tz":"UTC","unit":"u"}`},
+		{"-5/day", `{"limit":-5,"per":"day"}`}, // the node says what is wrong with it
+		{"", ""}, {"5", ""}, {"5/", ""}, {"x/1m", ""}, {"5/1m,", `{"limit":5,"per":"1m"}`}, {"5/1m,,", ""}, {"5/1m,burst", ""}, {"5/1m,burst=", ""}, {"5/1m,burst=x", ""},
+		{"5/1m,unit=a,unit=b", ""}, {"5/1m,per=1h", ""}, {"5/1m,limit=2", ""}, {"5/1m,colour=red", ""},
+	} {
+		l, err := parseLimit(test.have)
+		text, _ := json.Marshal(l)
+		if (err != nil) != (test.want == "") || err == nil && string(text) != test.want {
+			t.Errorf("%q: have %s, %v, want %q", test.have, text, err, test.want)
+		}
+	}
+}
+
+// TestHints: a command line that mixes up flags or ports is told what it may have meant.
+func TestHints(t *testing.T) {
+	t.Parallel()
+	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, text := 404, `{"status":404,"title":"Not found","code":"not-found","detail":"there is nothing at `+r.URL.Path+`"}`
+		switch r.URL.Path {
+		case "/v1/usage":
+			status, text = 405, `{"status":405,"title":"Method not allowed","code":"method-not-allowed","detail":"/v1/usage takes GET"}`
+		case "/v1/check":
+			status, text = 401, `{"status":401,"title":"Unauthorized","code":"unauthorized","detail":"no token"}`
+		}
+		w.WriteHeader(status)
+		fmt.Fprint(w, text)
+	}))
+	defer odd.Close()
+	for args, want := range map[string]string{
+		"apply rules.yaml":                                "rlnode apply -f rules.yaml",
+		"check 198.51.100.7":                              "rlnode check --rule RULE --key 198.51.100.7",
+		"subject 198.51.100.7":                            "rlnode subject --rule RULE --key 198.51.100.7",
+		"validate -f rules.yaml":                          "rlnode validate FILE",
+		"members --addr http://127.0.0.1:8080":            "asks the admin plane, which is given by --admin",
+		"check --admin http://127.0.0.1:8081":             "asks the data plane, which is given by --addr",
+		"check --rule a --key b --addr 127.0.0.1:1":       "does it run? The data plane (--addr) is on port 8080",
+		"members --admin " + odd.URL:                      "right plane for --admin? The data plane (--addr) is on port 8080",
+		"subject --namespace a --key b --addr " + odd.URL: "right plane for --addr?",
+		"check --rule a --key b --addr " + odd.URL:        "--token-file, or RLNODE_API_TOKEN",
+		"deny ad":        "rlnode deny --help",
+		"completion csh": "--help",
+	} {
+		if code, _, stderr := tool(t, "", strings.Fields(args)...); code == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: have %d, %q, want %q in one line", args, code, stderr, want)
+		}
+	}
+}
+
+// TestCompletion: what a shell is told for the words that stand before the cursor.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		words string // split at blanks
+		want  []string
+	}{
+		{"che", []string{"check"}},
+		{"check --mo", []string{"--mode"}},
+		{"check --mode ", []string{"check", "peek", "count"}},
+		{"check --mode = co", []string{"count"}},
+		{"check --rule login --mode p", []string{"peek"}},
+		{"check --rule ", nil},
+		{"check --peek --det", []string{"--detail"}},
+		{"deny ", []string{"add", "remove"}},
+		{"deny add --adm", []string{"--admin"}},
+		{"help tie", []string{"tiers"}},
+		{"completion ", []string{"bash", "zsh", "fish"}},
+		{"nosuch", nil},
+		{"compl", []string{"completion"}},
+	} {
+		_, out, _ := tool(t, "", append([]string{"complete"}, strings.Split(test.words, " ")...)...)
+		var have []string
+		for line := range strings.Lines(out) {
+			word, _, _ := strings.Cut(line, "\t")
+			have = append(have, word)
+		}
+		if !reflect.DeepEqual(have, test.want) {
+			t.Errorf("%q: have %q, want %q", test.words, have, test.want)
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		code, script, _ := tool(t, "", "completion", shell)
+		if code != 0 || !strings.Contains(script, "rlnode complete") {
+			t.Errorf("%s: have %d, %s", shell, code, script)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			continue
+		}
+		if out, err := exec.Command(path, "-n", file(t, "script", script)).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", shell, err, out)
+		}
+	}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	_, script, _ := tool(t, "", "completion", "bash")
+	cmd := exec.Command(bash, "-c", `rlnode() { "$BINARY" "$@"; }; source "$1"; COMP_WORDS=(rlnode check --mode ""); COMP_CWORD=3; _rlnode; echo "${COMPREPLY[@]}"`, "bash", file(t, "script", script))
+	cmd.Env = append(cleanEnv(), "BINARY="+binary)
+	if out, err := cmd.Output(); err != nil || string(out) != "check peek count\n" {
+		t.Errorf("bash: have %q, %v", out, err)
+	}
+}
+
+// TestColours: only a terminal gets colours, and not if NO_COLOR or TERM says so. A pipe never is one.
+func TestColours(t *testing.T) {
+	if text := palette(true).verdict(true, "allowed"); text != "\x1b[32mallowed\x1b[0m" {
+		t.Errorf("have %q", text)
+	}
+	if text := palette(false).verdict(false, "refused"); text != "refused" {
+		t.Errorf("have %q", text)
+	}
+	script, err := exec.LookPath("script")
+	if err != nil {
+		t.Skip("there is no script to make a terminal")
+	}
+	for _, test := range []struct {
+		env  []string
+		want bool
+	}{{[]string{"TERM=xterm"}, true}, {[]string{"TERM=dumb"}, false}, {[]string{"TERM=xterm", "NO_COLOR=1"}, false}} {
+		cmd := exec.Command(script, "-qec", binary+" frobnicate", "/dev/null")
+		cmd.Env = cleanEnv(test.env...)
+		out, _ := cmd.CombinedOutput()
+		if have := strings.Contains(string(out), "\x1b[31mrlnode:\x1b[0m"); have != test.want || !strings.Contains(string(out), "frobnicate") {
+			t.Errorf("%v: have %q", test.env, out)
+		}
+	}
+}

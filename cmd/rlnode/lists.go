@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// denyCmd changes the deny list.
+type denyCmd struct {
+	Add    denyAddCmd    `cmd:"" help:"Refuse what has these attributes."`
+	Remove denyRemoveCmd `cmd:"" help:"Refuse it no longer."`
+}
+
+// Help implements kong.HelpProvider.
+func (denyCmd) Help() string {
+	return `Each change is a version of the rules. An entry that is there already is not added twice.
+
+Examples:
+
+  rlnode deny add ip=203.0.113.7
+  rlnode deny add ip=203.0.113.0/24 endpoint=/login
+  rlnode deny remove ip=203.0.113.7`
+}
+
+// denyEntry has the arguments of both.
+type denyEntry struct {
+	Entry []string `arg:"" placeholder:"NAME=VALUE" help:"The attributes that a check must have, all of them: an address, a network, a text, or one with * for any text."`
+	answered
+}
+
+type (
+	denyAddCmd    struct{ denyEntry }
+	denyRemoveCmd struct{ denyEntry }
+)
+
+// Help implements kong.HelpProvider.
+func (denyAddCmd) Help() string { return denyCmd{}.Help() }
+
+// Help implements kong.HelpProvider.
+func (denyRemoveCmd) Help() string { return denyCmd{}.Help() }
+
+// Run adds the entry.
+func (c *denyAddCmd) Run(env *environment) error { return c.write(env, http.MethodPost) }
+
+// Run removes the entry.
+func (c *denyRemoveCmd) Run(env *environment) error { return c.write(env, http.MethodDelete) }
+
+func (c *denyEntry) write(env *environment, method string) error {
+	entry, err := conditionsOf("entry", c.Entry)
+	if err != nil {
+		return errUsage("%w", err)
+	}
+	body, _ := json.Marshal(entry) // strings
+	r := request{method: method, path: "/v1/lists/deny/entries", contentType: "application/json", body: body}
+	return show(env, &c.answered, r, func(w io.Writer, done *writtenAnswer) error {
+		printWarnings(env.stderr, "rules", done.Warnings)
+		_, err := fmt.Fprintf(w, "version %d is in force\n", done.Version)
+		return err
+	})
+}
+
+// tiersCmd lists tiers.
+type tiersCmd struct{ answered }
+
+// Help implements kong.HelpProvider.
+func (tiersCmd) Help() string {
+	return `Which tiers the rules in force have, with their limits.
+
+Example:
+
+  rlnode tiers`
+}
+
+// tiersAnswer is a page of tiers.
+type tiersAnswer struct {
+	Tiers []struct {
+		Name   string      `json:"name"`
+		Limits []tierLimit `json:"limits"`
+	} `json:"tiers"`
+	Next string `json:"next"`
+}
+
+// tierLimit is a limit as the rules have it.
+type tierLimit struct {
+	Name      string `json:"name"`
+	Limit     int64  `json:"limit"`
+	Per       string `json:"per"`
+	Algorithm string `json:"algorithm"`
+	Burst     int64  `json:"burst"`
+	Unit      string `json:"unit"`
+	TZ        string `json:"tz"`
+}
+
+// text returns the limit as --limit has it.
+func (l *tierLimit) text() string {
+	text := fmt.Sprintf("%d/%s", l.Limit, l.Per)
+	for _, f := range [...]struct{ name, value string }{{"algorithm", l.Algorithm}, {"unit", l.Unit}, {"name", l.Name}, {"tz", l.TZ}} {
+		if f.value != "" {
+			text += "," + f.name + "=" + f.value
+		}
+	}
+	if l.Burst != 0 {
+		text += ",burst=" + strconv.FormatInt(l.Burst, 10)
+	}
+	return text
+}
+
+// Run prints them, page by page.
+func (c *tiersCmd) Run(env *environment) error {
+	query := url.Values{"n": {"1000"}}
+	var rows []string
+	for {
+		var page tiersAnswer
+		err := show(env, &c.answered, request{path: "/v1/tiers", query: query}, func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
+		if err != nil || c.JSON {
+			return err // --json prints the first page, which names the next
+		}
+		for _, t := range page.Tiers {
+			limits := make([]string, len(t.Limits))
+			for i := range t.Limits {
+				limits[i] = printable(t.Limits[i].text())
+			}
+			rows = append(rows, printable(t.Name)+"\t"+strings.Join(limits, "  "))
+		}
+		if page.Next == "" {
+			break
+		}
+		query.Set("after", page.Next)
+	}
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(env.stdout, "the rules have no tiers")
+		return err
+	}
+	return printTable(env.stdout, "TIER\tLIMITS", rows, func(row string) string { return row })
+}

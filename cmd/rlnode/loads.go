@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// loadCmd reports a load, or lists those that are known.
+type loadCmd struct {
+	Source string        `arg:"" optional:"" help:"What is loaded, as the rules' adaptive.source names it."`
+	Load   *float64      `arg:"" optional:"" help:"How much: 1 is as much as it can bear."`
+	TTL    time.Duration `name:"ttl" default:"10s" help:"For how long this holds (default ${default})."`
+	answered
+}
+
+// Help implements kong.HelpProvider.
+func (loadCmd) Help() string {
+	return `Adaptive rules lower their limits while what they protect is loaded. This reports a load, to be repeated before its time
+is over; without arguments it lists what the node knows, and how far limits are lowered. The token needs the scope adjust.
+
+Examples:
+
+  rlnode load database 0.93
+  rlnode load database 0.93 --ttl 30s
+  rlnode load`
+}
+
+// Run reports the load, or prints the list.
+func (c *loadCmd) Run(env *environment) error {
+	if c.Source == "" {
+		return show(env, &c.answered, request{path: "/v1/load"}, printLoads)
+	}
+	if c.Load == nil {
+		return errUsage("the load is missing: rlnode load %s 0.9", printable(c.Source))
+	}
+	body, err := json.Marshal(map[string]any{"source": c.Source, "load": *c.Load, "ttl_ms": c.TTL.Milliseconds()})
+	if err != nil {
+		return errUsage("the load is %g: a number is wanted, such as 0.9", *c.Load)
+	}
+	type taken struct {
+		Rules []string `json:"rules"`
+	}
+	r := request{method: http.MethodPost, path: "/v1/load", contentType: "application/json", body: body}
+	return show(env, &c.answered, r, func(w io.Writer, t *taken) error {
+		follow := "no rule follows it"
+		if len(t.Rules) > 0 {
+			follow = "followed by " + printable(strings.Join(t.Rules, ", "))
+		}
+		_, err := fmt.Fprintf(w, "the load of %s is %g for %v: %s\n", printable(c.Source), *c.Load, c.TTL, follow)
+		return err
+	})
+}
+
+// loadsAnswer is the answer of GET /v1/load.
+type loadsAnswer struct {
+	Sources []struct {
+		Source string  `json:"source"`
+		Load   float64 `json:"load"`
+		TTL    *int64  `json:"ttl_ms"`
+	} `json:"sources"`
+	Rules []struct {
+		Rule   string  `json:"rule"`
+		Source string  `json:"source"`
+		Factor float64 `json:"factor"`
+	} `json:"rules"`
+}
+
+func printLoads(w io.Writer, l *loadsAnswer) error {
+	sources := make([]string, len(l.Sources))
+	for i, s := range l.Sources {
+		holds := "-"
+		if s.TTL != nil {
+			holds = millis(*s.TTL).String()
+		}
+		sources[i] = fmt.Sprintf("%s\t%.3g\t%s", printable(s.Source), s.Load, holds)
+	}
+	same := func(row string) string { return row }
+	if err := printTable(w, "SOURCE\tLOAD\tFOR", sources, same); err != nil || len(l.Rules) == 0 {
+		return err
+	}
+	rows := make([]string, len(l.Rules))
+	for i, r := range l.Rules {
+		rows[i] = fmt.Sprintf("%s\t%s\t%.3g", printable(r.Rule), printable(r.Source), r.Factor)
+	}
+	fmt.Fprintln(w)
+	return printTable(w, "RULE\tFOLLOWS\tLIMITS ARE LOWERED TO", rows, same)
+}

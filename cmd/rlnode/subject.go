@@ -1,0 +1,293 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// eitherPlane has the flags of commands that ask the one plane or the other.
+type eitherPlane struct {
+	Addr      string `default:"http://127.0.0.1:8080" placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default ${default})."`
+	Admin     string `default:"http://127.0.0.1:8081" placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default ${default})."`
+	Token     string `placeholder:"TOKEN" help:"Bearer token, if the node asks for one. Better in RLNODE_ADMIN_TOKEN, or RLNODE_API_TOKEN for the data plane: ps shows what stands here."`
+	TokenFile string `type:"path" placeholder:"FILE" help:"The same, from a file; also RLNODE_ADMIN_TOKEN_FILE and RLNODE_API_TOKEN_FILE."`
+	connection
+}
+
+// data returns the data plane, admin the admin plane.
+func (e *eitherPlane) data() (*remote, error) {
+	token, file := e.token("RLNODE_API_TOKEN")
+	return e.reach("--addr", "RLNODE_API_TOKEN", e.Addr, &token, &file)
+}
+
+func (e *eitherPlane) admin() (*remote, error) {
+	token, file := e.token("RLNODE_ADMIN_TOKEN")
+	return e.reach("--admin", "RLNODE_ADMIN_TOKEN", e.Admin, &token, &file)
+}
+
+// token returns the token or its file: the flags', or else the environment's.
+func (e *eitherPlane) token(env string) (token, file string) {
+	if e.Token != "" || e.TokenFile != "" {
+		return e.Token, e.TokenFile
+	}
+	return os.Getenv(env), os.Getenv(env + "_FILE")
+}
+
+// subjectCmd shows one subject.
+type subjectCmd struct {
+	target
+	JSON bool `help:"Print the node's answer as it is."`
+	eitherPlane
+}
+
+// Help implements kong.HelpProvider.
+func (subjectCmd) Help() string {
+	return `What a subject has used of each limit, and what is left. Of a rule's subject it also tells the owner, until when it is
+blocked, and what each region has of a limit that regions share; the admin plane is asked. Of a subject that brings its
+limits the data plane is asked; without --limit all its counters are listed whose limits the node has met.
+
+Examples:
+
+  rlnode subject --rule login --key 198.51.100.7
+  rlnode subject --rule chat --key acme --key /chat/completions
+  rlnode subject --namespace checkout --key user-42
+  rlnode subject --limit 5/1m --key user-42`
+}
+
+// Run prints what it has used.
+func (c *subjectCmd) Run(env *environment) error {
+	fields, err := c.fields()
+	if err != nil {
+		return err
+	}
+	var n *remote
+	var r request
+	if c.inline() {
+		n, err = c.data()
+		body, _ := json.Marshal(fields) // strings and numbers
+		r = request{method: http.MethodPost, path: "/v1/usage", contentType: "application/json", body: body}
+	} else {
+		n, err = c.admin()
+		query := url.Values{"rule": {c.Rule}}
+		if len(c.Key) > 0 {
+			query.Set("key", keyText(c.Key))
+		}
+		r = request{path: "/v1/usage", query: query}
+	}
+	if err != nil {
+		return err
+	}
+	answer, err := n.send(env.ctx, r)
+	if err != nil {
+		return err
+	}
+	return printReply(env, c.JSON, answer, printSubject)
+}
+
+// subjectAnswer is what a node answers about a subject.
+type subjectAnswer struct {
+	Rule      string `json:"rule"`
+	Namespace string `json:"namespace"`
+	Key       anyKey `json:"key"`
+	Owner     string `json:"owner"`
+	Limits    []struct {
+		Name      string `json:"name"`
+		Algorithm string `json:"algorithm"`
+		Unit      string `json:"unit"`
+		Limit     int64  `json:"limit"`
+		Used      int64  `json:"used"`
+		Remaining int64  `json:"remaining"`
+		WindowMS  int64  `json:"window_ms"`
+		ResetMS   int64  `json:"reset_after_ms"`
+	} `json:"limits"`
+	Unknown  int `json:"unknown"`
+	Adaptive *struct {
+		Source string   `json:"source"`
+		Load   *float64 `json:"load"`
+		Factor float64  `json:"factor"`
+	} `json:"adaptive"`
+	Shares  map[string]int64        `json:"shares"`
+	Regions map[string]regionAnswer `json:"regions"`
+	Blocked int64                   `json:"blocked_until_ms"`
+}
+
+// regionAnswer is what a region has of a subject's limits.
+type regionAnswer struct {
+	Reachable bool `json:"reachable"`
+	Limits    []struct {
+		Name      string `json:"name"`
+		Share     int64  `json:"share"`
+		Own       int64  `json:"own"`
+		Lent      int64  `json:"lent"`
+		Borrowed  int64  `json:"borrowed"`
+		Remaining int64  `json:"remaining"`
+	} `json:"limits"`
+}
+
+func printSubject(w io.Writer, s *subjectAnswer) error {
+	fmt.Fprintf(w, "%s: %s", printable(cmp.Or(s.Rule, s.Namespace)), s.Key)
+	if s.Owner != "" {
+		fmt.Fprintf(w, "  (owner %s)", printable(s.Owner))
+	}
+	fmt.Fprintln(w)
+	rows := make([]string, len(s.Limits))
+	for i, l := range s.Limits {
+		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%s\t%v\t%v", printable(l.Name), l.Algorithm, l.Used, l.Limit, l.Remaining, printable(l.Unit),
+			millis(l.WindowMS), millis(l.ResetMS))
+	}
+	if len(rows) > 0 {
+		if err := printTable(w, "LIMIT\tALGORITHM\tUSED\tOF\tLEFT\tUNIT\tPER\tFRESH AFTER", rows, func(row string) string { return row }); err != nil {
+			return err
+		}
+	} else if s.Unknown == 0 {
+		fmt.Fprintln(w, "nothing is counted")
+	}
+	if s.Unknown > 0 {
+		fmt.Fprintf(w, "%d more counters, of limits that this node has not met: name them by --limit\n", s.Unknown)
+	}
+	if s.Blocked > 0 {
+		fmt.Fprintf(w, "blocked until %s\n", time.UnixMilli(s.Blocked).UTC().Format(time.RFC3339))
+	}
+	if a := s.Adaptive; a != nil {
+		load := "not known"
+		if a.Load != nil {
+			load = fmt.Sprintf("%g", *a.Load)
+		}
+		fmt.Fprintf(w, "adaptive: limits are lowered to %g of what the rule says; the load of %s is %s\n", a.Factor, printable(a.Source), load)
+	}
+	return printShares(w, s)
+}
+
+// printShares prints what regions have of a subject's limits, if they share them.
+func printShares(w io.Writer, s *subjectAnswer) error {
+	if len(s.Shares) == 0 && len(s.Regions) == 0 {
+		return nil
+	}
+	var rows []string
+	for _, name := range slices.Sorted(maps.Keys(s.Regions)) {
+		r := s.Regions[name]
+		for _, l := range r.Limits {
+			rows = append(rows, fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d", printable(name), printable(l.Name), l.Share, l.Own, l.Lent, l.Borrowed, l.Remaining))
+		}
+		if len(r.Limits) == 0 {
+			rows = append(rows, printable(name)+"\t-\tdoes not answer")
+		}
+	}
+	if len(rows) == 0 {
+		for _, name := range slices.Sorted(maps.Keys(s.Shares)) {
+			rows = append(rows, fmt.Sprintf("%s\t-\t%d", printable(name), s.Shares[name]))
+		}
+	}
+	fmt.Fprintln(w)
+	return printTable(w, "REGION\tLIMIT\tSHARE\tUSED\tLENT\tBORROWED\tLEFT", rows, func(row string) string { return row })
+}
+
+// millis returns n milliseconds.
+func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// changing has the flags of commands that change what a subject has used.
+type changing struct {
+	target
+	RequestID string `name:"request-id" placeholder:"ID" help:"At most 64 bytes. The same again within a minute changes nothing, and gets the same answer."`
+	JSON      bool   `help:"Print the node's answer as it is."`
+	dataPlane
+}
+
+// change makes a call and prints the usage after it.
+func (c *changing) change(env *environment, path string, fields map[string]any) error {
+	n, err := c.node()
+	if err != nil {
+		return err
+	}
+	if c.RequestID != "" {
+		fields["request_id"] = c.RequestID
+	}
+	body, _ := json.Marshal(fields) // strings and numbers
+	r, err := n.send(env.ctx, request{method: http.MethodPost, path: path, contentType: "application/json", body: body})
+	if err != nil {
+		return err
+	}
+	return printReply(env, c.JSON, r, printSubject)
+}
+
+// resetCmd makes a subject's counters fresh.
+type resetCmd struct{ changing }
+
+// Help implements kong.HelpProvider.
+func (resetCmd) Help() string {
+	return `Forgets what a subject has used, and prints its usage after that. The token needs the scope adjust. Without --limit all
+counters of a subject in --namespace are reset.
+
+Examples:
+
+  rlnode reset --rule login --key 198.51.100.7
+  rlnode reset --namespace checkout --key user-42
+  rlnode reset --limit 5/1m --key user-42`
+}
+
+// Run resets it.
+func (c *resetCmd) Run(env *environment) error {
+	fields, err := c.fields()
+	if err != nil {
+		return err
+	}
+	return c.change(env, "/v1/reset", fields)
+}
+
+// adjustCmd adds to what a subject has used.
+type adjustCmd struct {
+	Cost []string `required:"" sep:"none" placeholder:"N|UNIT=N" help:"How much to add, or with a minus to give back; repeat for more units."`
+	changing
+}
+
+// Help implements kong.HelpProvider.
+func (adjustCmd) Help() string {
+	return `Adds to what a subject has used, without a decision: a penalty, which may exceed the limit, or a reward. It prints the
+usage after that. The token needs the scope adjust.
+
+Examples:
+
+  rlnode adjust --rule login --key 198.51.100.7 --cost 4
+  rlnode adjust --rule login --key 198.51.100.7 --cost=-4          a reward
+  rlnode adjust --rule chat --key acme --key /chat --cost tokens=900
+  rlnode adjust --limit 90000/1h,unit=tokens --key acme --cost tokens=900 --request-id order-17`
+}
+
+// Run adjusts it.
+func (c *adjustCmd) Run(env *environment) error {
+	fields, err := c.fields()
+	if err != nil {
+		return err
+	}
+	if c.Namespace != "" && len(c.Limit) == 0 {
+		return errUsage("--limit is missing: the limits to adjust")
+	}
+	amounts, err := parseCosts(c.Cost)
+	if err != nil {
+		return err
+	}
+	amounts.add(fields)
+	return c.change(env, "/v1/adjust", fields)
+}
+
+// conditionsOf reads NAME=VALUE arguments as an object, each name once.
+func conditionsOf(what string, list []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, a := range list {
+		name, value, ok := strings.Cut(a, "=")
+		if _, twice := all[name]; !ok || name == "" || twice {
+			return nil, fmt.Errorf("%s %q: name=value is wanted, each name once", what, a)
+		}
+		all[name] = value
+	}
+	return all, nil
+}
