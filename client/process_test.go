@@ -245,6 +245,55 @@ func TestRealNodeLimits(t *testing.T) {
 	}
 }
 
+// TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, of a rule and of limits that come with the call.
+func TestRealNodeUsage(t *testing.T) {
+	n := start(t, nodeRules)
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
+	ctx := context.Background()
+	limits := []client.Limit{{Limit: 10, Per: "365d"}, {Limit: 700, Per: "365d", Unit: "tokens", Name: "t"}}
+	for _, q := range []client.Request{
+		{Rule: "llm", Key: []string{"u"}},
+		{Namespace: "shop", Key: []string{"a", "b"}, Limits: limits},
+	} {
+		count := q
+		count.Mode, count.Costs, count.RequestID = client.CountMode, map[string]int64{"requests": 3, "tokens": 900}, "count"
+		for range 2 { // the id makes it one
+			if d, err := c.Check(ctx, count); err != nil || d.Used == 0 {
+				t.Errorf("count: have %+v, %v", d, err)
+			}
+		}
+		used := func(what string, u client.Usage, err error, requests, tokens int64) {
+			t.Helper()
+			if err != nil || len(u.Limits) != 2 || u.Limits[0].Used != requests || u.Limits[1].Used != tokens || u.Rule != q.Rule || u.Namespace != q.Namespace ||
+				len(u.Key) != len(q.Key) {
+				t.Errorf("%s: have %+v, %v, want %d and %d", what, u, err, requests, tokens)
+			}
+		}
+		u, err := c.Usage(ctx, q)
+		used("usage", u, err, 3, 900)
+		adjust := q
+		adjust.RequestID = "adjust"
+		for range 2 {
+			u, err = c.AdjustCosts(ctx, adjust, map[string]int64{"requests": -2, "tokens": 5})
+			used("adjust", u, err, 1, 905)
+		}
+		if q.Rule == "" {
+			q.Limits = nil
+			u, err = c.Usage(ctx, q)
+			if err != nil || len(u.Limits) != 2 || u.Unknown != 0 {
+				t.Errorf("all of it: have %+v, %v", u, err)
+			}
+			q.Limits = limits
+		}
+		u, err = c.Reset(ctx, q)
+		used("reset", u, err, 0, 0)
+	}
+	var e *client.Error
+	if _, err := c.AdjustCosts(ctx, client.Request{Rule: "address", Key: []string{"a"}}, map[string]int64{"tokens": 1}); !errors.As(err, &e) || e.Code != "bad-value" {
+		t.Errorf("a unit that the rule has not: have %v", err)
+	}
+}
+
 // TestRealNodeDelays: Wait and the middleware keep to a leaky bucket's delays.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)

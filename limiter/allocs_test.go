@@ -38,12 +38,12 @@ func hotQueries() map[string]struct {
 		"many limits, and a shadow that refuses": {Query{
 			Attributes: attrs("user", "u"), Costs: []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
 		}, true},
-		"a peek":            {Query{Attributes: attrs("user", "u"), Mode: counters.Peek}, true},
-		"refused":           {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
-		"refused by key":    {byKey("little", "198.51.100.7"), false},
-		"refused by a log":  {Query{Attributes: attrs("log", "x")}, false},
-		"blocked":           {Query{Attributes: attrs("bad", "x")}, false},
-		"delayed":           {Query{Attributes: attrs("slow", "x")}, true},
+		"a peek":           {Query{Attributes: attrs("user", "u"), Mode: counters.Peek}, true},
+		"refused":          {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
+		"refused by key":   {byKey("little", "198.51.100.7"), false},
+		"refused by a log": {Query{Attributes: attrs("log", "x")}, false},
+		"blocked":          {Query{Attributes: attrs("bad", "x")}, false},
+		"delayed":          {Query{Attributes: attrs("slow", "x")}, true},
 		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []rules.InlineLimit{
 			{Limit: 1_000_000, Per: "1m", Algorithm: "token-bucket"}, {Limit: 1_000_000, PerMS: 90_000},
 		}}}}}, true},

@@ -406,21 +406,20 @@ func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
 }
 
-// InOrder returns the n-th limit in the order of the document or, of limits that came with the call, of the call.
-func (a *Answer) InOrder(n int) *LimitAnswer {
+// InOrder returns which of Limits is the n-th in the order of the document or, of limits that came with the call, of the call.
+func (a *Answer) InOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
-		return &a.Limits[n]
+		return n
 	}
 	first := 0
 	for i := range a.scratch.match.Hits {
 		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
 		if n < next {
-			at := slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first })
-			return &a.Limits[first+max(at, 0)]
+			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first }))
 		}
 		first = next
 	}
-	return &a.Limits[n]
+	return n
 }
 
 // Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,

@@ -326,7 +326,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				if err := n.Check(both(counters.Count, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
 					t.Errorf("node %d: have %v, %+v", i, err, a.Limits)
 				}
-				if same, err := n.Reserve(both(counters.Check, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.InOrder(0).Allowed {
+				if same, err := n.Reserve(both(counters.Check, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.InOrder(0)].Allowed {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
 			}

@@ -194,7 +194,7 @@ func TestInlineSetsAreBounded(t *testing.T) {
 		t.Errorf("sets beyond the bound are kept: %d", set.Interned())
 	}
 	for _, i := range []int{1, maxInterned} {
-		if ask(i) != ask(i) || ask(i).Uninterned {
+		if first := ask(i); first.Uninterned || ask(i) != first {
 			t.Errorf("set %d is no longer kept", i)
 		}
 	}

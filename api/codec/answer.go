@@ -118,9 +118,10 @@ func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte 
 // appendLimits appends every limit that was evaluated.
 func appendLimits(b []byte, a *limiter.Answer) []byte {
 	b = append(b, `,"limits":[`...)
-	for i := range a.Limits {
-		l := a.InOrder(i)
-		if i > 0 {
+	for n := range a.Limits {
+		i := a.InOrder(n)
+		l := &a.Limits[i]
+		if n > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, `{"rule":`...)

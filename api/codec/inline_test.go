@@ -70,6 +70,7 @@ func TestInlineBodies(t *testing.T) {
 		`{"subjects":[{"key":"k","limits":[` + limit + `],"detail":true}]}`:   {api.UnknownField, `no field "detail" here`},
 		`{"subjects":[` + many(17, `{"key":"k","limits":[`+limit+`]}`) + `]}`: {api.BadValue, "subjects must not be more than 16"},
 		`{"subjects":[{"key":"k","limits":[` + limit + `]}],"cost":1}`:        {api.BadValue, "subjects excludes"},
+		`{"subjects":[{"key":"k","limits":[` + limit + `]}],"peek":true}`:     {api.BadValue, "subjects excludes"},
 	} {
 		var s Decoder
 		var r Request

@@ -347,8 +347,8 @@ func (r *Request) validateInline(s *Decoder) {
 		s.mean(api.BadValue, "limits and subjects exclude rule and attributes")
 	case !has(fieldSubjects):
 		r.validateSubject(s)
-	case has(subjectFields):
-		s.mean(api.BadValue, "subjects excludes %s: each subject has its own", subjectNames)
+	case has(subjectFields | fieldPeek):
+		s.mean(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
 	}
 }
 
