@@ -138,7 +138,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.at.found() {
+		if !op.Decision.Allowed && op.at.found() && op.Mode != Count { // a count is stored only in commit
 			s.touchRefused(now, op)
 		}
 		blocks = blocks || op.Block
