@@ -101,24 +101,62 @@ func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64
 // AdjustOnce is Adjust for callers that may retry. Calls with the same id, of at most 64 bytes, about one subject
 // within a minute are deduplicated.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
-	if rule == "" || cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(id) > maxRequestID {
-		return client.Usage{}, fmt.Errorf("%w: rule %q, cost %d, an id of %d bytes: the rule must be named, the cost not 0 and within ±%d, and the id at most %d "+
-			"bytes", client.ErrRequest, rule, cost, len(id), int64(algorithms.MaxAmount), maxRequestID)
+	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id}, map[string]int64{rules.Requests: cost})
+}
+
+// AdjustCosts is Adjust for costs by unit, and for subjects that bring their limits; see client.Client.
+func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[string]int64) (client.Usage, error) {
+	if len(costs) == 0 || len(costs) > maxNamed {
+		return client.Usage{}, fmt.Errorf("%w: costs names %d units, not 1…%d", client.ErrRequest, len(costs), maxNamed)
+	}
+	list := make([]limiter.UnitCost, 0, len(costs))
+	for unit, cost := range costs {
+		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(unit) > maxWord {
+			return client.Usage{}, fmt.Errorf("%w: the cost in %q is %d: it must not be 0, and within ±%d", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+		}
+		list = append(list, limiter.UnitCost{Unit: unit, Cost: cost})
+	}
+	return n.about(ctx, &q, list, (*limiter.Limiter).Adjust)
+}
+
+// Usage returns what a subject has used, and takes nothing; see client.Client.
+func (n *Node) Usage(ctx context.Context, q client.Request) (client.Usage, error) {
+	return n.about(ctx, &q, nil, (*limiter.Limiter).Usage)
+}
+
+// Reset makes the counters of a subject fresh, and returns its usage after that; see client.Client.
+func (n *Node) Reset(ctx context.Context, q client.Request) (client.Usage, error) {
+	return n.about(ctx, &q, nil, (*limiter.Limiter).Reset)
+}
+
+// about does something about the subject that q names by its rule and key, or by its namespace, key and limits.
+func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.UnitCost, do func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
+	inline := q.Namespace != "" || q.Limits != nil
+	if inline == (q.Rule != "") || len(q.RequestID) > maxRequestID || len(q.Limits) > rules.MaxInlineLimits {
+		return client.Usage{}, fmt.Errorf("%w: rule %q, namespace %q, %d limits, an id of %d bytes: give a rule, or a namespace or 1…%d limits; the id has at most %d bytes",
+			client.ErrRequest, q.Rule, q.Namespace, len(q.Limits), len(q.RequestID), rules.MaxInlineLimits, maxRequestID)
 	}
 	if err := n.able(ctx); err != nil {
 		return client.Usage{}, err
 	}
-	values := make([]string, len(key))
-	for i, v := range key {
-		values[i] = client.Fit(v)
+	var i inquiry
+	if err := i.addSubject(&client.Subject{Namespace: q.Namespace, Key: q.Key, Limits: q.Limits, Exact: q.Exact}); err != nil {
+		return client.Usage{}, err
 	}
-	u, err := n.limiter.Adjust(&limiter.Query{
-		Rule: rule, Key: values, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}, RequestID: id,
-	})
+	one := &i.subjects[0]
+	asked := limiter.Query{Rule: q.Rule, Key: one.Key, Costs: costs, RequestID: q.RequestID}
+	if inline {
+		one.Costs = costs
+		asked = limiter.Query{Subjects: i.subjects, RequestID: q.RequestID}
+	}
+	u, err := do(n.limiter, &asked)
 	if err != nil {
 		return client.Usage{}, n.explain(err)
 	}
-	out := client.Usage{Rule: u.Rule.Name, Key: u.Key}
+	out := client.Usage{Rule: u.Rule.Name, Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
+	if inline {
+		out.Rule = ""
+	}
 	for _, l := range u.Limits {
 		out.Limits = append(out.Limits, client.LimitUsage{
 			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit, Limit: l.Limit.UndividedCapacity(), Window: millis(l.Window),

@@ -270,6 +270,24 @@ func TestLimitsInProcess(t *testing.T) {
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
 		t.Errorf("reserve by a count: have %+v, %v", r, err)
 	}
+	q.Mode, q.Cost = "", 0
+	if u, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": -3}); err != nil || u.Limits[0].Used != 4 || u.Namespace != "shop" || u.Rule != "" {
+		t.Errorf("adjust: have %+v, %v", u, err)
+	}
+	if u, err := n.Usage(t.Context(), client.Request{Namespace: "shop", Key: q.Key}); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 4 || u.Unknown != 0 {
+		t.Errorf("usage without limits: have %+v, %v", u, err)
+	}
+	if u, err := n.Reset(t.Context(), q); err != nil || u.Limits[0].Used != 0 {
+		t.Errorf("reset: have %+v, %v", u, err)
+	}
+	for _, wrong := range []client.Request{{}, {Rule: "few", Namespace: "shop"}, {Key: q.Key}, {Namespace: "shop", RequestID: strings.Repeat("x", 65)}} {
+		if _, err := n.Usage(t.Context(), wrong); !errors.Is(err, client.ErrRequest) {
+			t.Errorf("usage of %+v: have %v", wrong, err)
+		}
+	}
+	if _, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": 0}); !errors.Is(err, client.ErrRequest) {
+		t.Errorf("adjusting by nothing: have %v", err)
+	}
 	q = client.Request{Subjects: []client.Subject{{Key: []string{"a"}, Limits: fewLimits}, {Key: []string{"b"}, Limits: fewLimits, Mode: client.CountMode}}}
 	if r, err := n.Reserve(t.Context(), q, time.Minute); !errors.As(err, &e) || e.Code != "bad-value" || r.Allowed || r.ID != "" {
 		t.Errorf("reserve, and one is a count: have %+v, %v", r, err)

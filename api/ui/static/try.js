@@ -17,11 +17,10 @@ export class Try {
     this.arrange();
   }
 
-  get byKey() { return this.form.elements.by.value === 'key'; }
+  get by() { return this.form.elements.by.value; }
 
   arrange() {
-    byId('try-by-key').hidden = !this.byKey;
-    byId('try-by-attributes').hidden = this.byKey;
+    for (const by of ['attributes', 'key', 'limits']) byId(`try-by-${by}`).hidden = this.by !== by;
   }
 
   set(rule) {
@@ -33,10 +32,15 @@ export class Try {
   // check is what the form asks. The error says what is wrong with it.
   check() {
     const c = { detail: true, peek: !byId('try-take').checked };
-    if (this.byKey) {
+    if (this.by === 'key') {
       c.rule = this.choice.rule;
       const key = this.choice.key;
       if (key.length) c.key = key;
+    } else if (this.by === 'limits') {
+      const namespace = byId('try-namespace').value.trim();
+      if (namespace) c.namespace = namespace;
+      c.key = byId('try-key').value;
+      c.limits = limitsOf(byId('try-limits').value, byId('try-unit').value.trim());
     } else c.attributes = attributes(byId('try-attributes').value);
     const cost = byId('try-cost').value.trim();
     const unit = byId('try-unit').value.trim();
@@ -63,6 +67,7 @@ export class Try {
   tell({ status, headers, answer }, check) {
     const facts = make('dl');
     const fact = (name, value) => facts.append(make('dt', {}, name), make('dd', {}, value));
+    if (answer.used > answer.limit) fact('used', `${number(answer.used)} ${answer.unit}`);
     if (answer.limit !== undefined) fact('left', `${number(answer.remaining)} of ${number(answer.limit)} ${answer.unit}, limit of rule ${answer.rule}`);
     if (answer.retry_after_ms) fact('retry', answer.retry_after_ms < 0 ? 'never' : `in ${span(answer.retry_after_ms)}`);
     if (answer.delay_ms) fact('delay', span(answer.delay_ms));
@@ -87,6 +92,19 @@ function attributes(text) {
     out[name] = line.slice(at + 1).trim();
   }
   if (!Object.keys(out).length) throw new Error('Give at least one attribute, such as ip=198.51.100.7.');
+  return out;
+}
+
+// limitsOf reads lines of limit/window, in that unit.
+function limitsOf(text, unit) {
+  const out = [];
+  for (const line of text.split('\n')) {
+    if (!line.trim()) continue;
+    const [limit, per, more] = line.split('/').map((part) => part.trim());
+    if (!/^\d{1,15}$/.test(limit) || !per || more !== undefined) throw new Error(`“${line.trim().slice(0, 60)}” is not a limit such as 5/1m.`);
+    out.push(unit ? { limit: Number(limit), per, unit } : { limit: Number(limit), per });
+  }
+  if (!out.length) throw new Error('Give at least one limit, such as 5/1m.');
   return out;
 }
 
