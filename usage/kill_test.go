@@ -86,8 +86,10 @@ func TestKilled(t *testing.T) {
 				fresh += r[0]
 			}
 		}
-		if s := m.Stats(); s.SetAside != 0 || old < told || old > told+int64(64*(kill+1)) || old-fresh > int64(kill+1) || fresh > old {
-			t.Fatalf("kill %d: have %d and %d, %+v, want %d and what was counted since", kill+1, old, fresh, s, told)
+		// Each row is right by itself: what is written in passing, between two Syncs, may have a row counted later than another.
+		most := told + int64(64*(kill+1))
+		if s := m.Stats(); s.SetAside != 0 || min(old, fresh) < told || max(old, fresh) > most {
+			t.Fatalf("kill %d: have %d and %d, %+v, want %d…%d", kill+1, old, fresh, s, told, most)
 		}
 		m.Close()
 	}
