@@ -174,11 +174,13 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			if tt.admin {
 				addr = n.Admin.Addr().String()
 			}
-			c := apitest.DialFrom(t, "127.0.0.1", addr) // it gives up after ten seconds
+			c := apitest.DialFrom(t, "127.0.0.1", addr)
 			began := time.Now()
+			_ = c.SetDeadline(began.Add(time.Minute))
 			tt.slow(c)
-			// A connection whose body is refused lingers.
-			if took := time.Since(began); took > 3*bound+5*time.Second {
+			// A connection may linger for five seconds. On a busy machine a flood takes some more to fill the kernel's buffers:
+			// only then is the caller slow.
+			if took := time.Since(began); took > 3*bound+25*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})
