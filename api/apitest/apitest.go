@@ -314,12 +314,18 @@ func Fields(t testing.TB, text string) map[string]any {
 // Until polls a condition that must soon become true.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	UntilWithin(t, 10*time.Second, what, ok)
+}
+
+// UntilWithin waits until ok holds, which may take a while.
+func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(while)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within %v: %s", while, what)
 		}
 		<-tick.C
 	}
