@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A window lasts from its first hit that was taken. Whoever is refused is told when it ends, and so is whoever is allowed.
+// A window lasts from its first hit that was taken. Refusals and admissions both say when it ends.
 func TestFirstWindowSaysWhenItEnds(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 2, Window: time.Minute}
 	c := counter{l: l}

@@ -332,8 +332,8 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 }
 
 // Usage returns what a subject has used, and takes nothing. q names the subject by Rule and Key, or by Namespace, Key and
-// Limits; its other fields don't matter. With a Namespace and no Limits, the answer has all counters of the subject whose
-// limits the node has met, and Usage.Unknown says how many others there are.
+// Limits; its other fields don't matter. With a Namespace and no Limits, the answer has the counters of all limits that the
+// node has met with the subject, and Usage.Unknown is the number of its other counters.
 //
 // The error is the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error
 // that a node answered, such as one with the Code "no-owner" if the subject's owner can't be reached.

@@ -241,19 +241,18 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.usageHeld(s, now, k, l)
+	d := t.usageHeld(s, now, k, l)
+	return d.Used, d
 }
 
 // usageHeld is Usage for a shard that is held.
-func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
+func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log
 		if e := s.log(k); e != nil {
 			log = *e.log.Clone()
 		}
-		d := log.Peek(l, now, 0)
-		return log.Used(), d
+		return log.Peek(l, now, 0)
 	}
-	state := l.Advance(s.find(k).state(), now)
-	return l.Used(state, now), l.Describe(state, now, 0, true)
+	return l.Peek(s.find(k).state(), now, 0)
 }

@@ -51,11 +51,10 @@ func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
 
 // loansHeld is Loans for a shard that is held.
 func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (out Loans) {
-	var d algorithms.Decision
-	out.Used, d = t.usageHeld(s, now, k, l)
-	out.Remaining = d.Remaining
-	out.Lent, _ = t.usageHeld(s, now, k.LentKey(), l)
-	out.Borrowed, _ = t.usageHeld(s, now, k.BorrowedKey(), l)
+	d := t.usageHeld(s, now, k, l)
+	out.Used, out.Remaining = d.Used, d.Remaining
+	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
+	out.Borrowed = t.usageHeld(s, now, k.BorrowedKey(), l).Used
 	out.whole = out.Used
 	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
 		out.whole = state.Count

@@ -155,7 +155,6 @@ type Amendment struct {
 	// it will hold.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
-	Used     []int64 // set by Amend: how much of each op's limit is used after the change
 	Repeated bool    // set by Amend: the change had been made before; neither Ops nor Used are set
 }
 
@@ -165,7 +164,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a.Used, a.Repeated = a.Used[:0], false
+	a.Repeated = false
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
@@ -190,8 +189,7 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 		if err := t.amend(s, now, op, a.Reset); err != nil {
 			return err // can't happen, since room was just made
 		}
-		used, d := t.usageHeld(s, now, op.Key, op.Limit)
-		a.Used, op.Decision = append(a.Used, used), d
+		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
 	}
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)

@@ -96,7 +96,7 @@ func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) i
 		if !c.Told {
 			continue
 		}
-		_, d := t.usageHeld(sh, now, c.Key, c.Limit)
+		d := t.usageHeld(sh, now, c.Key, c.Limit)
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(of))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {

@@ -36,8 +36,7 @@ type change struct {
 	verb   verb
 	hops   int
 	ticket *ticket
-	ops    []counters.Op
-	used   []int64
+	ops    []counters.Op // their decisions are the result
 	// Of an inline subject whose limits are not known, for verbList and verbClear, in place of ops.
 	hi       uint64
 	counters loList // the result of verbList
@@ -124,7 +123,7 @@ func (c *change) reply() wire.Message {
 	if c.verb == verbList {
 		return &c.counters
 	}
-	return resultsOf(c.ops, c.used)
+	return resultsOf(c.ops)
 }
 
 // applyHere carries out c on the counters here, as their owner or as a standalone node. The error is or wraps counters.ErrShut
@@ -153,14 +152,12 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 
 // readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not here.
 func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
-	c.used = c.used[:0]
 	for i := range c.ops {
 		op := &c.ops[i]
 		if !l.table.IsOpen(op.Key.Partition()) {
 			return counters.ErrShut
 		}
-		used, d := l.table.Usage(now, op.Key, op.Limit)
-		c.used, op.Decision = append(c.used, used), d
+		_, op.Decision = l.table.Usage(now, op.Key, op.Limit)
 	}
 	return nil
 }
@@ -236,17 +233,17 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		lu.Window = lu.Limit.WindowAt(now)
-		lu.Used, lu.Remaining, lu.ResetAfter = c.used[i], c.ops[i].Decision.Remaining, c.ops[i].Decision.ResetAfter
+		d := &c.ops[i].Decision
+		lu.Window, lu.Used, lu.Remaining, lu.ResetAfter = lu.Limit.WindowAt(now), d.Used, d.Remaining, d.ResetAfter
 	}
-	loans := c.used[len(u.Limits):]
+	loans := c.ops[len(u.Limits):]
 	if u.block != nil {
 		u.Blocked = c.ops[len(u.Limits)].Decision.ResetAfter
 		loans = loans[1:]
 	}
 	for i := range u.Limits {
 		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
-			lu.Lent, lu.Borrowed, loans = loans[0], loans[1], loans[2:]
+			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
 			lu.subtractLoans()
 		}
 	}

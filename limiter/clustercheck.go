@@ -40,7 +40,7 @@ type clusterCheck struct {
 	refused    bool
 
 	aloneOps []counters.Op      // ops of the subjects that this node decided alone
-	shares   []algorithms.Limit // limits that private refers to
+	shares   []algorithms.Limit // limits that aloneOps refer to
 	list     []int
 	gathered []counters.Op
 }

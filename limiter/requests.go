@@ -225,20 +225,19 @@ func (r *requests) count() (n int) {
 // amend applies c to the counters here; if c has a ticket, only once. The error is or wraps counters.ErrShut, ErrFull,
 // ErrRequestBody or ErrRequests.
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
-	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset, Used: c.used}
+	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
 	if c.ticket != nil {
 		memo, _, err := c.recall(l, now)
 		if err != nil {
 			return err
 		}
 		a.Memo = memo
-		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops, a.Used)) }
+		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }
 	}
 	err := l.table.Amend(now, &a)
 	if errors.Is(err, counters.ErrBody) {
 		return ErrRequestBody
 	}
-	c.used = a.Used
 	if err != nil || !a.Repeated {
 		return err
 	}
@@ -311,9 +310,8 @@ func (c *change) acceptResults(list results) bool {
 	if len(list) != len(c.ops) {
 		return false
 	}
-	c.used = c.used[:0]
 	for i := range list {
-		c.ops[i].Decision, c.used = list[i].Decision, append(c.used, list[i].Used)
+		c.ops[i].Decision = list[i].Decision
 	}
 	return true
 }
@@ -321,11 +319,10 @@ func (c *change) acceptResults(list results) bool {
 // results are the answer to a change, as it is kept and sent.
 type results []result
 
-func resultsOf(ops []counters.Op, used []int64) *results {
+func resultsOf(ops []counters.Op) *results {
 	list := make(results, len(ops))
 	for i := range ops {
 		list[i].Decision = ops[i].Decision
-		list[i].Used = used[i]
 	}
 	return &list
 }

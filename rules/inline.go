@@ -82,15 +82,18 @@ type InlineSpec struct {
 // Namespaces are namespaces of inline limits: names, or globs with *.
 type Namespaces struct {
 	list  []string
+	names map[string]bool
 	globs []glob
 }
 
 // NewNamespaces returns the namespaces in list.
 func NewNamespaces(list []string) *Namespaces {
-	n := &Namespaces{list: list}
+	n := &Namespaces{list: list, names: map[string]bool{}}
 	for _, name := range list {
 		if strings.Contains(name, "*") {
 			n.globs = append(n.globs, newGlob(name))
+		} else {
+			n.names[name] = true
 		}
 	}
 	return n
@@ -99,7 +102,7 @@ func NewNamespaces(list []string) *Namespaces {
 // Has reports whether namespace, which may be empty for InlineName, is one of n.
 func (n *Namespaces) Has(namespace string) bool {
 	namespace = cmp.Or(namespace, InlineName)
-	return slices.Contains(n.list, namespace) || slices.ContainsFunc(n.globs, func(g glob) bool { return g.matches(namespace) })
+	return n.names[namespace] || slices.ContainsFunc(n.globs, func(g glob) bool { return g.matches(namespace) })
 }
 
 // String lists n.
@@ -175,10 +178,9 @@ func (s *Set) nameInline(spec *InlineSpec) {
 	if spec == nil {
 		return
 	}
+	s.inlineNamespaces = NewNamespaces(spec.Namespaces)
 	for _, n := range spec.Namespaces {
-		if strings.Contains(n, "*") {
-			s.inlineGlobs = append(s.inlineGlobs, newGlob(n))
-		} else {
+		if s.inlineNamespaces.names[n] {
 			add(n, InlineName+"/"+n)
 		}
 	}
@@ -197,7 +199,6 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		s.load(nil, m)
 		m.List = Unlisted
 	}
-	namespace := cmp.Or(q.Namespace, InlineName)
 	b := m.inline[:0]
 	flags := byte(0)
 	if q.Exact {
@@ -206,7 +207,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	if q.Shadow {
 		flags |= 2
 	}
-	name, named := s.inlineNames[namespace]
+	name, named := s.inlineNames[cmp.Or(q.Namespace, InlineName)]
 	if !named {
 		name = s.inlineNames[""]
 	}
@@ -215,7 +216,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		b = q.Limits[i].append(b)
 	}
 	m.inline = b
-	if err := s.namespaceAllowed(namespace, named); err != nil {
+	if err := s.namespaceAllowed(q.Namespace); err != nil {
 		return err
 	}
 	r := s.inline.find(b)
@@ -238,9 +239,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 
 // LocateInline returns the identity of a subject, whatever its limits. The error wraps ErrNamespace.
 func (s *Set) LocateInline(q *InlineSubject) (Hash, error) {
-	namespace := cmp.Or(q.Namespace, InlineName)
-	_, named := s.inlineNames[namespace]
-	return (&Rule{inlineSeed: s.inlineSeed}).inlineSubject(q), s.namespaceAllowed(namespace, named)
+	return (&Rule{inlineSeed: s.inlineSeed}).inlineSubject(q), s.namespaceAllowed(q.Namespace)
 }
 
 // InternedLimits yields the limits of all sets that are kept.
@@ -270,18 +269,16 @@ func (l *InlineLimit) append(b []byte) []byte {
 }
 
 // namespaceAllowed reports as an error that the document does not allow inline limits in namespace.
-func (s *Set) namespaceAllowed(namespace string, named bool) error {
-	spec := s.Document.Inline
-	switch {
-	case spec == nil, named && !spec.Refuse:
+func (s *Set) namespaceAllowed(namespace string) error {
+	switch spec := s.Document.Inline; {
+	case spec == nil:
 		return nil
 	case spec.Refuse:
 		return fmt.Errorf("limits: %w: inline.allow is false", ErrNamespace)
-	}
-	if len(spec.Namespaces) == 0 || slices.ContainsFunc(s.inlineGlobs, func(g glob) bool { return g.matches(namespace) }) {
+	case len(spec.Namespaces) == 0 || s.inlineNamespaces.Has(namespace):
 		return nil
 	}
-	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(namespace))
+	return fmt.Errorf("namespace: %w: %q is not in inline.namespaces", ErrNamespace, shorten(cmp.Or(namespace, InlineName)))
 }
 
 // inlineSubject returns the identity of q's subject. Hashing it starts from a state that no rule's starts from, so it never

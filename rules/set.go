@@ -34,22 +34,22 @@ type Set struct {
 	Rules       []*Rule  // in document order
 	Units       []string // by UnitID; Units[0] is Requests
 
-	byName      map[string]*Rule
-	units       map[string]int
-	attributes  attributes // those that any part of the set looks at
-	rules       index
-	deny, allow list
-	lists       bool // at least one of the lists has entries
-	profiles    map[string]*Profile
-	globals     globals
-	seeds       []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
-	inlineSeed  hashState   // the state from which hashing a subject with inline limits starts
-	inline      *inlineSets
-	inlineGlobs []glob                // of the document's namespaces
-	inlineNames map[string]inlineName // by namespace; "" for all others
-	names       []string              // see Names
-	shares      *Shares               // nil if global limits count whole
-	division    *division             // of shares; nil without shares
+	byName           map[string]*Rule
+	units            map[string]int
+	attributes       attributes // those that any part of the set looks at
+	rules            index
+	deny, allow      list
+	lists            bool // at least one of the lists has entries
+	profiles         map[string]*Profile
+	globals          globals
+	seeds            []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
+	inlineSeed       hashState   // the state from which hashing a subject with inline limits starts
+	inline           *inlineSets
+	inlineNamespaces *Namespaces           // of the document; nil without its section
+	inlineNames      map[string]inlineName // by namespace; "" for all others
+	names            []string              // see Names
+	shares           *Shares               // nil if global limits count whole
+	division         *division             // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.

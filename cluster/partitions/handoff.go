@@ -185,8 +185,8 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// acceptFlips accepts offered tokens, or answers which of the asked-for tokens are here. An offer of a token that is not
-// here afterwards becomes void, and its sender is told so.
+// acceptFlips accepts offered tokens, or answers which of the asked-for tokens are here. If the token is not here
+// afterwards, its offer becomes void, and the answer says so.
 func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 	boot, asks := d.Uint64(), d.Bool()
 	var taken []int

@@ -82,7 +82,7 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
-// TestHints: a command line that mixes up flags or ports is told what it may have meant.
+// TestHints: errors of command lines that mix up flags or ports say what may have been meant.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	odd := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +117,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestCompletion: what a shell is told for the words that stand before the cursor.
+// TestCompletion: the words that the command suggests to a shell, given those before the cursor.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
