@@ -155,7 +155,7 @@ type Amendment struct {
 	// it will hold.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
-	Repeated bool    // set by Amend: the change had been made before; neither Ops nor Used are set
+	Repeated bool // set by Amend: the change had been made before; neither Ops nor Used are set
 }
 
 // Amend changes counters of one subject. If it fails, with ErrShut, ErrFull or ErrBody, nothing changes.
