@@ -90,7 +90,12 @@ func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 // decisionKey is the context key of the Decision.
 type decisionKey struct{}
 
-// FromContext returns the Decision that let a request pass Middleware.
+// NewContext returns a context with d, for FromContext.
+func NewContext(ctx context.Context, d Decision) context.Context {
+	return context.WithValue(ctx, decisionKey{}, d)
+}
+
+// FromContext returns the Decision that let a request pass Middleware, or a call pass an interceptor.
 func FromContext(ctx context.Context) (Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(Decision)
 	return d, ok
@@ -127,7 +132,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o.OnRefuse(w, r, d)
 		return
 	}
-	g.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), decisionKey{}, d)))
+	g.next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), d)))
 }
 
 func (g *guard) request(r *http.Request) Request {
