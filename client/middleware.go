@@ -30,6 +30,9 @@ type MiddlewareOptions struct {
 	TrustedHops int
 	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: what the rules say, or 1 request.
 	Cost func(*http.Request) map[string]int64
+	// Request returns the check itself, such as one that brings its limits. Rule, Key, Attributes and Cost don't matter then,
+	// nor does Request.Headers. Nil: by those.
+	Request func(*http.Request) Request
 	// Skip reports whether to let a request pass without a check. Nil: none.
 	Skip func(*http.Request) bool
 
@@ -137,6 +140,11 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (g *guard) request(r *http.Request) Request {
 	o := &g.options
+	if o.Request != nil {
+		q := o.Request(r)
+		q.Headers = !o.NoHeaders
+		return q
+	}
 	q := Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
 		q.Key = o.Key(r)

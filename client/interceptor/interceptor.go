@@ -45,6 +45,9 @@ type Options struct {
 	TrustedHops int
 	// Cost returns the costs per unit. Nil, or a nil result: what the rules say, or 1 request.
 	Cost func(ctx context.Context, method string) map[string]int64
+	// Request returns the check itself, such as one that brings its limits. Rule, Key, Attributes and Cost don't matter then.
+	// Nil: by those.
+	Request func(ctx context.Context, method string) client.Request
 	// Skip reports whether to let a call pass without a check. Nil: none.
 	Skip func(ctx context.Context, method string) bool
 
@@ -159,6 +162,11 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 
 func (g *guard) request(ctx context.Context, method string) client.Request {
 	o := &g.options
+	if o.Request != nil {
+		q := o.Request(ctx, method)
+		q.Headers = !o.NoHeaders
+		return q
+	}
 	q := client.Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
 		q.Key = o.Key(ctx, method)

@@ -156,10 +156,18 @@ func TestOptions(t *testing.T) {
 	if _, _, err := call(t, c, o, false); err != nil || len(c.asked) != 1 {
 		t.Errorf("have %v, asked %d times", err, len(c.asked))
 	}
+	inline := client.Request{Key: []string{"a"}, Limits: []client.Limit{{Limit: 1, Per: "1m"}}}
+	if _, _, err := call(t, c, Options{Request: func(context.Context, string) client.Request { return inline }, IgnoreDelay: true}, false); err != nil {
+		t.Error(err)
+	}
+	inline.Headers = true
+	if !reflect.DeepEqual(c.asked[1], inline) {
+		t.Errorf("asked %+v", c.asked[1])
+	}
 	if _, _, err := call(t, c, Options{}, false); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("have %v", err)
 	}
-	if ip := c.asked[1].Attributes["ip"]; ip != "127.0.0.1" {
+	if ip := c.asked[2].Attributes["ip"]; ip != "127.0.0.1" {
 		t.Errorf("have ip %q", ip)
 	}
 	defer func() {
