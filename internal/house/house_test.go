@@ -121,7 +121,7 @@ func TestFoldersAreFew(t *testing.T) {
 	}
 	folders := 0
 	for _, e := range entries {
-		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "bin" {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") && e.Name() != "bin" && e.Name() != "rlnode-data" {
 			folders++
 		}
 	}
