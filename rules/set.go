@@ -48,6 +48,7 @@ type Set struct {
 	inlineNamespaces *Namespaces           // of the document; nil without its section
 	inlineNames      map[string]inlineName // by namespace; "" for all others
 	names            []string              // see Names
+	envoy            map[string]*EnvoyDomain
 	shares           *Shares               // nil if global limits count whole
 	division         *division             // of shares; nil without shares
 }
