@@ -101,18 +101,18 @@ var (
 	envoyDescriptorFields = newEnvoyDescriptorFields()
 
 	envoyLimitFields = fieldsOf(
-		of("name", nameCodec, func(l *EnvoyLimitSpec) *string { return &l.Name }),
 		of("unit", codec[string]{(*decoder).envoyUnit, text}, func(l *EnvoyLimitSpec) *string { return &l.Unit }),
 		field[EnvoyLimitSpec]{"per", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { d.per(n, &l.LimitSpec) }, func(l *EnvoyLimitSpec) *yaml.Node { return text(l.Per) }},
 		field[EnvoyLimitSpec]{"requests_per_unit", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { l.Limit = d.integer(n, 0, 1<<32-1) }, (*EnvoyLimitSpec).requestsNode},
 		of("unlimited", flagCodec, func(l *EnvoyLimitSpec) *bool { return &l.Unlimited }),
+		of("name", nameCodec, func(l *EnvoyLimitSpec) *string { return &l.Name }),
+		of("replaces", codec[[]string]{(*decoder).envoyReplaces, unlessEmpty(func(names []string) *yaml.Node {
+			return listNode(names, func(name string) *yaml.Node { return replaceFields.node(&name) }).OnOneLine()
+		})}, func(l *EnvoyLimitSpec) *[]string { return &l.Replaces }),
 		of("algorithm", algorithmCodec, func(l *EnvoyLimitSpec) *string { return &l.Algorithm }),
 		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *EnvoyLimitSpec) *int64 { return &l.Burst }),
 		of("consistency", wordCodec("exact", "hybrid", "local"), func(l *EnvoyLimitSpec) *string { return &l.Consistency }),
 		of("on_partition", wordCodec(partitionWords[:]...), func(l *EnvoyLimitSpec) *string { return &l.OnPartition }),
-		of("replaces", codec[[]string]{(*decoder).envoyReplaces, unlessEmpty(func(names []string) *yaml.Node {
-			return listNode(names, func(name string) *yaml.Node { return replaceFields.node(&name) }).OnOneLine()
-		})}, func(l *EnvoyLimitSpec) *[]string { return &l.Replaces }),
 	)
 
 	replaceFields = fieldsOf(of("name", nameCodec, func(name *string) *string { return name }))
