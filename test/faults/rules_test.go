@@ -76,12 +76,20 @@ func (r *rule) subject(key int, name string) string {
 	if !r.inline(key) {
 		return fmt.Sprintf(`"rule": %q, "key": %q`, r.name, name)
 	}
-	consistency := "exact"
-	if r.hybrid {
-		consistency = "hybrid"
+	burst := ""
+	if r.burst > 0 {
+		burst = fmt.Sprintf(`, "burst": %d`, r.burst)
 	}
-	return fmt.Sprintf(`"namespace": %q, "key": %q, "consistency": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q, "burst": %d}]`,
-		r.name, name, consistency, r.limit, r.per, r.algorithm, r.burst)
+	return fmt.Sprintf(`"namespace": %q, "key": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q%s}]`, r.name, name, r.limit, r.per, r.algorithm, burst)
+}
+
+// check is a check of a subject.
+func (r *rule) check(key int, name string, cost int64) string {
+	exact := ""
+	if r.inline(key) && !r.hybrid {
+		exact = `, "consistency": "exact"`
+	}
+	return fmt.Sprintf(`{%s, "cost": %d%s}`, r.subject(key, name), cost, exact)
 }
 
 // rulesText are rules as a document, with a number in them that tells one version from another.
