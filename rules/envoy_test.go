@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -384,5 +385,20 @@ func TestEnvoyModel(t *testing.T) {
 	}
 	if matched < configurations/10 {
 		t.Errorf("only %d descriptors were matched", matched)
+	}
+}
+
+// TestEnvoyManual: the example of docs/rules.md is a section.
+func TestEnvoyManual(t *testing.T) {
+	manual, err := os.ReadFile("../docs/rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(manual), "```yaml\nenvoy:")
+	text, _, _ = strings.Cut(text, "```")
+	set := keyedSet(t, "envoy:"+text)
+	n := set.EnvoyDomain("edge").Match(entries("path=/items/7 user=alice"))
+	if n == nil || !strings.Contains(string(manual), "--rule '"+n.Path+"' --key /items/7 --key alice") {
+		t.Errorf("have %+v", n)
 	}
 }
