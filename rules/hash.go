@@ -27,7 +27,9 @@ func (s *Set) Keyed(secret []byte) *Set {
 	sum := h.Sum(nil)
 	out := *s
 	out.inline = &inlineSets{}
-	out.seed(hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])})
+	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
+	out.seed(key)
+	out.envoy = s.envoy.keyed(key)
 	return &out
 }
 

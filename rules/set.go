@@ -48,6 +48,7 @@ type Set struct {
 	inlineNamespaces *Namespaces           // of the document; nil without its section
 	inlineNames      map[string]inlineName // by namespace; "" for all others
 	names            []string              // see Names
+	envoy            *envoyTrees           // nil without the section
 	shares           *Shares               // nil if global limits count whole
 	division         *division             // of shares; nil without shares
 }
@@ -112,7 +113,7 @@ type Lease struct {
 // Rule is a compiled rule.
 type Rule struct {
 	Name        string
-	Index       int      // in Set.Rules; if Inline, in Set.Names
+	Index       int      // in Set.Rules; if it is not in there, in Set.Names
 	Key         []string // names of the key attributes, in order
 	Shadow      bool
 	Monthly     bool // what it admits is counted by month, for bills; never set for a shadow rule
@@ -128,6 +129,7 @@ type Rule struct {
 	IPv6Prefix  int           // how many bits of an IPv6 address tell subjects apart
 	Adaptive    *Adaptive     // nil if it has none
 	Inline      bool          // it stands for limits that came with a call, and is not in Set.Rules
+	Envoy       bool          // it is of a node of Envoy's, and not in Set.Rules
 	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
 	inlineSeed  hashState     // of the set that compiled it; if Inline
 
@@ -186,8 +188,16 @@ type Hit struct {
 	Cost  int64 // of Requests if the check names none: 1, or as the rule's cost table says
 }
 
-// Rule returns the rule with this name, or nil.
-func (s *Set) Rule(name string) *Rule { return s.byName[name] }
+// Rule returns the rule with this name, else that of the node of Envoy's with this path, or nil.
+func (s *Set) Rule(name string) *Rule {
+	r := s.byName[name]
+	if r == nil && s.envoy != nil {
+		if n := s.envoy.paths[name]; n != nil {
+			r = n.Rule
+		}
+	}
+	return r
+}
 
 // Profile returns the profile with this name, or nil.
 func (s *Set) Profile(name string) *Profile { return s.profiles[name] }

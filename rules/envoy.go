@@ -1,0 +1,303 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// The section `envoy` of a document has the configuration of Envoy's rate limit service: for each domain a tree of
+// descriptors, matched by itself. Of a request's descriptor at most one node of the tree applies. Its limit is compiled to a
+// rule that is not in Set.Rules.
+
+// EnvoyName and a slash stand before a domain's name where its checks are counted.
+const EnvoyName = "envoy"
+
+// EnvoyEntry is one entry of a descriptor.
+type EnvoyEntry struct{ Key, Value string }
+
+// EnvoyDomain is the tree of a domain. It is immutable.
+type EnvoyDomain struct {
+	name string
+	root envoyBranch
+}
+
+// EnvoyNode is a node of a tree that has a rate_limit.
+type EnvoyNode struct {
+	Domain string
+	// Path is the domain and the descriptors down to this node, as written: "edge.path_/search.method".
+	Path      string
+	Rule      *Rule    // its limit, compiled; nil if Unlimited. Its Name is Path
+	Unlimited bool     // OK, and not counted
+	Shadow    bool     // counts and reports, never refuses; Rule.Shadow is the same
+	Quota     bool     // quota_mode: refuses only together with all other quota nodes of a request
+	Detailed  bool     // figures of its own
+	Requests  uint32   // requests_per_unit; 0 refuses all
+	Unit      string   // second, minute, hour, day, week, month or year; empty if the document has per instead
+	LimitName string   // name of the rate_limit; may be empty
+	Replaces  []string // the limits of these names don't count beside this one
+
+	levels []EnvoyEntry // keys and values as written, from the root down to this node
+	seed   hashState    // the state from which hashing a subject starts: the domain is hashed
+}
+
+// envoyBranch holds the descriptors beside each other, which are below the same one.
+type envoyBranch struct {
+	// byText has all of them by their text: the key, an underscore and the value, or the key alone. The reference server does
+	// not tell a key "a_b" without a value from a key "a" with the value "b" either.
+	byText    map[string]*envoyDescriptor
+	wildcards []envoyWildcard // those with a * in their text, in document order
+}
+
+type envoyDescriptor struct {
+	node  *EnvoyNode // nil without a rate_limit
+	below envoyBranch
+}
+
+type envoyWildcard struct {
+	text       string
+	pattern    glob
+	descriptor *envoyDescriptor
+}
+
+// envoyTrees are the trees of a document.
+type envoyTrees struct {
+	domains map[string]*EnvoyDomain
+	paths   map[string]*EnvoyNode // those with a Rule; of several with one path the first
+}
+
+// HasEnvoy reports whether the document configures a domain of Envoy's rate limit service.
+func (s *Set) HasEnvoy() bool { return s.envoy != nil }
+
+// EnvoyDomain returns the tree of a domain, or nil if the document has none.
+func (s *Set) EnvoyDomain(name string) *EnvoyDomain {
+	if s.envoy == nil {
+		return nil
+	}
+	return s.envoy.domains[name]
+}
+
+// matchPath is MatchKey for the rule of a node: key has the values of its descriptor's entries.
+func (s *Set) matchPath(r *Rule, key []string, m *Match) error {
+	n := s.envoy.paths[r.Name]
+	entries := slices.Clone(n.levels)
+	for i := range entries {
+		entries[i].Value = key[i]
+	}
+	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
+		return fmt.Errorf("%w: %q is not what %q applies to", ErrKey, key, r.Name)
+	}
+	s.load(nil, m)
+	m.List = Unlisted
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: n.Subject(entries), Cost: 1})
+	return nil
+}
+
+// Name returns the domain's name.
+func (d *EnvoyDomain) Name() string { return d.name }
+
+// Match returns the node that applies to a descriptor, or nil. It allocates nothing as long as no entry has more than 4,000
+// bytes.
+//
+// On each level an entry goes to the descriptor with its key and value; else to the first in the document whose text, with
+// wildcards, is that of the entry; else to the descriptor with its key and no value. The limit must be at the level of the
+// last entry: paths with fewer levels, or more, don't apply.
+func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
+	for i := range entries {
+		if len(entries[i].Key)+len(entries[i].Value) >= 255 {
+			var room [4096]byte
+			return d.match(entries, room[:0])
+		}
+	}
+	var room [256]byte
+	return d.match(entries, room[:0])
+}
+
+// match is Match with room for the text of an entry.
+func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
+	branch := &d.root
+	for i := range entries {
+		e := &entries[i]
+		text = append(append(append(text[:0], e.Key...), '_'), e.Value...)
+		found := branch.find(unsafe.String(unsafe.SliceData(text), len(text)), e.Key)
+		switch {
+		case found == nil:
+			return nil
+		case i == len(entries)-1:
+			return found.node
+		}
+		branch = &found.below
+	}
+	return nil
+}
+
+// find returns the descriptor for an entry, or nil. text is the entry's key, an underscore and its value.
+func (b *envoyBranch) find(text, key string) *envoyDescriptor {
+	if found := b.byText[text]; found != nil {
+		return found
+	}
+	for i := range b.wildcards {
+		if w := &b.wildcards[i]; w.pattern.matches(text) {
+			return w.descriptor
+		}
+	}
+	return b.byText[key]
+}
+
+// Subject returns the identity of a descriptor's counter: of the domain and the keys and values of all entries, in order.
+// Hashing it starts from a state that neither a rule's subjects nor those of inline limits start from.
+func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
+	h := n.seed
+	for i := range entries {
+		e := &entries[i]
+		h = h.text(e.Key).word(uint64(len(e.Key))).text(e.Value).word(uint64(len(e.Value)))
+	}
+	return h.end(uint64(len(entries)), titleBytes)
+}
+
+// Key returns the key of a descriptor's counter as it is shown beside Path: the values of the entries.
+func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
+	key := make([]string, len(entries))
+	for i := range entries {
+		key[i] = strings.Clone(entries[i].Value)
+	}
+	return key
+}
+
+// envoySeed returns the state from which hashing the subjects of a domain starts.
+func (k hashKey) envoySeed(domain string) hashState {
+	return k.state().word(1<<63 | 1).text(domain).word(uint64(len(domain))) // no rule's name is that long
+}
+
+// envoy compiles the section.
+func (c *compiler) envoy() {
+	specs := c.doc.Envoy
+	if len(specs) == 0 {
+		return
+	}
+	c.set.envoy = &envoyTrees{make(map[string]*EnvoyDomain, len(specs)), map[string]*EnvoyNode{}}
+	numbers := make(map[string]int, len(c.set.names)) // by name, in c.set.names
+	for i, name := range c.set.names {
+		numbers[name] = i
+	}
+	number := func(name string) int {
+		n, ok := numbers[name]
+		if !ok {
+			n = len(c.set.names)
+			c.set.names, numbers[name] = append(c.set.names, name), n
+		}
+		return n
+	}
+	for _, s := range specs {
+		d := &EnvoyDomain{name: s.Domain}
+		counted := number(EnvoyName + "/" + s.Domain)
+		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: hashKey{}.envoySeed(s.Domain)}
+		d.root = c.envoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
+			if n.Detailed {
+				return number(n.Path)
+			}
+			return counted
+		})
+		c.set.envoy.domains[s.Domain] = d
+	}
+}
+
+// envoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
+func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
+	if len(list) == 0 {
+		return b
+	}
+	b.byText = make(map[string]*envoyDescriptor, len(list))
+	for _, s := range list {
+		text := s.text()
+		n := &EnvoyNode{
+			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
+			levels: append(above.levels[:len(above.levels):len(above.levels)], EnvoyEntry{s.Key, s.Value}), seed: above.seed,
+		}
+		d := &envoyDescriptor{below: c.envoyBranch(n, s.Descriptors, number)}
+		if s.Limit != nil {
+			c.envoyLimit(n, s.Limit, number)
+			d.node = n
+		}
+		b.byText[text] = d
+		if strings.Contains(text, "*") {
+			b.wildcards = append(b.wildcards, envoyWildcard{text, newGlob(text), d})
+		}
+	}
+	return b
+}
+
+// envoyLimit fills in what a rate_limit says of n.
+func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
+	n.LimitName, n.Replaces, n.Unlimited = s.Name, s.Replaces, s.Unlimited
+	if s.Unlimited {
+		return
+	}
+	n.Requests, n.Unit = uint32(s.Limit), s.Unit
+	limit := s.LimitSpec
+	if s.Unit != "" {
+		limit.window, _ = envoyUnit(s.Unit)
+		limit.Per = FormatDuration(limit.window)
+	}
+	spec := &RuleSpec{Name: n.Path, Shadow: n.Shadow, Limits: []*LimitSpec{&limit}}
+	spec.Settings = Settings{OnLimit: "refuse", Consistency: s.Consistency, OnPartition: s.OnPartition}
+	if limit.Limit == 0 {
+		// An amount of 0 refuses everything, in fixed windows. No node needs the owner for that.
+		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
+	}
+	if limit.Algorithm == "" {
+		limit.Algorithm = algorithms.FixedWindow.String()
+	}
+	n.Rule = c.rule(spec)
+	n.Rule.Index, n.Rule.Envoy = number(n), true
+	for _, e := range n.levels {
+		n.Rule.Key = append(n.Rule.Key, e.Key)
+	}
+	if c.set.envoy.paths[n.Path] == nil {
+		c.set.envoy.paths[n.Path] = n
+	}
+}
+
+// keyed returns copies of the trees whose subjects are hashed with key.
+func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
+	if t == nil {
+		return nil
+	}
+	out := &envoyTrees{make(map[string]*EnvoyDomain, len(t.domains)), make(map[string]*EnvoyNode, len(t.paths))}
+	var branch func(b *envoyBranch, seed hashState) envoyBranch
+	branch = func(b *envoyBranch, seed hashState) (copied envoyBranch) {
+		if b.byText == nil {
+			return copied
+		}
+		copied.byText = make(map[string]*envoyDescriptor, len(b.byText))
+		for text, d := range b.byText {
+			next := &envoyDescriptor{below: branch(&d.below, seed)}
+			if n := d.node; n != nil {
+				next.node = n.seeded(seed)
+				if t.paths[n.Path] == n {
+					out.paths[n.Path] = next.node
+				}
+			}
+			copied.byText[text] = next
+		}
+		for _, w := range b.wildcards {
+			copied.wildcards = append(copied.wildcards, envoyWildcard{w.text, w.pattern, copied.byText[w.text]})
+		}
+		return copied
+	}
+	for name, d := range t.domains {
+		out.domains[name] = &EnvoyDomain{name, branch(&d.root, key.envoySeed(name))}
+	}
+	return out
+}
+
+// seeded returns a copy of n that hashes subjects from seed on.
+func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
+	return &EnvoyNode{
+		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed,
+	}
+}
