@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -25,7 +26,7 @@ PATIENCE = 20.0  # bounds every wait for another process
 T = TypeVar("T")
 
 
-def eventually(what: str, ok: Callable[[], T]) -> T:
+def eventually(what: str, ok: Callable[[], Any]) -> Any:
     """Polls until ok returns something true."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -57,17 +58,29 @@ class Node:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "rules.yaml"
         file.write_text(rules)
-        command = [program(), "serve", "--rules", file, "--data-dir", folder / "data", "--http-port", "0", "--admin-port", "0", *flags]
+        command: list[str | Path] = [
+            program(),
+            "serve",
+            "--rules",
+            file,
+            "--data-dir",
+            folder / "data",
+            "--http-port",
+            "0",
+            "--admin-port",
+            "0",
+            *flags,
+        ]
         self.log = folder / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env={"PATH": os.environ["PATH"]})
         self.url, self.admin = eventually("the node is ready", self._ready)
 
-    def _ready(self) -> tuple[str, str] | None:
+    def _ready(self) -> tuple[str, str] | tuple[()]:
         text = self.log.read_text(errors="replace")
         assert self.process.poll() is None, text
         found = re.search(r"msg=ready .*data=(\S+) admin=(\S+)", text)
-        return (found[1], found[2]) if found else None
+        return (found[1], found[2]) if found else ()
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
@@ -79,13 +92,14 @@ class Node:
         self.process.wait()
 
 
-def cluster(folder: Path, rules: str, first: str, second: str) -> tuple[Node, Node]:
-    """Starts two nodes of one cluster. The first one founds it, and alone can lead it."""
-    one = Node(folder / "a", rules, "--name", "a", "--bind", first, "--gossip-port", "0", "--peer-port", "0")
-    gossip = re.search(r"gossip=\S*:(\d+)", one.log.read_text())
-    assert gossip, one.log.read_text()
-    two = Node(folder / "b", rules, "--name", "b", "--bind", second, "--gossip-port", "0", "--peer-port", "0", "--join", f"{first}:{gossip[1]}")
-    return one, two
+def cluster(folder: Path, rules: str, count: int) -> list[Node]:
+    """Starts nodes of one cluster, each on a loopback address of its own, where the ports between nodes are free."""
+    net = f"127.{random.randrange(1, 250)}.{random.randrange(1, 250)}"
+    nodes: list[Node] = []
+    for i in range(1, count + 1):
+        join = ["--join", f"{net}.1"] if nodes else []
+        nodes.append(Node(folder / str(i), rules, "--name", f"n{i}", "--bind", f"{net}.{i}", *join))
+    return nodes
 
 
 def free_port() -> int:

@@ -261,23 +261,21 @@ class AsyncClient:
     async def usage(self, rule: str | None = None, key: Key | None = None, **more: Unpack[Target]) -> Usage:
         """See Client.usage."""
         self._loop.attach()
-        timeout = more.pop("timeout", None)
-        return await self._core.usage(target(rule, key, **more), timeout)
+        return await self._core.usage(*target(rule, key, **more))
 
     async def reset(self, rule: str | None = None, key: Key | None = None, *, request_id: str | None = None, **more: Unpack[Target]) -> Usage:
         """See Client.reset."""
         self._loop.attach()
-        timeout = more.pop("timeout", None)
-        return await self._core.change("/v1/reset", target(rule, key, **more), request_id, timeout)
+        return await self._core.change("/v1/reset", *target(rule, key, **more), request_id)
 
     async def adjust(
         self, rule: str | None = None, key: Key | None = None, *, costs: Mapping[str, int], request_id: str | None = None, **more: Unpack[Target]
     ) -> Usage:
         """See Client.adjust."""
         self._loop.attach()
-        timeout = more.pop("timeout", None)
-        fields = {**target(rule, key, **more), "costs": changes_of(costs)}
-        return await self._core.change("/v1/adjust", fields, request_id, timeout)
+        fields, timeout = target(rule, key, **more)
+        fields["costs"] = changes_of(costs)
+        return await self._core.change("/v1/adjust", fields, timeout, request_id)
 
     async def ready(self) -> bool:
         """See Client.ready."""

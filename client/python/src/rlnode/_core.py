@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -186,11 +187,11 @@ class Core:
             raise error
         refused = Decision(allowed=False, decided_by="error", error=error)
         if isinstance(error, QueueFullError) and not self.options.open_when_full:
-            return answers.replace(refused, reason="Too many calls wait for the rate limiter.")
+            return replace(refused, reason="Too many calls wait for the rate limiter.")
         if self.options.on_error == "closed":
-            return answers.replace(refused, reason="Nothing passes while the rate limiter does not answer.")
+            return replace(refused, reason="Nothing passes while the rate limiter does not answer.")
         local = self.local.decide(question, error) if self.options.on_error == "local" else None
-        return local or answers.replace(refused, allowed=True)
+        return local or replace(refused, allowed=True)
 
     async def _hold(self, question: Question, decision: Decision) -> None:
         if question.wait and decision.allowed and decision.delay > 0 and not await self.runtime.pause(decision.delay):
@@ -216,7 +217,7 @@ class Core:
         reply = await self._tell("/v1/usage", encode(fields), True, self._budget(timeout))
         return answers.usage_of(reply, fields.get("key"))
 
-    async def change(self, path: str, fields: dict[str, Any], request_id: str | None, timeout: float | None) -> Usage:
+    async def change(self, path: str, fields: dict[str, Any], timeout: float | None, request_id: str | None) -> Usage:
         """Makes a call that changes what a subject has used.
 
         It is safe to repeat, because it has an id. A node of an older release rejects ids. It gets the call without the one
@@ -347,7 +348,7 @@ class Core:
         decision = answers.read_decision(found, node, call.counts)
         told = answers.make_headers(decision, style) if call.headers else {}
         if not call.detail:
-            decision = answers.replace(decision, limits=())
+            decision = replace(decision, limits=())
         return answers.with_headers(decision, told)
 
     # Nodes

@@ -69,7 +69,8 @@ class ResponseReader:
         if version not in ("HTTP/1.1", "HTTP/1.0") or not (len(status) == 3 and status.isascii() and status.isdigit()):
             raise BadAnswerError(f"it begins with {lines[0][:80]!r}")
         self.status = int(status)
-        self.headers = headers = {}
+        self.headers.clear()
+        headers = self.headers
         for line in lines[1:]:
             name, colon, value = line.partition(":")
             if not colon:

@@ -261,8 +261,9 @@ def target(
     key: Key | None,
     namespace: str | None = None,
     limits: Sequence[Limit] | None = None,
-) -> dict[str, Any]:
-    """Returns the fields of a call about one subject that is not a check."""
+    timeout: float | None = None,
+) -> tuple[dict[str, Any], float | None]:
+    """Returns the fields of a call about one subject that is not a check, and the call's timeout."""
     inline = limits is not None or bool(namespace)
     if bool(rule) == inline:
         raise RequestError("either rule, or namespace or limits, must be given")
@@ -277,7 +278,7 @@ def target(
         fields["key"] = key_of(key)
     if limits is not None:
         fields["limits"] = limits_of(limits, "limits")
-    return fields
+    return fields, timeout
 
 
 def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
@@ -287,14 +288,15 @@ def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str,
         at = f"{where}[{i}]"
         if not isinstance(limit, Mapping):
             raise RequestError(f"{at} is {limit!r:.80}; limits are dictionaries such as {{'limit': 5, 'per': '1m'}}")
-        one = {}
+        one: dict[str, Any] = {}
+        value: Any
         for name, value in limit.items():
             kind = _LIMIT_FIELDS.get(name)
             if kind is None:
                 raise RequestError(f"{at}.{name} is not known")
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise RequestError(f"{at}.{name} is {value!r:.80}; {'a whole number' if kind is int else 'text'} is wanted")
-            if kind is str:
+            if isinstance(value, str):
                 if len(value.encode("utf-8", "replace")) > MAX_VALUE or scrub(value) != value:
                     raise RequestError(f"{at}.{name} is not text of at most {MAX_VALUE} bytes")
             elif not 1 <= value <= MAX_AMOUNT:

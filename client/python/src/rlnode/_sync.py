@@ -282,21 +282,19 @@ class Client:
 
         With a namespace and no limits, it has the counters of all limits that the node has met with the subject.
         """
-        timeout = more.pop("timeout", None)
-        return run(self._core.usage(target(rule, key, **more), timeout))
+        return run(self._core.usage(*target(rule, key, **more)))
 
     def reset(self, rule: str | None = None, key: Key | None = None, *, request_id: str | None = None, **more: Unpack[Target]) -> Usage:
         """Makes the counters of a subject fresh: all of them, or those of the limits. The token needs the scope adjust."""
-        timeout = more.pop("timeout", None)
-        return run(self._core.change("/v1/reset", target(rule, key, **more), request_id, timeout))
+        return run(self._core.change("/v1/reset", *target(rule, key, **more), request_id))
 
     def adjust(
         self, rule: str | None = None, key: Key | None = None, *, costs: Mapping[str, int], request_id: str | None = None, **more: Unpack[Target]
     ) -> Usage:
         """Adds to what a subject has used, by unit, without a decision: a penalty, or a reward where it is negative."""
-        timeout = more.pop("timeout", None)
-        fields = {**target(rule, key, **more), "costs": changes_of(costs)}
-        return run(self._core.change("/v1/adjust", fields, request_id, timeout))
+        fields, timeout = target(rule, key, **more)
+        fields["costs"] = changes_of(costs)
+        return run(self._core.change("/v1/adjust", fields, timeout, request_id))
 
     def ready(self) -> bool:
         """Reports whether some node is ready to decide."""
