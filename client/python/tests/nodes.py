@@ -115,7 +115,7 @@ Answer = tuple[int, dict[str, str], bytes]
 class Fake:
     """A node that answers as a test wants, and remembers what it was sent."""
 
-    def __init__(self, answer: Callable[[str, Any], Answer | None]) -> None:
+    def __init__(self, answer: Callable[[str, Any], Answer | None], port: int = 0) -> None:
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.connections = 0
         fake = self
@@ -160,7 +160,7 @@ class Fake:
             def handle_error(self, *_: Any) -> None:
                 pass  # the client hung up
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", port), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         self.thread = threading.Thread(target=lambda: self.server.serve_forever(0.01), daemon=True)
         self.thread.start()

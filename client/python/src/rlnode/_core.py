@@ -191,7 +191,7 @@ class Core:
         if self.options.on_error == "closed":
             return replace(refused, reason="Nothing passes while the rate limiter does not answer.")
         local = self.local.decide(question, error) if self.options.on_error == "local" else None
-        return local or replace(refused, allowed=True)
+        return replace(refused, allowed=True) if local is None else local  # a refusal is false
 
     async def _hold(self, question: Question, decision: Decision) -> None:
         if question.wait and decision.allowed and decision.delay > 0 and not await self.runtime.pause(decision.delay):
@@ -377,7 +377,7 @@ class Core:
             with self.lock:
                 node, more = self._choose(tried)
             if node is None:
-                raise UnavailableError(f"no node answers: {last}" if last else "no node has answered lately") from last
+                raise last or UnavailableError("no node has answered lately")
             began = time.monotonic()
             try:
                 reply = await self._post(node, path, body, bound, repeat, min(deadline, began + (budget / 2 if more else budget)))
@@ -395,8 +395,8 @@ class Core:
                     self._failed(node, FAILING, problem)
                 last = problem
             except DeadlineError as e:
-                # Don't blame the node if the call had waited so long that little time was left.
-                if time.monotonic() - began >= budget / 2:
+                # Don't blame the node if the call had waited so long that little time was left, or has little by itself.
+                if time.monotonic() - began >= self.options.timeout / 2:
                     self._failed(node, SILENT, e)
                 last = e
             except UnavailableError as e:

@@ -20,7 +20,7 @@ class QueueFullError(RlnodeError):
 
 
 class UnavailableError(RlnodeError):
-    """There is no node to ask. The cause is the last failure."""
+    """No node answers."""
 
 
 class DeadlineError(UnavailableError, TimeoutError):
