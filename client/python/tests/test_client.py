@@ -156,14 +156,10 @@ def test_on_error(connect: Connect) -> None:
     assert reserved
     assert reserved.id == ""
     assert not closed.settle(reserved.id).settled
-    for call in (
-        lambda: closed.settle("abc"),
-        lambda: closed.usage("r", "k"),
-        lambda: closed.reset("r", "k"),
-        lambda: closed.adjust("r", "k", costs={"t": 1}),
-    ):
+    for name, arguments in (("settle", {"reservation": "abc"}), ("usage", {"rule": "r"}), ("adjust", {"rule": "r", "costs": {"tokens": 1}})):
+        call: Any = getattr(closed, name)
         with pytest.raises(UnavailableError):
-            call()
+            call(**arguments)
 
 
 def test_on_error_local(connect: Connect) -> None:
