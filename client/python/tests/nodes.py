@@ -196,7 +196,13 @@ class Driven:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.client = AsyncClient(*args, **options)
-        self._core = self.client._core
+
+    @property
+    def _core(self) -> Any:
+        async def find() -> Any:
+            return self.client._attach()
+
+        return self.run(find())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE * 3)

@@ -468,8 +468,9 @@ def test_cancelled_tasks_spoil_nothing(fake: MakeFake) -> None:
             for look in looks:
                 look.cancel()
             await asyncio.gather(*looks, return_exceptions=True)
-            assert client._loop.turns == 64
-            assert client._core.direct == 0
+            core: Any = client._attach()
+            assert core.runtime.turns == 64
+            assert core.direct == 0
             assert (await client.check("r", "k")).decided_by == "owner"
 
     asyncio.run(main(fake(slow).url))
@@ -480,7 +481,13 @@ def test_another_loop(fake: MakeFake) -> None:
     client = AsyncClient(fake(decide).url, timeout=5)
     for _ in range(3):
         assert asyncio.run(client.check("r", "k")).decided_by == "owner"
+    # And several loops at once have connections of their own.
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: asyncio.run(client.check("r", "k")), range(50)))
+    assert all(d.decided_by == "owner" for d in found)
     asyncio.run(client.close())
+    with pytest.raises(ClosedError):
+        asyncio.run(client.check("r", "k"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

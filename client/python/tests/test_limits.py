@@ -109,7 +109,7 @@ def test_options(kind: Kind, fake: Callable[..., Fake]) -> None:
         kind.storage("me:secret@127.0.0.1")
     assert "secret" not in str(caught.value)
     storage = kind.storage("10.0.0.1,10.0.0.2:81,[::1]?tls=true&token=t&timeout=0.5&max_queue=7&namespace=mine")
-    options = storage.client._core.options
+    options = storage.client._options
     assert [a.base for a in options.nodes] == ["https://10.0.0.1:8080", "https://10.0.0.2:81", "https://[::1]:8080"]
     assert (options.authorization, options.timeout, options.max_queue) == ("Bearer t", 0.5, 7)
 

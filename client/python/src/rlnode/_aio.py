@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ._answers import Decision, Reservation, Settlement, Usage
 from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
+from ._local import LocalLimiter
 from ._options import Address, OnError, Options, options_of
 from ._requests import Check, Key, Limit, Target, changes_of, question, target
 from .errors import ClosedError, DeadlineError, QueueFullError
@@ -63,29 +65,10 @@ class Loop:
 
     def __init__(self) -> None:
         self.core: Core
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.process = os.getpid()
-        self.begin()
-
-    def begin(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self.turns = SPARE
         self.waiting: deque[asyncio.Future[bool]] = deque()  # for a turn
         self.flushing = False
-
-    def attach(self) -> None:
-        """Begins anew on another event loop, and in a forked process: the connections are the other's."""
-        loop = asyncio.get_running_loop()
-        if self.loop is loop and self.process == os.getpid():
-            return
-        if self.loop is not None:
-            if self.process == os.getpid() and self.loop.is_running():
-                raise RuntimeError("this AsyncClient is in use on another event loop: make one for each")
-            if self.process == os.getpid():
-                self.core.disconnect()
-            self.begin()
-            self.core.begin()
-        self.loop, self.process = loop, os.getpid()
 
     async def connect(self, address: Address, options: Options, deadline: float) -> LoopStream:
         left = deadline - time.monotonic()
@@ -196,9 +179,9 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
 
 
 class AsyncClient:
-    """Asks nodes for decisions, from one event loop. Its options are those of Client.
+    """Asks nodes for decisions. Its options are those of Client.
 
-    Checks that are made in the same turn of the loop share a request.
+    Checks that are made in the same turn of the event loop share a request. Each loop has connections of its own.
     """
 
     def __init__(
@@ -215,15 +198,39 @@ class AsyncClient:
         local_limits: Sequence[Limit] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
-        self._loop = Loop()
-        self._core = self._loop.core = Core(options, self._loop)
+        self._options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
+        self._local = LocalLimiter(self._options.local_limits)
+        self._lock = threading.Lock()  # guards what follows
+        self._closed = False
+        self._states: dict[tuple[asyncio.AbstractEventLoop, int], Loop] = {}  # by loop and process; those that ended are dropped
+
+    def _attach(self) -> Core:
+        """Returns the core for the running loop. In a forked process that is another one, too."""
+        at = (asyncio.get_running_loop(), os.getpid())
+        state = self._states.get(at)
+        if state is None:
+            state = Loop()
+            state.core = Core(self._options, state, self._local)
+            with self._lock:
+                state.core.closed = self._closed
+                self._states = {(loop, pid): s for (loop, pid), s in self._states.items() if pid == at[1] and not loop.is_closed()}
+                self._states[at] = state
+        return state.core
 
     async def close(self) -> None:
         """Ends all calls with ClosedError, and closes all connections. It may be called twice."""
-        self._loop.attach()
-        self._core.close()
-        await self._loop.end()
+        with self._lock:
+            self._closed = True
+            states, self._states = self._states, {}
+        for (loop, pid), state in states.items():
+            if pid != os.getpid() or loop.is_closed():
+                continue
+            state.core.closed = True
+            if loop is asyncio.get_running_loop():
+                state.core.close()
+                await state.end()
+            else:
+                loop.call_soon_threadsafe(state.core.disconnect)
 
     async def __aenter__(self) -> Self:
         return self
@@ -233,51 +240,42 @@ class AsyncClient:
 
     async def check(self, rule: str | None = None, key: Key | None = None, **more: Unpack[Check]) -> Decision:
         """See Client.check."""
-        self._loop.attach()
-        return await self._core.check(question(rule, key, **more))
+        return await self._attach().check(question(rule, key, **more))
 
     async def peek(self, rule: str | None = None, key: Key | None = None, **more: Unpack[Check]) -> Decision:
         """See Client.peek."""
-        self._loop.attach()
         more["mode"] = "peek"
-        return await self._core.check(question(rule, key, **more))
+        return await self._attach().check(question(rule, key, **more))
 
     async def count(self, rule: str | None = None, key: Key | None = None, **more: Unpack[Check]) -> Decision:
         """See Client.count."""
-        self._loop.attach()
         more["mode"] = "count"
-        return await self._core.check(question(rule, key, **more))
+        return await self._attach().check(question(rule, key, **more))
 
     async def reserve(self, rule: str | None = None, key: Key | None = None, *, ttl: float | None = None, **more: Unpack[Check]) -> Reservation:
         """See Client.reserve."""
-        self._loop.attach()
-        return await self._core.reserve(question(rule, key, **more), ttl)
+        return await self._attach().reserve(question(rule, key, **more), ttl)
 
     async def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """See Client.settle."""
-        self._loop.attach()
-        return await self._core.settle(reservation, costs, timeout)
+        return await self._attach().settle(reservation, costs, timeout)
 
     async def usage(self, rule: str | None = None, key: Key | None = None, **more: Unpack[Target]) -> Usage:
         """See Client.usage."""
-        self._loop.attach()
-        return await self._core.usage(*target(rule, key, **more))
+        return await self._attach().usage(*target(rule, key, **more))
 
     async def reset(self, rule: str | None = None, key: Key | None = None, *, request_id: str | None = None, **more: Unpack[Target]) -> Usage:
         """See Client.reset."""
-        self._loop.attach()
-        return await self._core.change("/v1/reset", *target(rule, key, **more), request_id)
+        return await self._attach().change("/v1/reset", *target(rule, key, **more), request_id)
 
     async def adjust(
         self, rule: str | None = None, key: Key | None = None, *, costs: Mapping[str, int], request_id: str | None = None, **more: Unpack[Target]
     ) -> Usage:
         """See Client.adjust."""
-        self._loop.attach()
         fields, timeout = target(rule, key, **more)
         fields["costs"] = changes_of(costs)
-        return await self._core.change("/v1/adjust", fields, timeout, request_id)
+        return await self._attach().change("/v1/adjust", fields, timeout, request_id)
 
     async def ready(self) -> bool:
         """See Client.ready."""
-        self._loop.attach()
-        return await self._core.ready()
+        return await self._attach().ready()

@@ -113,15 +113,16 @@ class Call:
 class Core:
     """A client but for threads and loops."""
 
-    def __init__(self, options: Options, runtime: Runtime) -> None:
+    def __init__(self, options: Options, runtime: Runtime, local: LocalLimiter) -> None:
         self.options = options
         self.runtime = runtime
+        self.local = local
         self.nodes = [Node(address) for address in options.nodes]
         self.closed = False
         self.begin()
 
     def begin(self) -> None:
-        """Begins as if nothing were under way: at first, in a forked process, and on another event loop.
+        """Begins as if nothing were under way: at first, and in a forked process.
 
         Connections are forgotten, and not shut down: a forked process shares them with its parent.
         """
@@ -131,7 +132,7 @@ class Core:
         self.in_flight = 0  # requests with checks
         self.queue: deque[Call] = deque()  # checks that wait, at most max_queue
         self.open: set[Stream] = set()  # connections in use
-        self.local = LocalLimiter(self.options.local_limits)
+        self.local.begin()
         for node in self.nodes:
             node.idle = []
             node.condition, node.failures, node.watched = WELL, 0, False

@@ -46,8 +46,12 @@ class LocalLimiter:
 
     def __init__(self, limits: tuple[Mapping[str, Any], ...]) -> None:
         self._limits = limits  # of checks that bring none
-        self._lock = threading.Lock()  # guards the rest
         self._counters: OrderedDict[tuple[Any, ...], _Counter] = OrderedDict()
+        self.begin()
+
+    def begin(self) -> None:
+        """Makes a new lock: in a forked process another thread may have held it."""
+        self._lock = threading.Lock()  # guards the counters
 
     def __len__(self) -> int:
         return len(self._counters)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ._answers import Decision, Reservation, Settlement, Usage
 from ._core import SPARE, WAITING, Call, Core
 from ._http import ResponseReader
+from ._local import LocalLimiter
 from ._options import LOGGER, Address, OnError, Options, options_of
 from ._requests import Check, Key, Limit, Target, changes_of, question, target
 from .errors import ClosedError, DeadlineError, QueueFullError
@@ -228,9 +229,9 @@ class Client:
         local_limits: Sequence[Limit] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
+        options = self._options = options_of(nodes, token, on_error, timeout, max_in_flight, max_batch, max_queue, open_when_full, local_limits, tls)
         self._threads = Threads()
-        self._core = self._threads.core = Core(options, self._threads)
+        self._core = self._threads.core = Core(options, self._threads, LocalLimiter(options.local_limits))
         _clients.add(self)
 
     def close(self) -> None:

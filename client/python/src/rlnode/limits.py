@@ -17,6 +17,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -81,7 +82,7 @@ def _with_port(host: str) -> str:
 class _Windows:
     """The contract of storages, for both kinds of client."""
 
-    def __init__(self, core: Core, namespace: str, raises: bool) -> None:
+    def __init__(self, core: Callable[[], Core], namespace: str, raises: bool) -> None:
         self.core, self.namespace, self.raises = core, namespace, raises
         self.lock = threading.Lock()  # guards the rest
         self.windows: OrderedDict[str, int] = OrderedDict()  # by keys that don't tell it: at most MAX_WINDOWS
@@ -109,7 +110,7 @@ class _Windows:
         expiry = expiry or _from_key(key)[1]
         if not expiry:
             # Neither does the key tell its window, nor was it counted here. A node lists what it knows.
-            usage = await self.core.usage(*target(None, _short(key), self.namespace))
+            usage = await self.core().usage(*target(None, _short(key), self.namespace))
             if usage.unknown:
                 raise RlnodeError(f"the window of the key {key!r:.80} is not known here, since it was counted elsewhere")
             windows = [one for one in usage.limits if one.algorithm == "fixed-window"]
@@ -141,15 +142,15 @@ class _Windows:
     async def clear(self, key: str, limits: list[Limit] | None = None) -> None:
         with self.lock:
             self.windows.pop(key, None)
-        await self.core.change("/v1/reset", *target(None, _short(key), self.namespace, limits), None)
+        await self.core().change("/v1/reset", *target(None, _short(key), self.namespace, limits), None)
 
     async def check(self) -> bool:
-        return await self.core.ready()
+        return await self.core().ready()
 
     async def _ask(self, mode: Any, key: str, limits: list[Limit], cost: int) -> Decision:
         more: Any = {"detail": True} if mode == "peek" else {}
         asked = question(key=_short(key), namespace=self.namespace, limits=limits, consistency="exact", mode=mode, cost=cost, **more)
-        decision = await self.core.check(asked)
+        decision = await self.core().check(asked)
         if decision.error is not None and self.raises:
             raise decision.error
         return decision
@@ -184,6 +185,10 @@ def _fixed(key: str, expiry: int) -> list[Limit]:
     return [{**_limit(_from_key(key)[0], expiry, "fixed-window")[0], "from": "first"}]
 
 
+def _core_of(client: Client) -> Callable[[], Core]:
+    return lambda: client._core
+
+
 class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, limits.storage.SlidingWindowCounterSupport):
     """Storage for limits, by the client for threads."""
 
@@ -191,12 +196,12 @@ class RlnodeStorage(limits.storage.Storage, limits.storage.MovingWindowSupport, 
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        client, namespace, raises = _options(uri, options)
+        configured, namespace, raises = _options(uri, options)
         try:
-            self.client = Client(**client)
+            self.client = Client(**configured)
         except ValueError as e:
             raise ConfigurationError(f"rlnode: {e}") from e
-        self._windows = _Windows(self.client._core, namespace, raises)
+        self._windows = _Windows(_core_of(self.client), namespace, raises)
         weakref.finalize(self, self.client.close)  # the library never closes a storage
 
     @property
@@ -260,17 +265,12 @@ class AsyncRlnodeStorage(limits.aio.storage.Storage, limits.aio.storage.MovingWi
 
     def __init__(self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any) -> None:
         super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        client, namespace, raises = _options(uri, options)
+        configured, namespace, raises = _options(uri, options)
         try:
-            self.client = AsyncClient(**client)
+            self.client = AsyncClient(**configured)
         except ValueError as e:
             raise ConfigurationError(f"rlnode: {e}") from e
-        self._of_any_loop = _Windows(self.client._core, namespace, raises)
-
-    @property
-    def _windows(self) -> _Windows:
-        self.client._loop.attach()
-        return self._of_any_loop
+        self._windows = _Windows(self.client._attach, namespace, raises)
 
     @property
     def base_exceptions(self) -> type[Exception]:
