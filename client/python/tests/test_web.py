@@ -184,13 +184,14 @@ def test_websockets(fake: Callable[..., Fake]) -> None:
 def test_the_lifespan_closes_the_client(fake: Callable[..., Fake]) -> None:
     client: list[AsyncClient] = []
 
-    def keep(app: Any, **options: Any) -> Any:
+    def keep(app: Any, **options: Any) -> ASGI:
         made = ASGI(app, **options)
         client.append(made.client)
         return made
 
+    kept: Any = keep
     url = fake(lambda path, body: as_answer(200, allowed())).url
-    with TestClient(Starlette(routes=[Route("/", index)], middleware=[Middleware(keep, nodes=[url])])) as test:
+    with TestClient(Starlette(routes=[Route("/", index)], middleware=[Middleware(kept, nodes=[url])])) as test:
         assert test.get("/").status_code == 200
         assert not client[0]._closed
     assert client[0]._closed

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
+GRACE = 0.05
+
+
 class LoopStream:
     """A connection to a node, by asyncio's streams."""
 
@@ -128,7 +131,8 @@ class Loop:
         if not self.flushing and core.in_flight < core.options.max_in_flight:
             self.flushing = True
             loop.call_soon(self._flush)
-        timer = loop.call_later(max(0.0, call.deadline - time.monotonic()), _resolve, wake, True)
+        # What has been sent ends at its deadline by itself. A loop that was held up is given the time to see what has arrived.
+        timer = loop.call_later(max(0.0, call.deadline - time.monotonic()) + GRACE, _resolve, wake, True)
         try:
             await wake
         except asyncio.CancelledError:
