@@ -16,6 +16,7 @@ import pytest
 from nodes import Answer, Driven, Fake, allowed, as_answer, decide, eventually, free_port
 from rlnode import AsyncClient, Client, ClosedError, DeadlineError, NodeError, QueueFullError, RlnodeError, UnavailableError, fingerprint
 from rlnode._answers import span
+from rlnode._requests import question
 
 MakeFake = Callable[..., Fake]
 Connect = Callable[..., Any]
@@ -168,7 +169,7 @@ def test_on_error_local(connect: Connect) -> None:
     seen = [client.check(key="k", limits=LIMIT) for _ in range(4)]
     assert [d.allowed for d in seen] == [True, True, True, False]
     assert [d.remaining for d in seen] == [2, 1, 0, 0]
-    assert {d.decided_by for d in seen} == {"error"}
+    assert {d.decided_by for d in seen} == {"local"}
     assert seen[-1].error is not None
     assert 0 < seen[-1].retry_after <= 60
     assert seen[-1].headers["Retry-After"] == "60"
@@ -194,9 +195,15 @@ def test_on_error_local(connect: Connect) -> None:
 def test_local_memory_is_bounded() -> None:
     client = Client(f"http://127.0.0.1:{free_port()}", on_error="local")
     client._core.nodes[0].condition = 2  # as after a failure
-    for i in range(10_500):
-        assert client.check(key=str(i), limits=LIMIT)
-    assert len(client._core.local) == 10_000
+    local = client._core.local
+    for i in range(100_000):
+        local.decide(question(key=str(i), limits=LIMIT), RlnodeError("x"))
+    assert not client.check(key="one more", limits=LIMIT)
+    assert client.check(key="one more", limits=LIMIT).retry_after == 1
+    for counter in local._counters.values():
+        counter.ends = 0  # as after their windows
+    eventually("there is room again", lambda: client.check(key="one more", limits=LIMIT).allowed)
+    assert len(local) < 10
     client.close()
 
 

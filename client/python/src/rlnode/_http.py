@@ -114,10 +114,7 @@ class ResponseReader:
                         return
                     continue
                 size = line.partition(b";")[0].strip()
-                try:
-                    self._need = int(size, 16)
-                except ValueError:
-                    self._need = -1
+                self._need = int(size, 16) if size and not size.strip(b"0123456789abcdefABCDEF") else -1
                 if not 0 <= self._need <= self._bound - self._size:
                     raise BadAnswerError(f"a chunk is said to have {size[:20]!r} bytes")
                 self._trailer = self._need == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,9 +12,9 @@ from ._answers import NEVER, Decision, explain, with_headers
 from ._requests import Question
 from .errors import RequestError
 
-MAX_COUNTERS = 10_000
+MAX_COUNTERS = 100_000
 
-_CALENDAR = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0, "month": 2592000.0, "year": 31536000.0}
+_CALENDAR = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0, "month": 2678400.0, "year": 31622400.0}
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
@@ -42,11 +41,15 @@ class _Counter:
 
 
 class LocalLimiter:
-    """Fixed windows that begin with their first hit; at most 10,000 counters, of which the oldest make room for new ones."""
+    """Windows that begin with a subject's first hit, whatever the algorithm.
+
+    At most 100,000 are kept. Further subjects are refused until some have ended: else a stranger could wash his own away.
+    """
 
     def __init__(self, limits: tuple[Mapping[str, Any], ...]) -> None:
         self._limits = limits  # of checks that bring none
-        self._counters: OrderedDict[tuple[Any, ...], _Counter] = OrderedDict()
+        self._counters: dict[tuple[Any, ...], _Counter] = {}
+        self._swept = 0.0  # when ended windows were last dropped
         self.begin()
 
     def begin(self) -> None:
@@ -81,21 +84,25 @@ class LocalLimiter:
                 window = window_of(limit)
                 unit = limit.get("unit", "requests")
                 counter = self._counter((*_name(subject), unit, limit.get("algorithm", ""), window), now, window)
-                cost = _cost(subject, unit)
-                fits = counter.used + cost <= limit["limit"]
+                if counter is None:
+                    reason = "Too many are limited while no node answers."
+                    full = Decision(allowed=False, retry_after=1.0, decided_by="local", reason=reason, error=error)
+                    return with_headers(full, {})
+                cost, capacity = _cost(subject, unit), _capacity(limit)
+                fits = counter.used + cost <= capacity
                 taken.append((counter, cost, mode))
                 after = counter.used + (cost if mode == "count" or (fits and mode == "check") else 0)
                 verdict = Decision(
                     allowed=fits or bool(subject.get("shadow")),
                     rule=subject.get("rule") or "/".join(["inline", *filter(None, [subject.get("namespace")])]),
                     unit=unit,
-                    limit=limit["limit"],
+                    limit=capacity,
                     used=after,
-                    remaining=max(0, limit["limit"] - after),
+                    remaining=max(0, capacity - after),
                     window=window,
                     reset_after=counter.ends - now,
-                    retry_after=0.0 if fits else NEVER if cost > limit["limit"] else counter.ends - now,
-                    decided_by="error",
+                    retry_after=0.0 if fits else NEVER if cost > capacity else counter.ends - now,
+                    decided_by="local",
                     error=error,
                 )
                 verdicts.append((verdict, mode))
@@ -109,13 +116,18 @@ class LocalLimiter:
         found = Decision(**{**tightest.__dict__, "counted": passes, "reason": explain(tightest), "violated": (tightest.rule,)})
         return with_headers(found, {})
 
-    def _counter(self, name: tuple[Any, ...], now: float, window: float) -> _Counter:
+    def _counter(self, name: tuple[Any, ...], now: float, window: float) -> _Counter | None:
         counter = self._counters.get(name)
-        if counter is None or counter.ends <= now:
-            self._counters.pop(name, None)
+        if counter is not None and counter.ends > now:
+            return counter
+        if counter is None and len(self._counters) >= MAX_COUNTERS:
+            if now - self._swept >= 1:
+                self._swept = now
+                for ended in [one for one, kept in self._counters.items() if kept.ends <= now]:
+                    del self._counters[ended]
             if len(self._counters) >= MAX_COUNTERS:
-                self._counters.popitem(last=False)
-            counter = self._counters[name] = _Counter(now + window)
+                return None
+        counter = self._counters[name] = _Counter(now + window)
         return counter
 
 
@@ -125,6 +137,11 @@ def _name(subject: Mapping[str, Any]) -> tuple[Any, ...]:
     attributes = subject.get("attributes") or {}
     who = tuple(sorted((name, value) for name, value in attributes.items() if name not in ("endpoint", "method")))
     return subject.get("rule"), subject.get("namespace"), tuple(key) if isinstance(key, list) else key, who
+
+
+def _capacity(limit: Mapping[str, Any]) -> int:
+    bucket = str(limit.get("algorithm", "")).endswith("-bucket")
+    return int((limit.get("burst") if bucket else None) or limit["limit"])
 
 
 def _cost(subject: Mapping[str, Any], unit: str) -> int:
