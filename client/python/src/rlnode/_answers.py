@@ -1,0 +1,378 @@
+"""What a client makes of a node's answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cmp_to_key
+from http import HTTPStatus
+from typing import Any
+
+from ._requests import Question
+from .errors import BadAnswerError, NodeError
+
+#: The retry_after of what can never be allowed: the cost is above the limit's capacity, or a list refuses.
+NEVER = math.inf
+
+RATE_HEADERS = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+MAX_FIELD_INTEGER = 999_999_999_999_999  # of a structured field (RFC 9651)
+MAX_HEADER_ITEMS = 64  # as in nodes
+
+
+@dataclass(frozen=True)
+class LimitDecision:
+    """The verdict of one limit."""
+
+    rule: str
+    name: str  #: of the limit; the rule's if that has only one
+    algorithm: str
+    unit: str
+    limit: int
+    window: float
+    used: int
+    remaining: int
+    reset_after: float
+    retry_after: float
+    more_after: float  #: until more than remaining is available; 0 if that is not known, or nothing is used
+    allowed: bool
+    shadow: bool  #: it only reports, and refuses nothing
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer to a check. It is true if the check is allowed. Durations are in seconds.
+
+    The fields describe the tightest limit: the one that refused, or else the one with the smallest share left. Where no
+    limit was looked at, rule is empty and the figures are 0.
+    """
+
+    allowed: bool
+    counted: bool = False  #: not allowed, and the cost was taken all the same
+    rule: str = ""  #: ``inline``, or that, a slash and the namespace, of limits that came with the call
+    unit: str = "requests"
+    limit: int = 0
+    used: int = 0  #: rounded up; above limit after counts and penalties; an estimate from a lease
+    remaining: int = 0
+    window: float = 0.0
+    reset_after: float = 0.0  #: until the counter is fresh again if left alone
+    retry_after: float = 0.0  #: until the same check could be allowed; NEVER, which is infinite
+    delay: float = 0.0  #: how long to hold an allowed request to keep the rule's rate
+    #: owner, forward, lease, standby, fallback, list, none; ``error`` if no node decided, but on_error did
+    decided_by: str = ""
+    node: str = ""  #: the name of the node
+    rules_version: int = 0
+    reason: str = ""  #: why it is refused, in a sentence
+    violated: tuple[str, ...] = ()  #: the names of the limits that refused, as far as they are known
+    limits: tuple[LimitDecision, ...] = ()  #: all that were looked at, with ``detail=True``
+    #: for the end user: the rate headers that the rules turn on, with ``headers=True``; Retry-After where it helps
+    headers: Mapping[str, str] = field(default_factory=dict)
+    error: Exception | None = None  #: why no node decided
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def denied(self) -> bool:
+        """The deny list refuses, or no rule applies and the default is to deny: a web server answers 403, not 429."""
+        return not self.allowed and self.decided_by in ("list", "none")
+
+
+@dataclass(frozen=True)
+class Reservation(Decision):
+    """A decision about an estimate that was taken, and that is to be settled."""
+
+    #: for settle, at any node; empty if nothing was reserved
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """How a reservation was settled."""
+
+    settled: bool = False
+    costs: Mapping[str, int] = field(default_factory=dict)  #: by unit; a repeated call gets those of the first
+    remaining: int = 0
+
+
+@dataclass(frozen=True)
+class LimitUsage:
+    """What a subject has used of one limit."""
+
+    name: str
+    algorithm: str
+    unit: str
+    limit: int
+    window: float
+    used: int  #: above limit in debt
+    remaining: int
+    reset_after: float
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a subject has used of its limits."""
+
+    rule: str  #: empty for a subject that brings its limits
+    namespace: str  #: of such a subject
+    key: tuple[str, ...]
+    limits: tuple[LimitUsage, ...]
+    unknown: int  #: further counters of the subject, whose limits the node has not met
+
+
+@dataclass
+class Reply:
+    """A node's answer as it came."""
+
+    node: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.body)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise BadAnswerError(f"{self.node}: its answer is {self.body[:80]!r}, not a JSON object")
+        return found
+
+    def problem(self) -> NodeError:
+        """Returns the answer as an error."""
+        try:
+            return problem_of(json.loads(self.body), self.status, self.node)
+        except (ValueError, TypeError, AttributeError, KeyError):
+            try:
+                title = HTTPStatus(self.status).phrase
+            except ValueError:
+                title = ""
+            return NodeError(self.status, "unknown", title, repr(self.body[:200]), self.node)
+
+
+def problem_of(found: dict[str, Any], status: int, node: str) -> NodeError:
+    """Returns the error that found describes. What it lacks is a KeyError."""
+    return NodeError(status, str(found["code"]), str(found.get("title", "")), str(found.get("detail", "")), node)
+
+
+def decision_of(reply: Reply, counts: bool, headers: bool) -> tuple[Decision, dict[str, Any]]:
+    """Reads the answer to a check or a reservation. Some of it may count: the status is then that of an allowed one."""
+    ok = reply.status == 200
+    if reply.status not in (200, 403, 429):
+        raise reply.problem()
+    if reply.status == 403 and (problem := reply.problem()).code != "denied":
+        raise problem
+    try:
+        found = reply.json()
+        decision = read_decision(found, reply.node, counts and ok)
+        if ok != (decision.allowed or decision.counted):
+            raise BadAnswerError(f"{reply.node}: status {reply.status}, and allowed is {decision.allowed}")
+    except BadAnswerError as e:
+        if not ok:  # whatever sent this answer, it refuses
+            raise NodeError(reply.status, "unknown", "", str(e), reply.node) from e
+        raise
+    told = {name: reply.headers[name.lower()] for name in RATE_HEADERS if name.lower() in reply.headers} if headers else {}
+    return with_headers(decision, told), found
+
+
+def read_decision(found: dict[str, Any], node: str, counts: bool) -> Decision:
+    """Reads a decision from JSON."""
+    allowed, by = found.get("allowed"), found.get("decided_by")
+    if not isinstance(allowed, bool) or not isinstance(by, str) or by in ("", "error"):
+        raise BadAnswerError(f"{node}: its answer decides nothing")
+    try:
+        limits = tuple(_limit(one) for one in found.get("limits") or ())
+        decision = Decision(
+            allowed=allowed,
+            rule=str(found.get("rule", "")),
+            unit=str(found.get("unit", "")),
+            limit=_whole(found, "limit"),
+            used=_whole(found, "used"),
+            remaining=_whole(found, "remaining"),
+            window=_seconds(found, "window_ms"),
+            reset_after=_seconds(found, "reset_after_ms"),
+            retry_after=_wait(found),
+            delay=_seconds(found, "delay_ms"),
+            decided_by=by,
+            node=str(found.get("node", "")),
+            rules_version=_whole(found, "rules_version"),
+            reason=str(found.get("detail", "")),
+            violated=tuple(str(name) for name in found.get("violated-policies") or ()),
+            limits=limits,
+        )
+    except (TypeError, ValueError, AttributeError) as e:
+        raise BadAnswerError(f"{node}: {e}") from e
+    if allowed:
+        return decision
+    counted = counts and not decision.denied
+    return replace(decision, counted=counted, violated=_violated(decision), reason=decision.reason or explain(decision))
+
+
+def _limit(one: dict[str, Any]) -> LimitDecision:
+    return LimitDecision(
+        rule=str(one.get("rule", "")),
+        name=str(one.get("name", "")),
+        algorithm=str(one.get("algorithm", "")),
+        unit=str(one.get("unit", "")),
+        limit=_whole(one, "limit"),
+        window=_seconds(one, "window_ms"),
+        used=_whole(one, "used"),
+        remaining=_whole(one, "remaining"),
+        reset_after=_seconds(one, "reset_after_ms"),
+        retry_after=_wait(one),
+        more_after=_seconds(one, "more_after_ms"),
+        allowed=bool(one.get("allowed")),
+        shadow=bool(one.get("shadow")),
+    )
+
+
+def _whole(found: dict[str, Any], name: str) -> int:
+    n = found.get(name, 0)
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"{name} is {n!r:.80}")
+    return max(n, 0)
+
+
+def _seconds(found: dict[str, Any], name: str) -> float:
+    return _whole(found, name) / 1000
+
+
+def _wait(found: dict[str, Any]) -> float:
+    n = found.get("retry_after_ms", 0)
+    return NEVER if isinstance(n, int) and n < 0 else _seconds(found, "retry_after_ms")
+
+
+def _violated(d: Decision) -> tuple[str, ...]:
+    if d.violated:
+        return d.violated
+    return tuple(one.name for one in d.limits if not one.allowed and not one.shadow) or ((d.rule,) if d.rule else ())
+
+
+def explain(d: Decision) -> str:
+    """Says why d refuses: the answers of batches don't."""
+    if d.decided_by == "list":
+        return "The deny list refuses this."
+    if d.decided_by == "none":
+        return "No rule applies, and the default is to deny."
+    if not d.rule:
+        return "This is not allowed."
+    limit = f"The limit of {d.limit} {d.unit} per {span(d.window)}"
+    if d.retry_after == NEVER:
+        return f"{limit} can never allow this."
+    return f"{limit} is used up; retry in {span(d.retry_after)}."
+
+
+def span(seconds: float) -> str:
+    """Writes a duration as people do: 15m, not 900s."""
+    if seconds < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    whole = math.ceil(seconds)
+    parts = ((whole // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s"))
+    return "".join(f"{n}{unit}" for n, unit in parts if n)
+
+
+def with_headers(d: Decision, told: Mapping[str, str]) -> Decision:
+    """Returns d with headers for the end user, Retry-After among them where waiting helps."""
+    headers = dict(told)
+    if not d.allowed and 0 < d.retry_after < NEVER:
+        headers["Retry-After"] = str(max(1, math.ceil(d.retry_after)))
+    return replace(d, headers=headers) if headers else d
+
+
+def make_headers(d: Decision, style: str) -> Mapping[str, str]:
+    """Makes the rate headers of a decision that came in a batch. style says which ones the rules turn on."""
+    styles = style.split()
+    headers: dict[str, str] = {}
+    if not d.rule:
+        return headers
+    if "ietf" in styles:
+        headers.update(_ietf(d))
+    if "x-ratelimit" in styles:
+        reset = d.reset_after if "reset-delta" in styles else time.time() + d.reset_after
+        headers["X-RateLimit-Limit"] = str(d.limit)
+        headers["X-RateLimit-Remaining"] = str(d.remaining)
+        headers["X-RateLimit-Reset"] = str(math.ceil(reset))
+    return headers
+
+
+def _ietf(d: Decision) -> dict[str, str]:
+    """Lists all limits that may refuse, the tightest first. A time until there is more that is later than Retry-After is left out."""
+    policies, rates = [], []
+    for one in sorted((one for one in d.limits if not one.shadow), key=cmp_to_key(_tighter))[:MAX_HEADER_ITEMS]:
+        name = quoted(one.name)
+        unit = "" if one.unit == "requests" else f";qu={quoted(one.unit)}"
+        policies.append(f"{name};q={min(one.limit, MAX_FIELD_INTEGER)}{unit};w={max(1, math.ceil(one.window))}")
+        retry = 0 if d.retry_after == NEVER else d.retry_after
+        more = f";t={math.ceil(one.more_after)}" if one.more_after > 0 and (not retry or one.more_after <= retry) else ""
+        rates.append(f"{name};r={min(one.remaining, MAX_FIELD_INTEGER)}{more}")
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(rates)} if policies else {}
+
+
+def _tighter(a: LimitDecision, b: LimitDecision) -> int:
+    """Sorts refusals first, the longest wait before the others, and then by the smallest share left."""
+    if a.allowed != b.allowed:
+        return 1 if a.allowed else -1
+    if not a.allowed:
+        return (b.retry_after > a.retry_after) - (b.retry_after < a.retry_after)
+    x, y = a.remaining * b.limit, b.remaining * a.limit
+    return (x > y) - (x < y)
+
+
+def quoted(text: str) -> str:
+    """Writes text as a string of a structured field (RFC 9651). Bytes other than printable ASCII are percent-encoded."""
+    out = []
+    for byte in text.encode("utf-8", "replace"):
+        char = chr(byte)
+        out.append(f"\\{char}" if char in '"\\' else char if " " <= char <= "~" else f"%{byte:02X}")
+    return f'"{"".join(out)}"'
+
+
+def reservation_of(reply: Reply, question: Question) -> Reservation:
+    decision, found = decision_of(reply, False, question.headers)
+    ident = found.get("reservation", "")
+    if not isinstance(ident, str) or (decision.allowed and not ident):
+        raise BadAnswerError(f"{reply.node} reserves without an id")
+    return Reservation(**{**decision.__dict__, "id": ident})
+
+
+def settlement_of(reply: Reply) -> Settlement:
+    if reply.status != 200:
+        raise reply.problem()
+    found = reply.json()
+    try:
+        costs = {str(unit): int(n) for unit, n in (found.get("costs") or {}).items()}
+        return Settlement(bool(found.get("settled")), costs, _whole(found, "remaining"))
+    except (TypeError, ValueError, AttributeError) as e:
+        raise BadAnswerError(f"{reply.node}: {e}") from e
+
+
+def usage_of(reply: Reply, key: Any) -> Usage:
+    """Reads what a subject has used. key is the subject's if the answer has none."""
+    if reply.status != 200:
+        raise reply.problem()
+    found = reply.json()
+    try:
+        key = found.get("key", key)
+        return Usage(
+            rule=str(found.get("rule", "")),
+            namespace=str(found.get("namespace", "")),
+            key=(key,) if isinstance(key, str) else tuple(str(one) for one in key or ()),
+            limits=tuple(
+                LimitUsage(
+                    name=str(one.get("name", "")),
+                    algorithm=str(one.get("algorithm", "")),
+                    unit=str(one.get("unit", "")),
+                    limit=_whole(one, "limit"),
+                    window=_seconds(one, "window_ms"),
+                    used=_whole(one, "used"),
+                    remaining=_whole(one, "remaining"),
+                    reset_after=_seconds(one, "reset_after_ms"),
+                )
+                for one in found.get("limits") or ()
+            ),
+            unknown=_whole(found, "unknown"),
+        )
+    except (TypeError, ValueError, AttributeError) as e:
+        raise BadAnswerError(f"{reply.node}: {e}") from e

@@ -1,0 +1,151 @@
+"""Limits within this process, for while no node answers."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ._answers import NEVER, Decision, explain, with_headers
+from ._requests import Question
+from .errors import RequestError
+
+MAX_COUNTERS = 100_000
+
+_CALENDAR = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0, "month": 2678400.0, "year": 31622400.0}
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
+
+
+def window_of(limit: Mapping[str, Any]) -> float:
+    """Returns a limit's window in seconds. Those of the calendar have their longest usual length."""
+    if "per_ms" in limit:
+        return float(limit["per_ms"]) / 1000
+    per = str(limit["per"])
+    if per in _CALENDAR:
+        return _CALENDAR[per]
+    parts = _PART.findall(per)
+    if not parts or "".join(n + unit for n, unit in parts) != per:
+        raise RequestError(f"per is {per!r:.80}: a window such as 10s, 1m or day is wanted")
+    return sum(float(n) * _UNITS[unit] for n, unit in parts)
+
+
+class _Counter:
+    __slots__ = ("ends", "used")
+
+    def __init__(self, ends: float) -> None:
+        self.ends = ends
+        self.used = 0
+
+
+class LocalLimiter:
+    """Windows that begin with a subject's first hit, whatever the algorithm.
+
+    At most 100,000 are kept. Further subjects are refused until some have ended: else a stranger could wash his own away.
+    """
+
+    def __init__(self, limits: tuple[Mapping[str, Any], ...]) -> None:
+        self._limits = limits  # of checks that bring none
+        self._counters: dict[tuple[Any, ...], _Counter] = {}
+        self._swept = 0.0  # when ended windows were last dropped
+        self.begin()
+
+    def begin(self) -> None:
+        """Makes a new lock: in a forked process another thread may have held it."""
+        self._lock = threading.Lock()  # guards the counters
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def decide(self, question: Question, error: Exception) -> Decision | None:
+        """Decides a check by its own limits, or by those of this limiter. None: there are none."""
+        fields = question.fields
+        if "subjects" in fields:
+            subjects = fields["subjects"]
+        elif "limits" in fields:
+            subjects = [fields]
+        elif self._limits:
+            mode = "peek" if fields.get("peek") else fields.get("mode", "check")
+            subjects = [{**fields, "limits": self._limits, "mode": mode}]
+        else:
+            return None
+        with self._lock:
+            return self._decide(subjects, error)
+
+    def _decide(self, subjects: list[dict[str, Any]], error: Exception) -> Decision:
+        now = time.monotonic()
+        taken: list[tuple[_Counter, int, str]] = []
+        verdicts: list[tuple[Decision, str]] = []
+        for subject in subjects:
+            mode = subject.get("mode", "check")
+            for limit in subject["limits"]:
+                window = window_of(limit)
+                unit = limit.get("unit", "requests")
+                counter = self._counter((*_name(subject), unit, limit.get("algorithm", ""), window), now, window)
+                if counter is None:
+                    reason = "Too many are limited while no node answers."
+                    full = Decision(allowed=False, retry_after=1.0, decided_by="local", reason=reason, error=error)
+                    return with_headers(full, {})
+                cost, capacity = _cost(subject, unit), _capacity(limit)
+                fits = counter.used + cost <= capacity
+                taken.append((counter, cost, mode))
+                after = counter.used + (cost if mode == "count" or (fits and mode == "check") else 0)
+                verdict = Decision(
+                    allowed=fits or bool(subject.get("shadow")),
+                    rule=subject.get("rule") or "/".join(["inline", *filter(None, [subject.get("namespace")])]),
+                    unit=unit,
+                    limit=capacity,
+                    used=after,
+                    remaining=max(0, capacity - after),
+                    window=window,
+                    reset_after=counter.ends - now,
+                    retry_after=0.0 if fits else NEVER if cost > capacity else counter.ends - now,
+                    decided_by="local",
+                    error=error,
+                )
+                verdicts.append((verdict, mode))
+        passes = all(d.allowed for d, mode in verdicts if mode != "count")
+        for counter, cost, mode in taken:
+            if passes and mode != "peek":
+                counter.used += cost
+        tightest = min(verdicts, key=lambda v: (v[0].allowed, -v[0].retry_after, v[0].remaining / v[0].limit))[0]
+        if tightest.allowed:
+            return tightest
+        found = Decision(**{**tightest.__dict__, "counted": passes, "reason": explain(tightest), "violated": (tightest.rule,)})
+        return with_headers(found, {})
+
+    def _counter(self, name: tuple[Any, ...], now: float, window: float) -> _Counter | None:
+        counter = self._counters.get(name)
+        if counter is not None and counter.ends > now:
+            return counter
+        if counter is None and len(self._counters) >= MAX_COUNTERS:
+            if now - self._swept >= 1:
+                self._swept = now
+                for ended in [one for one, kept in self._counters.items() if kept.ends <= now]:
+                    del self._counters[ended]
+            if len(self._counters) >= MAX_COUNTERS:
+                return None
+        counter = self._counters[name] = _Counter(now + window)
+        return counter
+
+
+def _name(subject: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Names a subject. Of attributes, endpoint and method say what is asked for, and not who asks."""
+    key = subject.get("key")
+    attributes = subject.get("attributes") or {}
+    who = tuple(sorted((name, value) for name, value in attributes.items() if name not in ("endpoint", "method")))
+    return subject.get("rule"), subject.get("namespace"), tuple(key) if isinstance(key, list) else key, who
+
+
+def _capacity(limit: Mapping[str, Any]) -> int:
+    bucket = str(limit.get("algorithm", "")).endswith("-bucket")
+    return int((limit.get("burst") if bucket else None) or limit["limit"])
+
+
+def _cost(subject: Mapping[str, Any], unit: str) -> int:
+    costs = subject.get("costs") or {}
+    if unit in costs:
+        return int(costs[unit])
+    return int(subject.get("cost", 1)) if unit == "requests" else 0

@@ -1,0 +1,151 @@
+"""What the middlewares have in common."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
+from typing import Any, Generic, TypeVar
+
+from ._answers import NEVER, Decision, span
+from ._options import LOGGER
+from ._requests import Key, Limit, Question, question
+from .errors import RlnodeError
+
+R = TypeVar("R")  # a request, as the server's interface has it
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a server's interface tells of a request."""
+
+    method: str
+    path: str
+    peer: str
+    forwarded: Sequence[str]  # the lines of X-Forwarded-For
+
+
+def address_of(seen: Seen, hops: int) -> str:
+    """Returns the caller's address, without port and zone; an IPv4-mapped one as IPv4.
+
+    hops is the number of proxies in front of this server, each of which appends the address of its peer to X-Forwarded-For.
+    The hops-th address from the right counts, because the caller controls those further left, or the leftmost if there are
+    fewer. With 0, without the header, or if that is no address, it is the peer's.
+    """
+    peer = _address(seen.peer) or seen.peer
+    if hops <= 0:
+        return peer
+    listed = [one.strip() for line in seen.forwarded for one in line.split(",")]
+    if not listed:
+        return peer
+    return _address(listed[max(0, len(listed) - hops)]) or peer
+
+
+def _address(text: str) -> str | None:
+    for one in (text.removeprefix("[").removesuffix("]"), text.rpartition(":")[0].removeprefix("[").removesuffix("]")):
+        try:
+            found = ip_address(one)
+        except ValueError:
+            continue
+        if isinstance(found, IPv6Address):
+            return str(found.ipv4_mapped or found).partition("%")[0]
+        return str(found)
+    return None
+
+
+def attributes_of(seen: Seen, hops: int) -> dict[str, str]:
+    """Returns the attributes ip, endpoint and method."""
+    found = {"ip": address_of(seen, hops), "endpoint": seen.path, "method": seen.method}
+    return {name: value for name, value in found.items() if value}
+
+
+@dataclass
+class Guard(Generic[R]):
+    """The options of a middleware.
+
+    rule, key, attributes and limits say what is asked: by default every rule that matches the attributes ip, endpoint and
+    method. With limits, the key is the address unless key says otherwise.
+    """
+
+    see: Callable[[R], Seen]
+    rule: str | None = None
+    key: Callable[[R], Key] | None = None
+    attributes: Callable[[R], Mapping[str, str]] | None = None
+    limits: Sequence[Limit] | None = None
+    namespace: str | None = None
+    trusted_hops: int = 0
+    costs: Callable[[R], Mapping[str, int] | None] | None = None
+    headers: bool = True
+    ignore_delay: bool = False
+    max_delay: float = 30.0
+    max_held: int = 10_000
+    held: int = 0  # requests that wait for their turn
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.rule is None and self.limits is None:
+            raise ValueError("key needs rule or limits")
+        if self.attributes is not None and (self.key is not None or self.limits is not None):
+            raise ValueError("attributes exclude key and limits")
+        self.logged = 0.0
+
+    def question(self, request: R) -> Question:
+        """Makes the check of a request."""
+        costs = self.costs(request) if self.costs is not None else None
+        more: dict[str, Any] = {"headers": self.headers, "costs": costs}
+        if self.limits is not None:
+            key = self.key(request) if self.key is not None else address_of(self.see(request), self.trusted_hops)
+            return question(key=key, limits=self.limits, namespace=self.namespace, **more)
+        if self.key is not None:
+            return question(self.rule, self.key(request), **more)
+        found = self.attributes(request) if self.attributes is not None else attributes_of(self.see(request), self.trusted_hops)
+        return question(self.rule, attributes=found, **more)
+
+    def failed(self, error: RlnodeError) -> Decision:
+        """Returns the refusal of a check that could not be decided because of what the caller, or the configuration, got wrong."""
+        now = time.monotonic()
+        if now - self.logged >= 1:  # one a second, whatever strangers send
+            self.logged = now
+            LOGGER.error("a request is refused, since its check can't be decided: %s", error)
+        return Decision(allowed=False, decided_by="error", reason="The rate limiter can't decide this.", error=error)
+
+    def too_late(self, decision: Decision) -> Decision | None:
+        """Returns a refusal if a delayed request may not wait for its turn."""
+        if self.held < self.max_held and decision.delay <= self.max_delay:
+            return None
+        reason = f"Too many wait for their turn; retry in {span(decision.delay)}."
+        refused = replace(decision, allowed=False, retry_after=decision.delay, reason=reason, violated=(decision.rule,))
+        return with_retry(refused)
+
+
+def with_retry(decision: Decision) -> Decision:
+    """Returns a refusal with Retry-After where waiting helps."""
+    if not 0 < decision.retry_after < NEVER:
+        return decision
+    return replace(decision, headers={**decision.headers, "Retry-After": str(max(1, -int(-decision.retry_after // 1)))})
+
+
+def refusal(decision: Decision) -> tuple[int, dict[str, str], bytes]:
+    """Returns status, headers and body of what a refused request gets: 429, 403 if it is denied, 503 if no node decided."""
+    body: dict[str, Any]
+    headers = dict(decision.headers)
+    if decision.denied:
+        status = 403
+        body = {"type": "about:blank", "title": "The rules deny this", "status": status, "code": "denied", "detail": decision.reason}
+    elif decision.decided_by == "error" and not decision.limit:
+        status = 503
+        body = {"type": "about:blank", "title": "Service Unavailable", "status": status, "detail": decision.reason}
+        headers["Retry-After"] = "1"
+    else:
+        status = 429
+        body = {
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Request cannot be satisfied as assigned quota has been exceeded",
+            "status": status,
+            "detail": decision.reason,
+            "violated-policies": list(decision.violated),
+        }
+    text = json.dumps(body).encode()
+    headers.update({"Content-Type": "application/problem+json", "Cache-Control": "no-store", "Content-Length": str(len(text))})
+    return status, headers, text

@@ -1,0 +1,53 @@
+"""What can go wrong in a call."""
+
+from __future__ import annotations
+
+
+class RlnodeError(Exception):
+    """The base of all errors of this package."""
+
+
+class RequestError(RlnodeError, ValueError):
+    """No node could decide this call, so nothing is sent."""
+
+
+class ClosedError(RlnodeError):
+    """The client is closed."""
+
+
+class QueueFullError(RlnodeError):
+    """Too many calls wait already, or nodes kept answering others and this call's turn came too late."""
+
+
+class UnavailableError(RlnodeError):
+    """No node answers."""
+
+
+class DeadlineError(UnavailableError, TimeoutError):
+    """No node answered in time."""
+
+
+class ConnectError(UnavailableError):
+    """No connection came about, so the call was not carried out."""
+
+
+class BadAnswerError(UnavailableError):
+    """The answer does not come from an rlnode node, or breaks the protocol."""
+
+
+class NodeError(RlnodeError):
+    """A node's answer that is an error. Below status 500 the node is healthy, and rejects the call."""
+
+    def __init__(self, status: int, code: str, title: str, detail: str, node: str) -> None:
+        super().__init__(status, code, title, detail, node)
+        self.status = status
+        #: such as ``unknown-rule``, ``unauthorized``, ``bad-value``, ``unknown-reservation``
+        self.code = code
+        self.title = title
+        #: a sentence that names the field and the bound
+        self.detail = detail
+        #: the address of the node
+        self.node = node
+
+    def __str__(self) -> str:
+        return f"{self.node} answers {self.status} {self.code}: {self.detail}"

@@ -1,0 +1,225 @@
+"""A callback for LiteLLM: a call's tokens are reserved before it, and settled after it.
+
+For the proxy, in a module beside its configuration, which then says ``callbacks: ["my_module.limiter"]``:
+
+>>> limiter = RlnodeCallback(nodes=["http://127.0.0.1:8080"], rule="llm")
+
+For the SDK: ``litellm.callbacks = [limiter]``. Asynchronous calls are limited (``acompletion``, ``aembedding`` and so on);
+LiteLLM asks nobody before a synchronous one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import litellm
+from litellm.integrations.custom_logger import CustomLogger
+
+from ._aio import AsyncClient
+from ._answers import NEVER, Reservation
+from ._options import LOGGER, OnError
+from ._requests import Key, Limit
+from .errors import RlnodeError
+
+MAX_OPEN = 100_000  # calls under way
+MARK = "rlnode_call"  # in a call's metadata: which reservation is its
+
+Who = Mapping[str, str]
+
+
+class RlnodeCallback(CustomLogger):  # type: ignore[misc]
+    """Limits what LiteLLM's callers use.
+
+    Each call reserves an estimate of its tokens, so calls that run at the same time can't exceed a budget together. What was
+    really used is settled when LiteLLM logs the call; a call that fails gives its estimate back. A reservation that nobody
+    settles, because a stream was abandoned, stays charged.
+
+    Args:
+        client: An AsyncClient; or else nodes, token and on_error, of which one is made.
+        nodes: See Client.
+        token: See Client.
+        on_error: See Client.
+        rule: Only this rule is asked.
+        key: Returns the subject, of who asks; for rule or limits.
+        attributes: Returns the attributes that rules match by. If left out, they are who asks: of the proxy's api_key (as a
+            hash), user, team and end_user, and model; of the SDK's calls user and model.
+        limits: Limits in place of the server's rules, such as ``[{"limit": 90000, "per": "1m", "unit": "tokens"}]``.
+        namespace: Of the subjects of limits.
+        unit: What tokens are called in limits.
+        ttl: Seconds within which a call has to end for its use to be settled.
+        estimate: Returns the tokens that a call may use. If left out: those of the prompt, by LiteLLM's own counter, and
+            max_tokens, or default_max_tokens where a call does not say.
+        default_max_tokens: See estimate.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: AsyncClient | None = None,
+        nodes: Sequence[str] | str = (),
+        token: str | None = None,
+        on_error: OnError = "open",
+        rule: str | None = None,
+        key: Callable[[Who], Key] | None = None,
+        attributes: Callable[[Who], Mapping[str, str]] | None = None,
+        limits: Sequence[Limit] | None = None,
+        namespace: str | None = None,
+        unit: str = "tokens",
+        ttl: float = 600.0,
+        estimate: Callable[[Mapping[str, Any]], int] | None = None,
+        default_max_tokens: int = 1024,
+    ) -> None:
+        super().__init__()
+        if limits is not None and rule is not None:
+            raise ValueError("limits exclude rule")
+        self.client = client or AsyncClient(nodes, token=token, on_error=on_error)
+        self.rule, self.key, self.attributes, self.limits, self.namespace = rule, key, attributes, limits, namespace
+        self.unit, self.ttl, self.default_max_tokens = unit, ttl, default_max_tokens
+        self.estimate = estimate or self._estimate
+        self._open: OrderedDict[str, Reservation] = OrderedDict()  # by mark, at most MAX_OPEN
+
+    async def close(self) -> None:
+        """Closes the client."""
+        await self.client.close()
+
+    # Before a call
+
+    async def async_pre_call_hook(self, user_api_key_dict: Any, cache: Any, data: dict[str, Any], call_type: Any) -> dict[str, Any]:
+        """Reserves for a call of the proxy, or refuses it."""
+        who = {
+            "api_key": getattr(user_api_key_dict, "api_key", None),
+            "user": getattr(user_api_key_dict, "user_id", None),
+            "team": getattr(user_api_key_dict, "team_id", None),
+            "end_user": getattr(user_api_key_dict, "end_user_id", None),
+            "model": data.get("model"),
+        }
+        reserved = await self._reserve(data, who)
+        if not reserved.allowed:
+            from fastapi import HTTPException
+
+            status = 403 if reserved.denied else 503 if reserved.decided_by == "error" and not reserved.limit else 429
+            headers = {name.lower(): value for name, value in reserved.headers.items()}
+            raise HTTPException(status, {"error": {"message": reserved.reason, "type": "rate_limit_error"}}, headers)
+        self._mark(data, reserved)
+        return data
+
+    async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any] | None:
+        """Reserves for a call of the SDK, or refuses it. One of the proxy has its reservation already."""
+        if self._mark_of(kwargs) is not None:
+            return None
+        reserved = await self._reserve(kwargs, {"user": kwargs.get("user"), "model": kwargs.get("model")})
+        if not reserved.allowed:
+            response = None
+            if 0 < reserved.retry_after < NEVER:
+                import httpx
+
+                asked = httpx.Request("POST", "https://litellm.ai")
+                response = httpx.Response(429, headers=dict(reserved.headers), request=asked)
+            raise litellm.RateLimitError(reserved.reason, llm_provider="rlnode", model=str(kwargs.get("model", "")), response=response)
+        self._mark(kwargs, reserved)
+        return kwargs
+
+    async def _reserve(self, data: Mapping[str, Any], who: Mapping[str, Any]) -> Reservation:
+        known = {name: str(value) for name, value in who.items() if value}
+        costs = {self.unit: max(0, int(self.estimate(data)))}
+        more: dict[str, Any] = {"costs": costs, "ttl": self.ttl, "headers": True, "request_id": uuid4().hex}
+        try:
+            if self.limits is not None:
+                key = self.key(known) if self.key is not None else known.get("api_key") or known.get("user") or "all"
+                if self.namespace:
+                    more["namespace"] = self.namespace
+                return await self.client.reserve(key=key, limits=self.limits, **more)
+            if self.key is not None:
+                return await self.client.reserve(self.rule, self.key(known), **more)
+            return await self.client.reserve(self.rule, attributes=self.attributes(known) if self.attributes is not None else known, **more)
+        except RlnodeError as e:
+            LOGGER.error("a call is refused, since its check can't be decided: %s", e)
+            return Reservation(allowed=False, decided_by="error", reason="The rate limiter can't decide this.", error=e)
+
+    def _estimate(self, data: Mapping[str, Any]) -> int:
+        prompt = 0
+        try:
+            if data.get("messages"):
+                prompt = litellm.token_counter(model=data.get("model", ""), messages=data["messages"], tools=data.get("tools"))
+            else:
+                text = data.get("prompt") or data.get("input") or ""
+                prompt = litellm.token_counter(model=data.get("model", ""), text=text if isinstance(text, str) else str(text))
+        except Exception as e:  # what strangers send
+            LOGGER.info("a prompt's tokens can't be counted: %s", e)
+            prompt = len(str(data.get("messages") or data.get("prompt") or data.get("input") or ""))
+        if data.get("input") is not None and not data.get("messages"):
+            return prompt  # an embedding gives no tokens
+        most = data.get("max_completion_tokens") or data.get("max_tokens") or self.default_max_tokens
+        return prompt + _whole(most, self.default_max_tokens) * max(1, _whole(data.get("n"), 1))
+
+    def _mark(self, data: dict[str, Any], reserved: Reservation) -> None:
+        mark = uuid4().hex
+        data["metadata"] = {**(data.get("metadata") or {}), MARK: mark}
+        self._open[mark] = reserved
+        if len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
+
+    def _mark_of(self, data: Mapping[str, Any]) -> str | None:
+        """Returns the mark of a call. One that a stranger made up is none."""
+        for name in ("metadata", "litellm_metadata"):
+            mark = (data.get(name) or {}).get(MARK)
+            if isinstance(mark, str) and mark in self._open:
+                return mark
+        return None
+
+    # After a call
+
+    async def async_log_success_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """Settles what a call has used; of a stream this is its end."""
+        mark = self._mark_of(kwargs.get("litellm_params") or {})
+        if mark is None:
+            return
+        used = _used(kwargs, response_obj)
+        if used is None:
+            self._open.pop(mark)  # it stays as reserved
+            return
+        await self._settle(mark, {self.unit: used})
+
+    async def async_log_failure_event(self, kwargs: dict[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """Settles a call of the SDK that failed. The proxy may try one again, and says itself when it gives up."""
+        params = kwargs.get("litellm_params") or {}
+        mark = self._mark_of(params)
+        if mark is None or params.get("proxy_server_request"):
+            return
+        used = _used(kwargs, response_obj)
+        await self._settle(mark, {self.unit: used} if used else {})
+
+    async def async_post_call_failure_hook(
+        self, request_data: dict[str, Any], original_exception: Exception, user_api_key_dict: Any, traceback_str: str | None = None
+    ) -> None:
+        """Gives back what a call of the proxy reserved that failed."""
+        mark = self._mark_of(request_data)
+        if mark is not None:
+            await self._settle(mark, {})
+
+    async def async_post_call_response_headers_hook(self, data: dict[str, Any], *_: Any, **__: Any) -> dict[str, str] | None:
+        """Returns the rate headers of a call of the proxy."""
+        mark = self._mark_of(data)
+        return dict(self._open[mark].headers) if mark is not None else None
+
+    async def _settle(self, mark: str, costs: Mapping[str, int]) -> None:
+        reserved = self._open.pop(mark)
+        try:
+            await self.client.settle(reserved.id, costs)
+        except RlnodeError as e:
+            LOGGER.warning("a reservation stays charged, since it can't be settled: %s", e)
+
+
+def _used(kwargs: Mapping[str, Any], response: Any) -> int | None:
+    """Returns the tokens that a call has used, if LiteLLM knows it."""
+    used = (kwargs.get("standard_logging_object") or {}).get("total_tokens")
+    if not used:
+        used = getattr(getattr(response, "usage", None), "total_tokens", None) or used
+    return used if isinstance(used, int) else None
+
+
+def _whole(value: Any, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise

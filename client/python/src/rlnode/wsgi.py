@@ -1,0 +1,100 @@
+"""Middleware for WSGI: Flask, Django, Pyramid and others.
+
+>>> app.wsgi_app = RateLimitMiddleware(app.wsgi_app, nodes=["http://127.0.0.1:8080"])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from ._answers import Decision
+from ._options import OnError
+from ._requests import Key, Limit
+from ._sync import Client, run
+from ._web import Guard, Seen, refusal
+from .errors import RlnodeError
+
+Environ = dict[str, Any]
+App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+def see(environ: Environ) -> Seen:
+    """Returns what WSGI tells of a request."""
+    path = str(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+    forwarded = environ.get("HTTP_X_FORWARDED_FOR")
+    decoded = path.encode("latin-1", "replace").decode("utf-8", "replace")
+    return Seen(environ.get("REQUEST_METHOD", "GET"), decoded, environ.get("REMOTE_ADDR", ""), [forwarded] if forwarded else [])
+
+
+class RateLimitMiddleware:
+    """Checks each request. See asgi.RateLimitMiddleware for the arguments, whose functions take the environ here.
+
+    ``environ["rlnode.decision"]`` is the decision. on_refuse is a WSGI app. A delayed request holds its thread, so at most 16
+    are held at once unless max_held says otherwise.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        client: Client | None = None,
+        nodes: Sequence[str] | str = (),
+        token: str | None = None,
+        on_error: OnError = "open",
+        rule: str | None = None,
+        key: Callable[[Environ], Key] | None = None,
+        attributes: Callable[[Environ], Mapping[str, str]] | None = None,
+        limits: Sequence[Limit] | None = None,
+        namespace: str | None = None,
+        trusted_hops: int = 0,
+        costs: Callable[[Environ], Mapping[str, int] | None] | None = None,
+        skip: Callable[[Environ], bool] | None = None,
+        on_refuse: App | None = None,
+        headers: bool = True,
+        ignore_delay: bool = False,
+        max_delay: float = 30.0,
+        max_held: int = 16,
+    ) -> None:
+        self.app = app
+        self.client = client or Client(nodes, token=token, on_error=on_error)
+        self.skip, self.on_refuse = skip, on_refuse
+        self.guard: Guard[Environ] = Guard(
+            see, rule, key, attributes, limits, namespace, trusted_hops, costs, headers, ignore_delay, max_delay, max_held
+        )
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Serves a request."""
+        if self.skip is not None and self.skip(environ):
+            return self.app(environ, start_response)
+        decision = self._decide(environ)
+        environ["rlnode.decision"] = decision
+        if not decision.allowed and self.on_refuse is None:
+            status, headers, body = refusal(decision)
+            start_response(f"{status} {HTTPStatus(status).phrase}", list(headers.items()))
+            return [body]
+
+        def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            there = {name.lower() for name, _ in headers}
+            return start_response(status, [*headers, *((n, v) for n, v in decision.headers.items() if n.lower() not in there)], *more)
+
+        return (self.app if decision.allowed or self.on_refuse is None else self.on_refuse)(environ, start)
+
+    def _decide(self, environ: Environ) -> Decision:
+        guard = self.guard
+        try:
+            decision = run(self.client._core.check(guard.question(environ)))
+        except RlnodeError as e:
+            return guard.failed(e)
+        if decision.allowed and decision.delay > 0 and not guard.ignore_delay:
+            late = guard.too_late(decision)
+            if late is not None:
+                return late
+            guard.held += 1  # threads may miscount by a few: it bounds what is held only roughly
+            try:
+                time.sleep(decision.delay)
+            finally:
+                guard.held -= 1
+        return decision

@@ -1,0 +1,285 @@
+"""The callback, in LiteLLM itself with a model that is not one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nodes import Fake, Node, allowed, as_answer, free_port
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched
+
+import litellm
+from fastapi import HTTPException
+from litellm import CustomLLM, ModelResponse, Router
+
+from rlnode import AsyncClient
+from rlnode.litellm import MARK, RlnodeCallback
+
+MESSAGES = [{"role": "user", "content": "Say something long, please."}]
+
+
+class Model(CustomLLM):  # type: ignore[misc]
+    """Answers with as many tokens as it was allowed, or fails."""
+
+    asked = 0
+    used = 0
+
+    async def acompletion(self, *_: Any, **more: Any) -> Any:
+        return await self.answer(more)
+
+    async def astreaming(self, *_: Any, **more: Any) -> AsyncIterator[Any]:
+        await self.answer(more)
+        for i in range(3):
+            usage = {"prompt_tokens": 10, "completion_tokens": 20, "total_tokens": 30} if i == 2 else None
+            yield {"text": "word ", "is_finished": i == 2, "finish_reason": "stop" if i == 2 else "", "index": 0, "tool_use": None, "usage": usage}
+
+    async def answer(self, more: Any) -> Any:
+        Model.asked += 1
+        await asyncio.sleep(0)
+        if "fail" in more["model"]:
+            raise litellm.InternalServerError("it fails", llm_provider="fake", model=more["model"])
+        completion = more["optional_params"].get("max_tokens", 50)
+        Model.used += 10 + completion
+        usage = {"prompt_tokens": 10, "completion_tokens": completion, "total_tokens": 10 + completion}
+        return ModelResponse(
+            model=more["model"],
+            choices=[{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "words"}}],
+            usage=litellm.Usage(**usage),
+        )
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    Model.asked = Model.used = 0
+    litellm.custom_provider_map = [{"provider": "fake", "custom_handler": Model()}]
+    litellm.utils.custom_llm_setup()
+    litellm.num_retries = 0
+    litellm.suppress_debug_info = True
+    yield
+    litellm.callbacks = []
+    litellm.logging_callback_manager._reset_all_callbacks()
+
+
+def run(callback: Callable[[], RlnodeCallback], main: Callable[[RlnodeCallback], Awaitable[None]]) -> None:
+    """Runs main with a callback that LiteLLM uses."""
+
+    async def all_of_it() -> None:
+        made = callback()
+        litellm.callbacks = [made]
+        try:
+            await main(made)
+        finally:
+            await made.close()
+
+    asyncio.run(all_of_it())
+
+
+async def until(ok: Callable[[], Awaitable[bool]]) -> None:
+    """Polls: LiteLLM logs behind the answer."""
+    for _ in range(2000):
+        if await ok():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within 20 s")
+
+
+async def used(client: AsyncClient, namespace: str, key: str, limits: Any) -> int:
+    return (await client.usage(key=key, namespace=namespace, limits=limits)).limits[0].used
+
+
+def test_a_budget_is_never_exceeded(node: Node) -> None:
+    """200 calls at once, of which each uses 10 + 40 tokens and is estimated at a few more, against a budget of 3,000."""
+    limits: Any = [{"limit": 3000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        async def call() -> str:
+            try:
+                await litellm.acompletion(model="fake/m", messages=MESSAGES, max_tokens=40, user="u")
+                return "ok"
+            except litellm.RateLimitError as e:
+                retry.append(int(e.response.headers["Retry-After"]))
+                return "refused"
+
+        retry: list[int] = []
+        found = await asyncio.gather(*(call() for _ in range(200)))
+        assert 0 < min(retry) <= max(retry) <= 86400
+        passed = found.count("ok")
+        assert 0 < passed == Model.asked < 200
+        assert Model.used == passed * 50 <= 3000
+
+        async def settled() -> bool:
+            return not callback._open and await used(callback.client, namespace, "u", limits) == Model.used
+
+        await until(settled)
+        # What was estimated too high is there again, and what comes later uses it up to the last call.
+        found = await asyncio.gather(*(call() for _ in range(200)))
+        await until(settled)
+        for _ in range(100):
+            if await call() == "refused":
+                break
+            await until(settled)
+        assert 2900 < Model.used <= 3000
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_streams_settle_at_their_end(node: Node) -> None:
+    limits: Any = [{"limit": 3000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        stream = await litellm.acompletion(model="fake/m", messages=MESSAGES, max_tokens=100, user="s", stream=True)
+        assert await used(callback.client, namespace, "s", limits) > 100
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+        assert text == "word word word "
+
+        async def settled() -> bool:
+            return 0 < await used(callback.client, namespace, "s", limits) < 100
+
+        await until(settled)
+        assert not callback._open
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_failures_give_back(node: Node) -> None:
+    limits: Any = [{"limit": 3000, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+
+    async def main(callback: RlnodeCallback) -> None:
+        for _ in range(3):
+            with pytest.raises(litellm.InternalServerError):
+                await litellm.acompletion(model="fake/fail", messages=MESSAGES, max_tokens=2900, user="f")
+
+            async def given_back() -> bool:
+                return await used(callback.client, namespace, "f", limits) == 0
+
+            await until(given_back)
+        assert Model.asked == 3
+        assert not callback._open
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_router(node: Node) -> None:
+    """Of a call that is tried again only what was used stays charged."""
+    limits: Any = [{"limit": 300, "per": "24h", "unit": "tokens", "algorithm": "fixed-window"}]
+    namespace = uuid.uuid4().hex
+    models = [{"model_name": name, "litellm_params": {"model": f"fake/{name}"}} for name in ("fail", "good")]
+
+    async def main(callback: RlnodeCallback) -> None:
+        router = Router(model_list=models, fallbacks=[{"fail": ["good"]}], num_retries=0, disable_cooldowns=True)
+        answer = await router.acompletion(model="fail", messages=MESSAGES, max_tokens=150, user="r")
+        assert answer.usage.total_tokens == 160
+
+        async def settled() -> bool:
+            return await used(callback.client, namespace, "r", limits) == 160
+
+        await until(settled)
+        assert Model.asked == 2
+        with pytest.raises(litellm.RateLimitError):
+            await router.acompletion(model="good", messages=MESSAGES, max_tokens=200, user="r")
+
+    run(lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), limits=limits, namespace=namespace), main)
+
+
+def test_proxy(node: Node) -> None:
+    """The proxy's order of things: its hook, LiteLLM's own, several tries, its last word."""
+
+    async def main(callback: RlnodeCallback) -> None:
+        async def used_by(key: str) -> dict[str, int]:
+            return {one.unit: one.used for one in (await callback.client.usage("llm", key)).limits}
+
+        async def call(model: str, metadata: Any = None) -> Any:
+            who = SimpleNamespace(api_key="hash", user_id=name, team_id=None, end_user_id=None)
+            data: dict[str, Any] = {
+                "model": model,
+                "messages": MESSAGES,
+                "max_tokens": 500,
+                "metadata": metadata,
+                "proxy_server_request": {"url": "/"},
+            }
+            data = await callback.async_pre_call_hook(who, None, data, "completion")
+            told.append(await callback.async_post_call_response_headers_hook(data=data, user_api_key_dict=who, response=None))
+            for last in (False, True):
+                try:
+                    return await litellm.acompletion(**data)
+                except litellm.InternalServerError as e:
+                    if last:
+                        await callback.async_post_call_failure_hook(data, e, who)
+                        raise
+
+        told: list[Any] = []
+        name = uuid.uuid4().hex
+        await call("fake/m")
+
+        async def settled() -> bool:
+            return await used_by(name) == {"requests": 1, "tokens": 510}
+
+        await until(settled)
+        assert told[0]["RateLimit-Policy"] == '"llm/tokens/1h";q=1000;qu="tokens";w=3600, "llm/requests/1h";q=100;w=3600'
+        with pytest.raises(HTTPException) as caught:
+            await call("fake/m", {MARK: "made up"})
+        assert caught.value.status_code == 429
+        assert caught.value.headers is not None
+        assert 0 < int(caught.value.headers["retry-after"]) <= 3600
+        name = uuid.uuid4().hex
+        asked = Model.asked
+        with pytest.raises(litellm.InternalServerError):
+            await call("fake/fail")
+        assert Model.asked == asked + 2
+        assert await used_by(name) == {"requests": 0, "tokens": 0}
+        assert not callback._open
+
+    run(
+        lambda: RlnodeCallback(client=AsyncClient(node.url, on_error="closed", timeout=30), rule="llm", attributes=lambda who: {"user": who["user"]}),
+        main,
+    )
+
+
+def test_no_node(fake: Callable[..., Fake]) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+
+    async def passes(callback: RlnodeCallback) -> None:
+        assert (await litellm.acompletion(model="fake/m", messages=MESSAGES)).choices
+
+    async def refuses(callback: RlnodeCallback) -> None:
+        with pytest.raises(litellm.RateLimitError):
+            await litellm.acompletion(model="fake/m", messages=MESSAGES)
+        assert Model.asked == 1
+
+    run(lambda: RlnodeCallback(nodes=[nobody]), passes)
+    run(lambda: RlnodeCallback(nodes=[nobody], on_error="closed"), refuses)
+    stranger = fake(lambda path, body: as_answer(401, {"status": 401, "code": "unauthorized", "title": "x", "detail": "x"}))
+    run(lambda: RlnodeCallback(nodes=[stranger.url]), refuses)
+
+
+def test_what_is_sent(fake: Callable[..., Fake]) -> None:
+    node = fake(lambda path, body: as_answer(200, allowed(reservation="abc", settled=True, costs={}, remaining=1)))
+
+    async def main(callback: RlnodeCallback) -> None:
+        await litellm.acompletion(model="fake/m", messages=MESSAGES, n=2, max_tokens=7, user="u")
+
+        async def settled() -> bool:
+            return len(node.requests) == 2
+
+        await until(settled)
+
+    run(lambda: RlnodeCallback(nodes=[node.url], estimate=lambda data: data["max_tokens"] * 3, ttl=5), main)
+    run(lambda: RlnodeCallback(nodes=[node.url], rule="r", key=lambda who: [who["user"], who["model"]], unit="t"), lambda callback: _none())
+    reserved, settled = (body for _, _, body in node.requests)
+    assert reserved.pop("request_id")
+    assert reserved == {"attributes": {"user": "u", "model": "fake/m"}, "costs": {"tokens": 21}, "ttl_ms": 5000}
+    assert settled == {"reservation": "abc", "costs": {"tokens": 17}}
+
+
+async def _none() -> None:
+    pass

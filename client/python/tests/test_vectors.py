@@ -1,0 +1,114 @@
+"""What all clients send and understand, whatever their language."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nodes import ROOT, Answer, Fake
+from rlnode import Decision, NodeError, RequestError, Settlement, Usage
+from rlnode._requests import fit
+
+VECTORS = json.loads((ROOT / "client" / "vectors.json").read_text())
+
+
+def milliseconds(seconds: float) -> int:
+    return -1 if seconds == math.inf else round(seconds * 1000)
+
+
+def as_json(found: Any) -> dict[str, Any]:
+    """Returns a result with the fields of the API."""
+    if isinstance(found, Settlement):
+        return {"settled": found.settled, "costs": found.costs, "remaining": found.remaining}
+    fields = dict(found.__dict__)
+    for name in ("window", "reset_after", "retry_after", "delay", "more_after"):
+        if name in fields:
+            fields[f"{name}_ms"] = milliseconds(fields[name])
+    if isinstance(found, (Decision, Usage)):
+        fields["limits"] = [as_json(one) for one in found.limits]
+    if isinstance(found, Usage):
+        fields["key"] = list(found.key)
+    if isinstance(found, Decision):
+        fields["denied"], fields["reservation"] = found.denied, fields.get("id")
+    return fields
+
+
+def make(client: Any, call: str, request: dict[str, Any]) -> Any:
+    request = dict(request)
+    if call == "settle":
+        return client.settle(request["reservation"], request["costs"])
+    if "ttl_ms" in request:
+        request["ttl"] = request.pop("ttl_ms") / 1000
+    return getattr(client, call)(**request)
+
+
+def agrees(have: Any, want: Any) -> bool:
+    """Compares what want names."""
+    if isinstance(want, dict):
+        return isinstance(have, dict) and all(agrees(have.get(name), value) for name, value in want.items())
+    if isinstance(want, list):
+        return isinstance(have, list) and len(have) == len(want) and all(map(agrees, have, want))
+    return bool(have == want and type(have) is type(want))
+
+
+@pytest.fixture(scope="module")
+def answering() -> Iterator[tuple[Fake, list[Answer]]]:
+    answer: list[Answer] = []
+    fake = Fake(lambda path, body: answer[-1])
+    yield fake, answer
+    fake.close()
+
+
+@pytest.mark.parametrize("vector", VECTORS["calls"], ids=lambda v: v["name"])
+def test_calls(vector: dict[str, Any], answering: tuple[Fake, list[Answer]], connect: Callable[..., Any]) -> None:
+    fake, answer = answering
+    text = b"<html>" if vector["answer"] is None else json.dumps(vector["answer"]).encode()
+    answer.append((vector["status"], vector.get("answer_headers", {}), text))
+    fake.requests.clear()
+    client = connect([fake.url], timeout=5)
+    want = vector.get("error")
+    if want is None or want.get("on_error"):
+        result = make(client, vector["call"], vector["request"])
+    else:
+        with pytest.raises(NodeError) as caught:
+            make(client, vector["call"], vector["request"])
+        assert (caught.value.status, caught.value.code) == (want["status"], want["code"])
+        if "detail" in want:
+            assert caught.value.detail == want["detail"]
+        result = None
+    path, headers, body = fake.requests[0]
+    assert (path, body) == (vector["path"], vector["sent"])
+    assert headers["Content-Type"] == "application/json"
+    if want is None:
+        for name, value in vector["result"].items():
+            assert agrees(as_json(result)[name], value), (name, as_json(result)[name], value)
+        for name, value in vector.get("headers", {}).items():
+            assert result.headers[name] == value
+    elif want.get("on_error"):
+        refused = make(connect([fake.url], timeout=5, on_error="closed"), vector["call"], vector["request"])
+        assert result.allowed
+        assert not refused.allowed
+        assert result.decided_by == refused.decided_by == "error"
+        assert refused.error is not None
+
+
+def test_invalid(connect: Callable[..., Any], fake: Callable[..., Fake]) -> None:
+    node = fake(lambda path, body: None)
+    client = connect([node.url])
+    for vector in VECTORS["invalid"]:
+        request = dict(vector["request"])
+        if vector["call"] == "adjust":
+            request.setdefault("costs", {})
+        with pytest.raises(RequestError):
+            make(client, vector["call"], request)
+    assert not node.requests
+
+
+def test_values() -> None:
+    for value in VECTORS["values"]:
+        assert fit(value["have"]) == value["sent"]
+    assert fit("a\udcffb") == "a\ufffdb"
