@@ -16,7 +16,7 @@ export interface ClientOptions {
   onError?: OnError | undefined;
   /** With onError "local": the limit of checks by rules of which no answer has told a limit yet; else those pass. */
   local?: LocalLimit | undefined;
-  /** A call's time from start to answer, over all nodes that are tried; 1,000 unless said. */
+  /** The time from sending a call to its answer, over all nodes that are tried; 1,000 unless said. It waits as long again for its turn. */
   timeoutMs?: number | undefined;
   /** Requests with checks that are in flight at once (4); further checks wait and share the next ones. */
   maxInFlight?: number | undefined;
@@ -48,9 +48,8 @@ const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve,
 interface Call extends Built {
   path: string;
   repeat: boolean;
-  deadline: number;
-  answers: number; // of nodes when it began
-  sent: number; // when its turn came
+  until: number; // when it ends without an answer
+  sent?: boolean;
   ended?: boolean;
   /** end ends the call with an answer or an error, unless it has ended. */
   end(reply: Answer | undefined, error?: unknown): void;
@@ -80,8 +79,9 @@ export class RlnodeClient {
   readonly #maxQueue: number;
   readonly #together: Lane;
   readonly #alone: Lane;
-  readonly #calls = new Set<Call>(); // all in progress
+  readonly #calls = new Set<Call>(); // all in progress, the oldest first
   #closed = false;
+  #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(options: ClientOptions) {
     const { nodes, token, onError = "open", local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000, log = () => {} } = options;
@@ -149,6 +149,7 @@ export class RlnodeClient {
   /** Ends all calls with a RlnodeError of the code "closed". */
   close(): void {
     this.#closed = true;
+    clearTimeout(this.#timer);
     for (const c of this.#calls) c.end(undefined, failure("closed", "the client is closed"));
     this.#nodes.close();
   }
@@ -186,14 +187,12 @@ export class RlnodeClient {
       if (this.#closed) throw failure("closed", "the client is closed");
       signal?.throwIfAborted();
       if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
-      const timer = setTimeout(() => c.end(undefined, this.#late(c)), this.#timeoutMs);
       const abort = () => c.end(undefined, signal!.reason);
       const c: Call = {
-        ...built, path: "/v1/" + path, repeat, deadline: Date.now() + this.#timeoutMs, answers: this.#nodes.answers, sent: 0,
+        ...built, path: "/v1/" + path, repeat, until: Date.now() + 2 * this.#timeoutMs,
         end: (answer, error) => {
           if (c.ended) return;
           c.ended = true;
-          clearTimeout(timer);
           signal?.removeEventListener("abort", abort);
           this.#calls.delete(c);
           if (answer) resolve(answer);
@@ -202,6 +201,7 @@ export class RlnodeClient {
       }; // prettier-ignore
       signal?.addEventListener("abort", abort);
       this.#calls.add(c);
+      this.#watch();
       lane.queue.push(c);
       if (lane.scheduled) return;
       lane.scheduled = true;
@@ -212,10 +212,19 @@ export class RlnodeClient {
     });
   }
 
-  /** late tells a node's silence from a turn that came too late: if nodes answered meanwhile, the queue was too long. */
-  #late(c: Call): RlnodeError {
-    const early = c.sent && c.deadline - c.sent >= this.#timeoutMs / 2;
-    return early || this.#nodes.answers === c.answers ? failure("timeout", "no answer in time") : failure("queue-full", "its turn did not come in time");
+  /** watch ends calls that are late. The first of them is the oldest. */
+  #watch(): void {
+    const [oldest] = this.#calls;
+    if (!oldest || this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      for (const c of this.#calls) {
+        if (c.until > Date.now()) break;
+        c.end(undefined, c.sent ? failure("timeout", "no answer in time") : failure("queue-full", "its turn did not come in time"));
+      }
+      this.#watch();
+    }, oldest.until - Date.now());
+    (this.#timer as { unref?: () => void }).unref?.(); // a request in flight keeps the process alive
   }
 
   #flush(lane: Lane): void {
@@ -230,25 +239,25 @@ export class RlnodeClient {
 
   async #send(lane: Lane, batch: Call[]): Promise<void> {
     lane.inFlight++;
-    for (const c of batch) c.sent = Date.now();
-    const last = batch[batch.length - 1]!;
+    for (const c of batch) c.sent = true;
+    const deadline = Date.now() + this.#timeoutMs;
     try {
-      await (batch.length > 1 ? this.#sendBatch(batch, last.deadline) : this.#sendOne(last));
+      await (batch.length > 1 ? this.#sendBatch(batch, deadline) : this.#sendOne(batch[0]!, deadline));
     } catch (e) {
-      for (const c of batch) c.end(undefined, (e as RlnodeError).code === "timeout" ? this.#late(c) : e);
+      for (const c of batch) c.end(undefined, e);
     }
     lane.inFlight--;
     this.#flush(lane);
   }
 
-  async #sendOne(c: Call): Promise<void> {
+  async #sendOne(c: Call, deadline: number): Promise<void> {
     for (;;) {
       try {
-        const r = await this.#nodes.ask(c.path, c.body, c.deadline, c.repeat);
+        const r = await this.#nodes.ask(c.path, c.body, deadline, c.repeat);
         return c.end({ ...r, json: parse(r.text) });
       } catch (e) {
         if (c.ended || c.path === "/v1/check" || (e as RlnodeError).code !== "no-owner" || !c.repeat) throw e;
-        if (c.deadline - Date.now() <= ownerPause) throw e;
+        if (deadline - Date.now() <= ownerPause) throw e;
       }
       await sleep(ownerPause);
     }

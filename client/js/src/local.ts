@@ -50,32 +50,32 @@ export class Local {
 
   decide(request: CheckRequest, mode: Mode | undefined, error: RlnodeError): Decision {
     const now = Date.now();
-    let worst: Partial<Decision> & { allowed: boolean } = { allowed: true };
     let refused = false;
-    const taken: (() => void)[] = [];
-    for (const [q, limit, key] of this.#limits(request)) {
+    const looks = this.#limits(request).map(([q, limit, key]) => {
       const id = JSON.stringify([limit.rule, q.namespace, key, limit.unit, limit.windowMs]);
       const as = mode ?? q.mode;
       const cost: number = q.costs?.[limit.unit] ?? (limit.unit === "requests" ? (q.cost ?? 1) : 0);
       let c = this.#counters.get(id);
       if (!c || c.ends <= now) c = { used: 0, ends: now + limit.windowMs };
-      const used = c.used + cost;
-      const allowed = q.shadow || !cost || used <= limit.limit;
+      const allowed = q.shadow || !cost || c.used + cost <= limit.limit;
       refused ||= !allowed && as !== "count";
-      const d = { ...limit, allowed, used: c.used, remaining: Math.max(0, limit.limit - c.used), resetAfterMs: c.ends - now, retryAfterMs: 0 };
-      if (!allowed) d.retryAfterMs = cost > limit.limit ? -1 : d.resetAfterMs;
-      if (worst.allowed && (!allowed || !worst.limit || d.remaining / d.limit < worst.remaining! / worst.limit)) worst = d;
-      if (as !== "peek" && cost)
-        taken.push(() => {
-          this.#counters.delete(id);
-          for (const [oldest] of this.#counters) if (this.#counters.size >= maxCounters) this.#counters.delete(oldest); else break; // prettier-ignore
-          this.#counters.set(id, { ...c, used });
-          d.used = used;
-          d.remaining = Math.max(0, d.limit - used);
-        });
+      return { ...limit, ...c, id, allowed, cost, takes: as !== "peek" && cost > 0 };
+    });
+    for (const l of looks) {
+      if (refused || !l.takes) continue;
+      l.used += l.cost;
+      this.#counters.delete(l.id); // the newest is the last
+      this.#counters.set(l.id, { used: l.used, ends: l.ends });
+      for (const [oldest] of this.#counters) if (this.#counters.size > maxCounters) this.#counters.delete(oldest); else break; // prettier-ignore
     }
-    if (!refused) for (const take of taken) take();
-    return decide({ ...worst, counted: !worst.allowed && !refused, error });
+    const left = (l: Limit & { used: number; allowed: boolean }) => (l.allowed ? 1 - l.used / l.limit : -Infinity);
+    const [worst] = looks.sort((a, b) => left(a) - left(b));
+    if (!worst) return decide({ allowed: true, error });
+    const { rule, unit, limit, windowMs, used, allowed, cost, ends } = worst;
+    const resetAfterMs = ends - now;
+    const retryAfterMs = allowed ? 0 : cost > limit ? -1 : resetAfterMs;
+    const counted = !allowed && !refused;
+    return decide({ allowed, counted, rule, unit, limit, windowMs, used, remaining: Math.max(0, limit - used), resetAfterMs, retryAfterMs, error });
   }
 
   /** limits returns the limits of a check, each with its subject and what it is known by. */

@@ -52,8 +52,6 @@ function untouched(e: RlnodeError): boolean {
 
 /** Nodes asks one node after another until one answers. It probes those that it passes over when there are calls. */
 export class Nodes {
-  /** Answers with a status below 500. */
-  answers = 0;
   readonly #nodes: Node[];
   readonly #headers: Record<string, string> = { "content-type": "application/json" };
   readonly #live = new Set<AbortController>();
@@ -95,7 +93,6 @@ export class Nodes {
         const r = await this.#send(node, path, body, Math.min(left, more ? this.timeoutMs / 2 : left));
         if (r.status < 500) {
           this.#answered(node);
-          this.answers++;
           return r;
         }
         e = problem(r);
