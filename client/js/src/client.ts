@@ -164,7 +164,7 @@ export class RlnodeClient {
       if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
       this.#local?.learn(request, d);
     } catch (e) {
-      if (!(e instanceof RlnodeError) || e.code === "closed" || (e.status > 0 && e.status < 500)) throw e;
+      if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
       const full = e.code === "queue-full";
       d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.#onError === "open", error: e });
     }

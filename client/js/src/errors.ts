@@ -1,11 +1,12 @@
 /**
- * A call that failed. `status` and `code` are the node's, such as 404 and "unknown-rule"; without an answer of a node the status is 0
- * and the code is one of "invalid", "timeout", "unavailable", "queue-full", "bad-answer" and "closed".
+ * A call that failed. `httpStatus` and `code` are the node's, such as 404 and "unknown-rule"; without an answer of a node the status is
+ * 0 and the code is one of "invalid", "timeout", "unavailable", "queue-full", "bad-answer" and "closed". (It is not called `status`,
+ * since frameworks would answer their own callers with that.)
  */
 export class RlnodeError extends Error {
   override readonly name = "RlnodeError";
   constructor(
-    readonly status: number,
+    readonly httpStatus: number,
     readonly code: string,
     /** A sentence for people. */
     readonly detail: string,
@@ -13,6 +14,6 @@ export class RlnodeError extends Error {
     readonly node = "",
     cause?: unknown,
   ) {
-    super(`rlnode: ${node} ${status || ""} ${code}: ${detail}`.replace(/ +/g, " "), { cause });
+    super(`rlnode: ${node} ${httpStatus || ""} ${code}: ${detail}`.replace(/ +/g, " "), { cause });
   }
 }

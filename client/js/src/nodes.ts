@@ -47,7 +47,7 @@ const elsewhere = (e: RlnodeError) => e.code === "overloaded" || e.code === "no-
 function untouched(e: RlnodeError): boolean {
   const why = e.cause as { code?: string; message?: string; cause?: { code?: string; message?: string } } | undefined;
   const text = [why?.code, why?.message, why?.cause?.code, why?.cause?.message].join();
-  return e.status === 503 || /refused|ENOTFOUND|EAI_AGAIN|UNREACH|CONNECT_TIMEOUT/i.test(text);
+  return e.httpStatus === 503 || /refused|ENOTFOUND|EAI_AGAIN|UNREACH|CONNECT_TIMEOUT/i.test(text);
 }
 
 /** Nodes asks one node after another until one answers. It probes those that it passes over when there are calls. */

@@ -58,8 +58,8 @@ export class Store {
     try {
       await this.#client.adjust({ ...this.#target(key), cost: -1, requestId: null });
     } catch (e) {
-      const { status } = e as RlnodeError;
-      if (status > 0 && status < 500) throw e;
+      const { httpStatus } = e as RlnodeError;
+      if (httpStatus > 0 && httpStatus < 500) throw e;
       this.options.log?.(`rlnode: a hit stays counted: ${(e as Error).message}`);
     }
   }

@@ -74,7 +74,7 @@ test("in a batch a check may fail, be denied or be counted", async (t) => {
     c.count({ rule: "r", key: "k" }),
     c.check({ rule: "r", key: "k" }),
   ]);
-  assert.deepEqual([bad.reason.status, bad.reason.code], [400, "bad-value"]);
+  assert.deepEqual([bad.reason.httpStatus, bad.reason.code], [400, "bad-value"]);
   assert.deepEqual([denied.value.denied, denied.value.counted], [true, false]);
   assert.deepEqual([counted.value.counted, plain.value.counted], [true, false]);
   assert.equal(plain.value.headers["Retry-After"], "2");
@@ -130,7 +130,7 @@ test("what is repeated, and what not", async (t) => {
   assert.equal(bodies.at(-1).request_id, a.requests.at(-1).body.request_id); // the same call
   await fresh().reset(q);
   assert.ok(bodies.at(-1).request_id);
-  await assert.rejects(fresh().adjust({ ...q, cost: 1, requestId: null }), { status: 500 });
+  await assert.rejects(fresh().adjust({ ...q, cost: 1, requestId: null }), { httpStatus: 500 });
   assert.equal(a.requests.at(-1).body.request_id, undefined);
   a.answer = () => problem(503, "not-ready"); // it was not carried out
   await fresh().adjust({ ...q, cost: 1, requestId: null });
@@ -212,7 +212,7 @@ test("what strangers could cause is refused, also with open", async (t) => {
   assert.equal(all.filter((d) => d.error.code === "queue-full" && !d.allowed).length, 3);
   s.answer = () => problem(400, "bad-value");
   const fresh = new RlnodeClient({ nodes: s.url });
-  await assert.rejects(fresh.check(q), { status: 400, code: "bad-value", detail: "why" });
+  await assert.rejects(fresh.check(q), { httpStatus: 400, code: "bad-value", detail: "why" });
   await assert.rejects(fresh.check({ rule: "r", key: "k", attributes: {} }), { code: "invalid" });
   await assert.rejects(fresh.check({ attributes: Object.fromEntries(Array.from({ length: 80 }, (_, i) => [i, "x".repeat(1000)])) }), { code: "invalid" });
 });
@@ -256,6 +256,6 @@ test("a redirect is not followed: the token is for the node alone", async (t) =>
   const s = createServer((_, response) => (response.writeHead(307, { location: other.url + "/v1/check" }), response.end()));
   await new Promise((resolve) => s.listen(0, "127.0.0.1", resolve));
   t.after(() => (s.closeAllConnections(), s.close()));
-  await assert.rejects(new RlnodeClient({ nodes: `http://127.0.0.1:${s.address().port}`, token: "t" }).check(q), { status: 307 });
+  await assert.rejects(new RlnodeClient({ nodes: `http://127.0.0.1:${s.address().port}`, token: "t" }).check(q), { httpStatus: 307 });
   assert.equal(other.requests.length, 0);
 });

@@ -65,7 +65,7 @@ for (const one of calls)
       assert.ok(result.error);
     } else {
       assert.equal(result, undefined);
-      assert.deepEqual([error.name, error.status, error.code], ["RlnodeError", one.error.status, one.error.code]);
+      assert.deepEqual([error.name, error.httpStatus, error.code], ["RlnodeError", one.error.status, one.error.code]);
       if (one.error.detail) assert.equal(error.detail, one.error.detail);
     }
   });
