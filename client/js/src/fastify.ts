@@ -17,7 +17,8 @@ interface Reply {
 
 interface Instance {
   decorateRequest(name: "rlnode", value: null): unknown;
-  addHook(name: "onRequest", hook: (request: never, reply: never) => Promise<unknown>): unknown;
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  addHook(name: "onRequest", hook: (request: any, reply: any) => Promise<any>): unknown;
 }
 
 export type RateLimitOptions = GuardOptions<FastifyRequestLike>;

@@ -1,18 +1,19 @@
 import { RlnodeError } from "./errors.js";
 
-const firstPause = 250; // ms for which a node is passed over after its first failure
-const lastPause = 5000; // after many
+const firstPause = 250; // ms for which a node is passed over after its first failure; doubled with each, up to
+const lastPause = 5000;
 const maxAnswer = 64 << 20; // bytes; a node's are shorter
 
-/** What is believed of a node. A failing one refuses fast, so it is asked if no other is left; a silent one costs time. */
-type Condition = "well" | "failing" | "silent";
+// What is wrong with a node. A failing one refuses fast, so it is asked if no other is left; a silent one costs time.
+const failing = 1;
+const silent = 2;
 
 interface Node {
   base: string;
-  condition: Condition;
+  bad: number; // 0, failing or silent
   failures: number; // one after another
   again: number; // when it may be probed
-  probing: boolean;
+  probing?: boolean;
 }
 
 /** Reply is a node's answer with a status below 500. */
@@ -38,16 +39,10 @@ export function problem(r: Reply): RlnodeError {
   return new RlnodeError(r.status, code, detail, r.node);
 }
 
-const timedOut = (node: string) => new RlnodeError(0, "timeout", "no answer in time", node);
-
-/** elsewhere: the node is well, and too busy or cut off from another one; the next node may do better. */
-const elsewhere = (e: RlnodeError) => e.code === "overloaded" || e.code === "no-owner";
-
 /** untouched: the call was certainly not carried out. */
 function untouched(e: RlnodeError): boolean {
-  const why = e.cause as { code?: string; message?: string; cause?: { code?: string; message?: string } } | undefined;
-  const text = [why?.code, why?.message, why?.cause?.code, why?.cause?.message].join();
-  return e.httpStatus === 503 || /refused|ENOTFOUND|EAI_AGAIN|UNREACH|CONNECT_TIMEOUT/i.test(text);
+  const why = e.cause as (Error & { code?: string; cause?: Error & { code?: string } }) | undefined;
+  return e.httpStatus === 503 || /refused|ENOTFOUND|EAI_AGAIN|UNREACH|CONNECT_TIMEOUT/i.test([why?.code, why?.message, why?.cause?.code, why?.cause?.message].join());
 }
 
 /** Nodes asks one node after another until one answers. It probes those that it passes over when there are calls. */
@@ -65,9 +60,9 @@ export class Nodes {
   ) {
     if (!addresses[0] || addresses.length > 64) throw new TypeError("rlnode: nodes: 1 to 64 addresses are wanted");
     this.#nodes = addresses.map((address) => {
-      const u = new URL(address);
-      if (!/^https?:$/.test(u.protocol) || u.username || u.search || u.hash) throw new TypeError("rlnode: nodes: an address such as http://127.0.0.1:8080 is wanted");
-      return { base: u.href.replace(/\/+$/, ""), condition: "well", failures: 0, again: 0, probing: false };
+      const { protocol, username, search, hash, href } = new URL(address);
+      if (!/^https?:$/.test(protocol) || username || search || hash) throw new TypeError(`rlnode: nodes: ${protocol}… is no address such as http://127.0.0.1:8080`);
+      return { base: href.replace(/\/+$/, ""), bad: 0, failures: 0, again: 0 };
     });
     if (token) this.#headers.authorization = "Bearer " + token;
     new Headers(this.#headers); // throws if the token is not one line
@@ -80,80 +75,66 @@ export class Nodes {
   /** ask posts a body; `repeat` says that it may be carried out twice. It throws a RlnodeError. */
   async ask(path: string, body: string, deadline: number, repeat: boolean): Promise<Reply> {
     const tried = new Set<Node>();
-    let last: RlnodeError | undefined;
-    for (;;) {
-      const [node, more] = this.#choose(tried);
-      if (!node) throw last ?? new RlnodeError(0, "unavailable", "no node has answered lately");
-      tried.add(node);
+    for (let last = new RlnodeError(0, "unavailable", "no node has answered lately"); ; ) {
+      const [n, more] = this.#choose(tried);
       const began = Date.now();
-      const left = deadline - began;
-      if (left <= 0) throw last ?? timedOut(node.base);
-      let e: RlnodeError;
+      if (!n || began >= deadline) throw last;
+      tried.add(n);
       try {
-        const r = await this.#send(node, path, body, Math.min(left, more ? this.timeoutMs / 2 : left));
-        if (r.status < 500) {
-          this.#answered(node);
-          return r;
-        }
-        e = problem(r);
-        if (elsewhere(e)) this.#answered(node);
-        else this.#failed(node, "failing", e);
-      } catch (failure) {
-        e = failure as RlnodeError;
-        // A node is not to blame if the call came to it with little time left.
-        if (e.code !== "timeout") this.#failed(node, "failing", e);
-        else if (Date.now() - began >= this.timeoutMs * 0.45) this.#failed(node, "silent", e);
+        const r = await this.#send(n, path, body, Math.min(deadline - began, more ? this.timeoutMs / 2 : Infinity));
+        if (r.status >= 500) throw problem(r);
+        this.#well(n);
+        return r;
+      } catch (e) {
+        last = e as RlnodeError;
+        // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
+        if (/^(overloaded|no-owner)$/.test(last.code)) this.#well(n);
+        else if (last.code !== "timeout") this.#mark(n, failing, last);
+        else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, last);
+        if (!repeat && !untouched(last)) throw last;
       } finally {
-        node.probing = false;
+        n.probing = false;
       }
-      last = e;
-      if ((!repeat && !untouched(e)) || Date.now() >= deadline) throw e;
     }
   }
 
-  #answered(n: Node): void {
-    if (n.condition !== "well") this.log(`rlnode: ${n.base} is asked again`);
-    n.condition = "well";
+  #well(n: Node): void {
     n.failures = 0;
+    this.#mark(n, 0);
   }
 
-  #failed(n: Node, how: Condition, e: RlnodeError): void {
-    if (n.condition === "well") this.log(`rlnode: ${n.base} is passed over: ${e.message}`);
-    n.condition = how;
-    n.again = Date.now() + Math.min(firstPause * 2 ** n.failures, lastPause);
-    n.failures = Math.min(n.failures + 1, 16);
+  #mark(n: Node, bad: number, why?: Error): void {
+    if (!bad !== !n.bad) this.log(`rlnode: ${n.base} is ${why ? "passed over: " + why.message : "asked again"}`);
+    n.bad = bad;
+    if (bad) n.again = Date.now() + Math.min(firstPause * 2 ** n.failures++, lastPause);
   }
 
   /** choose returns the node to ask next, and whether another one would be left after it. */
   #choose(tried: Set<Node>): [Node | undefined, boolean] {
-    const now = Date.now();
-    const left = this.#nodes.filter((n) => !tried.has(n));
-    const well = left.filter((n) => n.condition === "well");
-    const known = [...well, ...left.filter((n) => n.condition === "failing")];
+    const left = this.#nodes.filter((n) => !tried.has(n)).sort((a, b) => a.bad - b.bad);
+    const known = left.filter((n) => n.bad < silent);
     for (const n of left) {
-      if (n.condition === "well" || n.probing || n.again > now) continue;
+      if (!n.bad || n.probing || n.again > Date.now()) continue;
       n.probing = true;
-      if (known.length) void this.#probe(n);
-      else return [n, false]; // nothing else is left: this call finds out
+      if (!known[0]) return [n, false]; // nothing else is left: this call finds out
+      void this.#probe(n);
     }
     return [known[0], known.length > 1];
   }
 
-  /** probe asks whether a node is ready again. It stays known as one that failed until it answers a call. */
+  /** probe asks whether a node is ready again. Its failures stay until it answers a call. */
   async #probe(n: Node): Promise<void> {
     try {
-      const r = await this.#send(n, "/readyz", undefined, this.timeoutMs);
+      const r = await this.#send(n, "/readyz", null, this.timeoutMs);
       if (r.status !== 200) throw problem(r);
-      if (n.condition !== "well") this.log(`rlnode: ${n.base} is asked again`);
-      n.condition = "well";
+      this.#mark(n, 0);
     } catch (e) {
-      if (n.condition !== "well") this.#failed(n, n.condition, e as RlnodeError);
-    } finally {
-      n.probing = false;
+      if (n.bad) this.#mark(n, n.bad, e as Error);
     }
+    n.probing = false;
   }
 
-  async #send(n: Node, path: string, body: string | undefined, ms: number): Promise<Reply> {
+  async #send(n: Node, path: string, body: string | null, ms: number): Promise<Reply> {
     const abort = new AbortController();
     this.#live.add(abort);
     let late = false;
@@ -163,14 +144,12 @@ export class Nodes {
     }, ms);
     try {
       const { fetch } = this;
-      const method = body === undefined ? "GET" : "POST";
-      const r = await fetch(n.base + path, { method, headers: this.#headers, body: body ?? null, signal: abort.signal, redirect: "manual" });
+      const r = await fetch(n.base + path, { method: body ? "POST" : "GET", headers: this.#headers, body, signal: abort.signal, redirect: "manual" });
       if (Number(r.headers.get("content-length")) > maxAnswer) throw new Error("the answer is too long");
       return { node: n.base, status: r.status, headers: r.headers, text: await r.text() };
     } catch (e) {
-      if (late) throw timedOut(n.base);
-      const why = e as Error & { cause?: Error };
-      throw new RlnodeError(0, "unavailable", why.cause?.message || why.message, n.base, e);
+      const why = ((e as Error).cause ?? e) as Error;
+      throw new RlnodeError(0, late ? "timeout" : "unavailable", late ? "no answer in time" : why.message, n.base, e);
     } finally {
       clearTimeout(timer);
       this.#live.delete(abort);

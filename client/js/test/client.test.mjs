@@ -101,10 +101,10 @@ test("a dead node costs no call, is passed over, and comes back", async (t) => {
 
 test("a silent node costs half of the time once", async (t) => {
   const [a, b] = [await fake(t, never), await fake(t)];
-  const c = new RlnodeClient({ nodes: [a.url, b.url], timeoutMs: 400 });
+  const c = new RlnodeClient({ nodes: [a.url, b.url], timeoutMs: 3000 });
   const began = Date.now();
   assert.equal((await c.check(q)).decidedBy, "owner");
-  assert.ok(Date.now() - began >= 190);
+  assert.ok(Date.now() - began >= 1490);
   for (let i = 0; i < 5; i++) await c.check(q);
   assert.equal(a.paths().filter((p) => p === "/v1/check").length, 1);
 });
