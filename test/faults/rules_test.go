@@ -68,6 +68,30 @@ func (r *rule) capacity() int64 {
 // bounded reports whether the rule's limit is one that the load reaches.
 func (r *rule) bounded() bool { return r.per == window }
 
+// inline reports whether the subject with this number brings its limit with each check: half of them do.
+func (r *rule) inline(key int) bool { return key >= (r.keys+1)/2 }
+
+// subject are the fields that name a subject to a node.
+func (r *rule) subject(key int, name string) string {
+	if !r.inline(key) {
+		return fmt.Sprintf(`"rule": %q, "key": %q`, r.name, name)
+	}
+	burst := ""
+	if r.burst > 0 {
+		burst = fmt.Sprintf(`, "burst": %d`, r.burst)
+	}
+	return fmt.Sprintf(`"namespace": %q, "key": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q%s}]`, r.name, name, r.limit, r.per, r.algorithm, burst)
+}
+
+// check is a check of a subject.
+func (r *rule) check(key int, name string, cost int64) string {
+	exact := ""
+	if r.inline(key) && !r.hybrid {
+		exact = `, "consistency": "exact"`
+	}
+	return fmt.Sprintf(`{%s, "cost": %d%s}`, r.subject(key, name), cost, exact)
+}
+
 // rulesText are rules as a document, with a number in them that tells one version from another.
 func rulesText(number int, list []rule) string {
 	var b strings.Builder

@@ -20,6 +20,7 @@ type site struct {
 // TestDashboard clicks through the page while nodes stop and come back. Its parts are one story.
 func TestDashboard(t *testing.T) {
 	needBrowser(t)
+	t.Parallel()
 	s := &site{cluster: newCluster(t)}
 	s.browser = openBrowser(t)
 	s.look(1440, 900, "light")

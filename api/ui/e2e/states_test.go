@@ -115,6 +115,7 @@ func members(n int, near ...string) (list []object) {
 // TestStates looks at the page in states of a cluster that are hard to get into.
 func TestStates(t *testing.T) {
 	needBrowser(t)
+	t.Parallel()
 	play := &stage{since: time.Now()}
 	play.holdBack()()
 	site := ui.Open()
