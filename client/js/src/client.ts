@@ -1,8 +1,8 @@
 import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
 import { RlnodeError } from "./errors.js";
-import { Local, type LocalLimit } from "./local.js";
+import { Local } from "./local.js";
 import { Nodes, parse, problem, type Reply } from "./nodes.js";
-import { checkBody, settleBody, targetBody, type AdjustRequest, type Built, type CheckRequest, type Costs, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
+import { checkBody, settleBody, targetBody, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
 
 /** What a check is answered if no node decides it: "open" allows, "closed" refuses, "local" counts in this process. */
 export type OnError = "open" | "closed" | "local";
@@ -14,8 +14,11 @@ export interface ClientOptions {
   token?: string | undefined;
   /** "open" unless said. Failures that a stranger could cause are refused whatever it says. */
   onError?: OnError | undefined;
-  /** With onError "local": the limit of checks by rules of which no answer has told a limit yet; else those pass. */
-  local?: LocalLimit | undefined;
+  /**
+   * With onError "local": the limits of each subject (a rule's key, or all attributes but endpoint and method) whose check brings none.
+   * Without them such checks pass.
+   */
+  local?: Limit | readonly Limit[] | undefined;
   /** The time from sending a call to its answer, over all nodes that are tried; 1,000 unless said. It waits as long again for its turn. */
   timeoutMs?: number | undefined;
   /** Requests with checks that are in flight at once (4); further checks wait and share the next ones. */
@@ -89,7 +92,7 @@ export class RlnodeClient {
       if (!(value >= 1 && value <= top)) throw new TypeError(`rlnode: ${name} is ${value}; 1 to ${top} is wanted`);
     if (!["open", "closed", "local"].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
     this.#onError = onError;
-    if (onError === "local") this.#local = new Local(local);
+    if (onError === "local") this.#local = new Local([local ?? []].flat());
     this.#timeoutMs = timeoutMs;
     this.#maxQueue = maxQueue;
     this.#together = { queue: [], inFlight: 0, maxInFlight, maxBatch };
@@ -162,11 +165,10 @@ export class RlnodeClient {
     try {
       d = read(await this.#call(lane, path, built, options), request, built.counts);
       if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
-      this.#local?.learn(request, d);
     } catch (e) {
       if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
       const full = e.code === "queue-full";
-      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.#onError === "open", error: e });
+      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.#onError !== "closed", error: e });
     }
     if (request.wait && d.allowed && d.delayMs) await sleep(d.delayMs);
     return d;

@@ -1,95 +1,76 @@
 import { decide, type Decision } from "./decision.js";
 import type { RlnodeError } from "./errors.js";
-import type { CheckRequest, Fields, Mode } from "./request.js";
-
-/** The limit that checks by rules or attributes have meanwhile, if no answer has told the rule's. */
-export interface LocalLimit {
-  limit: number;
-  /** As of a limit: "1m", or milliseconds. */
-  per: string | number;
-}
+import { limitOf, type CheckRequest, type Fields, type Limit, type Mode } from "./request.js";
 
 const day = 86_400_000;
-const units: Record<string, number> = {
-  ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: day, minute: 60_000, hour: 3_600_000, day, week: 7 * day, month: 30 * day, year: 365 * day,
-}; // prettier-ignore
+const units: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: day, minute: 60_000, hour: 3_600_000, day, week: 7 * day, month: 31 * day, year: 366 * day }; // prettier-ignore
 
-/** millis reads a window, such as 1d12h. */
-function millis(per: string | number): number {
+/** millis reads a window, such as 1d12h; NaN if it is none. */
+export function millis(per: string | number): number {
   let sum = Number(per) || 0;
-  for (const [, n, unit] of String(per).matchAll(/([0-9.]*)([a-z]+)/g)) sum += Number(n || 1) * units[unit!]!;
-  return sum;
+  const rest = String(per).replace(/([\d.]*)([a-z]+)/g, (_, n, unit: string) => ((sum += Number(n || 1) * units[unit]!), ""));
+  return Number(rest || 0) === sum || !rest ? sum : NaN;
 }
 
-interface Limit {
-  rule: string;
-  unit: string;
-  limit: number;
-  windowMs: number;
-}
+const maxWindows = 100_000;
 
-const maxRules = 1000;
-const maxCounters = 10_000;
+/** who returns the attributes that say who asks. Endpoint and method say what for: whoever asks could vary them. */
+const who = (attributes: Readonly<Record<string, string>> = {}) =>
+  Object.entries(attributes).filter(([name]) => name !== "endpoint" && name !== "method").sort(); // prettier-ignore
 
 /**
- * Local decides in this process while no node answers: each limit is a window from its first hit. Limits that come with the call have
- * their own amounts. A rule's are those that its last answer told, else those of `given`, else there are none. At most 10,000
- * counters are kept; beyond, the oldest are forgotten.
+ * Local limits in this process while no node answers. Whatever a limit's algorithm, it admits what a window admits that begins with a
+ * subject's first hit. A check that brings its limits goes by those, any other by `given`.
  */
 export class Local {
-  #counters = new Map<string, { used: number; ends: number }>();
-  #rules = new Map<string, Limit>();
+  readonly #windows = new Map<string, { used: number; ends: number }>();
+  #swept = 0;
 
-  constructor(private readonly given?: LocalLimit) {}
-
-  /** learn remembers the limit that an answer told. */
-  learn(request: CheckRequest, { rule, unit, limit, windowMs }: Decision): void {
-    const name = ruleOf(request);
-    if (name && rule && (this.#rules.has(name) || this.#rules.size < maxRules)) this.#rules.set(name, { rule, unit, limit, windowMs });
+  constructor(private readonly given: readonly Limit[]) {
+    for (const l of given) if (!(millis(limitOf(l) && l.per) > 0)) throw new TypeError(`rlnode: local: ${l.per} is no window`);
   }
 
-  decide(request: CheckRequest, mode: Mode | undefined, error: RlnodeError): Decision {
+  /** decide decides as a node would; undefined if there are no limits to decide by. */
+  decide(request: CheckRequest, mode: Mode | undefined, error: RlnodeError): Decision | undefined {
+    const { rule, key, attributes, limits, subjects } = request;
     const now = Date.now();
+    const own = subjects ?? limits;
+    const name = own ? "inline" : (rule ?? "local");
+    const asked = own ? subjects ?? [request] : [{ ...request, limits: this.given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
     let refused = false;
-    const looks = this.#limits(request).map(([q, limit, key]) => {
-      const id = JSON.stringify([limit.rule, q.namespace, key, limit.unit, limit.windowMs]);
-      const as = mode ?? q.mode;
-      const cost: number = q.costs?.[limit.unit] ?? (limit.unit === "requests" ? (q.cost ?? 1) : 0);
-      let c = this.#counters.get(id);
-      if (!c || c.ends <= now) c = { used: 0, ends: now + limit.windowMs };
-      const allowed = q.shadow || !cost || c.used + cost <= limit.limit;
-      refused ||= !allowed && as !== "count";
-      return { ...limit, ...c, id, allowed, cost, takes: as !== "peek" && cost > 0 };
-    });
-    for (const l of looks) {
-      if (refused || !l.takes) continue;
-      l.used += l.cost;
-      this.#counters.delete(l.id); // the newest is the last
-      this.#counters.set(l.id, { used: l.used, ends: l.ends });
-      for (const [oldest] of this.#counters) if (this.#counters.size > maxCounters) this.#counters.delete(oldest); else break; // prettier-ignore
+    const looks = asked.flatMap((s: Fields) =>
+      s.limits.map(({ unit = "requests", per, limit, burst, algorithm }: Limit) => {
+        const id = JSON.stringify([s.namespace, s.key, unit, per, algorithm]);
+        const as = mode ?? s.mode;
+        const cost: number = s.costs?.[unit] ?? (unit === "requests" ? (s.cost ?? 1) : 0);
+        const most = (/bucket/.test(algorithm!) && burst) || limit;
+        const windowMs = millis(per);
+        let w = this.#windows.get(id);
+        if (!w || w.ends <= now) w = { used: 0, ends: now + windowMs };
+        const used = w.used + cost;
+        const allowed = s.shadow || used <= most;
+        refused ||= !allowed && as !== "count";
+        return { id, unit, limit: most, windowMs, ends: w.ends, used: w.used, after: used, allowed, cost, takes: as !== "peek" };
+      }),
+    );
+    if (this.#windows.size + looks.length > maxWindows && now - this.#swept > 1000) {
+      this.#swept = now;
+      for (const [id, w] of this.#windows) if (w.ends <= now) this.#windows.delete(id);
     }
-    const left = (l: Limit & { used: number; allowed: boolean }) => (l.allowed ? 1 - l.used / l.limit : -Infinity);
-    const [worst] = looks.sort((a, b) => left(a) - left(b));
-    if (!worst) return decide({ allowed: true, error });
-    const { rule, unit, limit, windowMs, used, allowed, cost, ends } = worst;
+    const fits = this.#windows.size + looks.length <= maxWindows;
+    if (!looks[0]) return undefined;
+    if (!fits) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, reason: "Too many are limited while no node answers.", error });
+    for (const l of looks) {
+      if (refused) break;
+      l.used = l.after;
+      if (l.takes) this.#windows.set(l.id, { used: l.used, ends: l.ends });
+    }
+    const left = (l: Fields) => (l.allowed ? 1 - l.used / l.limit : -l.ends);
+    const { unit, limit, windowMs, used, allowed, cost, ends } = looks.sort((a: Fields, b: Fields) => left(a) - left(b))[0];
     const resetAfterMs = ends - now;
-    const retryAfterMs = allowed ? 0 : cost > limit ? -1 : resetAfterMs;
-    const counted = !allowed && !refused;
-    return decide({ allowed, counted, rule, unit, limit, windowMs, used, remaining: Math.max(0, limit - used), resetAfterMs, retryAfterMs, error });
-  }
-
-  /** limits returns the limits of a check, each with its subject and what it is known by. */
-  #limits(request: CheckRequest): [Fields, Limit, unknown][] {
-    const subjects: Fields[] = request.subjects ? [...request.subjects] : [request];
-    if (!ruleOf(request))
-      return subjects.flatMap((s) => s.limits.map((l: Fields) => [s, { rule: "inline", unit: l.unit ?? "requests", limit: l.limit, windowMs: millis(l.per) }, s.key]));
-    const { given } = this;
-    const limit = this.#rules.get(ruleOf(request)!) ?? (given && { rule: "local", unit: "requests", limit: given.limit, windowMs: millis(given.per) });
-    // What is asked for does not belong to who asks.
-    const { endpoint: _, method: __, ...who } = request.attributes ?? {};
-    return limit ? [[request, limit, request.key ?? who]] : [];
+    return decide({
+      allowed, counted: !allowed && !refused, rule: name, unit, limit, used, remaining: Math.max(0, limit - used), windowMs, resetAfterMs,
+      retryAfterMs: allowed ? 0 : cost > limit ? -1 : resetAfterMs, decidedBy: "local", error,
+    }); // prettier-ignore
   }
 }
-
-/** ruleOf names what a check asks for: a rule, or the rules for these attributes. */
-const ruleOf = ({ rule, attributes }: CheckRequest): string | undefined => rule ?? (attributes && "?" + Object.keys(attributes).join());

@@ -129,7 +129,8 @@ function costsOf(costs: Costs, least: number): Costs {
   return out;
 }
 
-function limitOf({ per, ...limit }: Fields): Fields {
+/** limitOf returns a limit as nodes spell it. */
+export function limitOf({ per, ...limit }: Fields): Fields {
   whole(limit.limit, 1, "limit");
   need(limit.limit <= most, "limit: too large");
   need(per || limit.per_ms, "per: a limit needs its window");

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
+import { Local } from "../dist/esm/local.js";
 import { RlnodeClient, RlnodeError } from "rlnode";
 import { eventually } from "./node.mjs";
 
@@ -162,7 +163,7 @@ test("local: limits that come with the call", async () => {
   const own = { key: "k", limits: [{ limit: 2, per: "1m" }, { limit: 5, per: 3_600_000, unit: "tokens" }] };
   assert.deepEqual([(await c.check({ ...own, costs: { tokens: 3 } })).allowed, (await c.check({ ...own, costs: { tokens: 3 } })).allowed], [true, false]);
   const d = await c.check(own);
-  assert.deepEqual([d.allowed, d.used, d.remaining, d.decidedBy, d.windowMs], [true, 2, 0, "error", 60_000]);
+  assert.deepEqual([d.allowed, d.used, d.remaining, d.decidedBy, d.windowMs], [true, 2, 0, "local", 60_000]);
   const no = await c.check(own);
   assert.deepEqual([no.allowed, no.headers["Retry-After"], no.violated], [false, "60", ["inline"]]);
   assert.equal((await c.peek(own)).allowed, false);
@@ -180,29 +181,26 @@ test("local: limits that come with the call", async () => {
   await eventually("its window ends", async () => (await c.check(soon)).allowed);
 });
 
-test("local: rules have the limit that their last answer told, or the one given", async (t) => {
-  const s = await fake(t, () => ({ body: { ...yes, limit: 2 } }));
-  const c = new RlnodeClient({ nodes: s.url, onError: "local" });
+test("local: checks that bring no limits have the given ones", async () => {
+  const c = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 2, per: "1h" } });
   const at = (ip, endpoint = "/") => ({ attributes: { ip, endpoint, method: "GET" } });
-  await Promise.all([c.check(q), c.check(at("192.0.2.1"))]);
-  s.server.closeAllConnections();
-  await new Promise((resolve) => s.server.close(resolve));
   const allowed = async (request) => (await c.check(request)).allowed;
   assert.deepEqual([await allowed(q), await allowed(q), await allowed(q)], [true, true, false]);
   assert.equal(await allowed({ rule: "r", key: "other" }), true);
+  assert.equal(await allowed({ ...q, rule: "other" }), true);
   assert.deepEqual([await allowed(at("192.0.2.1")), await allowed(at("192.0.2.1", "/b")), await allowed(at("192.0.2.1", "/c"))], [true, true, false]);
   assert.equal(await allowed(at("192.0.2.2")), true);
-  for (let i = 0; i < 5; i++) assert.equal(await allowed({ rule: "unknown", key: "k" }), true);
-  const given = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per: "1h" } });
-  assert.deepEqual([(await given.check(q)).allowed, (await given.check(q)).allowed], [true, false]);
+  const none = new RlnodeClient({ nodes: dead, onError: "local" });
+  for (let i = 0; i < 5; i++) assert.equal((await none.check(q)).allowed, true);
+  for (const per of ["", "1 fortnight", -1]) assert.throws(() => new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per } }));
 });
 
-test("local: memory is bounded", async () => {
-  const c = new RlnodeClient({ nodes: dead, onError: "local", maxQueue: 100_000, timeoutMs: 30_000 });
-  const of = (i) => c.check({ key: "k" + i, limits: [{ limit: 1, per: "1h" }] });
-  await Promise.all(Array.from({ length: 10_001 }, (_, i) => of(i)));
-  assert.equal((await of(10_000)).allowed, false);
-  assert.equal((await of(0)).allowed, true); // the oldest was forgotten
+test("local: memory is bounded", () => {
+  const local = new Local([]);
+  const of = (i) => local.decide({ key: "k" + i, limits: [{ limit: 1, per: "1h" }] });
+  const all = Array.from({ length: 100_001 }, (_, i) => of(i));
+  assert.equal(all.filter((d) => d.allowed).length, 100_000);
+  assert.equal(of(0).allowed, false); // nobody washes his own away
 });
 
 test("what strangers could cause is refused, also with open", async (t) => {
