@@ -1,0 +1,296 @@
+import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
+import { RlnodeError } from "./errors.js";
+import { Local } from "./local.js";
+import { Nodes, parse, problem, type Reply } from "./nodes.js";
+import { checkBody, settleBody, targetBody, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
+
+/** What a check is answered if no node decides it: "open" allows, "closed" refuses, "local" counts in this process. */
+export type OnError = "open" | "closed" | "local";
+
+export interface ClientOptions {
+  /** Addresses of nodes, the preferred one first, such as "http://10.0.0.1:8080". */
+  nodes: string | readonly string[];
+  /** Sent as a bearer token. It needs the scope check, and adjust for adjust() and reset(). */
+  token?: string | undefined;
+  /** "open" unless said. Failures that a stranger could cause are refused whatever it says. */
+  onError?: OnError | undefined;
+  /**
+   * With onError "local": the limits of each subject (a rule's key, or all attributes but endpoint and method) whose check brings none.
+   * Without them such checks pass.
+   */
+  local?: Limit | readonly Limit[] | undefined;
+  /** The time from sending a call to its answer, over all nodes that are tried; 1,000 unless said. It waits as long again for its turn. */
+  timeoutMs?: number | undefined;
+  /** Requests with checks that are in flight at once (4); further checks wait and share the next ones. */
+  maxInFlight?: number | undefined;
+  /** Checks that share a request (256); 1: none do. */
+  maxBatch?: number | undefined;
+  /** Checks that wait, and other calls that do (10,000 each); calls beyond it are refused at once. */
+  maxQueue?: number | undefined;
+  /** In place of the global fetch. */
+  fetch?: typeof fetch | undefined;
+  /** Told when a node is passed over and when it is asked again. */
+  log?: ((message: string) => void) | undefined;
+}
+
+export interface CallOptions {
+  /** Ends the call: it rejects with the signal's reason. */
+  signal?: AbortSignal | undefined;
+}
+
+const maxAlone = 64; // requests in flight that carry one call only
+const maxBatchBytes = 4 << 20;
+const ownerPause = 50; // ms before a call is repeated whose owner can't be reached
+
+/** tick runs f once all that happens now has happened: checks of that time share a request. */
+const tick: (f: () => void) => void = typeof setImmediate === "function" ? setImmediate : queueMicrotask;
+
+const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
+
+/** Call is a call in progress. */
+interface Call extends Built {
+  path: string;
+  repeat: boolean;
+  until: number; // when it ends without an answer
+  sent?: boolean;
+  ended?: boolean;
+  /** end ends the call with an answer or an error, unless it has ended. */
+  end(reply: Answer | undefined, error?: unknown): void;
+}
+
+/** Answer is a reply to one call. That of a call in a batch has no status. */
+interface Answer extends Partial<Reply> {
+  node: string;
+  json: unknown;
+}
+
+/** Lane is a queue of calls, and the requests that carry them. */
+interface Lane {
+  queue: Call[];
+  inFlight: number;
+  maxInFlight: number;
+  maxBatch: number;
+  scheduled?: boolean;
+}
+
+/** A client of a cluster. Make one and share it; it holds no connection open by itself. */
+export class RlnodeClient {
+  readonly #nodes: Nodes;
+  readonly #onError: OnError;
+  readonly #local: Local | undefined;
+  readonly #timeoutMs: number;
+  readonly #maxQueue: number;
+  readonly #together: Lane;
+  readonly #alone: Lane;
+  readonly #calls = new Set<Call>(); // all in progress, the oldest first
+  #closed = false;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(options: ClientOptions) {
+    const { nodes, token, onError = "open", local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000, log = () => {} } = options;
+    for (const [name, value, top] of [["timeoutMs", timeoutMs, 3.6e6], ["maxInFlight", maxInFlight, 256], ["maxBatch", maxBatch, 1e4], ["maxQueue", maxQueue, 1e6]] as const) // prettier-ignore
+      if (!(value >= 1 && value <= top)) throw new TypeError(`rlnode: ${name} is ${value}; 1 to ${top} is wanted`);
+    if (!["open", "closed", "local"].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
+    this.#onError = onError;
+    if (onError === "local") this.#local = new Local([local ?? []].flat());
+    this.#timeoutMs = timeoutMs;
+    this.#maxQueue = maxQueue;
+    this.#together = { queue: [], inFlight: 0, maxInFlight, maxBatch };
+    this.#alone = { queue: [], inFlight: 0, maxInFlight: maxAlone, maxBatch: 1 };
+    this.#nodes = new Nodes([nodes].flat(), token, timeoutMs, options.fetch ?? ((...args) => fetch(...args)), log);
+  }
+
+  /**
+   * Asks whether this may happen now, and takes its cost if so: from all limits that apply, or from none. A decision comes also if no
+   * node decides (`decidedBy: "error"`). It rejects with a RlnodeError if a node rejects the call, such as with an unknown rule.
+   */
+  check(request: CheckRequest, options?: CallOptions): Promise<Decision> {
+    return this.#decide("check", request, undefined, options);
+  }
+
+  /** The decision that check would make; takes nothing. */
+  peek(request: CheckRequest, options?: CallOptions): Promise<Decision> {
+    return this.#decide("check", { ...request, wait: false }, "peek", options);
+  }
+
+  /** Takes the cost whether or not it fits; the decision is the one of a check. */
+  count(request: CheckRequest, options?: CallOptions): Promise<Decision> {
+    return this.#decide("check", request, "count", options);
+  }
+
+  /** A check whose cost is an estimate, to be settled. Without a `requestId`, one that is repeated may count twice. */
+  async reserve(request: ReserveRequest, options?: CallOptions): Promise<Reservation> {
+    return { reservation: "", ...(await this.#decide("reserve", { ttlMs: 60_000, ...request } as CheckRequest, undefined, options)) };
+  }
+
+  /**
+   * Replaces a reservation's estimate by what was used, once, at any node; no costs cancel all of it. An empty reservation settles
+   * nothing.
+   */
+  settle(reservation: string | { reservation: string; costs?: Costs }, costs?: Costs, options?: CallOptions): Promise<Settlement> {
+    const one = typeof reservation === "string" ? { reservation } : reservation;
+    const id = one.reservation;
+    if (!id) return Promise.resolve({ reservation: id, settled: false, costs: {}, repeated: false });
+    return this.#tell<Settlement>("settle", () => settleBody(id, costs ?? one.costs ?? {}), options);
+  }
+
+  /** Adds to what a subject has used: a penalty, or a reward below 0. It takes effect at most once, and never goes below 0. */
+  adjust(request: AdjustRequest, options?: CallOptions): Promise<Usage> {
+    return this.#tell<Usage>("adjust", () => targetBody(request, crypto.randomUUID(), true), options, request.requestId !== null);
+  }
+
+  /** What a subject has used. Without limits: of the limits of which the node that answers knows. */
+  usage(target: Target, options?: CallOptions): Promise<Usage> {
+    return this.#tell<Usage>("usage", () => targetBody(target), options);
+  }
+
+  /** Makes a subject's counters fresh; without limits, all of them. */
+  reset(request: ResetRequest, options?: CallOptions): Promise<Usage> {
+    return this.#tell<Usage>("reset", () => targetBody(request, crypto.randomUUID()), options);
+  }
+
+  /** Ends all calls with a RlnodeError of the code "closed". */
+  close(): void {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    for (const c of this.#calls) c.end(undefined, failure("closed", "the client is closed"));
+    this.#nodes.close();
+  }
+
+  /** decide makes a check or a reservation. Only the nodes' own trouble may let it pass: a stranger could cause the rest. */
+  async #decide(path: string, request: CheckRequest, mode: Mode | undefined, options: CallOptions | undefined): Promise<Decision> {
+    const built = checkBody(request, mode);
+    const lane = built.alone || path !== "check" ? this.#alone : this.#together;
+    let d: Decision;
+    try {
+      d = read(await this.#call(lane, path, built, options), request, built.counts);
+      if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
+    } catch (e) {
+      if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
+      const full = e.code === "queue-full";
+      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.#onError !== "closed", error: e });
+    }
+    if (request.wait && d.allowed && d.delayMs) await sleep(d.delayMs);
+    return d;
+  }
+
+  /** tell makes a call that is no check. */
+  async #tell<T>(path: string, build: () => Built, options: CallOptions | undefined, repeat = true): Promise<T> {
+    const r = await this.#call(this.#alone, path, build(), options, repeat);
+    if (r.status !== 200) throw problem(r as Reply);
+    if (!r.json) throw badAnswer(r);
+    return camel(r.json) as T;
+  }
+
+  /** call makes a call. It ends with its answer, its time, its signal, or the client. */
+  #call(lane: Lane, path: string, built: Built, options: CallOptions | undefined, repeat = true): Promise<Answer> {
+    const signal = options?.signal;
+    return new Promise((resolve, reject) => {
+      if (this.#closed) throw failure("closed", "the client is closed");
+      signal?.throwIfAborted();
+      if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
+      const abort = () => c.end(undefined, signal!.reason);
+      const c: Call = {
+        ...built, path: "/v1/" + path, repeat, until: Date.now() + 2 * this.#timeoutMs,
+        end: (answer, error) => {
+          if (c.ended) return;
+          c.ended = true;
+          signal?.removeEventListener("abort", abort);
+          this.#calls.delete(c);
+          if (answer) resolve(answer);
+          else reject(error as Error);
+        },
+      }; // prettier-ignore
+      signal?.addEventListener("abort", abort);
+      this.#calls.add(c);
+      this.#watch();
+      lane.queue.push(c);
+      if (lane.scheduled) return;
+      lane.scheduled = true;
+      tick(() => {
+        lane.scheduled = false;
+        this.#flush(lane);
+      });
+    });
+  }
+
+  /** watch ends calls that are late. The first of them is the oldest. */
+  #watch(): void {
+    const [oldest] = this.#calls;
+    if (!oldest || this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      for (const c of this.#calls) {
+        if (c.until > Date.now()) break;
+        c.end(undefined, c.sent ? failure("timeout", "no answer in time") : failure("queue-full", "its turn did not come in time"));
+      }
+      this.#watch();
+    }, oldest.until - Date.now());
+    (this.#timer as { unref?: () => void }).unref?.(); // a request in flight keeps the process alive
+  }
+
+  #flush(lane: Lane): void {
+    while (lane.inFlight < lane.maxInFlight && lane.queue.length) {
+      let taken = 0;
+      let size = 0;
+      while (taken < lane.queue.length && taken < lane.maxBatch && size < maxBatchBytes) size += lane.queue[taken++]!.body.length;
+      const batch = lane.queue.splice(0, taken).filter((c) => !c.ended);
+      if (batch.length) void this.#send(lane, batch);
+    }
+  }
+
+  async #send(lane: Lane, batch: Call[]): Promise<void> {
+    lane.inFlight++;
+    for (const c of batch) c.sent = true;
+    const deadline = Date.now() + this.#timeoutMs;
+    try {
+      await (batch.length > 1 ? this.#sendBatch(batch, deadline) : this.#sendOne(batch[0]!, deadline));
+    } catch (e) {
+      for (const c of batch) c.end(undefined, e);
+    }
+    lane.inFlight--;
+    this.#flush(lane);
+  }
+
+  async #sendOne(c: Call, deadline: number): Promise<void> {
+    for (;;) {
+      try {
+        const r = await this.#nodes.ask(c.path, c.body, deadline, c.repeat);
+        return c.end({ ...r, json: parse(r.text) });
+      } catch (e) {
+        if (c.ended || c.path === "/v1/check" || (e as RlnodeError).code !== "no-owner" || !c.repeat) throw e;
+        if (deadline - Date.now() <= ownerPause) throw e;
+      }
+      await sleep(ownerPause);
+    }
+  }
+
+  async #sendBatch(batch: Call[], deadline: number): Promise<void> {
+    const r = await this.#nodes.ask("/v1/check/batch", `{"checks":[${batch.map((c) => c.body).join()}]}`, deadline, true);
+    if (r.status !== 200) throw problem(r);
+    const { results } = (parse(r.text) ?? {}) as { results?: unknown[] };
+    if (results?.length !== batch.length) throw badAnswer(r);
+    batch.forEach((c, i) => c.end({ node: r.node, json: results[i] }));
+  }
+}
+
+const failure = (code: string, detail: string) => new RlnodeError(0, code, detail);
+const badAnswer = (r: { node: string }) => new RlnodeError(0, "bad-answer", "not an answer of a node", r.node);
+
+/** read returns the decision of an answer; its status has to agree. */
+function read(r: Answer, request: CheckRequest, counts: boolean | undefined): Decision {
+  const { status, json } = r;
+  const { error } = (json ?? {}) as { error?: { status: number; code: string; detail: string } };
+  if (!status && error) throw new RlnodeError(error.status, error.code, error.detail, r.node);
+  const d = decisionOf(json);
+  const refuses = status === 429 || (status === 403 && d?.denied);
+  if (d && !d.allowed) d.counted = !!counts && !refuses && !d.denied;
+  if (status && status !== 200 && (!refuses || !d || d.allowed)) throw problem(r as Reply);
+  if (!d || (status === 200 && !d.allowed && !d.counted)) throw badAnswer(r);
+  if (request.headers)
+    for (const name of rateHeaders) {
+      const value = r.headers!.get(name);
+      if (value) d.headers[name] = value;
+    }
+  return d;
+}

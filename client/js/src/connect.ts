@@ -1,0 +1,31 @@
+import { RlnodeClient, type ClientOptions } from "./client.js";
+import type { Decision } from "./decision.js";
+
+/** Where a store or a middleware asks: a client of yours, or the options of one of its own. */
+export type Connection = (ClientOptions & { client?: undefined }) | (Partial<ClientOptions> & { client: RlnodeClient });
+
+/** clientOf returns the client, and whether it is its user's own, who has to close it. */
+export function clientOf(o: Connection): { client: RlnodeClient; own: boolean } {
+  if (!o?.client && !o?.nodes) throw new TypeError("rlnode: nodes, or a client, are wanted");
+  return o.client ? { client: o.client, own: false } : { client: new RlnodeClient(o as ClientOptions), own: true };
+}
+
+/**
+ * hitsOf returns a counter's hits and when it ends, in ms. Without an answer of a node it throws, so that the library's own option for
+ * that decides, unless the store's option onError is set.
+ */
+export function hitsOf(d: Decision, o: Connection, windowMs: number): { hits: number; ms: number } {
+  if (!d.error || (o.onError && d.rule)) return { hits: d.used, ms: d.resetAfterMs };
+  if (!o.onError) throw d.error;
+  return { hits: d.allowed ? 1 : Number.MAX_SAFE_INTEGER, ms: windowMs };
+}
+
+/** windowOf checks a library's window, an option called `name`. */
+export function windowOf(name: string, ms: unknown): number {
+  const n = Math.ceil(ms as number);
+  if (!(n >= 10 && n <= 366 * 86_400_000)) throw new TypeError(`rlnode: ${name} is ${String(ms)} ms; a window has 10 ms to 366 days`);
+  return n;
+}
+
+/** first is a window that begins with its first hit, as those of the libraries do. */
+export const first = (limit: number, per: number) => ({ limit: Math.max(1, Math.min(Math.floor(limit), Number.MAX_SAFE_INTEGER)), per, from: "first", algorithm: "fixed-window" }) as const; // prettier-ignore

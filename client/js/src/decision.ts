@@ -1,0 +1,143 @@
+import { RlnodeError } from "./errors.js";
+
+/** The way in which a check was decided; "error": no node decided, and `onError` did. */
+export type DecidedBy = "owner" | "forward" | "lease" | "standby" | "fallback" | "list" | "none" | "error" | (string & {});
+
+/**
+ * The answer to a check. The figures are those of the tightest limit: the one that refused, or that with the smallest share left. If no
+ * limit was looked at, `rule` is empty and they are 0.
+ */
+export interface Decision {
+  allowed: boolean;
+  /** Not allowed, and the cost was taken all the same: all that is over was counted. */
+  counted: boolean;
+  /** The deny list refused, or no rule applied and the default is to deny: no waiting helps. Answer 403, not 429. */
+  denied: boolean;
+  /** "inline", or "inline/" and the namespace, of limits that came with the call. */
+  rule: string;
+  unit: string;
+  limit: number;
+  /** Rounded up; above `limit` after counts and penalties. */
+  used: number;
+  remaining: number;
+  windowMs: number;
+  /** Until the counter is fresh. */
+  resetAfterMs: number;
+  /** Until the same check could be allowed; -1: never. */
+  retryAfterMs: number;
+  /** How long to hold an allowed request to keep the rule's rate. */
+  delayMs: number;
+  decidedBy: DecidedBy;
+  node: string;
+  rulesVersion: number;
+  /** Why the check was refused, in a sentence; else empty. */
+  reason: string;
+  /** The limits that refused, as far as they are known. */
+  violated: string[];
+  /** Every limit that was looked at, if `detail` was asked for. */
+  limits?: LimitDecision[];
+  /** For the end user: `Retry-After` of a refusal, and with `headers: true` the rate headers that the rules turn on. */
+  headers: Record<string, string>;
+  /** Why no node decided, if `decidedBy` is "error". */
+  error?: RlnodeError;
+}
+
+/** What one limit said. */
+export interface LimitDecision {
+  rule: string;
+  name: string;
+  algorithm: string;
+  unit: string;
+  limit: number;
+  windowMs: number;
+  used: number;
+  remaining: number;
+  resetAfterMs: number;
+  retryAfterMs: number;
+  /** Until more than `remaining` is available; absent if that is not known. */
+  moreAfterMs?: number;
+  allowed: boolean;
+  shadow: boolean;
+}
+
+/** A decision with the id of what was reserved; the id is empty if nothing was. */
+export interface Reservation extends Decision {
+  reservation: string;
+}
+
+export interface Settlement {
+  reservation: string;
+  settled: boolean;
+  costs: Record<string, number>;
+  remaining?: number;
+  repeated: boolean;
+}
+
+/** What a subject has used. */
+export interface Usage {
+  rule?: string;
+  namespace?: string;
+  key: string | string[];
+  limits: LimitUsage[];
+  /** How many more counters the subject has whose limits the node does not know. */
+  unknown?: number;
+}
+
+export interface LimitUsage {
+  name: string;
+  algorithm: string;
+  unit: string;
+  limit: number;
+  windowMs: number;
+  used: number;
+  remaining: number;
+  resetAfterMs: number;
+}
+
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+type Json = any;
+
+const names: Record<string, string> = {};
+
+/** camel returns what a node says with JavaScript's spelling of names: retryAfterMs for retry_after_ms. Names in costs are units. */
+export function camel(value: Json): Json {
+  if (Array.isArray(value)) return value.map(camel);
+  if (typeof value !== "object" || !value) return value;
+  const out: Json = {};
+  for (const name in value) {
+    const as = (names[name] ??= name.replace(/[_-](.)/g, (_, letter: string) => letter.toUpperCase()));
+    out[as] = name === "costs" ? value[name] : camel(value[name]);
+  }
+  return out;
+}
+
+/** decide returns a decision with what is known of it. */
+export function decide(d: Partial<Decision> & { allowed: boolean }): Decision {
+  const out: Decision = {
+    counted: false, denied: false, rule: "", unit: "", limit: 0, used: 0, remaining: 0, windowMs: 0, resetAfterMs: 0, retryAfterMs: 0, delayMs: 0,
+    decidedBy: "error", node: "", rulesVersion: 0, reason: "", violated: [], headers: {}, ...d,
+  }; // prettier-ignore
+  if (!out.allowed) {
+    out.denied = out.decidedBy === "list" || out.decidedBy === "none";
+    if (!out.violated[0]) out.violated = out.limits?.filter((l) => !l.allowed && !l.shadow).map((l) => l.name) ?? (out.rule ? [out.rule] : []);
+    out.reason ||= out.denied
+      ? "The rules deny this."
+      : out.rule
+        ? `The limit of ${out.limit} ${out.unit} per ${out.windowMs / 1000} s is used up.`
+        : "No node of the rate limiter could decide.";
+    if (out.retryAfterMs > 0) out.headers["Retry-After"] = String(seconds(out.retryAfterMs));
+  }
+  return out;
+}
+
+/** decisionOf reads an answer to a check; undefined if it decides nothing. */
+export function decisionOf(answer: Json): Decision | undefined {
+  if (typeof answer?.allowed !== "boolean" || !answer.decided_by || answer.decided_by === "error") return undefined;
+  const { type: _, title: __, status: ___, code: ____, detail: reason = "", violatedPolicies: violated = [], ...rest } = camel(answer);
+  return decide({ reason, violated, ...rest });
+}
+
+export const seconds = (ms: number): number => Math.ceil(ms / 1000);
+
+/** rateHeaders are the names of the headers for the end user. Retry-After is made from the decision. */
+export const rateHeaders = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];

@@ -1,0 +1,113 @@
+import type { RlnodeClient } from "./client.js";
+import { clientOf, type Connection } from "./connect.js";
+import { decide, type Decision } from "./decision.js";
+import type { Costs, CheckRequest } from "./request.js";
+
+/** Options of a middleware. By default every rule is asked that matches the attributes ip, endpoint and method. */
+export type GuardOptions<R> = Connection & {
+  /** Ask only this rule. */
+  rule?: string;
+  /** The subject: a value for each key attribute of `rule`. Attributes are not looked at then. */
+  key?: (request: R) => string | readonly string[];
+  /** The attributes that rules match by, in place of ip, endpoint and method. */
+  attributes?: (request: R) => Record<string, string>;
+  /** The caller's address, in place of the framework's. */
+  ip?: (request: R) => string;
+  /** What the request costs, in requests or by unit; else what the rules say, or 1. */
+  cost?: (request: R) => number | Costs;
+  /** Let a request pass without a check. */
+  skip?: (request: R) => boolean | Promise<boolean>;
+  /** Hold a delayed request no longer than this (30,000); one with a longer delay is refused. 0: hold none, and let them pass. */
+  maxDelayMs?: number;
+  /** Hold no more requests at once (10,000); further ones are refused. */
+  maxHeld?: number;
+  /** false: no rate headers but Retry-After. */
+  headers?: boolean;
+};
+
+/** What is known of a request; ip is undefined if its framework does not know it. */
+export interface Seen {
+  ip: string | undefined;
+  endpoint: string;
+  method: string;
+}
+
+/** A request passes, or is answered with this. */
+export interface Verdict {
+  decision: Decision | undefined;
+  headers: Record<string, string>;
+  refusal?: { status: number; body: string };
+}
+
+const pass: Verdict = { decision: undefined, headers: {} };
+
+/** Guard decides requests by the server's rules. */
+export class Guard<R> {
+  readonly client: RlnodeClient;
+  #held = 0;
+
+  constructor(private readonly o: GuardOptions<R>) {
+    if (o?.key && !o.rule) throw new TypeError("rlnode: key needs rule");
+    this.client = clientOf(o).client;
+  }
+
+  async decide(request: R, see: (request: R) => Seen): Promise<Verdict> {
+    const o = this.o;
+    if (await o.skip?.(request)) return pass;
+    const q: CheckRequest = { headers: o.headers !== false };
+    if (o.rule) q.rule = o.rule;
+    if (o.key) q.key = o.key(request);
+    else q.attributes = o.attributes?.(request) ?? this.#attributes(request, see);
+    const cost = o.cost?.(request);
+    if (typeof cost === "number") q.cost = cost;
+    else if (cost) q.costs = cost;
+    return this.#verdict(await this.client.check(q));
+  }
+
+  #attributes(request: R, see: (request: R) => Seen): Record<string, string> {
+    const { ip, endpoint, method } = see(request);
+    const address = this.o.ip?.(request) ?? ip;
+    // Rules by address would not apply, and let everybody pass.
+    if (!address) throw new TypeError("rlnode: the caller's address is not known here: give the option ip, or attributes");
+    return { ip: address, endpoint, method };
+  }
+
+  async #verdict(d: Decision): Promise<Verdict> {
+    const { maxDelayMs = 30_000, maxHeld = 10_000 } = this.o;
+    if (d.allowed && d.delayMs > 0 && maxDelayMs > 0) {
+      if (d.delayMs > maxDelayMs || this.#held >= maxHeld) {
+        d = decide({ ...d, allowed: false, retryAfterMs: d.delayMs });
+      } else {
+        this.#held++;
+        await new Promise((resolve) => setTimeout(resolve, d.delayMs));
+        this.#held--;
+      }
+    }
+    return d.allowed ? { decision: d, headers: d.headers } : refuse(d);
+  }
+}
+
+/** refuse answers with application/problem+json: 429, 403 where it is denied, 503 where no node decided. */
+function refuse(d: Decision): Verdict {
+  let p: object = {
+    type: "https://iana.org/assignments/http-problem-types#quota-exceeded", title: "Request cannot be satisfied as assigned quota has been exceeded",
+    status: 429, detail: d.reason, "violated-policies": d.violated,
+  }; // prettier-ignore
+  let status = 429;
+  const headers: Record<string, string> = { ...d.headers, "Content-Type": "application/problem+json", "Cache-Control": "no-store" };
+  if (d.denied) p = { type: "about:blank", title: "The rules deny this", status: (status = 403), code: "denied", detail: d.reason };
+  else if (d.error && !d.rule) {
+    p = { type: "about:blank", title: "Service Unavailable", status: (status = 503), detail: d.reason };
+    headers["Retry-After"] = "1";
+  }
+  return { decision: d, headers, refusal: { status, body: JSON.stringify(p) } };
+}
+
+/**
+ * forwarded returns the address that the outermost of `hops` trusted proxies saw: the hops-th from the right of X-Forwarded-For. What
+ * stands further left anyone can write.
+ */
+export function forwarded(header: string | null | undefined, hops: number): string | undefined {
+  const list = header?.split(",") ?? [];
+  return hops > 0 && list.length ? list[Math.max(0, list.length - hops)]!.trim() || undefined : undefined;
+}

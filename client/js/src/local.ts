@@ -1,0 +1,76 @@
+import { decide, type Decision } from "./decision.js";
+import type { RlnodeError } from "./errors.js";
+import { limitOf, type CheckRequest, type Fields, type Limit, type Mode } from "./request.js";
+
+const day = 86_400_000;
+const units: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: day, minute: 60_000, hour: 3_600_000, day, week: 7 * day, month: 31 * day, year: 366 * day }; // prettier-ignore
+
+/** millis reads a window, such as 1d12h; NaN if it is none. */
+export function millis(per: string | number): number {
+  let sum = Number(per) || 0;
+  const rest = String(per).replace(/([\d.]*)([a-z]+)/g, (_, n, unit: string) => ((sum += Number(n || 1) * units[unit]!), ""));
+  return Number(rest || 0) === sum || !rest ? sum : NaN;
+}
+
+const maxWindows = 100_000;
+
+/** who returns the attributes that say who asks. Endpoint and method say what for: whoever asks could vary them. */
+const who = (attributes: Readonly<Record<string, string>> = {}) =>
+  Object.entries(attributes).filter(([name]) => name !== "endpoint" && name !== "method").sort(); // prettier-ignore
+
+/**
+ * Local limits in this process while no node answers. Whatever a limit's algorithm, it admits what a window admits that begins with a
+ * subject's first hit. A check that brings its limits goes by those, any other by `given`.
+ */
+export class Local {
+  readonly #windows = new Map<string, { used: number; ends: number }>();
+  #swept = 0;
+
+  constructor(private readonly given: readonly Limit[]) {
+    for (const l of given) if (!(millis(limitOf(l) && l.per) > 0)) throw new TypeError(`rlnode: local: ${l.per} is no window`);
+  }
+
+  /** decide decides as a node would; undefined if there are no limits to decide by. */
+  decide(request: CheckRequest, mode: Mode | undefined, error: RlnodeError): Decision | undefined {
+    const { rule, key, attributes, limits, subjects } = request;
+    const now = Date.now();
+    const own = subjects ?? limits;
+    const name = own ? "inline" : (rule ?? "local");
+    const asked = own ? subjects ?? [request] : [{ ...request, limits: this.given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
+    let refused = false;
+    const looks = asked.flatMap((s: Fields) =>
+      s.limits.map(({ unit = "requests", per, limit, burst, algorithm }: Limit) => {
+        const id = JSON.stringify([s.namespace, s.key, unit, per, algorithm]);
+        const as = mode ?? s.mode;
+        const cost: number = s.costs?.[unit] ?? (unit === "requests" ? (s.cost ?? 1) : 0);
+        const most = (/bucket/.test(algorithm!) && burst) || limit;
+        const windowMs = millis(per);
+        let w = this.#windows.get(id);
+        if (!w || w.ends <= now) w = { used: 0, ends: now + windowMs };
+        const used = w.used + cost;
+        const allowed = s.shadow || used <= most;
+        refused ||= !allowed && as !== "count";
+        return { id, unit, limit: most, windowMs, ends: w.ends, used: w.used, after: used, allowed, cost, takes: as !== "peek" };
+      }),
+    );
+    if (this.#windows.size + looks.length > maxWindows && now - this.#swept > 1000) {
+      this.#swept = now;
+      for (const [id, w] of this.#windows) if (w.ends <= now) this.#windows.delete(id);
+    }
+    const fits = this.#windows.size + looks.length <= maxWindows;
+    if (!looks[0]) return undefined;
+    if (!fits) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, reason: "Too many are limited while no node answers.", error });
+    for (const l of looks) {
+      if (refused) break;
+      l.used = l.after;
+      if (l.takes) this.#windows.set(l.id, { used: l.used, ends: l.ends });
+    }
+    const left = (l: Fields) => (l.allowed ? 1 - l.used / l.limit : -l.ends);
+    const { unit, limit, windowMs, used, allowed, cost, ends } = looks.sort((a: Fields, b: Fields) => left(a) - left(b))[0];
+    const resetAfterMs = ends - now;
+    return decide({
+      allowed, counted: !allowed && !refused, rule: name, unit, limit, used, remaining: Math.max(0, limit - used), windowMs, resetAfterMs,
+      retryAfterMs: allowed ? 0 : cost > limit ? -1 : resetAfterMs, decidedBy: "local", error,
+    }); // prettier-ignore
+  }
+}

@@ -1,0 +1,214 @@
+import { RlnodeError } from "./errors.js";
+
+/** Costs per unit, such as `{ tokens: 900 }`. */
+export type Costs = Record<string, number>;
+
+/** What a check does with its cost: take it if it fits, take nothing, or take it in any case. */
+export type Mode = "check" | "peek" | "count";
+
+/** A limit that comes with the call; the fields and defaults are those of a limit in the rules file. */
+export interface Limit {
+  /** The capacity, 1 to 2^53 - 1. */
+  limit: number;
+  /** The window: "10s", "1m", "7d", or "day" of the calendar; or milliseconds. */
+  per: string | number;
+  algorithm?: "sliding-window" | "sliding-window-log" | "fixed-window" | "token-bucket" | "leaky-bucket";
+  burst?: number;
+  /** What is counted; "requests" unless said. */
+  unit?: string;
+  name?: string;
+  tz?: string;
+  /** "first": a fixed window that begins with its first hit. */
+  from?: "clock" | "first";
+}
+
+/** One subject: a rule's, by rule and key, or one that brings its limits, by namespace and key. */
+export interface Target {
+  rule?: string;
+  namespace?: string;
+  /** A value for each key attribute of the rule; any 1 to 32 values with `limits`. */
+  key?: string | readonly string[];
+  limits?: readonly Limit[];
+}
+
+/** A subject that brings its limits. */
+export interface Subject {
+  namespace?: string;
+  key: string | readonly string[];
+  limits: readonly Limit[];
+  /** "exact" asks the subject's owner each time; else nodes spend leases. */
+  consistency?: "exact" | "hybrid";
+  /** Count and report, and never refuse. */
+  shadow?: boolean;
+  mode?: Mode;
+  cost?: number;
+  costs?: Costs;
+}
+
+/** A check: by rule and key, by attributes, by key and limits, or of up to 16 subjects that bring their limits. */
+export interface CheckRequest extends Target {
+  attributes?: Readonly<Record<string, string>>;
+  subjects?: readonly Subject[];
+  consistency?: "exact" | "hybrid";
+  shadow?: boolean;
+  mode?: Mode;
+  /** In requests; 1, or what the rule's cost table says, if there is none. */
+  cost?: number;
+  costs?: Costs;
+  /** Fill in `limits` of the decision. */
+  detail?: boolean;
+  /** Fill in the rate headers of the decision, for the end user. */
+  headers?: boolean;
+  /** Resolve when the turn of a delayed check has come. */
+  wait?: boolean;
+  /** For counts: within a minute, calls with the same id are decided once. */
+  requestId?: string;
+}
+
+/** A check whose cost is an estimate, to be settled within `ttlMs` (a minute unless said). */
+export interface ReserveRequest extends Omit<CheckRequest, "mode"> {
+  ttlMs?: number;
+}
+
+/** A penalty, or a reward if it is below 0. */
+export interface AdjustRequest extends Target {
+  cost?: number;
+  costs?: Costs;
+  /** By which nodes know a repeated call; one is made up if there is none. null: no id, and no repetition. */
+  requestId?: string | null;
+}
+
+export interface ResetRequest extends Target {
+  requestId?: string;
+}
+
+export type Fields = Record<string, any>; // as they come and as they are sent
+
+const most = Number.MAX_SAFE_INTEGER;
+const maxValue = 1024; // bytes of a key or attribute value
+const maxBody = 64 << 10; // bytes of a check
+const utf8 = new TextEncoder();
+
+/** need throws if no node could decide the call. */
+function need(ok: unknown, what: string): void {
+  if (!ok) throw new RlnodeError(0, "invalid", what);
+}
+
+/**
+ * fit turns a value into one that a node accepts: of one over 1,024 bytes the first and the last 512 are kept, since rules match by
+ * either.
+ */
+export function fit(value: unknown): string {
+  const text = String(value).toWellFormed();
+  if (text.length * 3 <= maxValue) return text;
+  const bytes = utf8.encode(text);
+  if (bytes.length <= maxValue) return text;
+  const inside = (i: number) => (bytes[i]! & 0xc0) === 0x80; // a character
+  let head = maxValue / 2;
+  let tail = bytes.length - head;
+  while (inside(head)) head--;
+  while (inside(tail)) tail++;
+  const decode = (b: Uint8Array) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(b);
+  return decode(bytes.subarray(0, head)) + decode(bytes.subarray(tail));
+}
+
+/** whole returns an amount, at most the largest. */
+function whole(value: unknown, least: number, what: string): number {
+  const n = Math.min(value as number, most);
+  need(Number.isInteger(n) && n >= least, `${what}: ${String(value)} is no whole number of at least ${least}`);
+  return n;
+}
+
+/** costsOf returns the costs of an adjustment if they may be below 0. */
+function costsOf(costs: Costs, least: number): Costs {
+  const out: Costs = {};
+  for (const unit in costs) {
+    out[unit] = whole(costs[unit], least, "costs." + unit);
+    need(out[unit] || !least, "costs: 0 changes nothing");
+  }
+  return out;
+}
+
+/** limitOf returns a limit as nodes spell it. */
+export function limitOf({ per, ...limit }: Fields): Fields {
+  whole(limit.limit, 1, "limit");
+  need(limit.limit <= most, "limit: too large");
+  need(per || limit.per_ms, "per: a limit needs its window");
+  return typeof per === "number" ? { ...limit, per_ms: per } : { ...limit, per };
+}
+
+/** fieldsOf returns the fields of a subject, of a check by a rule and of a call about one subject, in the spelling of nodes. */
+function fieldsOf(q: Fields, mode?: Mode, least = 0): Fields {
+  const { requestId, ttlMs, headers: _, wait: __, ...out } = q;
+  const { key, limits, attributes, namespace } = out;
+  if (limits) {
+    need(limits.length > 0 && limits.length < 9, "limits: 1 to 8 are wanted");
+    need(key !== undefined, "limits need a key");
+    out.limits = limits.map(limitOf);
+  }
+  if (namespace !== undefined) out.namespace = fit(namespace);
+  if (key !== undefined) out.key = !Array.isArray(key) ? fit(key) : key.length === 1 ? fit(key[0]) : key.map(fit);
+  if (attributes) out.attributes = Object.fromEntries(Object.entries(attributes).map(([name, value]) => [name, fit(value)]));
+  if (out.cost !== undefined) out.cost = costsOf({ requests: out.cost }, least).requests;
+  if (out.costs) out.costs = costsOf(out.costs, least);
+  if (mode) out.mode = mode;
+  need(["check", "peek", "count", undefined].includes(out.mode), "mode: check, peek or count is wanted");
+  if (out.mode === "check") delete out.mode;
+  if (out.mode === "peek" && !limits) {
+    delete out.mode;
+    out.peek = true; // nodes of older releases know that
+  }
+  if (requestId != null) {
+    need(requestId && utf8.encode(requestId).length <= 64, "requestId: 1 to 64 bytes are wanted");
+    out.request_id = requestId;
+  }
+  if (ttlMs !== undefined) out.ttl_ms = whole(ttlMs, 1, "ttlMs");
+  return out;
+}
+
+/** Built is the body of a call, with what its answer is read by. */
+export interface Built {
+  body: string;
+  /** Some of it is counted even if the answer is no. */
+  counts?: boolean;
+  /** No batch may carry it: the answer would not tell what was taken, or lack its headers. */
+  alone?: boolean;
+}
+
+/** checkBody returns the body of a check, and throws if no node could decide it. */
+export function checkBody(request: CheckRequest & { ttlMs?: number }, mode?: Mode): Built {
+  const q: Fields = request;
+  const { subjects, limits, rule, attributes } = q;
+  const inline = limits || q.namespace || q.consistency || q.shadow;
+  let out = fieldsOf(q, subjects ? undefined : mode);
+  if (subjects) {
+    need(!(inline || rule || attributes || q.key || q.mode || q.cost || q.costs), "subjects exclude rule, key, attributes, limits, mode and costs");
+    need(subjects.length > 0 && subjects.length < 17, "subjects: 1 to 16 are wanted");
+    out = { ...out, subjects: subjects.map((s: Fields) => fieldsOf({ ...s, limits: s.limits ?? [] }, mode)) };
+  } else {
+    need(limits || !inline, "namespace, consistency and shadow need limits");
+    need(limits ? !rule && !attributes : rule || attributes, "a rule, attributes or limits are wanted, and limits exclude the others");
+    need(!q.key || !attributes, "key and attributes exclude each other");
+  }
+  const modes: unknown[] = (out.subjects ?? [out]).map((s: Fields) => s.mode);
+  const counts = modes.includes("count");
+  return { body: bounded(out), counts, alone: q.headers || (counts && modes.some((m) => m !== "count")) };
+}
+
+/** targetBody returns the body of a call about one subject that is no check; `changes`: it needs a cost. */
+export function targetBody(request: AdjustRequest, id?: string, changes?: boolean): Built {
+  const { rule, namespace, limits, key, cost, costs } = request;
+  need(!rule === !!(limits || namespace), "either a rule, or a namespace or limits, are wanted");
+  need(rule || key !== undefined, "key is missing");
+  need(!changes || cost !== undefined || Object.keys(costs ?? {})[0], "a cost, or costs, are wanted");
+  return { body: bounded(fieldsOf({ requestId: id, ...request }, undefined, -most)) };
+}
+
+/** settleBody returns the body of a settlement. */
+export const settleBody = (reservation: string, costs: Costs): Built => ({ body: bounded({ reservation, costs: costsOf(costs, 0) }) });
+
+function bounded(fields: Fields): string {
+  const body = JSON.stringify(fields);
+  need(body.length * 3 <= maxBody || utf8.encode(body).length <= maxBody, `the call has over ${maxBody} bytes`);
+  return body;
+}

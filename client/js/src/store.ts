@@ -1,0 +1,79 @@
+import type { RlnodeClient } from "./client.js";
+import { clientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
+import type { RlnodeError } from "./errors.js";
+
+export type StoreOptions = Connection & {
+  /** Of the subjects; one for each library unless said. */
+  namespace?: string;
+  /** In front of each key. Two limiters of the same window need different ones, or they count together. */
+  prefix?: string;
+  /** The largest limit, where the limiter's `limit` is a function. The count does not depend on it. */
+  limit?: number;
+};
+
+/** What the limiter tells a store; the part that a store can look at. */
+interface LimiterOptions {
+  windowMs: number;
+  limit?: unknown;
+  max?: unknown;
+}
+
+/** Store counts for express-rate-limit and hono-rate-limiter: every hit, also above the limit, in a window from the first one. */
+export class Store {
+  /** Other processes have the same keys. */
+  readonly localKeys = false;
+  readonly prefix: string;
+  readonly #client: RlnodeClient;
+  readonly #own: boolean;
+  #windowMs = 60_000;
+  #limit = 0;
+
+  constructor(
+    private readonly options: StoreOptions,
+    private readonly namespace: string,
+  ) {
+    ({ client: this.#client, own: this.#own } = clientOf(options));
+    this.prefix = options.prefix ?? "";
+  }
+
+  init(o: LimiterOptions): void {
+    this.#windowMs = windowOf("windowMs", o.windowMs);
+    const limit = o.limit ?? o.max;
+    this.#limit = this.options.limit ?? (typeof limit === "number" ? limit : Number.MAX_SAFE_INTEGER);
+  }
+
+  async increment(key: string): Promise<{ totalHits: number; resetTime: Date }> {
+    const d = await this.#client.count({ ...this.#target(key), cost: 1 });
+    const { hits, ms } = hitsOf(d, this.options, this.#windowMs);
+    return { totalHits: hits, resetTime: new Date(Date.now() + ms) };
+  }
+
+  async get(key: string): Promise<{ totalHits: number; resetTime: Date } | undefined> {
+    const [u] = (await this.#client.usage(this.#target(key))).limits;
+    return u && u.used > 0 ? { totalHits: u.used, resetTime: new Date(Date.now() + u.resetAfterMs) } : undefined;
+  }
+
+  /** Takes one hit back. If no node can, the hit stays counted: libraries call this when the answer is out, and nobody catches. */
+  async decrement(key: string): Promise<void> {
+    try {
+      await this.#client.adjust({ ...this.#target(key), cost: -1, requestId: null });
+    } catch (e) {
+      const { httpStatus } = e as RlnodeError;
+      if (httpStatus > 0 && httpStatus < 500) throw e;
+      this.options.log?.(`rlnode: a hit stays counted: ${(e as Error).message}`);
+    }
+  }
+
+  async resetKey(key: string): Promise<void> {
+    await this.#client.reset(this.#target(key));
+  }
+
+  /** Closes the store's own client. */
+  shutdown(): void {
+    if (this.#own) this.#client.close();
+  }
+
+  #target(key: string) {
+    return { namespace: this.options.namespace ?? this.namespace, key: this.prefix + key, limits: [first(this.#limit || 1, this.#windowMs)] };
+  }
+}

@@ -1,0 +1,259 @@
+// The client beside servers that do what a test wants.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { test } from "node:test";
+import { Local } from "../dist/esm/local.js";
+import { RlnodeClient, RlnodeError } from "rlnode";
+import { eventually } from "./node.mjs";
+
+const dead = "http://127.255.1.2:4444"; // nothing listens there
+const yes = { allowed: true, rule: "r", limit: 9, used: 1, remaining: 8, unit: "requests", window_ms: 60000, reset_after_ms: 9, retry_after_ms: 0, delay_ms: 0, decided_by: "owner", node: "n", rules_version: 1 }; // prettier-ignore
+const no = { ...yes, allowed: false, used: 9, remaining: 0, retry_after_ms: 1500 };
+const problem = (status, code) => ({ status, body: { type: "about:blank", title: "x", status, code, detail: "why" } });
+
+/** fake answers as `answer(path, body)` says: {status, body}, or a promise of it. */
+async function fake(t, answer = () => ({ body: yes })) {
+  const self = { answer, requests: [], inFlight: 0, most: 0 };
+  self.server = createServer(async (request, response) => {
+    self.most = Math.max(self.most, ++self.inFlight);
+    let text = "";
+    for await (const chunk of request) text += chunk;
+    const body = text && JSON.parse(text);
+    self.requests.push({ path: request.url, body, headers: request.headers });
+    const { status = 200, body: out = yes } = (await self.answer(request.url, body)) ?? {};
+    self.inFlight--;
+    const whole = status === 200 && body.checks ? { results: body.checks.map(() => out) } : out;
+    response.writeHead(status, { "content-type": "application/json" });
+    response.end(JSON.stringify(whole));
+  });
+  await new Promise((resolve) => self.server.listen(0, "127.0.0.1", resolve));
+  self.url = `http://127.0.0.1:${self.server.address().port}`;
+  self.paths = () => self.requests.map((r) => r.path);
+  t.after(() => (self.server.closeAllConnections(), self.server.close()));
+  return self;
+}
+
+const q = { rule: "r", key: "k" };
+const never = () => new Promise(() => {});
+
+test("concurrent checks share a request", async (t) => {
+  const s = await fake(t);
+  const c = new RlnodeClient({ nodes: s.url, maxBatch: 100 });
+  const all = await Promise.all(Array.from({ length: 250 }, (_, i) => c.check({ rule: "r", key: "k" + i })));
+  assert.ok(all.every((d) => d.allowed && d.decidedBy === "owner"));
+  assert.deepEqual(s.requests.map((r) => r.body.checks.length), [100, 100, 50]); // prettier-ignore
+  assert.deepEqual(s.requests[0].body.checks[99], { rule: "r", key: "k99" });
+  await c.check(q);
+  assert.equal(s.paths().at(-1), "/v1/check"); // a check by itself goes by itself
+  const single = new RlnodeClient({ nodes: s.url, maxBatch: 1 });
+  s.requests = [];
+  await Promise.all([single.check(q), single.check(q)]);
+  assert.deepEqual(s.paths(), ["/v1/check", "/v1/check"]);
+});
+
+test("requests in flight are bounded, and what waits goes together", async (t) => {
+  const s = await fake(t, async () => void (await new Promise((resolve) => setTimeout(resolve, 20))));
+  const c = new RlnodeClient({ nodes: s.url, maxInFlight: 2, maxBatch: 10, timeoutMs: 10_000 });
+  await Promise.all(Array.from({ length: 95 }, () => c.check(q)));
+  assert.equal(s.most, 2);
+  assert.equal(s.requests.length, 10);
+});
+
+test("in a batch a check may fail, be denied or be counted", async (t) => {
+  const s = await fake(t, (_, body) => ({ body: { results: body.checks.map((check) => check.key === "bad" ? { error: problem(400, "bad-value").body } : check.key === "no" ? { ...no, decided_by: "list", code: "denied", rule: "" } : no) } })); // prettier-ignore
+  s.answer = ((inner) => (path, body) => ({ status: 200, body: inner(path, { checks: body.checks }).body }))(s.answer);
+  s.server.removeAllListeners("request");
+  s.server.on("request", async (request, response) => {
+    let text = "";
+    for await (const chunk of request) text += chunk;
+    response.end(JSON.stringify(s.answer(request.url, JSON.parse(text)).body));
+  });
+  const c = new RlnodeClient({ nodes: s.url });
+  const [bad, denied, counted, plain] = await Promise.allSettled([
+    c.check({ rule: "r", key: "bad" }),
+    c.count({ rule: "r", key: "no" }),
+    c.count({ rule: "r", key: "k" }),
+    c.check({ rule: "r", key: "k" }),
+  ]);
+  assert.deepEqual([bad.reason.httpStatus, bad.reason.code], [400, "bad-value"]);
+  assert.deepEqual([denied.value.denied, denied.value.counted], [true, false]);
+  assert.deepEqual([counted.value.counted, plain.value.counted], [true, false]);
+  assert.equal(plain.value.headers["Retry-After"], "2");
+  assert.match(plain.value.reason, /limit of 9 requests per 60 s/);
+});
+
+test("a dead node costs no call, is passed over, and comes back", async (t) => {
+  const [a, b] = [await fake(t), await fake(t)];
+  const log = [];
+  const c = new RlnodeClient({ nodes: [a.url, b.url], log: (m) => log.push(m) });
+  await c.check(q);
+  assert.deepEqual([a.requests.length, b.requests.length], [1, 0]);
+  const port = a.server.address().port;
+  a.server.closeAllConnections();
+  await new Promise((resolve) => a.server.close(resolve));
+  for (let i = 0; i < 20; i++) assert.equal((await c.check(q)).decidedBy, "owner");
+  assert.equal(b.requests.length, 20);
+  await new Promise((resolve) => a.server.listen(port, "127.0.0.1", resolve));
+  a.requests = [];
+  await eventually("the node is asked again", async () => (await c.check(q), a.paths().includes("/v1/check")));
+  assert.ok(a.paths().includes("/readyz"));
+  assert.ok(log.some((m) => m.includes("passed over")) && log.some((m) => m.includes("asked again")));
+});
+
+test("a silent node costs half of the time once", async (t) => {
+  const [a, b] = [await fake(t, never), await fake(t)];
+  const c = new RlnodeClient({ nodes: [a.url, b.url], timeoutMs: 3000 });
+  const began = Date.now();
+  assert.equal((await c.check(q)).decidedBy, "owner");
+  assert.ok(Date.now() - began >= 1490);
+  for (let i = 0; i < 5; i++) await c.check(q);
+  assert.equal(a.paths().filter((p) => p === "/v1/check").length, 1);
+});
+
+test("a single node that was silent is tried again by one call", async (t) => {
+  const s = await fake(t, never);
+  const c = new RlnodeClient({ nodes: s.url, timeoutMs: 100 });
+  assert.equal((await c.check(q)).error.code, "timeout");
+  const began = Date.now();
+  assert.equal((await c.check(q)).error.code, "unavailable");
+  assert.ok(Date.now() - began < 90);
+  s.answer = () => ({ body: yes });
+  await eventually("it answers", async () => (await c.check(q)).decidedBy === "owner");
+});
+
+test("what is repeated, and what not", async (t) => {
+  const bodies = [];
+  const [a, b] = [await fake(t, () => problem(500, "internal")), await fake(t, (_, body) => void bodies.push(body))];
+  const fresh = () => new RlnodeClient({ nodes: [a.url, b.url] });
+  assert.equal((await fresh().check(q)).decidedBy, "owner");
+  b.answer = (_, body) => (bodies.push(body), { body: { rule: "r", key: "k", limits: [] } });
+  await fresh().adjust({ ...q, cost: 1 });
+  assert.equal(bodies.at(-1).request_id, a.requests.at(-1).body.request_id); // the same call
+  await fresh().reset(q);
+  assert.ok(bodies.at(-1).request_id);
+  await assert.rejects(fresh().adjust({ ...q, cost: 1, requestId: null }), { httpStatus: 500 });
+  assert.equal(a.requests.at(-1).body.request_id, undefined);
+  a.answer = () => problem(503, "not-ready"); // it was not carried out
+  await fresh().adjust({ ...q, cost: 1, requestId: null });
+  const away = new RlnodeClient({ nodes: [dead, b.url] });
+  await away.adjust({ ...q, cost: 1, requestId: null });
+});
+
+test("a call waits for an owner that can't be reached", async (t) => {
+  let n = 0;
+  const s = await fake(t, () => (++n < 3 ? problem(503, "no-owner") : { body: { reservation: "x", settled: true, costs: {}, repeated: false } }));
+  const c = new RlnodeClient({ nodes: s.url });
+  assert.equal((await c.settle("x", {})).settled, true);
+  assert.equal(n, 3);
+  assert.deepEqual(await c.settle(""), { reservation: "", settled: false, costs: {}, repeated: false });
+});
+
+test("onError: open, closed and local", async () => {
+  const call = (onError, request, more) => new RlnodeClient({ nodes: dead, onError, ...more }).check(request);
+  for (const [onError, allowed] of [["open", true], ["closed", false], [undefined, true]]) {
+    const d = await call(onError, q);
+    assert.deepEqual([d.allowed, d.decidedBy, d.error.code], [allowed, "error", "unavailable"]);
+  }
+  await assert.rejects(new RlnodeClient({ nodes: dead }).usage(q), RlnodeError);
+  assert.deepEqual((await new RlnodeClient({ nodes: dead, onError: "open" }).reserve(q)).reservation, "");
+});
+
+test("local: limits that come with the call", async () => {
+  const c = new RlnodeClient({ nodes: dead, onError: "local" });
+  const own = { key: "k", limits: [{ limit: 2, per: "1m" }, { limit: 5, per: 3_600_000, unit: "tokens" }] };
+  assert.deepEqual([(await c.check({ ...own, costs: { tokens: 3 } })).allowed, (await c.check({ ...own, costs: { tokens: 3 } })).allowed], [true, false]);
+  const d = await c.check(own);
+  assert.deepEqual([d.allowed, d.used, d.remaining, d.decidedBy, d.windowMs], [true, 2, 0, "local", 60_000]);
+  const no = await c.check(own);
+  assert.deepEqual([no.allowed, no.headers["Retry-After"], no.violated], [false, "60", ["inline"]]);
+  assert.equal((await c.peek(own)).allowed, false);
+  const counted = await c.count(own);
+  assert.deepEqual([counted.allowed, counted.counted, counted.used], [false, true, 3]);
+  assert.equal((await c.check({ ...own, key: "other" })).allowed, true);
+  assert.equal((await c.check({ ...own, namespace: "n" })).allowed, true);
+  assert.equal((await c.check({ ...own, shadow: true })).allowed, true);
+  assert.equal((await c.check({ ...own, key: "large", cost: 3 })).retryAfterMs, -1);
+  const both = (mode) => ({ subjects: [{ key: "s", limits: [{ limit: 1, per: "1d" }], mode }, { key: "k", limits: own.limits }] });
+  assert.equal((await c.check(both())).allowed, false); // all or nothing
+  assert.equal((await c.check({ key: "s", limits: [{ limit: 1, per: "1d" }] })).allowed, true);
+  const soon = { key: "soon", limits: [{ limit: 1, per: "50ms" }] };
+  await c.check(soon);
+  await eventually("its window ends", async () => (await c.check(soon)).allowed);
+});
+
+test("local: checks that bring no limits have the given ones", async () => {
+  const c = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 2, per: "1h" } });
+  const at = (ip, endpoint = "/") => ({ attributes: { ip, endpoint, method: "GET" } });
+  const allowed = async (request) => (await c.check(request)).allowed;
+  assert.deepEqual([await allowed(q), await allowed(q), await allowed(q)], [true, true, false]);
+  assert.equal(await allowed({ rule: "r", key: "other" }), true);
+  assert.equal(await allowed({ ...q, rule: "other" }), true);
+  assert.deepEqual([await allowed(at("192.0.2.1")), await allowed(at("192.0.2.1", "/b")), await allowed(at("192.0.2.1", "/c"))], [true, true, false]);
+  assert.equal(await allowed(at("192.0.2.2")), true);
+  const none = new RlnodeClient({ nodes: dead, onError: "local" });
+  for (let i = 0; i < 5; i++) assert.equal((await none.check(q)).allowed, true);
+  for (const per of ["", "1 fortnight", -1]) assert.throws(() => new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per } }));
+});
+
+test("local: memory is bounded", () => {
+  const local = new Local([]);
+  const of = (i) => local.decide({ key: "k" + i, limits: [{ limit: 1, per: "1h" }] });
+  const all = Array.from({ length: 100_001 }, (_, i) => of(i));
+  assert.equal(all.filter((d) => d.allowed).length, 100_000);
+  assert.equal(of(0).allowed, false); // nobody washes his own away
+});
+
+test("what strangers could cause is refused, also with open", async (t) => {
+  const s = await fake(t, never);
+  const c = new RlnodeClient({ nodes: s.url, maxQueue: 2, maxInFlight: 1, maxBatch: 1, timeoutMs: 200 });
+  const all = await Promise.all(Array.from({ length: 5 }, () => c.check(q)));
+  assert.equal(all.filter((d) => d.error.code === "queue-full" && !d.allowed).length, 3);
+  s.answer = () => problem(400, "bad-value");
+  const fresh = new RlnodeClient({ nodes: s.url });
+  await assert.rejects(fresh.check(q), { httpStatus: 400, code: "bad-value", detail: "why" });
+  await assert.rejects(fresh.check({ rule: "r", key: "k", attributes: {} }), { code: "invalid" });
+  await assert.rejects(fresh.check({ attributes: Object.fromEntries(Array.from({ length: 80 }, (_, i) => [i, "x".repeat(1000)])) }), { code: "invalid" });
+});
+
+test("signals and close end calls", async (t) => {
+  const s = await fake(t, never);
+  const c = new RlnodeClient({ nodes: s.url, timeoutMs: 60_000 });
+  const abort = new AbortController();
+  const call = c.check(q, { signal: abort.signal });
+  setTimeout(() => abort.abort(new Error("enough")), 20);
+  await assert.rejects(call, /enough/);
+  await assert.rejects(c.check(q, { signal: AbortSignal.abort(new Error("before")) }), /before/);
+  await assert.rejects(c.usage(q, { signal: AbortSignal.timeout(10) }), { name: "TimeoutError" });
+  const last = [c.check(q), c.usage(q)];
+  setTimeout(() => c.close(), 20);
+  for (const one of last) await assert.rejects(one, { code: "closed" });
+  await assert.rejects(c.check(q), { code: "closed" });
+});
+
+test("a delayed check waits if it is told to", async (t) => {
+  const s = await fake(t, () => ({ body: { ...yes, delay_ms: 60 } }));
+  const c = new RlnodeClient({ nodes: s.url });
+  const began = Date.now();
+  await c.check(q);
+  assert.equal((await c.check({ ...q, wait: true })).delayMs, 60);
+  assert.ok(Date.now() - began >= 59);
+  assert.ok(s.requests.every((r) => r.body.wait === undefined)); // it is the client that waits
+});
+
+test("tokens and addresses", async (t) => {
+  const s = await fake(t);
+  await new RlnodeClient({ nodes: [s.url + "/proxy/"], token: "secret" }).check(q);
+  assert.deepEqual([s.requests[0].path, s.requests[0].headers.authorization], ["/proxy/v1/check", "Bearer secret"]);
+  for (const nodes of [[], [""], ["nonsense"], ["ftp://x"], ["http://u:p@x"], ["http://x/?a"], Array(65).fill(s.url)]) assert.throws(() => new RlnodeClient({ nodes }), TypeError, String(nodes)); // prettier-ignore
+  assert.throws(() => new RlnodeClient({ nodes: s.url, token: "two\nlines" }), TypeError);
+  for (const name of ["timeoutMs", "maxInFlight", "maxBatch", "maxQueue"]) for (const v of [0, -1, NaN, 1e9]) assert.throws(() => new RlnodeClient({ nodes: s.url, [name]: v }), new RegExp(name)); // prettier-ignore
+});
+
+test("a redirect is not followed: the token is for the node alone", async (t) => {
+  const other = await fake(t);
+  const s = createServer((_, response) => (response.writeHead(307, { location: other.url + "/v1/check" }), response.end()));
+  await new Promise((resolve) => s.listen(0, "127.0.0.1", resolve));
+  t.after(() => (s.closeAllConnections(), s.close()));
+  await assert.rejects(new RlnodeClient({ nodes: `http://127.0.0.1:${s.address().port}`, token: "t" }).check(q), { httpStatus: 307 });
+  assert.equal(other.requests.length, 0);
+});

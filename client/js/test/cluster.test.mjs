@@ -1,0 +1,115 @@
+// Real clusters: limits that processes share, and nodes that are killed.
+import assert from "node:assert/strict";
+import { execFile, spawn } from "node:child_process";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { RlnodeClient } from "rlnode";
+import { closing, cluster, eventually, start } from "./node.mjs";
+
+const here = (name) => fileURLToPath(new URL(name, import.meta.url));
+
+/** app runs app.mjs, and returns its address. */
+const app = (t, ...args) =>
+  new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [here("app.mjs"), ...args], { stdio: ["ignore", "pipe", "inherit"] });
+    t.after(() => child.kill("SIGKILL"));
+    child.stdout.once("data", (line) => resolve(String(line).trim()));
+    child.once("exit", () => reject(new Error("the app ended")));
+  });
+
+test("two processes of an Express app on two nodes share one limit exactly", async (t) => {
+  const nodes = await cluster(2);
+  t.after(() => Promise.all(nodes.map((n) => n.stop())));
+  const apps = await Promise.all(nodes.map((n) => app(t, n.url, 50)));
+  for (const k of ["a", "b", "c"]) {
+    const all = await Promise.all(Array.from({ length: 160 }, (_, i) => fetch(`${apps[i % 2]}/?k=${k}`)));
+    assert.equal(all.filter((r) => r.status === 200).length, 50, `key ${k}`);
+    assert.equal(all.filter((r) => r.status === 429).length, 110);
+    const refused = all.find((r) => r.status === 429);
+    assert.ok(Number(refused.headers.get("retry-after")) > 500);
+  }
+});
+
+test("a node that is killed under load fails no call", async (t) => {
+  const nodes = await cluster(3);
+  t.after(() => Promise.all(nodes.map((n) => n.stop())));
+  const c = closing(t, new RlnodeClient({ nodes: nodes.slice(0, 2).map((n) => n.url), timeoutMs: 10_000 }));
+  const wrong = [];
+  const by = new Map();
+  let calls = 0;
+  let stop = false;
+  const load = async (i) => {
+    for (let j = 0; !stop; j++) {
+      const q = { key: `k${(i * 31 + j) % 400}`, limits: [{ limit: 1_000_000, per: "1h" }] };
+      try {
+        const d = i % 4 ? await c.check(q) : await c.count({ ...q, limits: [{ ...q.limits[0], from: "first", algorithm: "fixed-window" }] });
+        if (d.error || !d.allowed) wrong.push(d.error ?? d);
+        by.set(d.node, (by.get(d.node) ?? 0) + 1);
+      } catch (e) {
+        wrong.push(e);
+      }
+      calls++;
+    }
+  };
+  const workers = Array.from({ length: 40 }, (_, i) => load(i));
+  await eventually("it is under load", () => calls > 3000);
+  await nodes[0].stop("SIGKILL");
+  const then = calls;
+  await eventually("the load goes on", () => calls > then + 5000);
+  stop = true;
+  await Promise.all(workers);
+  assert.deepEqual(wrong, []);
+  assert.ok(by.get("n1") > 0 && by.get("n2") > 3000, JSON.stringify([...by]));
+  t.diagnostic(`${calls} calls, by node ${JSON.stringify([...by])}`);
+});
+
+test("10,000 concurrent checks", async (t) => {
+  const node = closing(t, await start());
+  const c = closing(t, new RlnodeClient({ nodes: node.url, timeoutMs: 20_000 }));
+  const began = Date.now();
+  const all = await Promise.all(Array.from({ length: 10_000 }, (_, i) => c.check({ key: "k" + (i % 10), limits: [{ limit: 700, per: "1h", algorithm: "fixed-window" }], consistency: "exact" })));
+  t.diagnostic(`${Date.now() - began} ms`);
+  assert.equal(all.filter((d) => d.allowed && !d.error).length, 7000);
+  assert.equal(all.filter((d) => d.error).length, 0);
+});
+
+test("memory is steady", async (t) => {
+  const node = closing(t, await start());
+  const script = `import { heaps } from ${JSON.stringify(here("memory.mjs"))};
+    console.log(JSON.stringify(await heaps([process.argv[1]], 30_000)));`;
+  const out = await new Promise((resolve, reject) => {
+    const args = ["--expose-gc", "--input-type=module", "-e", script, node.url];
+    execFile(process.execPath, args, { cwd: here(".") }, (e, stdout) => (e ? reject(e) : resolve(stdout)));
+  });
+  const { sizes, failed } = JSON.parse(out);
+  assert.equal(failed, 0);
+  assert.ok(sizes.at(-1) < sizes[2] * 1.3 + 2, `MB of heap: ${sizes.map((s) => s.toFixed(1))}`);
+  t.diagnostic(`MB of heap: ${sizes.map((s) => s.toFixed(1))}`);
+});
+
+test("tokens, reservations and blocks of a real node", async (t) => {
+  const rules = `version: 1
+rules:
+  - {name: llm, key: [user], limits: [{limit: 100, per: 1h, algorithm: fixed-window, unit: tokens}]}
+  - {name: login, key: [ip], limits: [{limit: 1, per: 1h, algorithm: fixed-window}], block: 30m}
+`;
+  const node = closing(t, await start({ rules, flags: ["--api-token", "secret-of-a-test"] }));
+  await assert.rejects(new RlnodeClient({ nodes: node.url }).check({ rule: "llm", key: "u" }), { httpStatus: 401, code: "unauthorized" });
+  const c = closing(t, new RlnodeClient({ nodes: node.url, token: "secret-of-a-test", timeoutMs: 10_000 }));
+  const r = await c.reserve({ rule: "llm", key: "u", costs: { tokens: 80 } });
+  assert.ok(r.allowed && r.reservation);
+  assert.equal((await c.reserve({ rule: "llm", key: "u", costs: { tokens: 80 } })).allowed, false);
+  assert.deepEqual((await c.settle(r, { tokens: 30 })).costs, { tokens: 30 });
+  assert.equal((await c.settle(r.reservation, { tokens: 60 })).repeated, true);
+  assert.equal((await c.usage({ rule: "llm", key: "u" })).limits[0].used, 30);
+  await assert.rejects(c.check({ rule: "nothing", key: "u" }), { httpStatus: 404, code: "unknown-rule" });
+  await c.check({ rule: "login", key: "192.0.2.1" });
+  assert.equal((await c.check({ rule: "login", key: "192.0.2.1" })).allowed, false);
+  await c.reset({ rule: "login", key: "192.0.2.1" });
+  const d = await c.peek({ rule: "login", key: "192.0.2.1" });
+  assert.deepEqual([d.allowed, d.used], [true, 1]);
+  const two = await c.check({ subjects: [{ key: "a", limits: [{ limit: 1, per: "1m" }] }, { key: "b", limits: [{ limit: 1, per: "1m" }] }], detail: true });
+  assert.equal(two.limits.length, 2);
+  const ids = await Promise.all([1, 2].map(() => c.count({ key: "id", limits: [{ limit: 9, per: "1m" }], requestId: "same" })));
+  assert.deepEqual(ids.map((x) => x.used), [1, 1]); // prettier-ignore
+});
