@@ -127,11 +127,16 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made.
+// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks debit
+// nothing.
 func (le *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
-		le.grants[0].parts[i].left -= op.Cost
+		took := op.Cost
+		if op.Mode == counters.Peek {
+			took = 0
+		}
+		le.grants[0].parts[i].left -= took
 		l.demand.note(op.Cost)
 		d := later(l.lastDecision, at-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
@@ -140,6 +145,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		d.Used = op.Limit.Capacity() - d.Remaining
+		d.Remaining -= op.Cost - took // as every peek says it
 		op.Decision, op.Full = d, false
 	}
 	le.touched = at

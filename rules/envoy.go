@@ -1,5 +1,7 @@
 package rules
 
+import "sync/atomic"
+
 // The section `envoy` of a document has the configuration of Envoy's rate limit service: for each domain a tree of
 // descriptors. It is matched by itself: of a request's descriptor at most one node of the tree applies.
 
@@ -27,6 +29,8 @@ type EnvoyNode struct {
 	LimitName string
 	Replaces  []string // the names of the limits that don't count beside this one
 	seed      hashState
+
+	lenient atomic.Pointer[Rule] // Rule in shadow, once it was asked for
 }
 
 // envoyBranch holds the children of a node.
