@@ -40,6 +40,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		return nil, fmt.Errorf("compile rules: %w", err)
 	}
 	s.nameInline(doc.Inline)
+	c.envoy()
 	s.seed(hashKey{})
 	c.subjects()
 	s.globals = c.globals()

@@ -19,6 +19,8 @@ type decoder struct {
 	path  []byte          // of the current node
 	days  bool            // a duration was written in days
 	zones map[string]bool // time zones looked up, at most maxZones, and whether each exists
+
+	envoyNodes, envoyLevel int // descriptors of Envoy so far, and on how many levels the present ones stand
 }
 
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {

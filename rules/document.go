@@ -38,6 +38,7 @@ type Document struct {
 	Subjects    []*Group
 	Profiles    []*ProfileSpec
 	Inline      *InlineSpec // nil if left out: calls may bring any limits
+	Envoy       []*EnvoySpec
 
 	source string // the whole text it was parsed from; empty after a change
 	asJSON bool   // source is JSON
@@ -215,7 +216,7 @@ func (d *Document) Size() Size {
 
 // Level returns the feature level that all nodes of a cluster must know to read d; see the package agreement.
 func (d *Document) Level() int {
-	if d.days || d.Inline != nil {
+	if d.days || d.Inline != nil || len(d.Envoy) > 0 {
 		return 2
 	}
 	return 1

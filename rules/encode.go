@@ -62,6 +62,9 @@ func (d *Document) measure() int {
 	if d.Inline != nil {
 		size += pieceSize("inline", inlineFields.node(d.Inline))
 	}
+	for _, s := range d.Envoy {
+		size += pieceSize(s.Domain, envoyFields.node(s))
+	}
 	for _, r := range d.Rules {
 		size += pieceSize(r.Name, r.node())
 	}

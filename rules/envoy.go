@@ -1,9 +1,18 @@
 package rules
 
-import "sync/atomic"
+import (
+	"strings"
+	"unsafe"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
 
 // The section `envoy` of a document has the configuration of Envoy's rate limit service: for each domain a tree of
-// descriptors. It is matched by itself: of a request's descriptor at most one node of the tree applies.
+// descriptors, matched by itself. Of a request's descriptor at most one node of the tree applies. Its limit is compiled to a
+// rule that is not in Set.Rules.
+
+// EnvoyName and a slash stand before a domain's name where its checks are counted.
+const EnvoyName = "envoy"
 
 // EnvoyEntry is one entry of a descriptor.
 type EnvoyEntry struct{ Key, Value string }
@@ -19,36 +28,39 @@ type EnvoyNode struct {
 	Domain string
 	// Path is the domain and the descriptors down to this node, as written: "edge.path_/search.method".
 	Path      string
-	Rule      *Rule // its limit, compiled; nil if Unlimited
-	Unlimited bool  // OK, and not counted
-	Shadow    bool  // counts and reports, never refuses; Rule.Shadow is the same
-	Quota     bool  // refuses only together with all quota nodes of a request
-	Detailed  bool  // figures of its own
-	Requests  uint32 // requests_per_unit; 0 refuses all
-	Unit      string // second, minute, hour, day, week, month, year; empty if per is used
-	LimitName string
-	Replaces  []string // the names of the limits that don't count beside this one
-	seed      hashState
+	Rule      *Rule    // its limit, compiled; nil if Unlimited. Its Name is Path
+	Unlimited bool     // OK, and not counted
+	Shadow    bool     // counts and reports, never refuses; Rule.Shadow is the same
+	Quota     bool     // quota_mode: refuses only together with all other quota nodes of a request
+	Detailed  bool     // figures of its own
+	Requests  uint32   // requests_per_unit; 0 refuses all
+	Unit      string   // second, minute, hour, day, week, month or year; empty if the document has per instead
+	LimitName string   // name of the rate_limit; may be empty
+	Replaces  []string // the limits of these names don't count beside this one
 
-	lenient atomic.Pointer[Rule] // Rule in shadow, once it was asked for
+	levels []EnvoyEntry // keys and values as written, from the root down to this node
+	seed   hashState    // the state from which hashing a subject starts: the domain is hashed
+
+	lenient *Rule // Rule in shadow; only for Quota
 }
 
-// envoyBranch holds the children of a node.
+// envoyBranch holds the descriptors beside each other, which are below the same one.
 type envoyBranch struct {
-	// byText has the children by their text: the key, an underscore and the value, or the key alone. The reference server does
+	// byText has all of them by their text: the key, an underscore and the value, or the key alone. The reference server does
 	// not tell a key "a_b" without a value from a key "a" with the value "b" either.
-	byText    map[string]*envoyChild
+	byText    map[string]*envoyDescriptor
 	wildcards []envoyWildcard // those with a * in their text, in document order
 }
 
-type envoyChild struct {
-	node *EnvoyNode // nil without a rate_limit
-	next envoyBranch
+type envoyDescriptor struct {
+	node  *EnvoyNode // nil without a rate_limit
+	below envoyBranch
 }
 
 type envoyWildcard struct {
-	pattern glob
-	child   *envoyChild
+	text       string
+	pattern    glob
+	descriptor *envoyDescriptor
 }
 
 // HasEnvoy reports whether the document configures a domain of Envoy's rate limit service.
@@ -60,40 +72,52 @@ func (s *Set) EnvoyDomain(name string) *EnvoyDomain { return s.envoy[name] }
 // Name returns the domain's name.
 func (d *EnvoyDomain) Name() string { return d.name }
 
-// Match returns the node that applies to a descriptor, or nil. It allocates nothing.
+// Match returns the node that applies to a descriptor, or nil. It allocates nothing as long as no entry has more than 4,000
+// bytes.
 //
-// On each level the entry goes to the child with its key and value; else to the first in the document whose text, with
-// wildcards, is that of the entry; else to the child with its key and no value. The limit must be at the level of the last
-// entry: a descriptor with more entries than a path has levels, or fewer, is not limited by it.
+// On each level an entry goes to the descriptor with its key and value; else to the first in the document whose text, with
+// wildcards, is that of the entry; else to the descriptor with its key and no value. The limit must be at the level of the
+// last entry: paths with fewer levels, or more, don't apply.
 func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
+	for i := range entries {
+		if len(entries[i].Key)+len(entries[i].Value) >= 255 {
+			var room [4096]byte
+			return d.match(entries, room[:0])
+		}
+	}
 	var room [256]byte
-	branch, text := &d.root, room[:0]
+	return d.match(entries, room[:0])
+}
+
+// match is Match with room for the text of an entry.
+func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
+	branch := &d.root
 	for i := range entries {
 		e := &entries[i]
 		text = append(append(append(text[:0], e.Key...), '_'), e.Value...)
-		child := branch.child(text, len(e.Key))
+		found := branch.find(unsafe.String(unsafe.SliceData(text), len(text)), e.Key)
 		switch {
-		case child == nil:
+		case found == nil:
 			return nil
 		case i == len(entries)-1:
-			return child.node
+			return found.node
 		}
-		branch = &child.next
+		branch = &found.below
 	}
 	return nil
 }
 
-// child returns the child for an entry, or nil. text is the entry's key, which has keyLength bytes, an underscore and the value.
-func (b *envoyBranch) child(text []byte, keyLength int) *envoyChild {
-	if c := b.byText[string(text)]; c != nil {
-		return c
+// find returns the descriptor for an entry, or nil. text is the entry's key, an underscore and its value.
+func (b *envoyBranch) find(text, key string) *envoyDescriptor {
+	if found := b.byText[text]; found != nil {
+		return found
 	}
 	for i := range b.wildcards {
-		if w := &b.wildcards[i]; w.pattern.matches(string(text)) {
-			return w.child
+		if w := &b.wildcards[i]; w.pattern.matches(text) {
+			return w.descriptor
 		}
 	}
-	return b.byText[string(text[:keyLength])]
+	return b.byText[key]
 }
 
 // Subject returns the identity of a descriptor's counter: of the domain and the keys and values of all entries, in order.
@@ -107,11 +131,131 @@ func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	return h.end(uint64(len(entries)), titleBytes)
 }
 
-// Key returns the key of a descriptor's counter as it is shown beside Path: the values of its entries.
+// Key returns the key of a descriptor's counter as it is shown beside Path: the values of the entries.
 func (n *EnvoyNode) Key(entries []EnvoyEntry) []string {
 	key := make([]string, len(entries))
 	for i := range entries {
-		key[i] = entries[i].Value
+		key[i] = strings.Clone(entries[i].Value)
 	}
 	return key
+}
+
+// envoySeed returns the state from which hashing the subjects of a domain starts.
+func (k hashKey) envoySeed(domain string) hashState {
+	return k.state().word(1<<63 | 1).text(domain).word(uint64(len(domain))) // no rule's name is that long
+}
+
+// envoy compiles the section.
+func (c *compiler) envoy() {
+	specs := c.doc.Envoy
+	if len(specs) == 0 {
+		return
+	}
+	c.set.envoy = make(map[string]*EnvoyDomain, len(specs))
+	numbers := make(map[string]int, len(c.set.names)) // by name, in c.set.names
+	for i, name := range c.set.names {
+		numbers[name] = i
+	}
+	number := func(name string) int {
+		n, ok := numbers[name]
+		if !ok {
+			n = len(c.set.names)
+			c.set.names, numbers[name] = append(c.set.names, name), n
+		}
+		return n
+	}
+	for _, s := range specs {
+		d := &EnvoyDomain{name: s.Domain}
+		counted := number(EnvoyName + "/" + s.Domain)
+		top := &EnvoyNode{Domain: s.Domain, Path: s.Domain, seed: hashKey{}.envoySeed(s.Domain)}
+		d.root = c.envoyBranch(top, s.Descriptors, func(n *EnvoyNode) int {
+			if n.Detailed {
+				return number(n.Path)
+			}
+			return counted
+		})
+		c.set.envoy[s.Domain] = d
+	}
+}
+
+// envoyBranch compiles the descriptors below the one at above. number returns Rule.Index of a node.
+func (c *compiler) envoyBranch(above *EnvoyNode, list []*EnvoyDescriptorSpec, number func(*EnvoyNode) int) (b envoyBranch) {
+	if len(list) == 0 {
+		return b
+	}
+	b.byText = make(map[string]*envoyDescriptor, len(list))
+	for _, s := range list {
+		text := s.text()
+		n := &EnvoyNode{
+			Domain: above.Domain, Path: above.Path + "." + text, Shadow: s.Shadow, Quota: s.Quota, Detailed: s.Detailed,
+			levels: append(above.levels[:len(above.levels):len(above.levels)], EnvoyEntry{s.Key, s.Value}), seed: above.seed,
+		}
+		d := &envoyDescriptor{below: c.envoyBranch(n, s.Descriptors, number)}
+		if s.Limit != nil {
+			c.envoyLimit(n, s.Limit, number)
+			d.node = n
+		}
+		b.byText[text] = d
+		if strings.Contains(text, "*") {
+			b.wildcards = append(b.wildcards, envoyWildcard{text, newGlob(text), d})
+		}
+	}
+	return b
+}
+
+// envoyLimit fills in what a rate_limit says of n.
+func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*EnvoyNode) int) {
+	n.LimitName, n.Replaces, n.Unlimited = s.Name, s.Replaces, s.Unlimited
+	if s.Unlimited {
+		return
+	}
+	n.Requests, n.Unit = uint32(s.Limit), s.Unit
+	limit := s.LimitSpec
+	if s.Unit != "" {
+		limit.window, _ = envoyUnit(s.Unit)
+		limit.Per = FormatDuration(limit.window)
+	}
+	spec := &RuleSpec{Name: n.Path, Shadow: n.Shadow, Limits: []*LimitSpec{&limit}}
+	spec.Settings = Settings{OnLimit: "refuse", Consistency: s.Consistency, OnPartition: s.OnPartition}
+	if limit.Limit == 0 {
+		// An amount of 0 refuses everything, in fixed windows. No node needs the owner for that.
+		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
+	}
+	if limit.Algorithm == "" {
+		limit.Algorithm = algorithms.FixedWindow.String()
+	}
+	n.Rule = c.rule(spec)
+	n.Rule.Index = number(n)
+	for _, e := range n.levels {
+		n.Rule.Key = append(n.Rule.Key, e.Key)
+	}
+	if n.Quota {
+		lenient := *n.Rule
+		lenient.Shadow, n.lenient = true, &lenient
+	}
+}
+
+// keyed returns a copy of d whose subjects are hashed with key.
+func (d *EnvoyDomain) keyed(key hashKey) *EnvoyDomain {
+	return &EnvoyDomain{d.name, d.root.seeded(key.envoySeed(d.name))}
+}
+
+func (b *envoyBranch) seeded(seed hashState) envoyBranch {
+	if b.byText == nil {
+		return envoyBranch{}
+	}
+	out := envoyBranch{byText: make(map[string]*envoyDescriptor, len(b.byText))}
+	for text, d := range b.byText {
+		next := &envoyDescriptor{below: d.below.seeded(seed)}
+		if d.node != nil {
+			n := *d.node
+			n.seed = seed
+			next.node = &n
+		}
+		out.byText[text] = next
+	}
+	for _, w := range b.wildcards {
+		out.wildcards = append(out.wildcards, envoyWildcard{w.text, w.pattern, out.byText[w.text]})
+	}
+	return out
 }

@@ -2,21 +2,16 @@ package rules
 
 import "fmt"
 
-// MatchEnvoy adds a hit for a descriptor that n applies to; n is not Unlimited. With shadow it is counted and never refuses,
-// whatever the document says. first says that it is the first subject of the check. The error wraps ErrInline.
+// MatchEnvoy adds a hit for a descriptor that n applies to; n is not Unlimited. With shadow a Quota node counts and never
+// refuses. first says that it is the first subject of the check. The error wraps ErrInline.
 func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool, m *Match) error {
 	if first {
 		s.load(nil, m)
 		m.List = Unlisted
 	}
 	r := n.Rule
-	if shadow && !r.Shadow {
-		if r = n.lenient.Load(); r == nil {
-			r = new(Rule)
-			*r = *n.Rule
-			r.Shadow = true
-			n.lenient.Store(r)
-		}
+	if shadow && n.lenient != nil {
+		r = n.lenient
 	}
 	subject := n.Subject(entries)
 	for i := range m.Hits {

@@ -27,7 +27,12 @@ func (s *Set) Keyed(secret []byte) *Set {
 	sum := h.Sum(nil)
 	out := *s
 	out.inline = &inlineSets{}
-	out.seed(hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])})
+	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
+	out.seed(key)
+	out.envoy = make(map[string]*EnvoyDomain, len(s.envoy))
+	for name, d := range s.envoy {
+		out.envoy[name] = d.keyed(key)
+	}
 	return &out
 }
 

@@ -156,8 +156,8 @@ func (t *inlineSets) add(key []byte, r *Rule) *Rule {
 // Interned returns how many sets of inline limits are kept, at most 4,096.
 func (s *Set) Interned() int64 { return s.inline.n.Load() }
 
-// Names returns the names under which checks are counted, by Rule.Index: those of the rules, then those of inline limits.
-// A rule that has the name of inline limits counts those, too.
+// Names returns the names under which checks are counted, by Rule.Index: those of the rules, then those of inline limits and of
+// Envoy's domains and paths. A rule that has the name of one of those counts it, too.
 func (s *Set) Names() []string { return s.names }
 
 // nameInline gives inline limits their names.

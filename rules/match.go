@@ -252,7 +252,7 @@ func (r *Rule) NormalKey(key []string) []string {
 
 // normal returns the i-th key value as it is counted, as a string that shares no memory with text.
 func (r *Rule) normal(i int, text string) string {
-	if r.key[i].address {
+	if i < len(r.key) && r.key[i].address { // rules of Envoy's descriptors have no attributes
 		if a, ok := parseAddress(text); ok {
 			return groupAddress(a, r.IPv6Prefix).String()
 		}

@@ -89,6 +89,9 @@ var (
 			return mapNode(profiles, func(p *ProfileSpec) string { return p.Name }, (*ProfileSpec).node)
 		})}, func(doc *Document) *[]*ProfileSpec { return &doc.Profiles }),
 		of("inline", codec[*InlineSpec]{(*decoder).inline, unlessZero(inlineFields.node)}, func(doc *Document) **InlineSpec { return &doc.Inline }),
+		of("envoy", codec[[]*EnvoySpec]{(*decoder).envoy, unlessEmpty(func(list []*EnvoySpec) *yaml.Node {
+			return listNode(list, envoyFields.node)
+		})}, func(doc *Document) *[]*EnvoySpec { return &doc.Envoy }),
 	)
 
 	defaults       = settingFields(func(f *Defaults) *Settings { return &f.Settings })

@@ -45,12 +45,12 @@ type Set struct {
 	seeds            []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
 	inlineSeed       hashState   // the state from which hashing a subject with inline limits starts
 	inline           *inlineSets
-	inlineNamespaces *Namespaces           // of the document; nil without its section
-	inlineNames      map[string]inlineName // by namespace; "" for all others
-	names            []string              // see Names
-	envoy            map[string]*EnvoyDomain
-	shares           *Shares               // nil if global limits count whole
-	division         *division             // of shares; nil without shares
+	inlineNamespaces *Namespaces             // of the document; nil without its section
+	inlineNames      map[string]inlineName   // by namespace; "" for all others
+	names            []string                // see Names
+	envoy            map[string]*EnvoyDomain // by name
+	shares           *Shares                 // nil if global limits count whole
+	division         *division               // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.
@@ -113,7 +113,7 @@ type Lease struct {
 // Rule is a compiled rule.
 type Rule struct {
 	Name        string
-	Index       int      // in Set.Rules; if Inline, in Set.Names
+	Index       int      // in Set.Rules; if it is not in there, in Set.Names
 	Key         []string // names of the key attributes, in order
 	Shadow      bool
 	Monthly     bool // what it admits is counted by month, for bills; never set for a shadow rule

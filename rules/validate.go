@@ -19,6 +19,7 @@ type checker struct {
 	tiers map[string]*TierSpec
 	// tooManyTierLimits means that checking each pair of rule and tier would take too long.
 	tooManyTierLimits bool
+	envoyDetailed     int // descriptors with figures of their own
 }
 
 // validate checks all of doc.
@@ -46,6 +47,7 @@ func validate(doc *Document, errs *collector) {
 			c.subject(path, g.Attribute, s)
 		}
 	}
+	c.envoy()
 }
 
 func newChecker(doc *Document, errs *collector) *checker {

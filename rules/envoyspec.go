@@ -1,0 +1,377 @@
+package rules
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// Bounds of the section `envoy`.
+const (
+	maxEnvoyDomains   = 1000
+	maxEnvoyNodes     = 10_000 // descriptors of all domains
+	maxEnvoyLevels    = 16     // of descriptors in a domain
+	maxEnvoyPath      = 2048   // bytes of EnvoyNode.Path
+	maxEnvoyWildcards = 1000   // descriptors with a * beside each other: matching looks at one after another
+	maxEnvoyStars     = 16     // in one descriptor
+	maxEnvoyDetailed  = 1000   // descriptors with figures of their own
+	maxEnvoyReplaces  = 100    // of a descriptor
+	maxEnvoyMetadata  = 4096   // bytes of a descriptor's metadata as JSON
+)
+
+// EnvoySpec is the configuration of one domain of Envoy's rate limit service, as written for the reference server.
+type EnvoySpec struct {
+	Domain      string
+	Descriptors []*EnvoyDescriptorSpec
+	pos         yaml.Pos
+}
+
+// EnvoyDescriptorSpec is a descriptor as written.
+type EnvoyDescriptorSpec struct {
+	Key         string
+	Value       string // may contain *; empty: every value that no descriptor beside this one has
+	Limit       *EnvoyLimitSpec
+	Shadow      bool
+	Quota       bool
+	Detailed    bool
+	Metadata    *yaml.Node // kept for those who read the document
+	Descriptors []*EnvoyDescriptorSpec
+	pos         yaml.Pos
+}
+
+// EnvoyLimitSpec is a rate_limit as written.
+type EnvoyLimitSpec struct {
+	Unit        string // second … year; empty if the limit has a Per
+	Unlimited   bool
+	Replaces    []string
+	Consistency string
+	OnPartition string
+	LimitSpec        // Limit is requests_per_unit, which may be 0
+	counted     bool // requests_per_unit was written
+}
+
+// envoyUnits are the reference server's units. All of its windows begin at whole multiples of their length since 1970.
+var envoyUnits = []struct {
+	name   string
+	length time.Duration
+}{
+	{"second", time.Second}, {"minute", time.Minute}, {"hour", time.Hour}, {"day", day}, {"week", 7 * day}, {"month", 30 * day}, {"year", 365 * day},
+}
+
+// envoyUnit returns the length of a unit, and the names of all.
+func envoyUnit(name string) (length time.Duration, names []string) {
+	for _, u := range envoyUnits {
+		names = append(names, u.name)
+		if u.name == name {
+			length = u.length
+		}
+	}
+	return length, names
+}
+
+// Sentences about keys of the reference server that are refused.
+const (
+	noShareThreshold = "share_threshold is not supported: each value that a wildcard matches has a counter of its own. Have Envoy send one value for all of them"
+	noValueToMetric  = "value_to_metric is not supported: values of requests would make figures without bound. `rlnode top` shows subjects with their values"
+)
+
+// neverField is a key that may only be false.
+func neverField[T any](key, why string) field[T] {
+	return field[T]{key, func(d *decoder, n *yaml.Node, _ *T) {
+		if d.boolean(n) {
+			d.fail(n, "%s", why)
+		}
+	}, func(*T) *yaml.Node { return nil }}
+}
+
+var (
+	envoyFields = fieldsOf(
+		of("domain", codec[string]{(*decoder).envoyText, text}, func(s *EnvoySpec) *string { return &s.Domain }),
+		field[EnvoySpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoySpec) {
+			s.Descriptors = d.envoyDescriptors(n, envoyDescriptorFields)
+		}, func(s *EnvoySpec) *yaml.Node { return filled(listNode(s.Descriptors, envoyDescriptorFields.node)) }},
+	)
+
+	envoyDescriptorFields = newEnvoyDescriptorFields()
+
+	envoyLimitFields = fieldsOf(
+		of("name", nameCodec, func(l *EnvoyLimitSpec) *string { return &l.Name }),
+		of("unit", codec[string]{(*decoder).envoyUnit, text}, func(l *EnvoyLimitSpec) *string { return &l.Unit }),
+		field[EnvoyLimitSpec]{"per", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { d.per(n, &l.LimitSpec) }, func(l *EnvoyLimitSpec) *yaml.Node { return text(l.Per) }},
+		field[EnvoyLimitSpec]{"requests_per_unit", func(d *decoder, n *yaml.Node, l *EnvoyLimitSpec) { l.Limit = d.integer(n, 0, 1<<32-1) }, (*EnvoyLimitSpec).requestsNode},
+		of("unlimited", flagCodec, func(l *EnvoyLimitSpec) *bool { return &l.Unlimited }),
+		of("algorithm", algorithmCodec, func(l *EnvoyLimitSpec) *string { return &l.Algorithm }),
+		of("burst", integerCodec(1, int64(algorithms.MaxAmount)), func(l *EnvoyLimitSpec) *int64 { return &l.Burst }),
+		of("consistency", wordCodec("exact", "hybrid", "local"), func(l *EnvoyLimitSpec) *string { return &l.Consistency }),
+		of("on_partition", wordCodec(partitionWords[:]...), func(l *EnvoyLimitSpec) *string { return &l.OnPartition }),
+		of("replaces", codec[[]string]{(*decoder).envoyReplaces, unlessEmpty(func(names []string) *yaml.Node {
+			return listNode(names, func(name string) *yaml.Node { return replaceFields.node(&name) }).OnOneLine()
+		})}, func(l *EnvoyLimitSpec) *[]string { return &l.Replaces }),
+	)
+
+	replaceFields = fieldsOf(of("name", nameCodec, func(name *string) *string { return name }))
+)
+
+// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to themselves, since descriptors have descriptors.
+func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
+	f := &fields[EnvoyDescriptorSpec]{}
+	*f = *fieldsOf(
+		of("key", codec[string]{(*decoder).envoyText, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Key }),
+		of("value", codec[string]{(*decoder).envoyValue, text}, func(s *EnvoyDescriptorSpec) *string { return &s.Value }),
+		of("rate_limit", codec[*EnvoyLimitSpec]{(*decoder).envoyLimit, unlessZero(func(l *EnvoyLimitSpec) *yaml.Node {
+			return envoyLimitFields.node(l).OnOneLine()
+		})}, func(s *EnvoyDescriptorSpec) **EnvoyLimitSpec { return &s.Limit }),
+		of("shadow_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Shadow }),
+		of("quota_mode", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Quota }),
+		of("detailed_metric", flagCodec, func(s *EnvoyDescriptorSpec) *bool { return &s.Detailed }),
+		neverField[EnvoyDescriptorSpec]("value_to_metric", noValueToMetric),
+		neverField[EnvoyDescriptorSpec]("share_threshold", noShareThreshold),
+		of("metadata", codec[*yaml.Node]{(*decoder).envoyMetadata, func(n *yaml.Node) *yaml.Node { return n }},
+			func(s *EnvoyDescriptorSpec) **yaml.Node { return &s.Metadata }),
+		field[EnvoyDescriptorSpec]{"descriptors", func(d *decoder, n *yaml.Node, s *EnvoyDescriptorSpec) {
+			s.Descriptors = d.envoyDescriptors(n, f)
+		}, func(s *EnvoyDescriptorSpec) *yaml.Node { return filled(listNode(s.Descriptors, f.node)) }},
+	)
+	return f
+}
+
+func (l *EnvoyLimitSpec) requestsNode() *yaml.Node {
+	if !l.counted {
+		return nil
+	}
+	return integer(l.Limit)
+}
+
+// envoy reads the section.
+func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
+	if n.Kind == yaml.List && len(n.Items) > maxEnvoyDomains {
+		d.fail(n, "%d domains are more than %d", len(n.Items), maxEnvoyDomains)
+		return nil
+	}
+	d.each(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
+	return list
+}
+
+func (d *decoder) envoyDomain(n *yaml.Node) *EnvoySpec {
+	s := &EnvoySpec{pos: n.Pos}
+	if envoyFields.read(d, n, s, nil) && n.Get("domain") == nil {
+		d.fail(n, "domain is missing")
+	}
+	return s
+}
+
+func (d *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec]) (list []*EnvoyDescriptorSpec) {
+	if d.envoyLevel == maxEnvoyLevels {
+		d.fail(n, "more than %d levels of descriptors", maxEnvoyLevels)
+		return nil
+	}
+	before := d.envoyNodes
+	if d.envoyNodes += len(n.Items); d.envoyNodes > maxEnvoyNodes {
+		if before <= maxEnvoyNodes {
+			d.fail(n, "more than %d descriptors in all domains", maxEnvoyNodes)
+		}
+		return nil
+	}
+	d.envoyLevel++
+	d.each(n, func(n *yaml.Node) {
+		s := &EnvoyDescriptorSpec{pos: n.Pos}
+		if f.read(d, n, s, nil) && n.Get("key") == nil {
+			d.fail(n, "key is missing")
+		}
+		list = append(list, s)
+	})
+	d.envoyLevel--
+	return list
+}
+
+// envoyText reads a domain or a key.
+func (d *decoder) envoyText(n *yaml.Node) string {
+	s := d.envoyValue(n)
+	if s == "" && n.Text == "" && n.Kind == yaml.String {
+		d.fail(n, "this can't be empty")
+	}
+	return s
+}
+
+// envoyValue reads what becomes a part of a path.
+func (d *decoder) envoyValue(n *yaml.Node) string {
+	s, ok := d.text(n)
+	switch {
+	case !ok:
+	case len(s) > maxValueBytes:
+		d.fail(n, "this can't be longer than %d bytes", maxValueBytes)
+	case strings.IndexFunc(s, unicode.IsControl) >= 0:
+		d.fail(n, "this can't contain control characters")
+	case strings.Count(s, "*") > maxEnvoyStars:
+		d.fail(n, "more than %d *", maxEnvoyStars)
+	default:
+		return s
+	}
+	return ""
+}
+
+func (d *decoder) envoyUnit(n *yaml.Node) string {
+	s, ok := d.text(n)
+	if !ok {
+		return ""
+	}
+	unit := strings.ToLower(s)
+	length, names := envoyUnit(unit)
+	if length == 0 {
+		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(names, ", "), suggest(s, names))
+		return ""
+	}
+	return unit
+}
+
+func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
+	if n.Kind == yaml.List && len(n.Items) > maxEnvoyReplaces {
+		d.fail(n, "%d names are more than %d", len(n.Items), maxEnvoyReplaces)
+		return nil
+	}
+	d.each(n, func(n *yaml.Node) {
+		name := ""
+		if replaceFields.read(d, n, &name, nil) && n.Get("name") == nil {
+			d.fail(n, "name is missing: that of the limit that does not count beside this one")
+		}
+		names = append(names, name)
+	})
+	return names
+}
+
+// envoyMetadata reads metadata, which may be any mapping that JSON can write.
+func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
+	mistakes := len(d.errs)
+	if !d.kind(n, yaml.Map) {
+		return nil
+	}
+	d.plainValue(n)
+	if len(d.errs) > mistakes || len(n.Items) == 0 {
+		return nil
+	}
+	if size := len(n.AppendJSON(nil)); size > maxEnvoyMetadata {
+		d.fail(n, "%d bytes as JSON are more than %d", size, maxEnvoyMetadata)
+		return nil
+	}
+	return n
+}
+
+// plainValue checks that JSON can write n.
+func (d *decoder) plainValue(n *yaml.Node) {
+	switch n.Kind {
+	case yaml.Map:
+		d.open(n, func(_, v *yaml.Node) { d.plainValue(v) })
+	case yaml.List:
+		d.each(n, d.plainValue)
+	case yaml.Null:
+		n.Text = "null"
+	case yaml.Bool:
+		n.Text = strings.ToLower(n.Text)
+	case yaml.Int, yaml.Float:
+		if !json.Valid([]byte(n.Text)) {
+			d.fail(n, "JSON can't write %s", shorten(n.Text))
+		}
+	}
+}
+
+func (d *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
+	l, at := &EnvoyLimitSpec{}, places{}
+	l.pos = n.Pos
+	if !envoyLimitFields.read(d, n, l, at) {
+		return l
+	}
+	has := func(key string) bool { _, ok := at[key]; return ok }
+	fail := func(key, format string, args ...any) {
+		if has(key) {
+			d.add(at[key], string(appendKey(slices.Clone(d.path), key)), format, args...)
+		}
+	}
+	kind := algorithms.FixedWindow
+	if l.Algorithm != "" {
+		kind, _ = algorithms.ParseKind(l.Algorithm)
+	}
+	l.counted = has("requests_per_unit")
+	switch {
+	case l.Unlimited:
+		for _, key := range []string{"unit", "per", "algorithm", "burst"} {
+			fail(key, "what is unlimited has no %s", key)
+		}
+		return l
+	case has("unit") && has("per"):
+		fail("per", "unit and per exclude each other")
+	case !has("unit") && !has("per"):
+		d.fail(n, "unit is missing: the length of the window; per gives others")
+	}
+	if !l.counted {
+		d.fail(n, "requests_per_unit is missing; 0 refuses all")
+	}
+	if !kind.Bucket() {
+		fail("burst", "burst is for token-bucket and leaky-bucket, not for %s", kind)
+	}
+	if kind != algorithms.FixedWindow && l.calendar() {
+		fail("algorithm", "calendar windows are for fixed-window only, per is %s", l.Per)
+	}
+	return l
+}
+
+// text is the descriptor as matching compares it: its key, or its key, an underscore and its value.
+func (s *EnvoyDescriptorSpec) text() string {
+	if s.Value == "" {
+		return s.Key
+	}
+	return s.Key + "_" + s.Value
+}
+
+// envoy checks the section.
+func (c *checker) envoy() {
+	domains := map[string]int{}
+	for i, s := range c.doc.Envoy {
+		path := fmt.Sprintf("envoy[%d]", i)
+		if first, taken := domains[s.Domain]; taken && s.Domain != "" {
+			c.add(s.pos, path+".domain", "the domain %q is that of envoy[%d]", shorten(s.Domain), first)
+		} else {
+			domains[s.Domain] = i
+		}
+		c.envoyDescriptors(path, len(s.Domain), s.Descriptors)
+	}
+	if c.envoyDetailed > maxEnvoyDetailed {
+		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric are more than %d", c.envoyDetailed, maxEnvoyDetailed)
+	}
+}
+
+// envoyDescriptors checks descriptors beside each other. length is that of the path above them.
+func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescriptorSpec) {
+	seen, wildcards := make(map[string]int, len(list)), 0
+	for i, s := range list {
+		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
+		if first, taken := seen[text]; taken && s.Key != "" {
+			c.add(s.pos, path, "%q stands here twice, first as descriptors[%d]", shorten(text), first)
+		} else {
+			seen[text] = i
+		}
+		if strings.Contains(text, "*") {
+			wildcards++
+		}
+		own := length + 1 + len(text)
+		if own > maxEnvoyPath {
+			c.add(s.pos, path, "the domain, and the keys and values down to here, have %d bytes, more than %d", own, maxEnvoyPath)
+			continue
+		}
+		if s.Limit != nil && slices.Contains(s.Limit.Replaces, s.Limit.Name) && s.Limit.Name != "" {
+			c.add(s.Limit.pos, path+".rate_limit.replaces", "%q is the limit's own name", s.Limit.Name)
+		}
+		if s.Limit != nil && s.Detailed {
+			c.envoyDetailed++
+		}
+		c.envoyDescriptors(path, own, s.Descriptors)
+	}
+	if wildcards > maxEnvoyWildcards {
+		c.add(list[0].pos, path+".descriptors", "%d descriptors with * beside each other are more than %d", wildcards, maxEnvoyWildcards)
+	}
+}
