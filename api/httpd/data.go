@@ -18,7 +18,7 @@ type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
 	tracer    *tracing.Tracer // nil: no tracing
-	latency   latency
+	latency   api.Latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
 	replies   sync.Pool // of *reply, with buffers that api.Kept keeps
@@ -76,7 +76,7 @@ func (r *route) bodyLimit() int {
 func (p *plane) acquire() *exchange {
 	x, ok := p.exchanges.Get().(*exchange)
 	if !ok {
-		return &exchange{stripe: p.latency.stripe()}
+		return &exchange{stripe: p.latency.Stripe()}
 	}
 	if !p.charge(x) { // a large check, left over from an earlier request
 		x = &exchange{stripe: x.stripe}
@@ -85,6 +85,7 @@ func (p *plane) acquire() *exchange {
 }
 
 func (p *plane) release(x *exchange) {
+	x.stripe.Count()
 	if x.charged > 0 {
 		p.Budget.Give(x.charged)
 		x.charged = 0
@@ -196,7 +197,7 @@ func (p *plane) check(x *exchange) *api.Error {
 		x.wait(time.Now())
 	}
 	x.conclude(0, false, p.node)
-	x.stripe.observe(time.Since(x.began))
+	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 
