@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/rls"
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
@@ -51,6 +52,7 @@ var dataRoutes = []route{
 	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
 	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: (*plane).usage, need: api.ScopeCheck},
 	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: (*plane).resetUsage, need: api.ScopeAdjust},
+	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*plane).envoy, need: api.ScopeCheck},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
 	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},

@@ -2,6 +2,7 @@ package rls
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -112,8 +113,19 @@ func (c *Call) permit(who *api.Token) *api.Error {
 // explain turns an error of the decider into an answer. Messages about subjects name descriptors.
 func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	e := api.AsError(err)
-	if e.Code == api.Internal {
+	switch e.Code {
+	case api.Internal:
 		d.Logger.Error("request of Envoy not decided", "error", err)
+	case api.BadValue, api.Forbidden: // only overrides can be wrong
+		subject, detail := 0, e.Detail
+		if _, err := fmt.Sscanf(detail, "subjects[%d]: ", &subject); err == nil {
+			_, detail, _ = strings.Cut(detail, ": ")
+		}
+		for i := range c.descriptors {
+			if one := &c.descriptors[i]; one.override && one.subject == subject {
+				return &api.Error{Code: e.Code, Detail: fmt.Sprintf("descriptors[%d].limit: %s", i, detail), Err: err}
+			}
+		}
 	}
 	return e
 }
@@ -361,6 +373,9 @@ func (c *Call) explainWindows() {
 	c.reply.Reset()
 	c.reply.Limits(&c.Answer)
 	for _, h := range c.reply.Headers {
+		if strings.HasPrefix(h.Name, "X-") {
+			continue // Envoy writes these itself, of the limits that it knows
+		}
 		c.headers = append(c.headers, header{strings.ToLower(h.Name), h.Value})
 	}
 }
