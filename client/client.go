@@ -33,6 +33,7 @@ type Client struct {
 	authorization string
 	nodes         []*node
 	transport     *http.Transport
+	local         *local // used only while no node answers
 	http          *http.Client
 	direct        chan struct{} // a slot for each call that is not a check; MaxQueue slots
 	turns         chan struct{} // a slot for each of those calls that is in flight; spareConnections slots
@@ -55,7 +56,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections)}
+	c := &Client{options: o, local: newLocal(), direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := base(i, address)
 		if err != nil {
@@ -156,7 +157,7 @@ func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
 func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	body, err := q.append(nil, 0)
 	if err != nil {
-		return c.undecided(err), err
+		return c.undecided(q, err), err
 	}
 	some, all := q.counts()
 	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
@@ -166,7 +167,7 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 		call.decision, err = c.submit(ctx, call)
 	}
 	if err != nil {
-		return c.undecided(err), err
+		return c.undecided(q, err), err
 	}
 	return call.decision, nil
 }
@@ -184,7 +185,7 @@ func (c *Client) alone(ctx context.Context, q *call) error {
 
 // undecided returns the Decision for a check that no node decided. Only a node's own trouble may let a check pass. A
 // stranger could cause everything else, and so switch the limits off.
-func (c *Client) undecided(err error) Decision {
+func (c *Client) undecided(q *Request, err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
 	switch {
@@ -193,6 +194,11 @@ func (c *Client) undecided(err error) Decision {
 	case errors.Is(err, ErrRequest), errors.As(err, &answered) && answered.Status < 500:
 		d.Reason = "The rate limiter can't decide this."
 	case c.options.OnError == Open:
+		d.Allowed = true
+	case c.options.OnError == Local:
+		if limited, ok := c.local.decide(q, c.options.Local); ok {
+			return limited
+		}
 		d.Allowed = true
 	default:
 		d.Reason = "Nothing passes while the rate limiter does not answer."
@@ -228,7 +234,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.undecided(err)}, err }
+	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.undecided(&q, err)}, err }
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
 	}

@@ -20,6 +20,7 @@ const (
 	ByList     DecidedBy = "list"     // by the allow or deny list
 	ByNone     DecidedBy = "none"     // no rule applied
 	ByError    DecidedBy = "error"    // no node decided; Options.OnError did
+	ByLocal    DecidedBy = "local"    // no node decided; this process did, by OnError's Local
 )
 
 // Never is the RetryAfter of a check that can never be allowed: its cost is above the limit's capacity, or a list
@@ -173,7 +174,7 @@ func (d *Decision) UnmarshalJSON(text []byte) error {
 
 // decision converts a to a Decision.
 func (a *answer) decision() (Decision, error) {
-	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError {
+	if a.Allowed == nil || a.DecidedBy == "" || a.DecidedBy == ByError || a.DecidedBy == ByLocal {
 		return Decision{}, fmt.Errorf("%w: it decides nothing", ErrBadAnswer)
 	}
 	d := Decision{

@@ -39,10 +39,10 @@
 // # When no node answers
 //
 // You can always act on a Decision: look at Allowed, and use the error only for logging. If no node answers within
-// Options.Timeout, Options.OnError decides: [Open] (the default) allows, [Closed] refuses. DecidedBy is then [ByError],
-// and the error that explains why is returned as well.
+// Options.Timeout, Options.OnError decides: [Open] (the default) allows, [Closed] refuses, [Local] limits within this
+// process. DecidedBy is then [ByError] or [ByLocal], and the error that explains why is returned as well.
 //
-// Open covers only failures that a stranger can't cause. Failures that a stranger could cause are refused whatever
+// Open and Local cover only failures that a stranger can't cause. Failures that a stranger could cause are refused whatever
 // OnError says: a call beyond Options.MaxQueue ([ErrQueueFull]; Options.OpenWhenFull leaves that to OnError, too), a
 // call that no node could decide ([ErrRequest]), and a call that a node answers with an error below 500 ([Error]), such
 // as a wrong token or an unknown rule. A 5xx answer is the node's own trouble and is left to OnError. A 403 with the code

@@ -30,6 +30,9 @@ type MiddlewareOptions struct {
 	TrustedHops int
 	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: what the rules say, or 1 request.
 	Cost func(*http.Request) map[string]int64
+	// Request returns the check itself, such as one that brings its limits. Rule, Key, Attributes and Cost don't matter then,
+	// nor does Request.Headers. Nil: by those.
+	Request func(*http.Request) Request
 	// Skip reports whether to let a request pass without a check. Nil: none.
 	Skip func(*http.Request) bool
 
@@ -90,7 +93,12 @@ func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 // decisionKey is the context key of the Decision.
 type decisionKey struct{}
 
-// FromContext returns the Decision that let a request pass Middleware.
+// NewContext returns a context with d, for FromContext.
+func NewContext(ctx context.Context, d Decision) context.Context {
+	return context.WithValue(ctx, decisionKey{}, d)
+}
+
+// FromContext returns the Decision that let a request pass Middleware, or a call pass an interceptor.
 func FromContext(ctx context.Context) (Decision, bool) {
 	d, ok := ctx.Value(decisionKey{}).(Decision)
 	return d, ok
@@ -127,11 +135,16 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		o.OnRefuse(w, r, d)
 		return
 	}
-	g.next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), decisionKey{}, d)))
+	g.next.ServeHTTP(w, r.WithContext(NewContext(r.Context(), d)))
 }
 
 func (g *guard) request(r *http.Request) Request {
 	o := &g.options
+	if o.Request != nil {
+		q := o.Request(r)
+		q.Headers = !o.NoHeaders
+		return q
+	}
 	q := Request{Rule: o.Rule, Headers: !o.NoHeaders}
 	if o.Key != nil {
 		q.Key = o.Key(r)

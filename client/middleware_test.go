@@ -173,6 +173,10 @@ func TestMiddlewareAsks(t *testing.T) {
 			"cost", MiddlewareOptions{Rule: "r", Key: func(*http.Request) []string { return nil }, Cost: func(*http.Request) map[string]int64 { return map[string]int64{"requests": 5} }},
 			map[string]any{"rule": "r", "costs": map[string]any{"requests": 5.0}},
 		},
+		{
+			"a request", MiddlewareOptions{Rule: "r", Request: func(r *http.Request) Request { return Request{Key: []string{"user-42"}, Limits: perMinute(5)} }},
+			userLimits(nil),
+		},
 	} {
 		r := get(Middleware(c, test.have)(ok), "/", func(r *http.Request) {
 			r.Header.Set("X-Forwarded-For", "203.0.113.9, 198.51.100.7")

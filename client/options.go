@@ -19,6 +19,11 @@ const (
 	Open OnError = iota
 	// Closed refuses.
 	Closed
+	// Local limits within this process meanwhile: a check that brings its limits goes by those, any other by Options.Local.
+	// Each process admits what one of these limits admits, and counts for itself. Without Options.Local, checks that bring no
+	// limits are allowed. Windows begin with a subject's first cost, whatever the algorithm; at most 100,000 are kept, and
+	// further subjects are refused until some have ended.
+	Local
 )
 
 // The defaults of Options.
@@ -56,6 +61,9 @@ type Options struct {
 	// a stranger sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
 	// that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
+	// Local are the limits, at most 8, of each subject (a rule's key, or all attributes) while no node answers, if OnError is
+	// Local: for checks that don't bring limits.
+	Local []Limit
 	// OpenWhenFull lets OnError also decide calls that fail with ErrQueueFull. Without it, calls are refused while the
 	// queue is full. With it and Open, a stranger who fills the queue switches the limits off for everybody.
 	OpenWhenFull bool
@@ -89,13 +97,23 @@ func (o Options) complete() (Options, error) {
 	}{
 		{"len(Nodes)", int64(len(o.Nodes)), 1, maxNodes},
 		{"Timeout", int64(o.Timeout), 1, int64(maxTimeout)},
-		{"OnError", int64(o.OnError), int64(Open), int64(Closed)},
+		{"OnError", int64(o.OnError), int64(Open), int64(Local)},
+		{"len(Local)", int64(len(o.Local)), 0, maxLimits},
 		{"MaxInFlight", int64(o.MaxInFlight), 1, maxInFlight},
 		{"MaxBatch", int64(o.MaxBatch), 1, maxBatch},
 		{"MaxQueue", int64(o.MaxQueue), 1, maxQueue},
 	} {
 		if bound.have < bound.from || bound.have > bound.top {
 			return o, fmt.Errorf("client: Options.%s is %d; it must be %d to %d", bound.field, bound.have, bound.from, bound.top)
+		}
+	}
+	for i := range o.Local {
+		wrong := o.Local[i].mistake()
+		if _, ok := spanOf(o.Local[i].Per); wrong == "" && !ok {
+			wrong = fmt.Sprintf("Per is %.80q; a window such as 10s, 1m or day is wanted", o.Local[i].Per)
+		}
+		if wrong != "" {
+			return o, fmt.Errorf("client: Options.Local[%d].%s", i, wrong)
 		}
 	}
 	if strings.ContainsAny(o.Token, "\r\n\x00") {

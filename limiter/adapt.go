@@ -50,6 +50,9 @@ func (a *activeRules) lowerLimits(m *rules.Match) {
 	}
 	for i := range m.Hits {
 		h := &m.Hits[i]
+		if h.Rule.Adaptive == nil {
+			continue
+		}
 		if step := int(a.steps[h.Rule.Index].Load()) - 1; step >= 0 {
 			h.Limits = h.Rule.Lowered(h.Limits, step)
 		}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -128,4 +129,101 @@ func BenchmarkApplySubject(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// manyDescriptors is a document with as many domains and descriptors for Envoy as there may be: 1,000 with 10 each.
+func manyDescriptors() string {
+	var b strings.Builder
+	b.WriteString("envoy:\n")
+	const limit = "rate_limit: {unit: minute, requests_per_unit: 100}"
+	for i := range 1000 {
+		fmt.Fprintf(&b, "  - domain: domain-%d\n    descriptors:\n", i)
+		for j := range 5 {
+			fmt.Fprintf(&b, "      - {key: path, value: '/v1/%d/*', %s}\n", j, limit)
+		}
+		fmt.Fprintf(&b, "      - key: path\n        descriptors:\n          - {key: method, value: GET, %s}\n          - {key: method, detailed_metric: true, %s}\n", limit, limit)
+		fmt.Fprintf(&b, "      - {key: user, %s}\n      - {key: user, value: root, rate_limit: {unlimited: true}}\n", limit)
+	}
+	return b.String()
+}
+
+// manyWildcards is a document with as many wildcards beside each other as there may be.
+func manyWildcards() string {
+	var b strings.Builder
+	b.WriteString("envoy:\n  - domain: d\n    descriptors:\n")
+	for i := range 1000 {
+		fmt.Fprintf(&b, "      - {key: path, value: '/v1/*/%d', rate_limit: {unit: minute, requests_per_unit: 100}}\n", i)
+	}
+	return b.String()
+}
+
+func envoyCases() []struct{ name, src, domain, descriptor, path string } {
+	long := strings.Repeat("x", 1000)
+	return []struct{ name, src, domain, descriptor, path string }{
+		{"exact", manyDescriptors(), "domain-500", "path=/ method=GET", "domain-500.path.method_GET"},
+		{"key", manyDescriptors(), "domain-999", "user=someone", "domain-999.user"},
+		{"wildcard", manyDescriptors(), "domain-0", "path=/v1/4/things", "domain-0.path_/v1/4/*"},
+		{"long", manyDescriptors(), "domain-0", "path=/v1/4/" + long, "domain-0.path_/v1/4/*"},
+		{"1000-wildcards", manyWildcards(), "d", "path=/v1/things/999", "d.path_/v1/*/999"},
+	}
+}
+
+func TestEnvoyMatch_doesNotAllocate(t *testing.T) {
+	for _, tt := range envoyCases() {
+		d, descriptor := mustCompile(t, tt.src).EnvoyDomain(tt.domain), entries(tt.descriptor)
+		var n *EnvoyNode
+		var subject Hash
+		if allocs := testing.AllocsPerRun(100, func() { n = d.Match(descriptor); subject = n.Subject(descriptor) }); allocs != 0 {
+			t.Errorf("%s: %v allocations", tt.name, allocs)
+		}
+		if n.Path != tt.path || subject == (Hash{}) {
+			t.Errorf("%s: have %q, want %q", tt.name, n.Path, tt.path)
+		}
+	}
+}
+
+// TestEnvoyNames: names in figures are bounded, whatever is asked.
+func TestEnvoyNames(t *testing.T) {
+	set := mustCompile(t, manyDescriptors())
+	if n := len(set.Names()); n != 1+1000+maxEnvoyDetailed {
+		t.Errorf("have %d names", n)
+	}
+}
+
+func BenchmarkEnvoyMatch(b *testing.B) {
+	for _, bb := range envoyCases() {
+		d, descriptor := mustCompile(b, bb.src).EnvoyDomain(bb.domain), entries(bb.descriptor)
+		b.Run(bb.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if n := d.Match(descriptor); n == nil || n.Subject(descriptor) == (Hash{}) {
+					b.Fatal("no match")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkEnvoyApply reads, checks and compiles the largest section, and says what it then takes in memory.
+func BenchmarkEnvoyApply(b *testing.B) {
+	src := []byte(manyDescriptors())
+	var kept []*Set
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for b.Loop() {
+		doc, err := Parse(src)
+		if err != nil {
+			b.Fatal(err)
+		}
+		set, err := Compile(doc, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		kept = append(kept[:0], set, set.Keyed([]byte("secret")))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/1e6, "MB")
+	runtime.KeepAlive(kept)
 }

@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -63,11 +65,38 @@ type envoyWildcard struct {
 	descriptor *envoyDescriptor
 }
 
+// envoyTrees are the trees of a document.
+type envoyTrees struct {
+	domains map[string]*EnvoyDomain
+	paths   map[string]*EnvoyNode // those with a Rule; of several with one path the first
+}
+
 // HasEnvoy reports whether the document configures a domain of Envoy's rate limit service.
-func (s *Set) HasEnvoy() bool { return len(s.envoy) > 0 }
+func (s *Set) HasEnvoy() bool { return s.envoy != nil }
 
 // EnvoyDomain returns the tree of a domain, or nil if the document has none.
-func (s *Set) EnvoyDomain(name string) *EnvoyDomain { return s.envoy[name] }
+func (s *Set) EnvoyDomain(name string) *EnvoyDomain {
+	if s.envoy == nil {
+		return nil
+	}
+	return s.envoy.domains[name]
+}
+
+// matchPath is MatchKey for the rule of a node: key has the values of its descriptor's entries.
+func (s *Set) matchPath(r *Rule, key []string, m *Match) error {
+	n := s.envoy.paths[r.Name]
+	entries := slices.Clone(n.levels)
+	for i := range entries {
+		entries[i].Value = key[i]
+	}
+	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
+		return fmt.Errorf("%w: %q is not what %q applies to", ErrKey, key, r.Name)
+	}
+	s.load(nil, m)
+	m.List = Unlisted
+	m.Hits = append(m.Hits, Hit{Rule: r, Limits: r.own, Subject: n.Subject(entries), Cost: 1})
+	return nil
+}
 
 // Name returns the domain's name.
 func (d *EnvoyDomain) Name() string { return d.name }
@@ -151,7 +180,7 @@ func (c *compiler) envoy() {
 	if len(specs) == 0 {
 		return
 	}
-	c.set.envoy = make(map[string]*EnvoyDomain, len(specs))
+	c.set.envoy = &envoyTrees{make(map[string]*EnvoyDomain, len(specs)), map[string]*EnvoyNode{}}
 	numbers := make(map[string]int, len(c.set.names)) // by name, in c.set.names
 	for i, name := range c.set.names {
 		numbers[name] = i
@@ -174,7 +203,7 @@ func (c *compiler) envoy() {
 			}
 			return counted
 		})
-		c.set.envoy[s.Domain] = d
+		c.set.envoy.domains[s.Domain] = d
 	}
 }
 
@@ -225,7 +254,7 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 		limit.Algorithm = algorithms.FixedWindow.String()
 	}
 	n.Rule = c.rule(spec)
-	n.Rule.Index = number(n)
+	n.Rule.Index, n.Rule.Envoy = number(n), true
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)
 	}
@@ -233,29 +262,48 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 		lenient := *n.Rule
 		lenient.Shadow, n.lenient = true, &lenient
 	}
-}
-
-// keyed returns a copy of d whose subjects are hashed with key.
-func (d *EnvoyDomain) keyed(key hashKey) *EnvoyDomain {
-	return &EnvoyDomain{d.name, d.root.seeded(key.envoySeed(d.name))}
-}
-
-func (b *envoyBranch) seeded(seed hashState) envoyBranch {
-	if b.byText == nil {
-		return envoyBranch{}
+	if c.set.envoy.paths[n.Path] == nil {
+		c.set.envoy.paths[n.Path] = n
 	}
-	out := envoyBranch{byText: make(map[string]*envoyDescriptor, len(b.byText))}
-	for text, d := range b.byText {
-		next := &envoyDescriptor{below: d.below.seeded(seed)}
-		if d.node != nil {
-			n := *d.node
-			n.seed = seed
-			next.node = &n
+}
+
+// keyed returns copies of the trees whose subjects are hashed with key.
+func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
+	if t == nil {
+		return nil
+	}
+	out := &envoyTrees{make(map[string]*EnvoyDomain, len(t.domains)), make(map[string]*EnvoyNode, len(t.paths))}
+	var branch func(b *envoyBranch, seed hashState) envoyBranch
+	branch = func(b *envoyBranch, seed hashState) (copied envoyBranch) {
+		if b.byText == nil {
+			return copied
 		}
-		out.byText[text] = next
+		copied.byText = make(map[string]*envoyDescriptor, len(b.byText))
+		for text, d := range b.byText {
+			next := &envoyDescriptor{below: branch(&d.below, seed)}
+			if n := d.node; n != nil {
+				next.node = n.seeded(seed)
+				if t.paths[n.Path] == n {
+					out.paths[n.Path] = next.node
+				}
+			}
+			copied.byText[text] = next
+		}
+		for _, w := range b.wildcards {
+			copied.wildcards = append(copied.wildcards, envoyWildcard{w.text, w.pattern, copied.byText[w.text]})
+		}
+		return copied
 	}
-	for _, w := range b.wildcards {
-		out.wildcards = append(out.wildcards, envoyWildcard{w.text, w.pattern, out.byText[w.text]})
+	for name, d := range t.domains {
+		out.domains[name] = &EnvoyDomain{name, branch(&d.root, key.envoySeed(name))}
 	}
 	return out
+}
+
+// seeded returns a copy of n that hashes subjects from seed on.
+func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
+	return &EnvoyNode{
+		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed,
+	}
 }

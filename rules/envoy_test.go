@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -93,11 +94,44 @@ func TestEnvoyNodes(t *testing.T) {
 	if want := []string{"edge.path_/a*/b*c", "inline", "envoy/edge", "envoy/empty"}; !slices.Equal(set.Names(), want) || few.Rule.Index != 0 || bucket.Rule.Index != 2 {
 		t.Errorf("have %q, %d, %d", set.Names(), few.Rule.Index, bucket.Rule.Index)
 	}
-	if len(set.Rules) != 1 || set.Rule("edge.k") != nil {
+	if len(set.Rules) != 1 {
 		t.Error("descriptors count as rules")
 	}
 	if n := set.Document.Level(); n != 2 {
 		t.Errorf("the section has level %d", n)
+	}
+}
+
+// TestEnvoyByPath: a node's rule is found by its path, and its subjects by the values of their entries.
+func TestEnvoyByPath(t *testing.T) {
+	set := keyedSet(t, "lists: {deny: [{k: w}]}\nrules: [{name: edge.k, key: [k], limits: [{limit: 1, per: 1m}]}]"+envoyDocument)
+	var m Match
+	for _, tt := range []struct {
+		path, descriptor string
+		key              []string
+	}{
+		{"edge.k_v", "k=v", []string{"v"}},
+		{"edge.k_v*", "k=vw", []string{"vw"}},
+		{"edge.path_/a*/b*c.user", "path=/a/bc user=", []string{"/a/bc", ""}},
+	} {
+		descriptor := entries(tt.descriptor)
+		n := set.EnvoyDomain("edge").Match(descriptor)
+		if r := set.Rule(tt.path); r != n.Rule || set.MatchKey(r, tt.key, &m) != nil || len(m.Hits) != 1 || m.Hits[0].Subject != n.Subject(descriptor) || m.List != Unlisted {
+			t.Errorf("%s: have %v, %+v", tt.path, r, m.Hits)
+		} else if have := r.NormalKey(tt.key); !slices.Equal(have, tt.key) {
+			t.Errorf("%s: have key %q, want %q", tt.path, have, tt.key)
+		}
+	}
+	for path, key := range map[string][]string{"edge.k_v": {"w"}, "edge.k_v*": {"v"}, "edge.path_/a*/b*c.user": {"u"}} {
+		if err := set.MatchKey(set.Rule(path), key, &m); !errors.Is(err, ErrKey) {
+			t.Errorf("%s of %q: have %v", path, key, err)
+		}
+	}
+	if set.Match([]Attribute{{"k", "v"}}, set.Rule("edge.k_v"), &m); len(m.Hits) != 0 {
+		t.Error("a node applies to attributes")
+	}
+	if set.Rule("edge.k").Envoy || set.Rule("edge.path_/a*/b*c.open") != nil || set.Rule("edge.none") != nil {
+		t.Error("have another rule")
 	}
 }
 

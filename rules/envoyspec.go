@@ -75,17 +75,17 @@ func envoyUnit(name string) (length time.Duration, names []string) {
 	return length, names
 }
 
-// Sentences about keys of the reference server that are refused.
+// Why keys of the reference server are refused.
 const (
-	noShareThreshold = "share_threshold is not supported: each value that a wildcard matches has a counter of its own. Have Envoy send one value for all of them"
-	noValueToMetric  = "value_to_metric is not supported: values of requests would make figures without bound. `rlnode top` shows subjects with their values"
+	noShareThreshold = "each value that a wildcard matches has a counter of its own; have Envoy send one value for all of them"
+	noValueToMetric  = "values of requests would make figures without bound; `rlnode top` shows subjects with their values"
 )
 
 // neverField is a key that may only be false.
 func neverField[T any](key, why string) field[T] {
 	return field[T]{key, func(d *decoder, n *yaml.Node, _ *T) {
 		if d.boolean(n) {
-			d.fail(n, "%s", why)
+			d.fail(n, "%s is not supported: %s", key, why)
 		}
 	}, func(*T) *yaml.Node { return nil }}
 }

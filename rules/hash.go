@@ -29,10 +29,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
-	out.envoy = make(map[string]*EnvoyDomain, len(s.envoy))
-	for name, d := range s.envoy {
-		out.envoy[name] = d.keyed(key)
-	}
+	out.envoy = s.envoy.keyed(key)
 	return &out
 }
 

@@ -72,8 +72,8 @@ type keyAttribute struct {
 	subjects *subjectTable // nil if none are listed
 }
 
-// Match finds what applies to attrs. If only is not nil, it considers only that rule. If an attribute is given twice,
-// the first one counts.
+// Match finds what applies to attrs. If only is not nil, it considers only that rule; one of Envoy's applies to no attributes.
+// If an attribute is given twice, the first one counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	s.load(attrs, m)
 	m.List = Unlisted
@@ -81,7 +81,9 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 		m.List = s.listing(m)
 	}
 	if only != nil {
-		s.try(only, m)
+		if !only.Envoy {
+			s.try(only, m)
+		}
 		return
 	}
 	m.found = s.rules.find(m, m.found[:0])
@@ -103,6 +105,9 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
 			ErrKey, r.Name, len(r.Key), strings.Join(r.Key, ", "), len(key))
+	}
+	if r.Envoy {
+		return s.matchPath(r, key, m)
 	}
 	m.key = m.key[:0]
 	for i, v := range key {
@@ -252,7 +257,7 @@ func (r *Rule) NormalKey(key []string) []string {
 
 // normal returns the i-th key value as it is counted, as a string that shares no memory with text.
 func (r *Rule) normal(i int, text string) string {
-	if i < len(r.key) && r.key[i].address { // rules of Envoy's descriptors have no attributes
+	if !r.Envoy && r.key[i].address {
 		if a, ok := parseAddress(text); ok {
 			return groupAddress(a, r.IPv6Prefix).String()
 		}

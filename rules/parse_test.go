@@ -303,6 +303,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(readContract(f))
 	f.Add(StarterSource())
 	f.Add([]byte(one))
+	f.Add([]byte(envoyDocument))
 	f.Add([]byte("a: &a [x]\nb: *a\n? c\n"))
 	f.Add([]byte("lists: {deny: [{ip: \"::1\"}, {a: 'b''c'}]}"))
 	f.Add([]byte("defaults: {lease: {threshold: 0.9, ttl: auto}, tz: UTC}\ndefault: >-\n  deny\n"))

@@ -45,12 +45,12 @@ type Set struct {
 	seeds            []hashState // by Rule.Index: the state from which hashing a subject of the rule starts
 	inlineSeed       hashState   // the state from which hashing a subject with inline limits starts
 	inline           *inlineSets
-	inlineNamespaces *Namespaces             // of the document; nil without its section
-	inlineNames      map[string]inlineName   // by namespace; "" for all others
-	names            []string                // see Names
-	envoy            map[string]*EnvoyDomain // by name
-	shares           *Shares                 // nil if global limits count whole
-	division         *division               // of shares; nil without shares
+	inlineNamespaces *Namespaces           // of the document; nil without its section
+	inlineNames      map[string]inlineName // by namespace; "" for all others
+	names            []string              // see Names
+	envoy            *envoyTrees           // nil without the section
+	shares           *Shares               // nil if global limits count whole
+	division         *division             // of shares; nil without shares
 }
 
 // Headers says which families of response headers to send.
@@ -129,6 +129,7 @@ type Rule struct {
 	IPv6Prefix  int           // how many bits of an IPv6 address tell subjects apart
 	Adaptive    *Adaptive     // nil if it has none
 	Inline      bool          // it stands for limits that came with a call, and is not in Set.Rules
+	Envoy       bool          // it is of a node of Envoy's, and not in Set.Rules
 	Uninterned  bool          // Inline, and compiled for its call alone: it takes no lease
 	inlineSeed  hashState     // of the set that compiled it; if Inline
 
@@ -187,8 +188,16 @@ type Hit struct {
 	Cost  int64 // of Requests if the check names none: 1, or as the rule's cost table says
 }
 
-// Rule returns the rule with this name, or nil.
-func (s *Set) Rule(name string) *Rule { return s.byName[name] }
+// Rule returns the rule with this name, else that of the node of Envoy's with this path, or nil.
+func (s *Set) Rule(name string) *Rule {
+	r := s.byName[name]
+	if r == nil && s.envoy != nil {
+		if n := s.envoy.paths[name]; n != nil {
+			r = n.Rule
+		}
+	}
+	return r
+}
 
 // Profile returns the profile with this name, or nil.
 func (s *Set) Profile(name string) *Profile { return s.profiles[name] }

@@ -18,6 +18,7 @@ type cli struct {
 	Check    checkCmd      `cmd:"" help:"Ask a node for a decision."`
 	Apply    applyCmd      `cmd:"" help:"Write a rules file to a node."`
 	Validate validateCmd   `cmd:"" help:"Check a rules file without a node."`
+	Import   importCmd     `cmd:"" help:"Make a rules file of another program's configuration."`
 	Rules    rulesCmd      `cmd:"" help:"Print the rules in force, or their versions."`
 	Members  membersCmd    `cmd:"" help:"Nodes, their state and their part of the ring."`
 	Owner    ownerCmd      `cmd:"" help:"Which node owns a subject."`

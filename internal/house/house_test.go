@@ -70,7 +70,8 @@ var mayImport = map[string][]string{
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
 
-	"client": {}, // for users of rlnode; standard library only
+	"client":             {}, // for users of rlnode; standard library only
+	"client/interceptor": {"client"},
 
 	"test/faults":       {}, // for tests of the program from outside
 	"internal/figures":  {},

@@ -52,6 +52,11 @@ func checkBody(attribute, key string) string {
 	return `{"attributes":{"` + attribute + `":"` + key + `"}}`
 }
 
+// inlineBody is a check with a limit of its own, that of the rule plenty.
+func inlineBody(key string) string {
+	return `{"key":"` + key + `","limits":[{"limit":10000,"per":"1h","algorithm":"token-bucket","burst":1000000000}]}`
+}
+
 // checks are requests for single checks, one for each key.
 func checks(attribute string, keys []string) [][]byte {
 	all := make([][]byte, len(keys))
@@ -61,14 +66,23 @@ func checks(attribute string, keys []string) [][]byte {
 	return all
 }
 
-// batches are n requests for size checks each, of keys drawn evenly.
-func batches(n, size int, attribute string, keys []string) [][]byte {
+// inlineChecks are requests for single checks with limits of their own, one for each key.
+func inlineChecks(keys []string) [][]byte {
+	all := make([][]byte, len(keys))
+	for i, key := range keys {
+		all[i] = postRequest("/v1/check", inlineBody(key))
+	}
+	return all
+}
+
+// batches are n requests for size checks each, of keys drawn evenly. body returns the check of a key.
+func batches(n, size int, keys []string, body func(key string) string) [][]byte {
 	rng := rand.New(rand.NewPCG(uint64(n), uint64(size)))
 	all := make([][]byte, n)
 	for i := range all {
 		bodies := make([]string, size)
 		for j := range bodies {
-			bodies[j] = checkBody(attribute, keys[rng.IntN(len(keys))])
+			bodies[j] = body(keys[rng.IntN(len(keys))])
 		}
 		all[i] = batchRequest(bodies)
 	}

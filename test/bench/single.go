@@ -129,6 +129,8 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 	for _, s := range all {
 		turns = append(turns, s.contender(b))
 	}
+	inline := inlineBeside(all[0], inlineChecks(keys))
+	turns = append(turns, inline.contender(b))
 	bucket, err := b.startRedis(ctx, b.host(4), keys)
 	if err != nil {
 		return err
@@ -143,7 +145,20 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 		return err
 	}
 	b.reportSingle(all, viaRedis)
+	b.reportInline("S2", "single check", inline, all[0])
 	return nil
+}
+
+// inlineBeside is the node of s under requests whose checks bring their limits.
+func inlineBeside(s *server, requests [][]byte) *server {
+	return &server{process: s.process, name: "rlnode, limits with the call", target: target{s.target.address, requests}, perReply: s.perReply}
+}
+
+// reportInline compares checks that bring their limits with checks by a rule.
+func (b *bench) reportInline(id, what string, inline, byRule *server) {
+	b.report.add(id, what+" by a rule ÷ one that brings its limit", atMost(1.3, "≤ 1.3"), over(byRule.rates, inline.rates), "")
+	b.report.add(id, "processor time of a "+what+" that brings its limit ÷ of one by a rule", atMost(1.3, "≤ 1.3"), over(inline.cpu, byRule.cpu), "")
+	inline.figures(b.report, id)
 }
 
 // redisRound is round for Redis.
@@ -204,7 +219,7 @@ func sizesDiffer(a, b *server) string {
 
 // batchChecks measures S3.
 func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
-	requests := batches(batchKinds, batchSize, plenty, keysUpTo(singleKeys))
+	requests := batches(batchKinds, batchSize, keysUpTo(singleKeys), func(key string) string { return checkBody(plenty, key) })
 	all, err := b.rivals(ctx, n, beside, "the same answers without deciding", b.host(3)+":8080", requests, batchSize)
 	if err != nil {
 		return err
@@ -214,9 +229,12 @@ func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
 	for _, s := range all {
 		turns = append(turns, s.contender(b))
 	}
+	inline := inlineBeside(all[0], batches(batchKinds, batchSize, keysUpTo(singleKeys), inlineBody))
+	turns = append(turns, inline.contender(b))
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
+	b.reportInline("S3", "batch of 100", inline, all[0])
 	b.report.add("S3", "batch of 100 over HTTP ÷ a server that answers the same without deciding", atLeast(0.6, "≥ 0.6"),
 		over(all[0].rates, all[1].rates), sizesDiffer(all[0], all[1]))
 	for _, s := range all[2:] {

@@ -182,7 +182,7 @@ func (l *load) ask(client *http.Client, at, rule, key int, cost int64) {
 	if condition(before&0xff) != live {
 		return // it was just taken away
 	}
-	body := fmt.Sprintf(`{"rule": %q, "key": %q, "cost": %d}`, l.rules[rule].name, l.keys[key], cost)
+	body := fmt.Sprintf(`{%s, "cost": %d}`, l.rules[rule].subject(key, l.keys[key]), cost)
 	status, by, text, err := post(client, "http://"+n.ip+":8080/v1/check", body)
 	got := boottime()
 	l.asked.Add(1)

@@ -217,13 +217,20 @@ func (n *node) cluster() (c clusterState, err error) {
 }
 
 // used is what the owner has counted for a subject; fallback counters are not in it.
-func (n *node) used(rule, key string) (int64, error) {
+func (n *node) used(r *rule, key int, name string) (int64, error) {
 	var u struct {
 		Limits []struct {
 			Used int64 `json:"used"`
 		} `json:"limits"`
 	}
-	if err := n.get("/v1/usage?rule="+rule+"&key="+key, &u); err != nil {
+	status, _, text, err := n.callFor(2*time.Second, "POST", 8080, "/v1/usage", "{"+r.subject(key, name)+"}", nil)
+	if err == nil && status != 200 {
+		err = fmt.Errorf("status %d: %s", status, text)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", n.name, err)
+	}
+	if err := json.Unmarshal([]byte(text), &u); err != nil {
 		return 0, err
 	}
 	if len(u.Limits) != 1 {

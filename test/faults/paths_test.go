@@ -30,12 +30,15 @@ func TestLinkCut(t *testing.T) {
 	})
 }
 
-// owners are the nodes that decide the subjects of each rule.
+// owners are the nodes that decide the subjects that rules limit.
 func (f *fleet) owners(l *load) map[[2]int]int {
 	f.t.Helper()
 	all := map[[2]int]int{}
 	for r := range l.rules {
 		for key := range l.rules[r].keys {
+			if l.rules[r].inline(key) {
+				continue
+			}
 			name, _, err := f.any().ownerOf(l.rules[r].name, l.keys[key])
 			if err != nil {
 				f.t.Fatal(err)
@@ -57,7 +60,11 @@ func (f *fleet) compareWays(l *load, owners map[[2]int]int, a, b *node, since in
 			continue
 		}
 		took := time.Duration(h.got - h.sent - l.lost(h.sent, h.got))
-		switch at, owner := f.nodes[h.node], f.nodes[owners[[2]int{h.rule, h.key}]]; {
+		by, known := owners[[2]int{h.rule, h.key}]
+		if !known {
+			continue
+		}
+		switch at, owner := f.nodes[h.node], f.nodes[by]; {
 		case at == owner:
 		case (at == a || at == b) && (owner == a || owner == b):
 			around = append(around, took)

@@ -68,6 +68,22 @@ func (r *rule) capacity() int64 {
 // bounded reports whether the rule's limit is one that the load reaches.
 func (r *rule) bounded() bool { return r.per == window }
 
+// inline reports whether the subject with this number brings its limit with each check: half of them do.
+func (r *rule) inline(key int) bool { return key >= (r.keys+1)/2 }
+
+// subject are the fields that name a subject to a node.
+func (r *rule) subject(key int, name string) string {
+	if !r.inline(key) {
+		return fmt.Sprintf(`"rule": %q, "key": %q`, r.name, name)
+	}
+	consistency := "exact"
+	if r.hybrid {
+		consistency = "hybrid"
+	}
+	return fmt.Sprintf(`"namespace": %q, "key": %q, "consistency": %q, "limits": [{"limit": %d, "per": "%v", "algorithm": %q, "burst": %d}]`,
+		r.name, name, consistency, r.limit, r.per, r.algorithm, r.burst)
+}
+
 // rulesText are rules as a document, with a number in them that tells one version from another.
 func rulesText(number int, list []rule) string {
 	var b strings.Builder

@@ -203,7 +203,7 @@ func (f *fleet) judgeCounts(l *load) {
 		within(f.t, settling, "the counts of "+name, func() string {
 			var told []int64
 			for _, n := range f.started() {
-				used, err := n.used("year", name)
+				used, err := n.used(&l.rules[year], key, name)
 				if err != nil {
 					return err.Error()
 				}

@@ -1,0 +1,193 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"reflect"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/rlnode/rlnode/client"
+)
+
+// checker decides as it is told.
+type checker struct {
+	asked  []client.Request
+	answer string // a node's JSON
+	err    error
+}
+
+func (c *checker) Check(_ context.Context, q client.Request) (d client.Decision, err error) {
+	c.asked = append(c.asked, q)
+	if c.err != nil {
+		return client.Decision{DecidedBy: client.ByError, Reason: "Nobody answers."}, c.err
+	}
+	err = d.UnmarshalJSON([]byte(c.answer))
+	d.MakeHeaders(false, q.Headers, true)
+	return d, err
+}
+
+const figures = `"rule":"r","limit":10,"remaining":4,"unit":"requests","window_ms":60000,"reset_after_ms":6000,"decided_by":"owner"`
+
+// health is a service that notes the decisions its calls come with.
+type health struct {
+	grpc_health_v1.UnimplementedHealthServer
+	decisions []client.Decision
+}
+
+func (h *health) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	d, _ := client.FromContext(ctx)
+	h.decisions = append(h.decisions, d)
+	return &grpc_health_v1.HealthCheckResponse{}, nil
+}
+
+func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+	d, _ := client.FromContext(s.Context())
+	h.decisions = append(h.decisions, d)
+	return s.Send(&grpc_health_v1.HealthCheckResponse{})
+}
+
+// call makes a call to a server with the interceptors, by a stream or not, and returns the answer's metadata.
+func call(t *testing.T, c *checker, o Options, streams bool, more ...string) (*health, metadata.MD, error) {
+	t.Helper()
+	service := &health{}
+	server := grpc.NewServer(grpc.UnaryInterceptor(Unary(c, o)), grpc.StreamInterceptor(Stream(c, o)))
+	grpc_health_v1.RegisterHealthServer(server, service)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go server.Serve(ln)
+	defer server.Stop()
+	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), more...), 20*time.Second)
+	defer cancel()
+	stub := grpc_health_v1.NewHealthClient(conn)
+	if !streams {
+		var header, trailer metadata.MD
+		_, err = stub.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
+		return service, metadata.Join(header, trailer), err
+	}
+	s, err := stub.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Recv()
+	header, _ := s.Header()
+	return service, metadata.Join(header, s.Trailer()), err
+}
+
+func TestCalls(t *testing.T) {
+	for _, test := range []struct {
+		name, answer string
+		err          error
+		code         codes.Code
+		retry        time.Duration
+		header       map[string]string
+	}{
+		{"allowed", `{"allowed":true,` + figures + `}`, nil, codes.OK, 0, map[string]string{"x-ratelimit-remaining": "4", "x-ratelimit-limit": "10", "retry-after": ""}},
+		{"refused", `{"allowed":false,"retry_after_ms":1500,` + figures + `}`, nil, codes.ResourceExhausted, 1500 * time.Millisecond, map[string]string{"x-ratelimit-remaining": "4", "retry-after": "2"}},
+		{"never", `{"allowed":false,"retry_after_ms":-1,` + figures + `}`, nil, codes.ResourceExhausted, 0, map[string]string{"retry-after": ""}},
+		{"denied", `{"allowed":false,"retry_after_ms":-1,"decided_by":"list"}`, nil, codes.PermissionDenied, 0, nil},
+		{"nobody", "", errors.New("x"), codes.Unavailable, time.Second, nil},
+		{"a long delay", `{"allowed":true,"delay_ms":3600000,` + figures + `}`, nil, codes.ResourceExhausted, time.Hour, map[string]string{"retry-after": "3600"}},
+		{"a short delay", `{"allowed":true,"delay_ms":1,` + figures + `}`, nil, codes.OK, 0, nil},
+	} {
+		for _, streams := range []bool{false, true} {
+			c := &checker{answer: test.answer, err: test.err}
+			var told error
+			service, header, err := call(t, c, Options{TrustedHops: 1, OnError: func(_ context.Context, err error) { told = err }}, streams, "x-forwarded-for", "192.0.2.7")
+			s := status.Convert(err)
+			retry := time.Duration(0)
+			for _, detail := range s.Details() {
+				retry = detail.(*errdetails.RetryInfo).GetRetryDelay().AsDuration()
+			}
+			if s.Code() != test.code || retry != test.retry || told != test.err || len(service.decisions) != map[bool]int{true: 1}[test.code == codes.OK] {
+				t.Errorf("%s: have %v, retry in %v, told %v, decisions %v", test.name, err, retry, told, service.decisions)
+			}
+			if err == nil && !service.decisions[0].Allowed || err != nil && s.Message() == "" {
+				t.Errorf("%s: have %v, %v", test.name, service.decisions, err)
+			}
+			for name, want := range test.header {
+				if have := append(header.Get(name), "")[0]; have != want {
+					t.Errorf("%s: %s: have %q, want %q", test.name, name, have, want)
+				}
+			}
+			endpoint := "/grpc.health.v1.Health/Check"
+			if streams {
+				endpoint = "/grpc.health.v1.Health/Watch"
+			}
+			want := client.Request{Attributes: map[string]string{"ip": "192.0.2.7", "endpoint": endpoint}, Headers: true}
+			if !reflect.DeepEqual(c.asked, []client.Request{want}) {
+				t.Errorf("asked %+v", c.asked)
+			}
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	c := &checker{answer: `{"allowed":true,"delay_ms":3600000,` + figures + `}`}
+	o := Options{
+		Rule: "r", IgnoreDelay: true, NoHeaders: true,
+		Key:  func(_ context.Context, method string) []string { return []string{method} },
+		Cost: func(context.Context, string) map[string]int64 { return map[string]int64{"tokens": 7} },
+	}
+	if _, header, err := call(t, c, o, false); err != nil || len(header.Get("x-ratelimit-limit")) > 0 {
+		t.Errorf("have %v, %v", header, err)
+	}
+	want := client.Request{Rule: "r", Key: []string{"/grpc.health.v1.Health/Check"}, Costs: map[string]int64{"tokens": 7}}
+	if !reflect.DeepEqual(c.asked, []client.Request{want}) {
+		t.Errorf("asked %+v", c.asked)
+	}
+	o.Skip = func(context.Context, string) bool { return true }
+	if _, _, err := call(t, c, o, false); err != nil || len(c.asked) != 1 {
+		t.Errorf("have %v, asked %d times", err, len(c.asked))
+	}
+	inline := client.Request{Key: []string{"a"}, Limits: []client.Limit{{Limit: 1, Per: "1m"}}}
+	if _, _, err := call(t, c, Options{Request: func(context.Context, string) client.Request { return inline }, IgnoreDelay: true}, false); err != nil {
+		t.Error(err)
+	}
+	inline.Headers = true
+	if !reflect.DeepEqual(c.asked[1], inline) {
+		t.Errorf("asked %+v", c.asked[1])
+	}
+	if _, _, err := call(t, c, Options{}, false); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("have %v", err)
+	}
+	if ip := c.asked[2].Attributes["ip"]; ip != "127.0.0.1" {
+		t.Errorf("have ip %q", ip)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a key without a rule is accepted")
+		}
+	}()
+	Unary(c, Options{Key: o.Key})
+}
+
+// A caller who leaves while his call is held ends it.
+func TestHeldCallsEndWithTheirCaller(t *testing.T) {
+	c := &checker{answer: `{"allowed":true,"delay_ms":20000,` + figures + `}`}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err := Unary(c, Options{})(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
+		t.Error("it is handled")
+		return nil, nil
+	})
+	if status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("have %v", err)
+	}
+}

@@ -1,0 +1,258 @@
+package client
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxLocal bounds the windows that a client keeps while no node answers.
+const maxLocal = 100_000
+
+// local limits within this process while no node answers. Whatever a limit's algorithm, what it admits is what a window
+// admits that begins with a subject's first cost: at most the limit's capacity.
+type local struct {
+	began time.Time
+	seeds [2]maphash.Seed
+
+	mu      sync.Mutex // guards the rest
+	windows map[windowID]window
+	swept   time.Duration // when ended windows were last dropped
+}
+
+// windowID is a hash of a subject and of what tells its counters apart: the limit's unit, algorithm and window.
+type windowID [2]uint64
+
+// window is what a subject has used of a limit.
+type window struct {
+	ends time.Duration // since the client began
+	used int64
+}
+
+func newLocal() *local {
+	return &local{began: time.Now(), seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, windows: make(map[windowID]window)}
+}
+
+// localOp is one limit of one subject of a check.
+type localOp struct {
+	id       windowID
+	limit    *Limit
+	span     time.Duration
+	capacity int64
+	cost     int64
+	mode     Mode
+	shadow   bool
+	window   window
+	fits     bool
+}
+
+// decide decides q as a node would, as far as this process knows. The limits are those of q, or fallback if it brings none.
+// It reports false if there are no limits to decide by.
+func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
+	subjects, rule := q.Subjects, "inline"
+	if subjects == nil {
+		one := q.subject()
+		if !q.inline() {
+			if len(fallback) == 0 {
+				return Decision{}, false
+			}
+			rule = cmp.Or(q.Rule, "local")
+			one.Namespace, one.Limits, one.Key = "\x00"+q.Rule, fallback, append(attributesKey(q.Attributes), q.Key...)
+		}
+		subjects = []Subject{one}
+	}
+	now := time.Since(l.began)
+	var ops []localOp
+	for i := range subjects {
+		s := &subjects[i]
+		for j := range s.Limits {
+			limit := &s.Limits[j]
+			length, ok := spanOf(limit.Per)
+			if !ok {
+				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}, true
+			}
+			ops = append(ops, localOp{
+				id: l.idOf(s, limit), limit: limit, span: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
+			})
+		}
+	}
+	d = l.take(now, ops)
+	d.Rule = rule
+	if !d.Allowed {
+		d.explain()
+	}
+	return d, true
+}
+
+// take takes the cost of all ops, or of none.
+func (l *local) take(now time.Duration, ops []localOp) Decision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fits, checked := true, true // everything; all that may refuse the check
+	for i := range ops {
+		op := &ops[i]
+		w, known := l.windows[op.id]
+		if !known && !l.room(now) {
+			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and too many subjects are limited meanwhile."}
+		}
+		if w.ends <= now {
+			w = window{ends: now + op.span}
+		}
+		op.window = w
+		if op.fits = w.used+op.cost <= op.capacity; !op.fits && !op.shadow {
+			fits = false
+			checked = checked && op.mode == CountMode
+		}
+	}
+	for i := range ops {
+		if !checked {
+			break
+		}
+		op := &ops[i]
+		op.window.used = min(op.window.used+op.cost, maxAmount)
+		if op.mode != PeekMode {
+			l.windows[op.id] = op.window
+		}
+	}
+	return describe(now, ops, fits, checked)
+}
+
+// room reports whether there is a place for one more window.
+func (l *local) room(now time.Duration) bool {
+	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
+		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
+		l.swept = now
+	}
+	return len(l.windows) < maxLocal-maxSubjects*maxLimits
+}
+
+// describe returns the decision about ops, told by the tightest limit.
+func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
+	at := 0
+	for i := range ops {
+		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.tighter(b)) {
+			at = i
+		}
+	}
+	op := &ops[at]
+	d := Decision{
+		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
+		Remaining: max(0, op.capacity-op.window.used), Window: op.span, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
+	}
+	if !fits {
+		if d.RetryAfter = d.ResetAfter; op.cost > op.capacity {
+			d.RetryAfter = Never
+		}
+	}
+	return d
+}
+
+// tighter reports whether a describes a decision rather than b: it refuses and b does not, it refuses for longer, or less
+// of it is left.
+func (a *localOp) tighter(b *localOp) bool {
+	switch {
+	case a.fits != b.fits:
+		return b.fits
+	case !a.fits && (a.cost > a.capacity) != (b.cost > b.capacity):
+		return a.cost > a.capacity
+	case !a.fits:
+		return a.window.ends > b.window.ends
+	}
+	share := func(x, y *localOp) *big.Int {
+		return new(big.Int).Mul(big.NewInt(max(0, x.capacity-x.window.used)), big.NewInt(y.capacity))
+	}
+	return share(a, b).Cmp(share(b, a)) < 0
+}
+
+func (op *localOp) unit() string {
+	if op.limit.Unit == "" {
+		return requests
+	}
+	return op.limit.Unit
+}
+
+// idOf returns the identity of the window of limit for s.
+func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
+	for i, seed := range l.seeds {
+		var h maphash.Hash
+		h.SetSeed(seed)
+		for _, text := range append([]string{s.Namespace, limit.Unit, limit.Algorithm, limit.Per, strconv.FormatBool(limit.FromFirst)}, s.Key...) {
+			_, _ = h.WriteString(strconv.Itoa(len(text))) // never fails
+			_, _ = h.WriteString(":" + text)
+		}
+		id[i] = h.Sum64()
+	}
+	return id
+}
+
+// attributesKey returns attributes as the values of a key.
+func attributesKey(attributes map[string]string) (key []string) {
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		key = append(key, name, attributes[name])
+	}
+	return key
+}
+
+// requests is the unit of what costs one if nothing else is said.
+const requests = "requests"
+
+// costOf returns what s costs in unit.
+func costOf(s *Subject, unit string) int64 {
+	if unit != "" && unit != requests {
+		return min(s.Costs[unit], maxAmount)
+	}
+	if n, named := s.Costs[requests]; named {
+		return min(n, maxAmount)
+	}
+	return min(max(1, s.Cost), maxAmount)
+}
+
+func capacityOf(l *Limit) int64 {
+	if strings.HasSuffix(l.Algorithm, "-bucket") && l.Burst > 0 {
+		return l.Burst
+	}
+	return l.Limit
+}
+
+// spanOf returns the length of a window as nodes write it: a unit of the calendar, or a duration, which may be in days. A
+// month has 31 days here, and a year 366.
+func spanOf(per string) (time.Duration, bool) {
+	const day = 24 * time.Hour
+	switch per {
+	case "minute":
+		return time.Minute, true
+	case "hour":
+		return time.Hour, true
+	case "day":
+		return day, true
+	case "week":
+		return 7 * day, true
+	case "month":
+		return 31 * day, true
+	case "year":
+		return 366 * day, true
+	}
+	days, rest, has := strings.Cut(per, "d")
+	if !has {
+		days, rest = "0", per
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if err != nil || n > 366 {
+		return 0, false
+	}
+	var d time.Duration
+	if rest != "" || !has {
+		if d, err = time.ParseDuration(rest); err != nil || d <= 0 {
+			return 0, false
+		}
+	}
+	d += time.Duration(n) * day
+	return d, d > 0 && d <= 366*day
+}

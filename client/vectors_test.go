@@ -1,0 +1,256 @@
+package client
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// vectors are what every client of this repository sends and understands, whatever its language.
+type vectors struct {
+	Calls []struct {
+		Name, Call, Path string
+		Request          vectorRequest
+		Sent             map[string]any
+		Status           int
+		Answer           json.RawMessage
+		AnswerHeaders    map[string]string `json:"answer_headers"`
+		Result           map[string]any
+		Headers          map[string]string
+		Error            *struct {
+			Status       int
+			Code, Detail string
+			OnError      bool `json:"on_error"`
+		}
+	}
+	Invalid []struct {
+		Name, Call string
+		Request    vectorRequest
+	}
+	Values []struct{ Have, Sent string }
+}
+
+type vectorRequest struct {
+	vectorSubject
+	Rule        string
+	Attributes  map[string]string
+	Subjects    []vectorSubject
+	Detail      bool
+	Headers     bool
+	RequestID   string `json:"request_id"`
+	TTL         int64  `json:"ttl_ms"`
+	Reservation string
+}
+
+type vectorSubject struct {
+	Namespace, Consistency string
+	Key                    []string
+	Limits                 []struct {
+		Limit, Burst                         int64
+		Per, Algorithm, Unit, Name, TZ, From string
+	}
+	Shadow bool
+	Mode   Mode
+	Cost   int64
+	Costs  map[string]int64
+}
+
+func (v *vectorSubject) subject() Subject {
+	s := Subject{Namespace: v.Namespace, Key: v.Key, Exact: v.Consistency == "exact", Shadow: v.Shadow, Mode: v.Mode, Cost: v.Cost, Costs: v.Costs}
+	if v.Limits != nil {
+		s.Limits = []Limit{}
+	}
+	for _, l := range v.Limits {
+		s.Limits = append(s.Limits, Limit{l.Limit, l.Per, l.Algorithm, l.Burst, l.Unit, l.Name, l.TZ, l.From == "first"})
+	}
+	return s
+}
+
+func (v *vectorRequest) request() Request {
+	s := v.subject()
+	q := Request{
+		Rule: v.Rule, Key: s.Key, Attributes: v.Attributes, Limits: s.Limits, Namespace: s.Namespace, Exact: s.Exact, Shadow: s.Shadow, Mode: s.Mode,
+		Cost: s.Cost, Costs: s.Costs, Detail: v.Detail, Headers: v.Headers, RequestID: v.RequestID,
+	}
+	if v.Subjects != nil {
+		q.Subjects = []Subject{}
+	}
+	for i := range v.Subjects {
+		q.Subjects = append(q.Subjects, v.Subjects[i].subject())
+	}
+	return q
+}
+
+// make makes the call, and returns its result in the form of the vectors.
+func (v *vectorRequest) make(c *Client, call string) (result map[string]any, header http.Header, err error) {
+	q := v.request()
+	var d Decision
+	var u Usage
+	more := map[string]any{}
+	switch call {
+	case "check":
+		d, err = c.Check(background, q)
+	case "peek":
+		d, err = c.Peek(background, q)
+	case "count":
+		q.Mode = CountMode
+		d, err = c.Check(background, q)
+	case "reserve":
+		var r Reservation
+		r, err = c.Reserve(background, q, time.Duration(v.TTL)*time.Millisecond)
+		if d = r.Decision; r.ID != "" {
+			more["reservation"] = r.ID
+		}
+	case "settle":
+		s, err := c.Settle(background, v.Reservation, v.Costs)
+		return asJSON(map[string]any{"settled": s.Settled, "costs": s.Costs, "remaining": s.Remaining}), nil, err
+	case "usage":
+		u, err = c.Usage(background, q)
+		return usageVector(u), nil, err
+	case "reset":
+		u, err = c.Reset(background, q)
+		return usageVector(u), nil, err
+	case "adjust":
+		u, err = c.AdjustCosts(background, q, v.Costs)
+		return usageVector(u), nil, err
+	}
+	header = http.Header{}
+	d.SetHeaders(header)
+	for name, value := range map[string]any{
+		"allowed": d.Allowed, "counted": d.Counted, "denied": d.Denied(), "rule": d.Rule, "unit": d.Unit, "limit": d.Limit, "used": d.Used,
+		"remaining": d.Remaining, "window_ms": d.Window.Milliseconds(), "reset_after_ms": d.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(d.RetryAfter),
+		"delay_ms": d.Delay.Milliseconds(), "decided_by": d.DecidedBy, "node": d.Node, "rules_version": d.RulesVersion,
+	} {
+		more[name] = value
+	}
+	var limits []any
+	for _, l := range d.Limits {
+		limits = append(limits, map[string]any{
+			"rule": l.Rule, "name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
+			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(), "retry_after_ms": retryVector(l.RetryAfter),
+			"more_after_ms": l.MoreAfter.Milliseconds(), "allowed": l.Allowed, "shadow": l.Shadow,
+		})
+	}
+	more["limits"] = limits
+	return asJSON(more), header, err
+}
+
+func retryVector(d time.Duration) int64 {
+	if d == Never {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+func usageVector(u Usage) map[string]any {
+	var limits []any
+	for _, l := range u.Limits {
+		limits = append(limits, map[string]any{
+			"name": l.Name, "algorithm": l.Algorithm, "unit": l.Unit, "limit": l.Limit, "window_ms": l.Window.Milliseconds(), "used": l.Used,
+			"remaining": l.Remaining, "reset_after_ms": l.ResetAfter.Milliseconds(),
+		})
+	}
+	return asJSON(map[string]any{"rule": u.Rule, "namespace": u.Namespace, "key": u.Key, "limits": limits, "unknown": u.Unknown})
+}
+
+// asJSON returns m with the types that JSON has.
+func asJSON(m map[string]any) (n map[string]any) {
+	text, err := json.Marshal(m)
+	if err == nil {
+		err = json.Unmarshal(text, &n)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func readVectors(t *testing.T) (v vectors) {
+	t.Helper()
+	text, err := os.ReadFile("vectors.json")
+	if err == nil {
+		err = json.Unmarshal(text, &v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestVectors(t *testing.T) {
+	v := readVectors(t)
+	for _, one := range v.Calls {
+		t.Run(one.Name, func(t *testing.T) {
+			f := newFake(t)
+			f.answer = func(w http.ResponseWriter, _ *http.Request) bool {
+				for name, value := range one.AnswerHeaders {
+					w.Header().Set(name, value)
+				}
+				w.WriteHeader(one.Status)
+				text := string(one.Answer)
+				if text == "null" {
+					text = "<html>"
+				}
+				_, _ = io.WriteString(w, text)
+				return true
+			}
+			open, closed := connect(t, Options{Timeout: 5 * time.Second}, f), connect(t, Options{Timeout: 5 * time.Second, OnError: Closed}, f)
+			result, header, err := one.Request.make(open, one.Call)
+			if sent := f.requests()[0]; sent.path != one.Path || !reflect.DeepEqual(sent.checks[0], one.Sent) {
+				t.Errorf("sent %s %v, want %s %v", sent.path, sent.checks[0], one.Path, one.Sent)
+			}
+			for name, want := range one.Headers {
+				if have := header.Get(name); have != want {
+					t.Errorf("%s: have %q, want %q", name, have, want)
+				}
+			}
+			if one.Error == nil {
+				for name, want := range one.Result {
+					if have := result[name]; !reflect.DeepEqual(have, want) {
+						t.Errorf("%s: have %v, want %v", name, have, want)
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			var answered *Error
+			switch {
+			case err == nil:
+				t.Errorf("it is no error: have %v", result)
+			case one.Error.OnError:
+				refused, _, err := one.Request.make(closed, one.Call)
+				if result["allowed"] != true || refused["allowed"] != false || result["decided_by"] != "error" || err == nil {
+					t.Errorf("open: have %v, closed: have %v, %v", result, refused, err)
+				}
+			case !errors.As(err, &answered) || answered.Status != one.Error.Status || answered.Code != one.Error.Code || result["allowed"] == true:
+				t.Errorf("have %v, %v, want %+v", result, err, *one.Error)
+			}
+		})
+	}
+}
+
+func TestInvalidVectors(t *testing.T) {
+	v, f := readVectors(t), newFake(t)
+	c := connect(t, Options{}, f)
+	for _, one := range v.Invalid {
+		result, _, err := one.Request.make(c, one.Call)
+		if wantError(t, err, ErrRequest); result["allowed"] == true {
+			t.Errorf("%s: have %v", one.Name, result)
+		}
+	}
+	if n := len(f.requests()); n > 0 {
+		t.Errorf("%d requests were sent", n)
+	}
+	for _, one := range v.Values {
+		if have := Fit(one.Have); have != one.Sent {
+			t.Errorf("%.20q…: have %q, want %q", one.Have, have, one.Sent)
+		}
+	}
+}

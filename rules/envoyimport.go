@@ -1,0 +1,100 @@
+package rules
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
+)
+
+// ReadEnvoy reads a configuration file of the reference server. changed says what has another meaning in the result, or none:
+// keys that it leaves out because documents refuse them, and a missing requests_per_unit, which stands for 0 there. The error
+// is of type [Errors]; places are those in src.
+func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
+	root, err := parseText(src)
+	if err != nil {
+		return nil, nil, err
+	}
+	d, notes := &decoder{}, &decoder{}
+	if root.Kind == yaml.Map && root.Get("domain") == nil && root.Get("envoy") != nil {
+		d.fail(root, "this is a rules file, and no configuration of the reference server")
+		return nil, nil, d.err()
+	}
+	notes.adaptEnvoy(root)
+	s = d.envoyDomain(root)
+	newChecker(&Document{Envoy: []*EnvoySpec{s}}, &d.collector).envoy()
+	for i := range d.errs {
+		d.errs[i].Path = strings.TrimPrefix(strings.TrimPrefix(d.errs[i].Path, "envoy[0]"), ".")
+	}
+	if err := d.err(); err != nil {
+		return nil, nil, err
+	}
+	notes.sort()
+	return s, notes.errs, nil
+}
+
+// adaptEnvoy changes what the reference server takes and documents don't, in a domain, a descriptor or a rate_limit. It notes
+// what then has another meaning.
+func (d *decoder) adaptEnvoy(n *yaml.Node) {
+	if n.Kind != yaml.Map {
+		return
+	}
+	kept := n.Items[:0]
+	for key, v := range n.Pairs {
+		mark := d.push(key.Text)
+		keep := true
+		switch {
+		case key.Text == "metadata":
+		case v.Kind == yaml.Null, v.Kind == yaml.String && v.Text == "" && slices.Contains([]string{"value", "name", "unit"}, key.Text):
+			keep = false // as if it did not stand there
+		case key.Text == "share_threshold" && isTrue(v):
+			d.fail(v, "left out, so more is allowed: %s", noShareThreshold)
+			keep = false
+		case key.Text == "value_to_metric" && isTrue(v):
+			d.fail(v, "left out: %s", noValueToMetric)
+			keep = false
+		case key.Text == "detailed_metric" && isTrue(v):
+			d.fail(v, "figures are by descriptor as written, not by the values of requests; `rlnode top` shows subjects with their values")
+		case key.Text == "rate_limit":
+			d.adaptEnvoy(v)
+			if v.Kind == yaml.Map && v.Get("requests_per_unit") == nil && (v.Get("unlimited") == nil || !isTrue(v.Get("unlimited"))) {
+				d.fail(v, "requests_per_unit is missing: as there, all is refused")
+				v.Set("requests_per_unit", integer(0))
+			}
+		case key.Text == "descriptors":
+			for i, item := range v.Items {
+				mark := d.pushIndex(i)
+				d.adaptEnvoy(item)
+				d.path = d.path[:mark]
+			}
+		}
+		if keep {
+			kept = append(kept, key, v)
+		}
+		d.path = d.path[:mark]
+	}
+	n.Items = kept
+}
+
+func isTrue(n *yaml.Node) bool {
+	return n.Kind == yaml.Bool && strings.EqualFold(n.Text, "true")
+}
+
+// Merge appends the descriptors of other, which is of the same domain.
+func (s *EnvoySpec) Merge(other *EnvoySpec) {
+	s.Descriptors = append(s.Descriptors, other.Descriptors...)
+}
+
+// EnvoyDocument returns a document that has these domains and nothing else. The error is of type [Errors], without places.
+func EnvoyDocument(domains []*EnvoySpec) (*Document, error) {
+	doc, err := Parse((&Document{Envoy: domains}).node().AppendYAML(nil))
+	var mistakes Errors
+	if errors.As(err, &mistakes) {
+		for i := range mistakes {
+			mistakes[i].Line, mistakes[i].Column = 0, 0
+		}
+		return nil, mistakes
+	}
+	return doc, err
+}

@@ -1,0 +1,131 @@
+package rules
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func readEnvoyFile(t *testing.T, name string) (*EnvoySpec, []Error) {
+	t.Helper()
+	src, err := os.ReadFile("testdata/envoy/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, changed, err := ReadEnvoy(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, changed
+}
+
+// TestReadEnvoy: a configuration of the reference server becomes a document, and each of its descriptors has its limit there.
+func TestReadEnvoy(t *testing.T) {
+	s, changed := readEnvoyFile(t, "shop.yaml")
+	if len(changed) > 0 {
+		t.Errorf("have changes %v", changed)
+	}
+	doc, err := EnvoyDocument([]*EnvoySpec{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := Compile(doc, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		descriptor, path string
+		requests         uint32
+		unit             string
+	}{
+		{"remote_address=192.0.2.66", "shop.remote_address_192.0.2.66", 0, "second"},
+		{"remote_address=192.0.2.6", "shop.remote_address", 20, "second"},
+		{"path=/cart", "shop.path_/cart", 600, "minute"},
+		{"path=/items/1/photos/2.json", "shop.path_/items/*/photos/*", 30, "minute"},
+		{"path=/items/1.json", "shop.path_*.json", 60, "minute"},
+		{"path=/x plan=gold", "shop.path.plan_gold", 0, ""},
+		{"path=/x plan=trial", "shop.path.plan_trial", 700, "week"},
+		{"path=/x plan=free", "shop.path.plan", 100, "hour"},
+		{"path=/x plan=free user=u", "shop.path.plan.user", 500, "day"},
+		{"tokens=1234", "shop.tokens_1234", 1_000_000, "month"},
+		{"tokens=true", "shop.tokens_true", 1<<32 - 1, "year"},
+	} {
+		n := set.EnvoyDomain("shop").Match(entries(tt.descriptor))
+		if n == nil || n.Path != tt.path || n.Requests != tt.requests || n.Unit != tt.unit || n.Unlimited != (tt.unit == "") ||
+			n.Quota != strings.Contains(tt.path, "tokens") || n.Shadow != strings.HasSuffix(tt.path, "trial") {
+			t.Errorf("%s: have %+v, want %+v", tt.descriptor, n, tt)
+		}
+	}
+	for _, none := range []string{"path=/x", "path=/x plan=gold user=u", "internal=health", "tokens=12"} {
+		if n := set.EnvoyDomain("shop").Match(entries(none)); n != nil {
+			t.Errorf("%s: have %+v", none, n)
+		}
+	}
+	if text, _ := doc.JSON(); !strings.Contains(string(text), `"metadata":{"budget":{"name":"first","weights":[1,2.5,null,true]}}`) {
+		t.Errorf("the metadata is lost: %s", text)
+	}
+}
+
+// TestReadEnvoyChanges: what a document refuses is left out and named, with its place in the file.
+func TestReadEnvoyChanges(t *testing.T) {
+	s, changed := readEnvoyFile(t, "changed.yaml")
+	have := make([]string, len(changed))
+	for i, c := range changed {
+		have[i] = c.Error()
+	}
+	want := []string{
+		"5:22: descriptors[0].share_threshold: left out, so more is allowed: each value that a wildcard matches",
+		"6:22: descriptors[0].value_to_metric: left out: values of requests",
+		"12:26: descriptors[0].descriptors[0].detailed_metric: figures are by descriptor as written",
+		"14:21: descriptors[0].descriptors[0].rate_limit: requests_per_unit is missing: as there, all is refused",
+	}
+	if !slices.EqualFunc(have, want, strings.HasPrefix) {
+		t.Errorf("have\n%s\nwant\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	text := `version: 1
+envoy:
+  - domain: changed
+    descriptors:
+      - key: file
+        value: files/*
+        rate_limit: {unit: minute, requests_per_unit: 5}
+        descriptors:
+          - key: user
+            rate_limit: {unit: minute, requests_per_unit: 0}
+            detailed_metric: true
+      - key: nothing
+`
+	doc, err := EnvoyDocument([]*EnvoySpec{s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, _ := doc.YAML(); string(have) != text {
+		t.Errorf("have\n%s\nwant\n%s", have, text)
+	}
+	// Files that merge may have the same descriptor; that has no place.
+	other, _ := readEnvoyFile(t, "changed.yaml")
+	s.Merge(other)
+	_, err = EnvoyDocument([]*EnvoySpec{s})
+	checkErrors(t, err, []string{`0:0 envoy[0].descriptors[2]|"file_files/*" stands here twice`, `0:0 envoy[0].descriptors[3]|"nothing" stands here twice`})
+}
+
+func TestReadEnvoyMistakes(t *testing.T) {
+	for _, tt := range []struct {
+		src  string
+		want []string
+	}{
+		{"", []string{"1:1 |a mapping is expected, not nothing"}},
+		{"- domain: d", []string{"1:1 |a mapping is expected, not a list"}},
+		{"descriptors: []", []string{"1:1 |domain is missing"}},
+		{"domain: ''", []string{"1:9 domain|can't be empty"}},
+		{"version: 1\nenvoy: []", []string{"1:1 |this is a rules file"}},
+		{"domain: d\ndescriptors: [{key: a, rate_limit: {unit: x, requests_per_unit: 1}}, {key: a}]",
+			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`, `2:70 descriptors[1]|"a" stands here twice, first as descriptors[0]`}},
+		{"domain: d\ndescriptors: {key: a}", []string{"2:14 descriptors|a list is expected"}},
+		{"domain: [", []string{"1:10 |did not find expected"}},
+	} {
+		_, _, err := ReadEnvoy([]byte(tt.src))
+		checkErrors(t, err, tt.want)
+	}
+}
