@@ -304,6 +304,6 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
 	return &EnvoyNode{
 		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
-		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, lenient: n.lenient,
 	}
 }
