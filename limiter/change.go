@@ -184,7 +184,7 @@ func (c *change) voidLeases(l *Limiter) {
 	}
 	hi := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.forgetRefusals(hi)
+		l.member.leases.notify(&l.member.leases.given, forgetMessage{hi: hi, room: true})
 		return
 	}
 	if reset {

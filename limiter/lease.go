@@ -14,7 +14,8 @@ type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
 	granted *localcache.LeaseLedger
-	gifts   gifts
+	// given are the subjects to which something was given back, recalled those of which leases were taken back.
+	given, recalled notices
 }
 
 // termsOf returns the terms of leases for a hit's subject; none if it takes no leases.

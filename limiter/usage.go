@@ -174,7 +174,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 }
 
 // Give gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
-// afterwards. Refusals that nodes remember are dropped, within giftTime; leases stay. The error is one of Adjust's.
+// afterwards. Refusals that nodes remember are dropped, within noticeTime; leases stay. The error is one of Adjust's.
 func (l *Limiter) Give(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {

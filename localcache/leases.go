@@ -179,6 +179,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
+	e.noteCounts(ops)
 	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
 		ls.endFirst(sh, e, at)
 	}
@@ -234,6 +235,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.end(sh, e, at)
 		e.reset(ops)
 	}
+	e.noteCounts(ops)
 	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		ls.end(sh, e, at)
