@@ -216,6 +216,9 @@ type KnownToken struct {
 	what *Token
 }
 
+// NeedToken reports whether callers need a token.
+func (d *Doors) NeedToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
+
 // Permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
 // required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
 // the tokens are the same, the result cached in known is not looked up again; nil known: no cache.

@@ -36,16 +36,25 @@ type Query struct {
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // costs that the caller named; for checks, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // peek and count are for checks that are not reservations
-	// Subjects bring their limits. Then Rule, Key, Attributes, Costs and Mode don't matter.
-	Subjects  []Subject // at most rules.MaxInlineSubjects
+	// Subjects bring their limits, or the node of a tree that they matched. Then Rule, Key, Attributes, Costs and Mode don't matter.
+	Subjects  []Subject // of those that bring limits, at most rules.MaxInlineSubjects
 	RequestID string    // of what is then done only once: all but checks that don't count; at most MaxRequestID bytes; empty for none
+	// Matched is the set of rules in which Subjects found their nodes; nil if none did. Once other rules are in force, the check
+	// fails with ErrMatched.
+	Matched *rules.Set
+	// Looks makes subjects with the mode Peek looks: a lease or a remembered refusal answers them, and they count as demand for
+	// leases and in the figures, as checks do.
+	Looks bool
 }
 
-// Subject is a subject that brings its limits, with what the check takes of them.
+// Subject is a subject that brings its limits, or has matched a node of a tree, with what the check takes of them.
 type Subject struct {
 	rules.InlineSubject
-	Costs []UnitCost
-	Mode  counters.Mode
+	// Node is what the descriptor Entries has matched; nil if the subject brings limits. Of InlineSubject then only Shadow counts.
+	Node    *rules.EnvoyNode
+	Entries []rules.EnvoyEntry
+	Costs   []UnitCost
+	Mode    counters.Mode
 }
 
 // UnitCost is a cost in one unit.
@@ -123,6 +132,7 @@ type LimitAnswer struct {
 	// Blocked means that the rule's block is on, begun by this check or an earlier one. All limits of the rule refuse until it
 	// ends.
 	Blocked bool
+	Subject int32 // the index in Query.Subjects; 0 without them
 }
 
 // Errors of a Query. Check wraps them with the details.
@@ -133,6 +143,8 @@ var (
 	ErrKey = rules.ErrKey
 	// ErrInline means that the limits of the call are wrong.
 	ErrInline = rules.ErrInline
+	// ErrMatched means that other rules have come into force since Query.Subjects were matched: match them again.
+	ErrMatched = errors.New("the rules have changed meanwhile")
 	// ErrLevel means that not all nodes of the cluster know yet what the check asks for.
 	ErrLevel = errors.New("the feature level is too low")
 	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.

@@ -22,10 +22,11 @@ const (
 	verbReset              // make the counters fresh
 	verbList               // list the inline counters
 	verbClear              // make all inline counters fresh
+	verbGive               // as verbAdjust with costs below zero; leases stay
 	verbs
 )
 
-var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset"}
+var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to"}
 
 // maxListed bounds the counters of one subject that are listed, or cleared at once.
 const maxListed = 1024
@@ -84,7 +85,7 @@ func (c *change) Code(w *wire.Coder) {
 		wire.Fixed(w, &c.hi)
 		return
 	}
-	codeOps(w, &c.ops, nil, c.verb == verbAdjust)
+	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
 	w.Require(len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops))
 }
 
@@ -178,10 +179,14 @@ func (c *change) list(l *Limiter) error {
 func (c *change) voidLeases(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := c.verb == verbReset || c.verb == verbClear
-	if l.member == nil || !reset && !(c.verb == verbAdjust && reward) {
+	if l.member == nil || !reset && !((c.verb == verbAdjust || c.verb == verbGive) && reward) {
 		return
 	}
 	hi := c.subject()
+	if c.verb == verbGive {
+		l.member.leases.notify(&l.member.leases.given, forgetMessage{hi: hi, room: true})
+		return
+	}
 	if reset {
 		l.member.leases.granted.Forget(hi)
 	}

@@ -164,7 +164,7 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 	l := New(table, clock)
 	l.member = m
 	m.loans.init(l)
-	m.leases = leases{l, localcache.NewLeases(bound), localcache.NewLeaseLedger(bound)}
+	m.leases = leases{l: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
 	m.done.Go(m.leases.tend)
 	return l, nil
 }

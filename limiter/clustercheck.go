@@ -27,6 +27,8 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
+	looks          bool      // peeks are answered from leases, and want some
+	anyVersion     bool      // no version of the rules holds the check up: its subjects brought their limits, or were matched before
 	ignoreNewer    bool      // decide even if the owner has newer rules
 	separate       bool      // questions were sent before: from now on each subject has its own
 	deadline       time.Time // the check must be decided by then; see setDeadlines
@@ -254,7 +256,7 @@ func (c *clusterCheck) takeHere(list []int) {
 // spendLease decides s from its lease or from a remembered refusal, and reports whether it could.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.Peek {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.Peek && !c.looks {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -315,10 +317,9 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	return a
 }
 
-// version returns the version of the rules that others must not be ahead of. It is zero for limits that came with the call: no
-// version of the rules holds them up.
+// version returns the version of the rules that others must not be ahead of, or zero if none holds the check up.
 func (c *clusterCheck) version() int64 {
-	if c.answer.scratch.match.Hits[0].Rule.Inline {
+	if c.anyVersion {
 		return 0
 	}
 	return c.active.set.Version
@@ -331,7 +332,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAsked, a
 	var terms localcache.Terms
-	if c.ops(s)[0].Mode != counters.Peek && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.Peek || c.looks) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {

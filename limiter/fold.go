@@ -1,6 +1,9 @@
 package limiter
 
-import "github.com/rlnode/rlnode/ring"
+import (
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
 
 // fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
 // It reports whether the check is decided.
@@ -31,7 +34,7 @@ func (c *clusterCheck) dropUndecided() {
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && op.Took() {
+			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.Peek && op.Decision.Allowed && c.looks) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}

@@ -14,6 +14,8 @@ type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
 	granted *localcache.LeaseLedger
+	// given are the subjects to which something was given back, recalled those of which leases were taken back.
+	given, recalled notices
 }
 
 // termsOf returns the terms of leases for a hit's subject; none if it takes no leases.
@@ -113,6 +115,9 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			res := &results[first+i]
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
+			if asked[i].Mode == counters.Peek && res.Allowed { // what it says is left is less its cost, which nothing took
+				ops[i].Decision.Remaining += asked[i].Cost
+			}
 			refused = refused || !res.Allowed
 		}
 		first += len(asked)

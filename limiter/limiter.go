@@ -149,7 +149,10 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	a.begin(b, now)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
-		if err := a.matchInline(q); err != nil {
+		if q.Matched != nil && q.Matched != b.set {
+			return false, ErrMatched
+		}
+		if err := a.matchSubjects(q); err != nil {
 			return false, err
 		}
 		return false, l.mayAsk(q, a)
@@ -218,7 +221,8 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.looks, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.Looks, false
+	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)
 	return len(c.asks) == 0 && c.fold()
@@ -274,10 +278,17 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return nil
 }
 
-// matchInline finds the limits that q brings, and lists their counters.
-func (a *Answer) matchInline(q *Query) error {
+// matchSubjects finds the limits of q's subjects, and lists their counters.
+func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
-		if err := a.Set.MatchInline(&q.Subjects[i].InlineSubject, i == 0, &a.scratch.match); err != nil {
+		s, m := &q.Subjects[i], &a.scratch.match
+		var err error
+		if s.Node != nil {
+			err = a.Set.MatchEnvoy(s.Node, s.Entries, s.Shadow, i == 0, m)
+		} else {
+			err = a.Set.MatchInline(&s.InlineSubject, i == 0, m)
+		}
+		if err != nil {
 			if len(q.Subjects) > 1 {
 				err = fmt.Errorf("subjects[%d]: %w", i, err)
 			}
@@ -285,8 +296,9 @@ func (a *Answer) matchInline(q *Query) error {
 		}
 	}
 	for i := range a.scratch.match.Hits {
-		s := &a.scratch.match.Hits[i].Subject
-		s.Lo = counters.InlineLo(s.Lo)
+		if h := &a.scratch.match.Hits[i]; h.Rule.Inline {
+			h.Subject.Lo = counters.InlineLo(h.Subject.Lo)
+		}
 	}
 	a.listCounters(q)
 	for i := range a.scratch.ops {
@@ -322,12 +334,13 @@ func (a *Answer) listCounters(q *Query) {
 	costs, mode := q.Costs, q.Mode
 	for i := range hits {
 		h := &hits[i]
-		if h.Rule.Inline {
-			costs, mode = q.Subjects[i].Costs, q.Subjects[i].Mode
+		subject := 0
+		if len(q.Subjects) > 0 {
+			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
 		}
 		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
-			op := a.addOp(h.Rule, limit)
+			op := a.addOp(h.Rule, limit, subject)
 			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
 			op.Shadow, op.Mode = h.Rule.Shadow, mode
 		}
@@ -338,8 +351,8 @@ func (a *Answer) listCounters(q *Query) {
 }
 
 // addOp appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
-// and copying them would cost more than filling them in.
-func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit) *counters.Op {
+// and copying them would cost more than filling them in. subject is the index in Query.Subjects.
+func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
 		s.ops = slices.Grow(s.ops, 1)
@@ -353,7 +366,7 @@ func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit) *counters.Op {
 	}
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
-	la.Rule, la.Limit, la.Blocked = rule, limit, false // conclude writes the rest
+	la.Rule, la.Limit, la.Blocked, la.Subject = rule, limit, false, int32(subject) // conclude writes the rest
 	return op
 }
 
@@ -370,8 +383,11 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// Peeks reports whether q takes nothing.
+// Peeks reports whether q takes nothing. Looks don't count as that.
 func (q *Query) Peeks() bool {
+	if q.Looks {
+		return false
+	}
 	for i := range q.Subjects {
 		if q.Subjects[i].Mode != counters.Peek {
 			return false

@@ -169,9 +169,16 @@ func (s *topStripe) recent(i int) int64 {
 func subjectText(h *rules.Hit, q *Query) []string {
 	var key []string
 	switch {
-	case h.Rule.Inline:
+	case len(q.Subjects) > 0:
 		for i := range q.Subjects {
-			if key = h.Rule.InlineKey(&q.Subjects[i].InlineSubject, h.Subject.Hi); key != nil {
+			s := &q.Subjects[i]
+			if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
+				return shortened(s.Node.Key(s.Entries))
+			}
+			if h.Rule.Inline && s.Node == nil {
+				key = h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi)
+			}
+			if key != nil {
 				break
 			}
 		}
@@ -183,6 +190,21 @@ func subjectText(h *rules.Hit, q *Query) []string {
 	key = slices.Clone(key)
 	for i := range key {
 		key[i] = strings.Clone(key[i])
+	}
+	return key
+}
+
+// maxShown bounds the values of a descriptor that are shown, in bytes.
+const maxShown = 256
+
+// shortened makes the values of a descriptor fit to be shown, and independent of the caller's memory. They may be as long as a
+// request, and need not be text.
+func shortened(key []string) []string {
+	for i, v := range key {
+		if len(v) > maxShown {
+			v = v[:maxShown] + "…"
+		}
+		key[i] = strings.ToValidUTF8(strings.Clone(v), "\uFFFD")
 	}
 	return key
 }

@@ -47,6 +47,9 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
 	if len(q.Subjects) > 0 {
+		if s := &q.Subjects[0]; s.Node != nil {
+			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries), Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
+		}
 		return locateInline(b.set, &q.Subjects[0].InlineSubject)
 	}
 	r := b.set.Rule(q.Rule)
@@ -167,6 +170,22 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	}
 	c := changeOf(verbAdjust, u, costs)
 	c.ticket = ticketOf(q.RequestID, hashBody(verbAdjust, u, costs), checkTime)
+	return u, l.applyChange(c, u)
+}
+
+// Give gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
+// afterwards. Refusals that nodes remember are dropped, within noticeTime; leases stay. The error is one of Adjust's.
+func (l *Limiter) Give(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+	costs := slices.Clone(q.Subjects[0].Costs)
+	for i := range costs {
+		costs[i].Cost = -costs[i].Cost
+	}
+	c := changeOf(verbGive, u, costs)
+	c.ticket = ticketOf("", hashBody(verbGive, u, costs), checkTime)
 	return u, l.applyChange(c, u)
 }
 

@@ -41,6 +41,7 @@ type leasedLimit struct {
 	lo           uint64
 	limit        *algorithms.Limit
 	demand       demand
+	counted      int64               // about the largest cost that was only counted of late; see covers
 	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
@@ -114,24 +115,44 @@ func (g *grant) putBack(ops []counters.Op) {
 	}
 }
 
-// covers reports whether the i-th grant is enough for ops.
+// covers reports whether the i-th grant is enough for ops. What is looked at is counted later, for more than the look's cost: a
+// grant that would not be enough for that does not answer the look.
 func (le *lease) covers(i int, ops []counters.Op) bool {
 	if i >= len(le.grants) {
 		return false
 	}
 	for j := range ops {
-		if le.grants[i].parts[j].left < ops[j].Cost {
+		need := ops[j].Cost
+		if ops[j].Mode == counters.Peek {
+			need = max(need, le.limits[j].counted)
+		}
+		if le.grants[i].parts[j].left < need {
 			return false
 		}
 	}
 	return true
 }
 
-// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made.
+// noteCounts notes what ops count.
+func (le *lease) noteCounts(ops []counters.Op) {
+	for i := range ops {
+		if ops[i].Mode == counters.Count {
+			l := &le.limits[i]
+			l.counted = max(ops[i].Cost, l.counted-l.counted/8)
+		}
+	}
+}
+
+// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks debit
+// nothing.
 func (le *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
-		le.grants[0].parts[i].left -= op.Cost
+		took := op.Cost
+		if op.Mode == counters.Peek {
+			took = 0
+		}
+		le.grants[0].parts[i].left -= took
 		l.demand.note(op.Cost)
 		d := later(l.lastDecision, at-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
@@ -140,6 +161,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		d.Used = op.Limit.Capacity() - d.Remaining
+		d.Remaining -= op.Cost - took // as every peek says it
 		op.Decision, op.Full = d, false
 	}
 	le.touched = at

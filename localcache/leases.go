@@ -166,7 +166,7 @@ func (sh *leaseShard) remove(e *lease) {
 	}
 }
 
-// Spend takes ops, all of one subject, from its lease, all or nothing. owner is the node believed to decide the subject now. A
+// Spend takes ops, all of one subject, from its lease, all or nothing; ops that look only ask whether it could. owner is the node believed to decide the subject now. A
 // lease from another node ends.
 func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, e := ls.lock(ops)
@@ -179,6 +179,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
+	e.noteCounts(ops)
 	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
 		ls.endFirst(sh, e, at)
 	}
@@ -202,8 +203,11 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 }
 
 // Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
-// already handed it out, the cost is lost.
+// already handed it out, the cost is lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
+	if ops[0].Mode == counters.Peek {
+		return
+	}
 	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
 	switch {
@@ -231,6 +235,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.end(sh, e, at)
 		e.reset(ops)
 	}
+	e.noteCounts(ops)
 	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		ls.end(sh, e, at)

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/envoy"
 	"github.com/rlnode/rlnode/api/httpd"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -287,6 +289,12 @@ func (n *Node) listen() (err error) {
 		}
 		sources = append(sources, n.data.Figures)
 	}
+	if c.GRPCAddr != "" {
+		if n.grpc, err = envoy.Open(n.doors, envoy.Config{Addr: c.GRPCAddr, Tracer: n.tracer}); err != nil {
+			return err
+		}
+		sources = append(sources, n.grpc.Figures)
+	}
 	if c.AdminAddr == "" {
 		return nil
 	}
@@ -302,17 +310,23 @@ func (n *Node) listen() (err error) {
 	return err
 }
 
-// closeListeners closes the data plane first: while its last checks are decided, the admin plane still reports the node's
+// closeListeners closes what decides checks first: while the last ones are decided, the admin plane still reports the node's
 // state.
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
 	n.over.Store(true)
 	n.doors.Drain()
-	var err error
+	var err, grpcErr error
+	var grpc sync.WaitGroup
+	if n.grpc != nil {
+		grpc.Go(func() { grpcErr = n.grpc.Close(ctx) })
+	}
 	if n.data != nil {
 		err = n.data.Close(ctx)
 	}
+	grpc.Wait()
+	err = errors.Join(err, grpcErr)
 	if n.admin != nil {
 		err = errors.Join(err, n.admin.Close(ctx))
 	}

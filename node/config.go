@@ -45,14 +45,17 @@ type Config struct {
 	// DataAddr is where the data plane listens for clients over HTTP: host:port, such as "127.0.0.1:8080"; port 0 takes
 	// a free one. Empty: no data plane.
 	DataAddr string
+	// GRPCAddr is where the node answers Envoy's rate limit service over gRPC, by the section envoy of the rules; its form is
+	// DataAddr's. Empty: not at all.
+	GRPCAddr string
 	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; its form is
 	// DataAddr's. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string
-	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes. They are read again when they
-	// change. Empty: HTTP.
+	// CertFile and KeyFile are the certificate and key, PEM, for HTTPS on both planes, and for TLS at GRPCAddr. They are read
+	// again when they change. Empty: plain text.
 	CertFile, KeyFile string
 	// APIToken has the scopes check and adjust; AdminToken has all scopes. TokensFile has more tokens and is read again
-	// when it changes. If any token is set, both planes require one, except for probes and metrics. A token is at most
+	// when it changes. If any token is set, all of these require one, except for probes and metrics. A token is at most
 	// 4,096 visible ASCII characters.
 	APIToken, AdminToken, TokensFile string
 	// AdminHosts are the host names that the admin plane accepts besides addresses and localhost: 1 to 253 bytes each.
@@ -241,7 +244,7 @@ func (s *settings) checkNode(m *mistakes) {
 
 // checkPlanes checks the settings of the planes: addresses, certificates, tokens and host names.
 func (s *settings) checkPlanes(m *mistakes) {
-	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"AdminAddr", s.AdminAddr}} {
+	for _, plane := range []struct{ field, addr string }{{"DataAddr", s.DataAddr}, {"GRPCAddr", s.GRPCAddr}, {"AdminAddr", s.AdminAddr}} {
 		if _, _, err := net.SplitHostPort(plane.addr); plane.addr != "" && err != nil {
 			m.note(plane.field, "%q is not host:port", plane.addr)
 		}

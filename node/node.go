@@ -11,6 +11,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/api/envoy"
 	"github.com/rlnode/rlnode/api/httpd"
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/cluster"
@@ -65,6 +66,7 @@ type Node struct {
 	debts
 	doors  *api.Doors
 	data   *httpd.Server // nil: no data plane
+	grpc   *envoy.Server // nil: Envoy is not answered
 	admin  *admin.Server // nil: no admin plane
 	recent recent
 
@@ -153,6 +155,9 @@ func (n *Node) ready() {
 	if a := n.DataAddr(); a != nil {
 		attributes = append(attributes, "data", scheme+"://"+a.String())
 	}
+	if a := n.GRPCAddr(); a != nil {
+		attributes = append(attributes, "grpc", a.String())
+	}
 	if a := n.AdminAddr(); a != nil {
 		attributes = append(attributes, "admin", scheme+"://"+a.String())
 	}
@@ -181,6 +186,14 @@ func (n *Node) DataAddr() net.Addr {
 		return nil
 	}
 	return n.data.Addr()
+}
+
+// GRPCAddr returns where Envoy is answered over gRPC; nil if it is not.
+func (n *Node) GRPCAddr() net.Addr {
+	if n.grpc == nil {
+		return nil
+	}
+	return n.grpc.Addr()
 }
 
 // AdminAddr returns where the admin plane listens; nil without one.
@@ -219,7 +232,7 @@ func (n *Node) stop() error {
 		// Only the last checkpoint, in release, matters. It reports its own failure.
 		n.log.Warn("counters are not saved yet", "error", err)
 	}
-	if n.data != nil || n.admin != nil {
+	if n.data != nil || n.grpc != nil || n.admin != nil {
 		<-grace.C
 	}
 	err := n.release(ctx)

@@ -42,6 +42,8 @@ type EnvoyNode struct {
 
 	levels []EnvoyEntry // keys and values as written, from the root down to this node
 	seed   hashState    // the state from which hashing a subject starts: the domain is hashed
+
+	lenient *Rule // Rule in shadow; only for Quota
 }
 
 // envoyBranch holds the descriptors beside each other, which are below the same one.
@@ -256,6 +258,10 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 	for _, e := range n.levels {
 		n.Rule.Key = append(n.Rule.Key, e.Key)
 	}
+	if n.Quota {
+		lenient := *n.Rule
+		lenient.Shadow, n.lenient = true, &lenient
+	}
 	if c.set.envoy.paths[n.Path] == nil {
 		c.set.envoy.paths[n.Path] = n
 	}
@@ -298,6 +304,6 @@ func (t *envoyTrees) keyed(key hashKey) *envoyTrees {
 func (n *EnvoyNode) seeded(seed hashState) *EnvoyNode {
 	return &EnvoyNode{
 		Domain: n.Domain, Path: n.Path, Rule: n.Rule, Unlimited: n.Unlimited, Shadow: n.Shadow, Quota: n.Quota, Detailed: n.Detailed,
-		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed,
+		Requests: n.Requests, Unit: n.Unit, LimitName: n.LimitName, Replaces: n.Replaces, levels: n.levels, seed: seed, lenient: n.lenient,
 	}
 }

@@ -57,6 +57,13 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
+// Limits adds the headers about limits to an answer that says the rest in its own way.
+func (r *Reply) Limits(a *limiter.Answer) {
+	if r.rateHeaders(a); !a.Allowed && !a.Counted {
+		r.retryAfter(a)
+	}
+}
+
 // retryAfter adds Retry-After to a refusal that will end.
 func (r *Reply) retryAfter(a *limiter.Answer) {
 	if t := a.TightestLimit(); t != nil && t.RetryAfter >= 0 {

@@ -3,6 +3,8 @@ package httpd
 import (
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/api"
 )
 
 // Checking the token allocates nothing.
@@ -22,11 +24,11 @@ func TestTokenAllocatesNothing(t *testing.T) {
 }
 
 func TestLatencyAllocatesNothing(t *testing.T) {
-	var l latency
-	s := l.stripe()
+	var l api.Latency
+	s := l.Stripe()
 	took := time.Duration(1)
 	if n := testing.AllocsPerRun(500, func() {
-		s.observe(took)
+		s.Observe(took)
 		took *= 2
 		took %= 2 * time.Second
 	}); n != 0 {

@@ -44,7 +44,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 		return p.explain(err)
 	}
 	x.conclude(deny, true, p.node)
-	x.stripe.observe(time.Since(x.began))
+	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/api/rls"
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
@@ -18,7 +19,7 @@ type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
 	tracer    *tracing.Tracer // nil: no tracing
-	latency   latency
+	latency   api.Latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
 	replies   sync.Pool // of *reply, with buffers that api.Kept keeps
@@ -51,6 +52,7 @@ var dataRoutes = []route{
 	{path: "/v1/adjust", allow: "POST", maxBody: codec.MaxBody, form: codec.AdjustForm, serve: (*plane).adjust, need: api.ScopeAdjust},
 	{path: "/v1/usage", allow: "POST", maxBody: codec.MaxBody, form: codec.UsageForm, serve: (*plane).usage, need: api.ScopeCheck},
 	{path: "/v1/reset", allow: "POST", maxBody: codec.MaxBody, form: codec.ResetForm, serve: (*plane).resetUsage, need: api.ScopeAdjust},
+	{path: "/json", allow: "POST", maxBody: rls.MaxMessage, serve: (*plane).envoy, need: api.ScopeCheck},
 	{path: "/healthz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).healthz, need: api.Anyone},
 	{path: "/readyz", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).readyz, need: api.Anyone},
 	{path: "/", allow: "GET, HEAD", maxBody: codec.MaxBody, serve: (*plane).welcome, need: api.Anyone},
@@ -76,7 +78,7 @@ func (r *route) bodyLimit() int {
 func (p *plane) acquire() *exchange {
 	x, ok := p.exchanges.Get().(*exchange)
 	if !ok {
-		return &exchange{stripe: p.latency.stripe()}
+		return &exchange{stripe: p.latency.Stripe()}
 	}
 	if !p.charge(x) { // a large check, left over from an earlier request
 		x = &exchange{stripe: x.stripe}
@@ -85,6 +87,7 @@ func (p *plane) acquire() *exchange {
 }
 
 func (p *plane) release(x *exchange) {
+	x.stripe.Count()
 	if x.charged > 0 {
 		p.Budget.Give(x.charged)
 		x.charged = 0
@@ -196,7 +199,7 @@ func (p *plane) check(x *exchange) *api.Error {
 		x.wait(time.Now())
 	}
 	x.conclude(0, false, p.node)
-	x.stripe.observe(time.Since(x.began))
+	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 

@@ -40,7 +40,7 @@ type exchange struct {
 	// values holds attributes made of headers. It grows only by append: values already handed out stay unchanged.
 	values []byte
 	lines  []string // the lines of a header
-	stripe *latencyStripe
+	stripe *api.LatencyStripe
 	wire   []byte // an answer in wire format, if the library does not write it
 
 	// due is when to send the answer, zero: at once; after is what is left of its delay at due.

@@ -26,8 +26,12 @@ func (c *serveCmd) greet(log *slog.Logger, w io.Writer, n *node.Node, files uint
 	}
 	if c.LogFormat == "text" && log.Enabled(context.Background(), slog.LevelInfo) {
 		data, admin := c.url(n.DataAddr()), c.url(n.AdminAddr())
-		fmt.Fprintf(w, "\n  checks     %s\n  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
-			data, admin, admin, c.authorization(), data)
+		envoy := ""
+		if at := n.GRPCAddr(); at != nil {
+			envoy = fmt.Sprintf("  envoy      %s (gRPC)\n", strings.TrimPrefix(strings.TrimPrefix(c.url(at), "http://"), "https://"))
+		}
+		fmt.Fprintf(w, "\n  checks     %s\n%s  operator   %s\n  dashboard  %s/ui/\n  try it     curl -s %s%s/v1/check -d '{\"attributes\": {\"ip\": \"198.51.100.7\"}}'\n\n",
+			data, envoy, admin, admin, c.authorization(), data)
 	}
 }
 
@@ -89,7 +93,7 @@ func (c *serveCmd) explain(err error) error {
 		return fmt.Errorf("%s: this machine has no address %s: %w", append(from, "--bind")[0], host, err) // the others follow from --bind
 	}
 	flags := strings.Join(set(port, [2]string{"--http-port", strconv.Itoa(c.HTTPPort)}, [2]string{"--admin-port", strconv.Itoa(c.AdminPort)},
-		[2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
+		[2]string{"--grpc-port", strconv.Itoa(c.GRPCPort)}, [2]string{"--gossip-port", strconv.Itoa(c.GossipPort)}, [2]string{"--peer-port", strconv.Itoa(c.PeerPort)}), ", ")
 	if found[3] == "permission denied" {
 		return fmt.Errorf("%s: port %s needs a privilege, as those below 1024 do; take a higher one: %w", flags, port, err)
 	}

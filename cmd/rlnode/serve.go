@@ -20,8 +20,10 @@ func (c *serveCmd) Run(env *environment) error {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
+	log := c.logger(env.stderr)
+	c.placeGRPC(log)
 	config := c.config()
-	config.Logger = c.logger(env.stderr)
+	config.Logger = log
 	c.warn(config.Logger, os.Environ())
 	warnSecrets(config.Logger, env.args)
 	files := raiseFiles()

@@ -1,0 +1,225 @@
+package envoy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec of all other messages
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/tracing"
+)
+
+// service describes the service to grpc-go.
+var service = grpc.ServiceDesc{
+	ServiceName: rls.Service,
+	HandlerType: (*any)(nil),
+	Methods:     []grpc.MethodDesc{{MethodName: rls.Method, Handler: shouldRateLimit}},
+	Metadata:    rls.File,
+}
+
+const path = "/" + rls.Service + "/" + rls.Method
+
+// call is a request and its answer, with buffers that are reused.
+type call struct {
+	rls.Call
+	server *Server
+	stripe *api.LatencyStripe
+	buf    []byte // the request
+	timer  *time.Timer
+	conn   *api.Connection // nil: unknown
+	big    int64           // bytes charged to the budget
+}
+
+func (s *Server) acquire(ctx context.Context) *call {
+	c, ok := s.pool.Get().(*call)
+	if !ok {
+		c = &call{server: s, stripe: s.latency.Stripe()}
+		c.timer = time.AfterFunc(time.Hour, func() {
+			if c.conn != nil {
+				_ = c.conn.Conn.Close() // its user sees the error and stops
+			}
+		})
+		c.timer.Stop()
+	}
+	c.conn = callerOf(ctx)
+	return c
+}
+
+// release makes c ready for another request.
+func (c *call) release() {
+	if c.big > 0 {
+		c.server.Budget.Give(c.big)
+		c.big = 0
+	}
+	c.Reset()
+	c.buf = api.Kept(c.buf)
+	c.server.pool.Put(c)
+}
+
+// shouldRateLimit answers a call.
+func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
+	s := srv.(*Server)
+	defer s.recover(path, &err)
+	defer s.calls.Add(-1)
+	if s.calls.Add(1) > maxCalls {
+		s.beyond.Add(1)
+		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are under way", maxCalls))
+	}
+	c := s.acquire(ctx)
+	c.stripe.Count()
+	// A caller that does not end its request loses its connection.
+	timeout := readTimeout
+	if s.Bound > 0 {
+		timeout = s.Bound
+	}
+	c.timer.Reset(timeout)
+	err = receive(c)
+	if !c.timer.Stop() {
+		if err == nil {
+			err = statusOf(api.Errorf(api.Timeout, "the request did not arrive in time"))
+		}
+		return nil, err // the timer may still look at c
+	}
+	if err != nil {
+		c.release()
+		return nil, err
+	}
+	began := time.Now()
+	who, e := s.answer(ctx, c)
+	if s.tracer != nil {
+		c.trace(ctx, began, who, e)
+	}
+	if e != nil {
+		c.release()
+		return nil, statusOf(e)
+	}
+	c.stripe.Observe(time.Since(began))
+	return c, nil // the codec releases it
+}
+
+// answer decides c, whose message has been received.
+func (s *Server) answer(ctx context.Context, c *call) (*api.Token, *api.Error) {
+	if c.conn != nil && c.conn.Spare {
+		return nil, api.CrowdedError()
+	}
+	if e := s.Checks(); e != nil {
+		return nil, e
+	}
+	who, e := s.permit(ctx)
+	if e != nil {
+		return nil, e
+	}
+	if n := int64(cap(c.buf)); n > api.FreeBytes {
+		if !s.Budget.Take(n) {
+			return who, s.Budget.Full()
+		}
+		c.big = n
+	}
+	if e := c.Read(c.buf); e != nil {
+		return who, e
+	}
+	return who, c.Decide(s.Doors, who)
+}
+
+// admit looks whether a caller may have a stream.
+func (s *Server) admit(ctx context.Context) *api.Error {
+	if conn := callerOf(ctx); conn != nil && conn.Spare {
+		return api.CrowdedError()
+	}
+	_, e := s.permit(ctx)
+	return e
+}
+
+// permit returns the caller's token, nil if none is needed.
+func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
+	if !s.NeedToken() {
+		return nil, nil
+	}
+	lines, text := metadata.ValueFromIncomingContext(ctx, "authorization"), ""
+	if len(lines) > 0 {
+		text = lines[0]
+	}
+	return s.Permit(text, len(lines), api.ScopeCheck, nil)
+}
+
+// trace records a call if it is sampled.
+func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *api.Error) {
+	first := func(key string) string {
+		if list := metadata.ValueFromIncomingContext(ctx, key); len(list) > 0 {
+			return list[0]
+		}
+		return ""
+	}
+	parent := first("traceparent")
+	if !c.server.tracer.Sampled(parent) {
+		return
+	}
+	t := tracing.Request{
+		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST", Path: path, Status: 200, Began: began, Ended: time.Now(),
+	}
+	if who != nil {
+		t.Token = who.Name
+	}
+	switch a := &c.Answer; {
+	case e != nil:
+		t.Status = e.Status()
+	case c.Asked:
+		d := &tracing.Decision{Allowed: a.Allowed, DecidedBy: a.DecidedBy.String(), RulesVersion: a.RulesVersion}
+		if l := a.TightestLimit(); l != nil {
+			d.Rule, d.Limit, d.Unit, d.Remaining = l.Rule.Name, l.Limit.Name, l.Limit.Unit, l.Remaining
+		}
+		t.Decision = d
+	}
+	c.server.tracer.Record(&t)
+}
+
+// codec hands calls over as they came. All other messages are generated, and have a codec.
+type codec struct{}
+
+var generated = encoding.GetCodecV2("proto")
+
+// Name implements encoding.CodecV2.
+func (codec) Name() string { return "proto" }
+
+// Unmarshal implements encoding.CodecV2.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	c, ok := v.(*call)
+	if !ok {
+		if err := generated.Unmarshal(data, v); err != nil {
+			return fmt.Errorf("read a message: %w", err)
+		}
+		return nil
+	}
+	n := data.Len()
+	if cap(c.buf) < n {
+		c.buf = make([]byte, n)
+	}
+	c.buf = c.buf[:n]
+	data.CopyTo(c.buf)
+	return nil
+}
+
+// Marshal implements encoding.CodecV2. It releases the call.
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	c, ok := v.(*call)
+	if !ok {
+		out, err := generated.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("write a message: %w", err)
+		}
+		return out, nil
+	}
+	out := c.Append(make([]byte, 0, usualAnswer))
+	c.release()
+	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+}
+
+// usualAnswer is more than most answers have, in bytes.
+const usualAnswer = 128

@@ -1,0 +1,52 @@
+package envoy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+
+	"github.com/rlnode/rlnode/api"
+)
+
+// handshake is what grpc-go does with a new connection. It notes the connection, for calls to know it.
+type handshake struct {
+	credentials.TransportCredentials
+}
+
+func newCredentials(config *tls.Config) credentials.TransportCredentials {
+	if config == nil {
+		return handshake{insecure.NewCredentials()}
+	}
+	return handshake{credentials.NewTLS(config)}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h handshake) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := h.TransportCredentials.ServerHandshake(conn)
+	return secured, caller{info, api.Below[*api.Connection](conn)}, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshake) Clone() credentials.TransportCredentials {
+	return handshake{h.TransportCredentials.Clone()}
+}
+
+// caller is the connection of a call.
+type caller struct {
+	credentials.AuthInfo
+	conn *api.Connection
+}
+
+// callerOf returns the connection of a call; nil if it is unknown.
+func callerOf(ctx context.Context) *api.Connection {
+	if p, ok := peer.FromContext(ctx); ok {
+		if c, ok := p.AuthInfo.(caller); ok {
+			return c.conn
+		}
+	}
+	return nil
+}

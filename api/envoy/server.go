@@ -1,0 +1,254 @@
+package envoy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/figures"
+	"github.com/rlnode/rlnode/internal/tracing"
+)
+
+// Bounds of the door. A stream holds up to 64 KiB of what it was sent before the call reads it.
+const (
+	places           = 2048 // connections
+	streamsEach      = 100  // at once, on a connection
+	maxCalls         = 4096 // at once
+	headerBytes      = 16 << 10
+	readTimeout      = 10 * time.Second // from a call's headers to its last byte
+	handshakeTimeout = 10 * time.Second
+	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over nodes. Calls under way are
+	// answered.
+	connectionAge   = 5 * time.Minute
+	connectionGrace = 15 * time.Second
+	// A connection that is silent for pingAfter is asked whether it is alive. Callers may ask as often as each pingLeast.
+	pingAfter   = time.Minute
+	pingTimeout = 20 * time.Second
+	pingLeast   = 5 * time.Second
+	// healthInterval is how often the health that watchers see follows the node's readiness.
+	healthInterval = 100 * time.Millisecond
+)
+
+// healthNames are the services whose health is told: the server as a whole, the name of the reference server, and the service.
+var healthNames = [...]string{"", "ratelimit", rls.Service}
+
+// Config holds what the door needs besides what all doors share.
+type Config struct {
+	Addr   string          // host:port; port 0 picks a free one
+	Tracer *tracing.Tracer // records calls; nil: no tracing
+}
+
+// Server serves the door.
+type Server struct {
+	*api.Doors
+	tracer  *tracing.Tracer
+	conns   *api.Connections
+	addr    net.Addr
+	server  *grpc.Server
+	health  *health.Server
+	latency api.Latency
+	calls   atomic.Int64 // under way
+	beyond  atomic.Int64 // refused, because there were too many
+	pool    sync.Pool    // of *call
+
+	ctx  context.Context // of the streams that last; ends first
+	end  context.CancelFunc
+	loop sync.WaitGroup // follow
+	done chan error     // Serve's result
+}
+
+// Open binds the door and starts to answer.
+func Open(doors *api.Doors, config Config) (*Server, error) {
+	ln, err := net.Listen("tcp", config.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("open gRPC: %w", err)
+	}
+	s := &Server{
+		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, places)), addr: ln.Addr(),
+		health: health.NewServer(), done: make(chan error, 1),
+	}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.server = grpc.NewServer(
+		grpc.Creds(newCredentials(doors.TLS)),
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.MaxRecvMsgSize(rls.MaxMessage),
+		grpc.MaxConcurrentStreams(streamsEach),
+		grpc.MaxHeaderListSize(headerBytes),
+		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
+		grpc.ReadBufferSize(16<<10),
+		grpc.WriteBufferSize(16<<10),
+		grpc.SharedWriteBuffer(true),
+		grpc.StaticStreamWindowSize(64<<10),
+		grpc.StaticConnWindowSize(1<<20),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace, Time: pingAfter, Timeout: pingTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(s.unary),
+		grpc.StreamInterceptor(s.stream),
+	)
+	s.server.RegisterService(&service, s)
+	healthpb.RegisterHealthServer(s.server, s.health)
+	reflectionpb.RegisterServerReflectionServer(s.server, reflection.NewServerV1(reflection.ServerOptions{
+		Services: s.server, DescriptorResolver: rls.Resolver(),
+	}))
+	s.tellHealth()
+	s.loop.Go(s.follow)
+	go func() { s.done <- s.server.Serve(s.conns.Listen(ln)) }()
+	return s, nil
+}
+
+// Addr returns where the door listens.
+func (s *Server) Addr() net.Addr { return s.addr }
+
+// Figures shows what the door counts.
+func (s *Server) Figures(sink figures.Sink) {
+	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
+	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused because too many were under way.", s.beyond.Load())
+	s.conns.Figures(sink, "envoy")
+}
+
+// Close tells callers to go elsewhere, waits for the calls under way until ctx ends, and closes what is left.
+func (s *Server) Close(ctx context.Context) error {
+	s.end() // reflection, and those who watch the health
+	s.loop.Wait()
+	s.health.Shutdown()
+	s.conns.CloseSilent()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		s.server.GracefulStop()
+	}()
+	var err error
+	select {
+	case <-over:
+	case <-ctx.Done():
+		err = fmt.Errorf("close gRPC: %w", ctx.Err())
+		s.conns.CloseAll()
+		s.server.Stop()
+		<-over
+	}
+	s.conns.CloseAll()
+	serveErr := <-s.done
+	s.done <- nil // for the next call of Close
+	s.conns.Wait()
+	return errors.Join(err, serveErr)
+}
+
+// follow makes the health follow the node's readiness.
+func (s *Server) follow() {
+	tick := time.NewTicker(healthInterval)
+	defer tick.Stop()
+	draining := s.Draining()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-draining:
+			draining = nil
+		case <-tick.C:
+		}
+		s.tellHealth()
+	}
+}
+
+func (s *Server) tellHealth() {
+	now := healthpb.HealthCheckResponse_SERVING
+	if s.Probe() != nil {
+		now = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	for _, name := range healthNames {
+		s.health.SetServingStatus(name, now)
+	}
+}
+
+// unary serves a health check, which needs no token.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+	defer s.recover(info.FullMethod, &err)
+	s.latency.Stripe().Count()
+	s.tellHealth()
+	return next(ctx, req)
+}
+
+// stream serves reflection, and those who watch the health. Both last no longer than the door. Reflection needs a token, as
+// calls do.
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	defer s.recover(info.FullMethod, &err)
+	s.latency.Stripe().Count()
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	if info.FullMethod != healthpb.Health_Watch_FullMethodName {
+		if e := s.admit(ctx); e != nil {
+			return statusOf(e)
+		}
+	}
+	return next(srv, bounded{ss, ctx})
+}
+
+// bounded is a stream that ends with its context.
+type bounded struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context returns the context that ends the stream.
+func (b bounded) Context() context.Context { return b.ctx }
+
+// RecvMsg waits for a message.
+func (b bounded) RecvMsg(m any) error {
+	got := make(chan error, 1)
+	go func() { got <- b.ServerStream.RecvMsg(m) }() // it ends with the stream, which ends when the handler returns
+	select {
+	case err := <-got:
+		return err
+	case <-b.ctx.Done():
+		return status.FromContextError(b.ctx.Err()).Err()
+	}
+}
+
+// recover turns a panic into an error that reveals nothing about it.
+func (s *Server) recover(method string, err *error) {
+	if v := recover(); v != nil {
+		s.Panics.Add(1)
+		s.Logger.Error("panic in a handler", "path", method, "panic", v, "stack", string(debug.Stack()))
+		*err = statusOf(api.InternalError())
+	}
+}
+
+// statusOf returns e as a gRPC status.
+func statusOf(e *api.Error) error {
+	code := codes.Internal
+	switch e.Status() {
+	case 400:
+		code = codes.InvalidArgument
+	case 401:
+		code = codes.Unauthenticated
+	case 403:
+		code = codes.PermissionDenied
+	case 408, 413:
+		code = codes.ResourceExhausted
+	case 503:
+		code = codes.Unavailable
+	}
+	return status.Error(code, e.Detail)
+}

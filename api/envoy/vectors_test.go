@@ -1,0 +1,219 @@
+package envoy
+
+import (
+	"regexp"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+// vectorRules have a domain for each of the vectors.
+const vectorRules = `
+version: 1
+envoy:
+  - domain: d
+    descriptors:
+      - {key: k, rate_limit: {unit: year, requests_per_unit: 2}}
+      - {key: three, rate_limit: {unit: year, requests_per_unit: 3}}
+      - {key: five, rate_limit: {unit: year, requests_per_unit: 5, name: five}}
+      - {key: none, rate_limit: {unit: year, requests_per_unit: 0}}
+      - {key: free, rate_limit: {unlimited: true}}
+      - {key: odd, rate_limit: {per: 15m, requests_per_unit: 2}}
+      - {key: bucket, rate_limit: {unit: year, requests_per_unit: 10, burst: 4, algorithm: token-bucket}}
+      - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+      - {key: q1, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}
+      - {key: q2, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 2}}
+      - {key: wide, rate_limit: {unit: year, requests_per_unit: 9, name: wide}}
+      - {key: narrow, rate_limit: {unit: year, requests_per_unit: 9, replaces: [{name: wide}]}}
+  - domain: tree
+    descriptors:
+      - {key: k, value: v, rate_limit: {unit: year, requests_per_unit: 1}}
+      - {key: k, value: v*, rate_limit: {unit: year, requests_per_unit: 2}}
+      - {key: k, rate_limit: {unit: year, requests_per_unit: 3}}
+      - key: deep
+        descriptors:
+          - {key: er, rate_limit: {unit: year, requests_per_unit: 4}}
+`
+
+// one returns a request about one descriptor of one entry in domain d; more is put behind the entries.
+func one(key, value, more string) string {
+	return `{"domain":"d","descriptors":[{"entries":[{"key":"` + key + `","value":"` + value + `"}]` + more + `}]}`
+}
+
+// ok and over are what such a request is answered.
+func ok(limit, remaining string) string {
+	return answered("OK", limit, remaining)
+}
+
+func over(limit, remaining string) string {
+	return answered("OVER_LIMIT", limit, remaining)
+}
+
+func answered(code, limit, remaining string) string {
+	status := "code:" + code
+	if limit != "" {
+		status += ",currentLimit:{" + limit + "}"
+	}
+	if remaining != "" {
+		status += ",limitRemaining:" + remaining
+	}
+	return "{overallCode:" + code + ",statuses:[{" + status + "}]}"
+}
+
+const (
+	plain = "{overallCode:OK,statuses:[{code:OK}]}"
+	two   = "requestsPerUnit:2,unit:YEAR"
+	three = "requestsPerUnit:3,unit:YEAR"
+	five  = "name:five,requestsPerUnit:5,unit:YEAR"
+)
+
+func TestVectors(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	type step struct{ request, want string }
+	for _, test := range []struct {
+		name  string
+		steps []step
+	}{
+		{"hits are counted by value", []step{
+			{one("k", "a", ""), ok(two, "1")}, {one("k", "a", ""), ok(two, "")}, {one("k", "a", ""), over(two, "")}, {one("k", "b", ""), ok(two, "1")},
+		}},
+		{"a request's hits are taken all or nothing", []step{
+			{`{"domain":"d","hitsAddend":5,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, over(three, "3")},
+			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, ok(three, "")},
+		}},
+		{"own hits of 0 only look", []step{
+			{one("k", "look", `,"hitsAddend":"0"`), ok(two, "2")}, {one("k", "look", ""), ok(two, "1")},
+			{one("k", "look", `,"hitsAddend":"0"`), ok(two, "1")}, {one("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
+			{one("k", "look", ""), ok(two, "")}, {one("k", "look", `,"hitsAddend":"0"`), over(two, "")},
+		}},
+		{"own hits are counted in full", []step{
+			{one("three", "own", `,"hitsAddend":"2"`), ok(three, "1")}, {one("three", "own", `,"hitsAddend":"5"`), over(three, "")},
+			{one("three", "own", `,"hitsAddend":"4","isNegativeHits":true`), ok(three, "")},
+			{one("three", "own", `,"hitsAddend":"1","isNegativeHits":true`), ok(three, "1")},
+		}},
+		{"hits are given back", []step{
+			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"4"}]}]}`, ok(three, "")},
+			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "2")},
+			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
+			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
+			{one("three", "4", `,"hitsAddend":"0"`), ok(three, "3")},
+		}},
+		{"two descriptors, the second over", []step{
+			{`{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OK,currentLimit:{" + two + "}}]}"},
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
+				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OVER_LIMIT,currentLimit:{" + two + "}}]}"},
+			{one("five", "5", `,"hitsAddend":"0"`), ok(five, "3")},
+		}},
+		{"an unknown domain", []step{
+			{`{"domain":"?","descriptors":[{"entries":[{"key":"k"}]},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":0,"unit":"HOUR"}}]}`,
+				"{overallCode:OK,statuses:[{code:OK},{code:OK}]}"},
+			{`{"domain":"?","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"limit":{"requestsPerUnit":5,"unit":"HOUR"}}]}`, plain},
+		}},
+		{"an override", []step{
+			{one("k", "7", `,"limit":{"requestsPerUnit":5,"unit":"YEAR"}`), ok("requestsPerUnit:5,unit:YEAR", "4")},
+			{one("k", "7", ""), ok(two, "1")},
+			{one("k", "7", `,"limit":{"requestsPerUnit":3,"unit":"YEAR"}`), ok("requestsPerUnit:3,unit:YEAR", "1")},
+			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), ok("requestsPerUnit:1,unit:WEEK", "")},
+			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), over("requestsPerUnit:1,unit:WEEK", "")},
+			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"},"isNegativeHits":true`), ok("requestsPerUnit:1,unit:WEEK", "1")},
+			{one("free", "7", `,"limit":{"requestsPerUnit":0,"unit":"HOUR"}`), over("unit:HOUR", "")},
+		}},
+		{"an override of nothing takes nothing of the others", []step{
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"0"}]},{"entries":[{"key":"x"}],"limit":{"requestsPerUnit":0,"unit":"DAY"}}]}`,
+				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + two + "},limitRemaining:2},{code:OVER_LIMIT,currentLimit:{unit:DAY}}]}"},
+			{one("k", "0", ""), ok(two, "1")},
+		}},
+		{"the tree", []step{
+			{`{"domain":"tree","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"k","value":"vx"}]},{"entries":[{"key":"k","value":"w"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OK,currentLimit:{requestsPerUnit:1,unit:YEAR}},{code:OK,currentLimit:{requestsPerUnit:2,unit:YEAR},limitRemaining:1}," +
+					"{code:OK,currentLimit:{requestsPerUnit:3,unit:YEAR},limitRemaining:2}]}"},
+			{`{"domain":"tree","descriptors":[{"entries":[{"key":"k","value":"v"},{"key":"er"}]}]}`, plain},
+			{`{"domain":"tree","descriptors":[{"entries":[{"key":"deep"}]}]}`, plain},
+			{`{"domain":"tree","descriptors":[{"entries":[{"key":"deep","value":"1"},{"key":"er","value":"2"}]}]}`, ok("requestsPerUnit:4,unit:YEAR", "3")},
+		}},
+		{"in shadow", []step{
+			{one("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")}, {one("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
+		}},
+		{"no limit, none for now, and nothing at all", []step{
+			{one("other", "", ""), plain}, {one("free", "", ""), ok("", "4294967295")}, {one("none", "", ""), over("unit:YEAR", "")},
+			{one("other", "", `,"isNegativeHits":true`), plain},
+		}},
+		{"one replaces another", []step{
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"wide"}]},{"entries":[{"key":"narrow"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OK},{code:OK,currentLimit:{requestsPerUnit:9,unit:YEAR},limitRemaining:8}]}"},
+			{one("wide", "", ""), ok("name:wide,requestsPerUnit:9,unit:YEAR", "8")},
+		}},
+		{"quotas refuse together", []step{
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"q1"}]},{"entries":[{"key":"q2"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OK,currentLimit:{requestsPerUnit:1,unit:YEAR}},{code:OK,currentLimit:{" + two + "},limitRemaining:1}]}"},
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"q1"}]},{"entries":[{"key":"q2"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OVER_LIMIT,currentLimit:{requestsPerUnit:1,unit:YEAR}},{code:OK,currentLimit:{" + two + "}}]}"},
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"q1"}]},{"entries":[{"key":"q2"}]},{"entries":[{"key":"five","value":"q"}]}]}`,
+				"{overallCode:OVER_LIMIT,statuses:[{code:OVER_LIMIT,currentLimit:{requestsPerUnit:1,unit:YEAR}},{code:OVER_LIMIT,currentLimit:{" + two + "}}," +
+					"{code:OK,currentLimit:{" + five + "},limitRemaining:4}]}"},
+			{one("five", "q", ""), ok(five, "4")},
+			{one("q1", "", ""), over("requestsPerUnit:1,unit:YEAR", "")},
+		}},
+		{"a bucket", []step{
+			{one("bucket", "", ""), ok("requestsPerUnit:4,unit:YEAR", "3")},
+		}},
+		{"a descriptor twice", []step{
+			{`{"domain":"d","descriptors":[{"entries":[{"key":"three","value":"t"}]},{"entries":[{"key":"three","value":"t"}]}]}`,
+				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + three + "},limitRemaining:1},{code:OK,currentLimit:{" + three + "},limitRemaining:1}]}"},
+		}},
+		{"a window that is no unit", []step{
+			{one("odd", "", ""), "{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +
+				"statuses:[{code:OK,currentLimit:{name:d.odd,requestsPerUnit:2},limitRemaining:1}]}"},
+		}},
+	} {
+		for i, s := range test.steps {
+			if have := n.answer(s.request); times.ReplaceAllString(have, "t=T") != s.want {
+				t.Errorf("%s, %d: %s\nhave %s\nwant %s", test.name, i+1, s.request, have, s.want)
+			}
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	for _, test := range []struct {
+		request string
+		code    codes.Code
+		want    string
+	}{
+		{`{"descriptors":[{"entries":[{"key":"k"}]}]}`, codes.InvalidArgument, "rate limit domain must not be empty"},
+		{`{"domain":"d"}`, codes.InvalidArgument, "rate limit descriptor list must not be empty"},
+		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}]},{}]}`, codes.InvalidArgument, "descriptors[1].entries must not be empty"},
+		{one("", "v", ""), codes.InvalidArgument, "descriptors[0].entries[0].key must have 1 to 1024 bytes"},
+		{one("k", "v", `,"limit":{"requestsPerUnit":1}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{one("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{one("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument, "descriptors[0].hits_addend must not be more than 9007199254740991"},
+		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"DAY"}},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"HOUR"}}]}`,
+			codes.InvalidArgument, "descriptors[1].limit is another one than that of descriptors[0], which has the same entries"},
+	} {
+		_, err := ask(t, n.conn, "", test.request)
+		if s := status.Convert(err); s.Code() != test.code || s.Message() != test.want {
+			t.Errorf("%s\nhave %v\nwant %v %s", test.request, err, test.code, test.want)
+		}
+	}
+}
+
+// A node that does not decide yet says so, and why.
+func TestNotReady(t *testing.T) {
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Starting = true })
+	_, err := ask(t, n.conn, "", one("k", "a", ""))
+	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != "not ready: the node is starting" {
+		t.Errorf("have %v", err)
+	}
+	n.Ready()
+	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
+		t.Errorf("have %s", have)
+	}
+}
+
+// times are those in RateLimit headers.
+var times = regexp.MustCompile(`t=\d+`)

@@ -1,0 +1,46 @@
+package httpd
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/rls"
+)
+
+// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, as the reference server has it. It is not made
+// to be fast.
+func (p *plane) envoy(x *exchange) *api.Error {
+	// What is translated is held some times over.
+	n := int64(len(x.request.body)) * jsonFactor
+	if n > api.FreeBytes {
+		if !p.Budget.Wait(func() bool { return p.Budget.Take(n) }) {
+			return p.Budget.Full()
+		}
+		defer p.Budget.Give(n)
+	}
+	request, e := rls.FromJSON(x.request.body)
+	if e != nil {
+		return e
+	}
+	var c rls.Call
+	if e := c.Read(request); e != nil {
+		return e
+	}
+	if e := c.Decide(p.Doors, x.token); e != nil {
+		return e
+	}
+	x.JSON(200)
+	if c.Over() {
+		x.Status = 429
+	}
+	var err error
+	if x.Body, err = rls.AppendJSON(x.Body, c.Append(nil)); err != nil {
+		return p.explain(fmt.Errorf("answer POST /json: %w", err))
+	}
+	x.stripe.Observe(time.Since(x.began))
+	return nil
+}
+
+// jsonFactor is how many times its size a body of POST /json takes in memory while it is answered, roughly.
+const jsonFactor = 8

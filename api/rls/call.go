@@ -1,0 +1,434 @@
+package rls
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Giver gives back to subjects what they have used. *limiter.Limiter is one.
+type Giver interface {
+	// Give gives the costs of the only subject of q back, and returns the usage afterwards.
+	Give(q *limiter.Query) (*limiter.Usage, error)
+}
+
+// Call is one request and its answer. It is reused, and belongs to one goroutine.
+type Call struct {
+	domain      string
+	addend      uint32
+	descriptors []descriptor
+	entries     []rules.EnvoyEntry
+
+	query   limiter.Query
+	Answer  limiter.Answer // to what was asked, if Asked
+	Asked   bool           // some descriptor has a limit
+	known   bool           // the domain is configured
+	closed  bool           // an override allows nothing at all
+	quotas  int            // descriptors with quota_mode
+	over    bool           // the answer is OVER_LIMIT
+	headers []header
+	reply   codec.Reply // composes headers
+
+	text, inner []byte // scratch space
+}
+
+// maxTries bounds how often a call is decided anew because the rules have changed meanwhile.
+const maxTries = 8
+
+// Over reports whether the answer is OVER_LIMIT.
+func (c *Call) Over() bool { return c.over }
+
+// Reset forgets the request. What it refers to may then be reused.
+func (c *Call) Reset() {
+	for i := range c.query.Subjects {
+		s := &c.query.Subjects[i]
+		clear(s.Key)
+		clear(s.Limits)
+		s.Entries, s.Node, s.Namespace = nil, nil, ""
+	}
+	c.query.Subjects, c.query.Matched = c.query.Subjects[:0], nil
+	c.domain = ""
+	clear(c.entries)
+	clear(c.descriptors)
+	c.text, c.inner = api.Kept(c.text), api.Kept(c.inner)
+	c.reply.Reset()
+}
+
+// namespace is that of the overrides of a domain, and of what a token that is confined to namespaces needs to ask about it.
+const namespace = "envoy/"
+
+// Decide decides a call that was read. who is the caller's token, nil if none is needed.
+func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
+	if e := c.permit(who); e != nil {
+		return e
+	}
+	for range maxTries {
+		set := d.Decider.Rules()
+		if e := c.match(set); e != nil {
+			return e
+		}
+		c.Asked = len(c.query.Subjects) > 0
+		if c.Asked {
+			c.query.Matched = set
+			err := d.Decider.Check(&c.query, &c.Answer)
+			if errors.Is(err, limiter.ErrMatched) {
+				continue
+			}
+			if err != nil {
+				return c.explain(d, err)
+			}
+		}
+		c.conclude()
+		return c.give(d)
+	}
+	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
+}
+
+// permit looks whether a token may ask for what c asks.
+func (c *Call) permit(who *api.Token) *api.Error {
+	if who == nil {
+		return nil
+	}
+	if who.Namespaces != nil {
+		if name := namespace + c.domain; !who.Namespaces.Has(name) {
+			return api.Errorf(api.Forbidden, "%s may only ask about the namespaces %s, and not about %q", who.Name, who.Namespaces, api.Excerpt(name))
+		}
+	}
+	if !who.Scopes.Allows(api.ScopeAdjust) && slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.gives }) {
+		return who.Lacks(api.ScopeAdjust)
+	}
+	return nil
+}
+
+// explain turns an error of the decider into an answer. Messages about subjects name descriptors.
+func (c *Call) explain(d *api.Doors, err error) *api.Error {
+	e := api.AsError(err)
+	switch e.Code {
+	case api.Internal:
+		d.Logger.Error("request of Envoy not decided", "error", err)
+	case api.BadValue, api.Forbidden: // only overrides can be wrong
+		subject, detail := 0, e.Detail
+		if _, err := fmt.Sscanf(detail, "subjects[%d]: ", &subject); err == nil {
+			_, detail, _ = strings.Cut(detail, ": ")
+		}
+		for i := range c.descriptors {
+			if one := &c.descriptors[i]; one.override && one.subject == subject {
+				return &api.Error{Code: e.Code, Detail: fmt.Sprintf("descriptors[%d].limit: %s", i, detail), Err: err}
+			}
+		}
+	}
+	return e
+}
+
+// match finds what applies to each descriptor, and asks about it in c.query.
+func (c *Call) match(set *rules.Set) *api.Error {
+	for i := range c.query.Subjects {
+		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
+	}
+	c.query.Subjects, c.query.Looks = c.query.Subjects[:0], true
+	c.quotas, c.closed, c.over, c.headers, c.text = 0, false, false, c.headers[:0], c.text[:0]
+	domain := set.EnvoyDomain(c.domain)
+	c.known = domain != nil
+	replaces := false
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		d.node, d.dropped, d.subject, d.status = nil, false, -1, status{}
+		if domain == nil || d.override {
+			continue
+		}
+		if d.node = domain.Match(c.entries[d.first:d.end]); d.node != nil {
+			replaces = replaces || len(d.node.Replaces) > 0
+		}
+	}
+	if domain == nil {
+		return nil
+	}
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		switch {
+		case d.node == nil:
+		case d.node.Unlimited:
+			d.status.remaining = 1<<32 - 1
+		case replaces && d.node.LimitName != "" && c.replaced(d.node.LimitName):
+			d.dropped = true
+		case d.node.Quota && !d.gives:
+			c.quotas++
+		}
+	}
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		if d.gives || !d.limited() {
+			continue
+		}
+		if d.override && d.requests == 0 {
+			c.closed = true
+			d.status = status{over: true, limited: true, unit: d.unit, reset: untilNext(time.Now().UnixNano(), d.unit)}
+			continue
+		}
+		if e := c.ask(i); e != nil {
+			return e
+		}
+	}
+	if c.closed {
+		for i := range c.query.Subjects {
+			c.query.Subjects[i].Mode = counters.Peek // nothing is taken of a request that is refused anyway
+		}
+	}
+	return nil
+}
+
+// replaced reports whether the limit of some descriptor takes the place of the one with this name.
+func (c *Call) replaced(name string) bool {
+	for i := range c.descriptors {
+		// A limit that is replaced itself replaces others all the same.
+		if n := c.descriptors[i].node; n != nil && slices.Contains(n.Replaces, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// limited reports whether some limit applies to d.
+func (d *descriptor) limited() bool {
+	return d.override || d.node != nil && !d.node.Unlimited && !d.dropped
+}
+
+// hits returns what a descriptor takes, or gives back.
+func (c *Call) hits(d *descriptor) int64 {
+	if d.own {
+		return int64(d.addend)
+	}
+	return max(1, int64(c.addend))
+}
+
+// ask adds the i-th descriptor to the query. A descriptor that stands twice is one subject, with the hits of both.
+func (c *Call) ask(i int) *api.Error {
+	d := &c.descriptors[i]
+	cost, mode := c.hits(d), counters.Check
+	switch {
+	case d.own && cost == 0:
+		cost, mode = 1, counters.Peek
+	case d.own:
+		mode = counters.Count
+	}
+	for j := range i {
+		before := &c.descriptors[j]
+		if before.subject < 0 || before.node != d.node || !slices.Equal(c.entries[before.first:before.end], c.entries[d.first:d.end]) {
+			continue
+		}
+		if before.requests != d.requests || before.unit != d.unit {
+			return api.Errorf(api.BadValue, "descriptors[%d].limit is another one than that of descriptors[%d], which has the same entries", i, j)
+		}
+		d.subject = before.subject
+		s := &c.query.Subjects[d.subject]
+		if taken := &s.Costs[0].Cost; s.Mode == counters.Peek || mode == counters.Peek {
+			*taken = max(*taken, cost)
+		} else {
+			*taken = min(*taken+cost, algorithms.MaxAmount)
+		}
+		s.Mode = stronger(s.Mode, mode)
+		return nil
+	}
+	d.subject = len(c.query.Subjects)
+	c.fill(c.nextSubject(), d, cost, mode)
+	return nil
+}
+
+// stronger returns the mode of a subject that stands twice, with two modes.
+func stronger(a, b counters.Mode) counters.Mode {
+	switch {
+	case a == counters.Count || b == counters.Count:
+		return counters.Count
+	case a == counters.Check || b == counters.Check:
+		return counters.Check
+	}
+	return counters.Peek
+}
+
+// nextSubject appends a subject to the query, reusing the slices of the one that had its place.
+func (c *Call) nextSubject() *limiter.Subject {
+	n := len(c.query.Subjects)
+	c.query.Subjects = slices.Grow(c.query.Subjects, 1)[:n+1]
+	return &c.query.Subjects[n]
+}
+
+// fill makes s the subject of d.
+func (c *Call) fill(s *limiter.Subject, d *descriptor, cost int64, mode counters.Mode) {
+	s.Costs, s.Mode, s.Node = append(s.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost}), mode, d.node
+	s.Entries = c.entries[d.first:d.end]
+	if d.node != nil {
+		s.Shadow = d.node.Quota && c.quotas > 1
+		return
+	}
+	s.Namespace, s.Shadow, s.Exact, s.Key = c.join(namespace, c.domain), false, false, s.Key[:0]
+	for _, e := range s.Entries {
+		s.Key = append(s.Key, c.pair(e))
+	}
+	s.Limits = append(s.Limits[:0], rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
+}
+
+// join returns two texts as one, in c's own memory.
+func (c *Call) join(a, b string) string {
+	at := len(c.text)
+	c.text = append(append(c.text, a...), b...)
+	return codec.View(c.text[at:])
+}
+
+// pair returns an entry as one text. An equals sign in the key is escaped, so that different entries have different texts.
+func (c *Call) pair(e rules.EnvoyEntry) string {
+	at := len(c.text)
+	for i := range len(e.Key) {
+		if b := e.Key[i]; b == '=' || b == '\\' {
+			c.text = append(c.text, '\\')
+		}
+		c.text = append(c.text, e.Key[i])
+	}
+	c.text = append(append(c.text, '='), e.Value...)
+	return codec.View(c.text[at:])
+}
+
+// conclude composes the statuses from the decider's answer.
+func (c *Call) conclude() {
+	a := &c.Answer
+	refused := c.Asked && !a.Allowed && !a.Counted // nothing was taken
+	c.over = c.closed || c.Asked && !a.Allowed
+	spent, strange := 0, false
+	limits := a.Limits
+	if !c.Asked {
+		limits = nil // those of another call
+	}
+	for i := range limits {
+		la := &limits[i]
+		for j := range c.descriptors {
+			d := &c.descriptors[j]
+			if d.subject != int(la.Subject) {
+				continue
+			}
+			c.describe(d, la, refused)
+			strange = strange || d.status.unit == 0
+			if d.node != nil && d.node.Quota && d.status.over {
+				spent++
+			}
+		}
+	}
+	if c.quotas > 1 && spent == c.quotas {
+		c.over = true
+	}
+	if strange {
+		c.explainWindows()
+	}
+}
+
+// describe writes the status of a descriptor. refused means that nothing was taken of any.
+func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
+	s := &d.status
+	s.limited, s.requests = true, saturated(la.Limit.UndividedCapacity())
+	s.unit, s.name = d.unit, ""
+	remaining, wait := la.Remaining, la.ResetAfter
+	if d.node != nil {
+		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
+		if s.unit == 0 && s.name == "" {
+			s.name = la.Limit.Name
+		}
+	}
+	subject := &c.query.Subjects[d.subject]
+	s.over = !la.Allowed && (d.node == nil || !d.node.Shadow)
+	switch {
+	case !la.Allowed:
+		wait = max(wait, la.RetryAfter)
+		if la.RetryAfter > 0 {
+			wait = la.RetryAfter
+		}
+	case subject.Mode == counters.Peek && !refused:
+		remaining += subject.Costs[0].Cost // what a look says is left is less its cost, which nothing took
+	}
+	s.remaining = saturated(min(remaining, la.Limit.UndividedCapacity()))
+	s.reset = seconds(wait)
+	if s.unit != 0 && la.Limit.Kind == algorithms.FixedWindow {
+		s.reset = untilNext(c.Answer.Now.Wall, s.unit)
+	}
+}
+
+// untilNext returns the seconds until the next window of a unit begins, rounded up.
+func untilNext(wall int64, u unit) int64 {
+	length := units[u].seconds
+	return length - wall/1e9%length
+}
+
+// seconds returns a duration in seconds, rounded up.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// explainWindows adds the headers that Envoy can't compose itself: it knows no windows but the units.
+func (c *Call) explainWindows() {
+	c.reply.Reset()
+	c.reply.Limits(&c.Answer)
+	for _, h := range c.reply.Headers {
+		if strings.HasPrefix(h.Name, "X-") {
+			continue // Envoy writes these itself, of the limits that it knows
+		}
+		c.headers = append(c.headers, header{strings.ToLower(h.Name), h.Value})
+	}
+}
+
+// give gives back the hits of descriptors that ask for it, and what a request took of other limits whose quotas are all used
+// up.
+func (c *Call) give(d *api.Doors) *api.Error {
+	giver, _ := d.Decider.(Giver)
+	if giver == nil {
+		return nil
+	}
+	var wait sync.WaitGroup
+	var errs [MaxDescriptors]error
+	for i := range c.descriptors {
+		one := &c.descriptors[i]
+		back := int64(0)
+		switch {
+		case !c.known:
+		case one.gives && one.limited() && !(one.override && one.requests == 0):
+			back = c.hits(one)
+		case c.quotas > 1 && c.over && c.Answer.Allowed && one.subject >= 0 && !one.status.over && (one.node == nil || !one.node.Quota):
+			if s := &c.query.Subjects[one.subject]; s.Mode == counters.Check {
+				back = c.hits(one)
+			}
+		}
+		if back == 0 {
+			continue
+		}
+		subjects := make([]limiter.Subject, 1)
+		c.fill(&subjects[0], one, back, counters.Check)
+		wait.Go(func() {
+			u, err := giver.Give(&limiter.Query{Subjects: subjects})
+			if errs[i] = err; err == nil && one.gives {
+				one.given(u)
+			}
+		})
+	}
+	wait.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return c.explain(d, err)
+	}
+	return nil
+}
+
+// given writes the status of a descriptor to which something was given back.
+func (d *descriptor) given(u *limiter.Usage) {
+	l, s := &u.Limits[0], &d.status
+	s.limited, s.requests, s.unit = true, saturated(l.Limit.UndividedCapacity()), d.unit
+	if d.node != nil {
+		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
+	}
+	s.remaining, s.reset = saturated(l.Remaining), seconds(l.ResetAfter)
+	if s.unit != 0 && l.Limit.Kind == algorithms.FixedWindow {
+		s.reset = untilNext(time.Now().UnixNano(), s.unit)
+	}
+}

@@ -1,0 +1,235 @@
+package rls
+
+import (
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/api/codec"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Bounds of a request. Values have no bound of their own: they come from strangers' headers, and a request that is refused for
+// them would be let through by Envoy.
+const (
+	// MaxMessage bounds a request, in bytes: Envoy takes headers of 60 KiB in all, and a value may stand in several descriptors.
+	MaxMessage = 256 << 10
+	// MaxDescriptors bounds the descriptors of a request. Each is one subject, which may have an owner of its own.
+	MaxDescriptors = 64
+	// MaxEntries bounds the entries of a descriptor: no tree is deeper.
+	MaxEntries = 16
+	maxKey     = 1 << 10  // bytes of an entry's key, which the configuration of Envoy gives
+	maxDomain  = 1 << 10  // bytes
+	noUnit     = unit(-1) // a unit that there is not
+)
+
+// unit is a RateLimitUnit.
+type unit int32
+
+// units are the units with a length, by their numbers.
+var units = [...]struct {
+	name    string // in the rules document
+	per     string // as an inline limit
+	seconds int64
+}{
+	1: {"second", "1s", 1}, 2: {"minute", "1m", 60}, 3: {"hour", "1h", 3600}, 4: {"day", "1d", 86400},
+	5: {"month", "30d", 30 * 86400}, 6: {"year", "365d", 365 * 86400}, 7: {"week", "7d", 7 * 86400},
+}
+
+// unitOf returns the number of the unit that a document names; 0 if it names none.
+func unitOf(name string) unit {
+	for i := range units {
+		if units[i].name == name {
+			return unit(i)
+		}
+	}
+	return 0
+}
+
+// descriptor is a descriptor of a request, and what becomes of it.
+type descriptor struct {
+	first, end int // its entries in Call.entries
+	override   bool
+	requests   uint32 // of the override
+	unit       unit   // of the override
+	own        bool   // it has a hits_addend
+	addend     uint64 // its own
+	gives      bool   // is_negative_hits
+
+	node    *rules.EnvoyNode // nil if none applies, or it has an override
+	dropped bool             // another descriptor's limit replaces that of node
+	subject int              // in Call.query.Subjects; −1 if it is not asked about
+	status  status
+}
+
+// message is a message in the wire format that is being read.
+type message struct {
+	rest []byte
+	bad  bool
+}
+
+// next returns the next field's number, with its value: n of a varint, b of bytes. Other values are skipped; then the number
+// is 0. It reports false at the end.
+func (m *message) next() (field protowire.Number, n uint64, b []byte, ok bool) {
+	if len(m.rest) == 0 || m.bad {
+		return 0, 0, nil, false
+	}
+	field, kind, size := protowire.ConsumeTag(m.rest)
+	if size < 0 {
+		return m.fail()
+	}
+	m.rest = m.rest[size:]
+	switch kind {
+	case protowire.VarintType:
+		n, size = protowire.ConsumeVarint(m.rest)
+	case protowire.BytesType:
+		b, size = protowire.ConsumeBytes(m.rest)
+		if b == nil {
+			b = m.rest[:0]
+		}
+	default:
+		size = protowire.ConsumeFieldValue(field, kind, m.rest)
+		field = 0
+	}
+	if size < 0 {
+		return m.fail()
+	}
+	m.rest = m.rest[size:]
+	return field, n, b, true
+}
+
+func (m *message) fail() (protowire.Number, uint64, []byte, bool) {
+	m.bad = true
+	return 0, 0, nil, false
+}
+
+// Read reads a request. Its strings point into b, which must stay as it is until the call is over.
+func (c *Call) Read(b []byte) *api.Error {
+	c.domain, c.addend, c.descriptors, c.entries = "", 0, c.descriptors[:0], c.entries[:0]
+	m := message{rest: b}
+	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+		switch {
+		case field == 1 && text != nil:
+			c.domain = codec.View(text)
+		case field == 2 && text != nil:
+			if len(c.descriptors) == MaxDescriptors {
+				return api.Errorf(api.BadValue, "descriptors must not be more than %d", MaxDescriptors)
+			}
+			if e := c.readDescriptor(text); e != nil {
+				return e
+			}
+		case field == 3 && text == nil:
+			c.addend = uint32(n)
+		}
+	}
+	switch {
+	case m.bad:
+		return unreadable()
+	case c.domain == "":
+		return api.Errorf(api.BadValue, "rate limit domain must not be empty")
+	case len(c.domain) > maxDomain:
+		return api.Errorf(api.BadValue, "domain must not have more than %d bytes", maxDomain)
+	case len(c.descriptors) == 0:
+		return api.Errorf(api.BadValue, "rate limit descriptor list must not be empty")
+	}
+	return c.validate()
+}
+
+func unreadable() *api.Error {
+	return api.Errorf(api.BadValue, "the message can't be read as a RateLimitRequest")
+}
+
+// readDescriptor reads the next of the descriptors.
+func (c *Call) readDescriptor(b []byte) *api.Error {
+	at := len(c.descriptors)
+	c.descriptors = append(c.descriptors, descriptor{first: len(c.entries), end: len(c.entries)})
+	d, m := &c.descriptors[at], message{rest: b}
+	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+		switch {
+		case field == 1 && text != nil:
+			if d.end-d.first == MaxEntries {
+				return api.Errorf(api.BadValue, "descriptors[%d].entries must not be more than %d", at, MaxEntries)
+			}
+			m.bad = m.bad || !c.readEntry(text)
+			d.end = len(c.entries)
+		case field == 2 && text != nil:
+			d.override = true
+			m.bad = m.bad || !d.readOverride(text)
+		case field == 3 && text != nil:
+			d.own = true
+			m.bad = m.bad || !d.readAddend(text)
+		case field == 4 && text == nil:
+			d.gives = n != 0
+		}
+	}
+	if m.bad {
+		return unreadable()
+	}
+	return nil
+}
+
+func (c *Call) readEntry(b []byte) (ok bool) {
+	var e rules.EnvoyEntry
+	m := message{rest: b}
+	for field, _, text, ok := m.next(); ok; field, _, text, ok = m.next() {
+		switch {
+		case field == 1 && text != nil:
+			e.Key = codec.View(text)
+		case field == 2 && text != nil:
+			e.Value = codec.View(text)
+		}
+	}
+	c.entries = append(c.entries, e)
+	return !m.bad
+}
+
+func (d *descriptor) readOverride(b []byte) (ok bool) {
+	m := message{rest: b}
+	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+		switch {
+		case field == 1 && text == nil:
+			d.requests = uint32(n)
+		case field == 2 && text == nil:
+			if d.unit = noUnit; n < uint64(len(units)) {
+				d.unit = unit(n)
+			}
+		}
+	}
+	return !m.bad
+}
+
+func (d *descriptor) readAddend(b []byte) (ok bool) {
+	m := message{rest: b}
+	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+		if field == 1 && text == nil {
+			d.addend = n
+		}
+	}
+	return !m.bad
+}
+
+// validate finds what is out of bounds in a request that could be read.
+func (c *Call) validate() *api.Error {
+	for i := range c.descriptors {
+		d := &c.descriptors[i]
+		switch {
+		case d.first == d.end:
+			return api.Errorf(api.BadValue, "descriptors[%d].entries must not be empty", i)
+		case d.override && d.unit <= 0:
+			return api.Errorf(api.BadValue, "descriptors[%d].limit.unit must be a unit of time, SECOND to YEAR", i)
+		case d.addend > algorithms.MaxAmount:
+			return api.Errorf(api.BadValue, "descriptors[%d].hits_addend must not be more than %d", i, int64(algorithms.MaxAmount))
+		}
+		for j := range c.entries[d.first:d.end] {
+			if n := len(c.entries[d.first+j].Key); n == 0 || n > maxKey {
+				return api.Errorf(api.BadValue, "descriptors[%d].entries[%d].key must have 1 to %d bytes", i, j, maxKey)
+			}
+		}
+	}
+	return nil
+}
+
+// saturated returns n as the largest uint32 if it is none.
+func saturated(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }

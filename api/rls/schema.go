@@ -1,0 +1,196 @@
+package rls
+
+import (
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	_ "google.golang.org/protobuf/types/known/durationpb" // registers the file that the schema imports
+	_ "google.golang.org/protobuf/types/known/wrapperspb" // the same
+)
+
+// Names of the service.
+const (
+	Service = "envoy.service.ratelimit.v3.RateLimitService"
+	Method  = "ShouldRateLimit"
+	File    = "envoy/service/ratelimit/v3/rls.proto" // which describes it
+)
+
+// The schema is that of Envoy, with the names and numbers of what a rate limit service reads and writes. It is not registered with
+// the protobuf library, which allows each name once in a program: a program may embed a node and link Envoy's own messages.
+
+// Schema returns the files that describe the service and its messages.
+var Schema = sync.OnceValue(func() *protoregistry.Files {
+	files := new(protoregistry.Files)
+	for _, f := range schemaFiles {
+		file, err := protodesc.NewFile(f, resolver{files})
+		if err == nil {
+			err = files.RegisterFile(file)
+		}
+		if err != nil {
+			panic("rls: " + err.Error()) // the files are fixed
+		}
+	}
+	return files
+})
+
+// resolver finds what is in files, and else what the program has registered.
+type resolver struct{ files *protoregistry.Files }
+
+// FindFileByPath implements protodesc.Resolver.
+func (r resolver) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
+	if f, err := r.files.FindFileByPath(path); err == nil {
+		return f, nil
+	}
+	return protoregistry.GlobalFiles.FindFileByPath(path)
+}
+
+// FindDescriptorByName implements protodesc.Resolver.
+func (r resolver) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+	if d, err := r.files.FindDescriptorByName(name); err == nil {
+		return d, nil
+	}
+	return protoregistry.GlobalFiles.FindDescriptorByName(name)
+}
+
+// Resolver returns what finds the schema, and all that is registered in the program.
+func Resolver() protodesc.Resolver { return resolver{Schema()} }
+
+// messageOf returns the description of a message.
+func messageOf(name protoreflect.FullName) protoreflect.MessageDescriptor {
+	d, err := Schema().FindDescriptorByName(name)
+	if err != nil {
+		panic("rls: " + err.Error()) // the names are fixed
+	}
+	return d.(protoreflect.MessageDescriptor)
+}
+
+const (
+	corePackage    = "envoy.config.core.v3"
+	typePackage    = "envoy.type.v3"
+	commonPackage  = "envoy.extensions.common.ratelimit.v3"
+	servicePackage = "envoy.service.ratelimit.v3"
+	coreFile       = "envoy/config/core/v3/base.proto"
+	unitFile       = "envoy/type/v3/ratelimit_unit.proto"
+	commonFile     = "envoy/extensions/common/ratelimit/v3/ratelimit.proto"
+)
+
+var schemaFiles = []*descriptorpb.FileDescriptorProto{
+	{
+		Name: proto.String(coreFile), Package: proto.String(corePackage), Syntax: proto.String("proto3"),
+		MessageType: []*descriptorpb.DescriptorProto{
+			record("HeaderValue", field(1, "key", text), field(2, "value", text)),
+		},
+	},
+	{
+		Name: proto.String(unitFile), Package: proto.String(typePackage), Syntax: proto.String("proto3"),
+		EnumType: []*descriptorpb.EnumDescriptorProto{enum("RateLimitUnit", unitNames)},
+	},
+	{
+		Name: proto.String(commonFile), Package: proto.String(commonPackage), Syntax: proto.String("proto3"),
+		Dependency: []string{unitFile, "google/protobuf/wrappers.proto"},
+		MessageType: []*descriptorpb.DescriptorProto{
+			with(record("RateLimitDescriptor",
+				many(field(1, "entries", "."+commonPackage+".RateLimitDescriptor.Entry")),
+				field(2, "limit", "."+commonPackage+".RateLimitDescriptor.RateLimitOverride"),
+				field(3, "hits_addend", ".google.protobuf.UInt64Value"),
+				field(4, "is_negative_hits", flag)),
+				record("Entry", field(1, "key", text), field(2, "value", text)),
+				record("RateLimitOverride", field(1, "requests_per_unit", number), choice(2, "unit", "."+typePackage+".RateLimitUnit")),
+			),
+		},
+	},
+	{
+		Name: proto.String(File), Package: proto.String(servicePackage), Syntax: proto.String("proto3"),
+		Dependency: []string{coreFile, commonFile, "google/protobuf/duration.proto"},
+		MessageType: []*descriptorpb.DescriptorProto{
+			record("RateLimitRequest", field(1, "domain", text),
+				many(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
+			responseRecord(),
+		},
+		Service: []*descriptorpb.ServiceDescriptorProto{{
+			Name: proto.String("RateLimitService"),
+			Method: []*descriptorpb.MethodDescriptorProto{{
+				Name: proto.String(Method), InputType: proto.String("." + servicePackage + ".RateLimitRequest"), OutputType: proto.String("." + servicePackage + ".RateLimitResponse"),
+			}},
+		}},
+	},
+}
+
+var unitNames = []string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"}
+
+func responseRecord() *descriptorpb.DescriptorProto {
+	const response = "." + servicePackage + ".RateLimitResponse"
+	limit := record("RateLimit", field(1, "requests_per_unit", number), choice(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
+	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Unit", unitNames)}
+	r := with(record("RateLimitResponse",
+		choice(1, "overall_code", response+".Code"),
+		many(field(2, "statuses", response+".DescriptorStatus")),
+		many(field(3, "response_headers_to_add", "."+corePackage+".HeaderValue")),
+		many(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
+		field(5, "raw_body", raw)),
+		limit,
+		record("DescriptorStatus", choice(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
+			field(3, "limit_remaining", number), field(4, "duration_until_reset", ".google.protobuf.Duration")),
+	)
+	r.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
+	return r
+}
+
+// The kinds of fields besides messages, which are given by their names, and choices.
+const (
+	text   = "string"
+	number = "uint32"
+	flag   = "bool"
+	raw    = "bytes"
+)
+
+var kinds = map[string]descriptorpb.FieldDescriptorProto_Type{
+	text: descriptorpb.FieldDescriptorProto_TYPE_STRING, number: descriptorpb.FieldDescriptorProto_TYPE_UINT32,
+	flag: descriptorpb.FieldDescriptorProto_TYPE_BOOL, raw: descriptorpb.FieldDescriptorProto_TYPE_BYTES,
+}
+
+func record(name string, fields ...*descriptorpb.FieldDescriptorProto) *descriptorpb.DescriptorProto {
+	return &descriptorpb.DescriptorProto{Name: proto.String(name), Field: fields}
+}
+
+// with puts messages inside of r.
+func with(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
+	r.NestedType = inside
+	return r
+}
+
+func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
+	f := &descriptorpb.FieldDescriptorProto{
+		Name: proto.String(name), Number: proto.Int32(n), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
+	}
+	if plain, ok := kinds[kind]; ok {
+		f.Type = plain.Enum()
+	} else {
+		f.Type, f.TypeName = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), proto.String(kind)
+	}
+	return f
+}
+
+func choice(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
+	f := field(n, name, kind)
+	f.Type = descriptorpb.FieldDescriptorProto_TYPE_ENUM.Enum()
+	return f
+}
+
+// many makes a field repeated.
+func many(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescriptorProto {
+	f.Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
+	return f
+}
+
+func enum(name string, values []string) *descriptorpb.EnumDescriptorProto {
+	e := &descriptorpb.EnumDescriptorProto{Name: proto.String(name)}
+	for i, v := range values {
+		e.Value = append(e.Value, &descriptorpb.EnumValueDescriptorProto{Name: proto.String(v), Number: proto.Int32(int32(i))})
+	}
+	return e
+}

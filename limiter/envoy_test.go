@@ -1,0 +1,239 @@
+package limiter
+
+import (
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+const envoyRules = `
+envoy:
+  - domain: llm
+    descriptors:
+      - {key: team, rate_limit: {unit: day, requests_per_unit: 10000}}
+      - {key: exact, rate_limit: {unit: day, requests_per_unit: 10000, consistency: exact}}
+      - {key: few, rate_limit: {unit: day, requests_per_unit: 3}}
+`
+
+// descriptor returns a query about a descriptor of one entry in the domain llm.
+func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *Query {
+	set := l.Rules()
+	entries := []rules.EnvoyEntry{{Key: key, Value: value}}
+	return &Query{
+		Matched: set, Looks: true,
+		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries, Mode: mode, Costs: []UnitCost{{Unit: rules.Requests, Cost: cost}}}},
+	}
+}
+
+// usedOf returns what a descriptor has used, as its owner knows it.
+func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
+	t.Helper()
+	u, err := l.Usage(descriptor(l, key, value, counters.Check, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Limits[0].Used
+}
+
+// A budget is spent by streams that look before they begin, and are charged when they have ended. The first look after it is used
+// up is refused, at each node. What it is overdrawn by is what the streams under way had cost.
+func TestEnvoyBudget(t *testing.T) {
+	for _, key := range []string{"team", "exact"} {
+		for _, nodes := range []int{1, 3} {
+			for round := range 5 {
+				t.Run(key+"/"+strconv.Itoa(nodes), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { spendBudget(t, key, nodes, strconv.Itoa(round)) })
+				})
+			}
+		}
+	}
+}
+
+func spendBudget(t *testing.T, key string, nodes int, value string) {
+	const budget, streams = 10_000, 40
+	w := newWorld(t, nodes, envoyRules)
+	w.pause = func() time.Duration { return time.Duration(rand.Int64N(int64(2 * time.Millisecond))) }
+	var mu sync.Mutex // guards the rest
+	charged, underWay, open, late := int64(0), int64(0), map[int]int64{}, 0
+	usedUp := false
+	var all sync.WaitGroup
+	for i := range streams {
+		all.Go(func() {
+			n := w.nodes[i%nodes]
+			for {
+				time.Sleep(time.Duration(rand.Int64N(int64(30 * time.Millisecond))))
+				mu.Lock()
+				over := usedUp
+				cost := 50 + rand.Int64N(300)
+				mu.Unlock()
+				var a Answer
+				if err := n.Check(descriptor(n.Limiter, key, value, counters.Peek, 1), &a); err != nil {
+					t.Error(err)
+					return
+				}
+				if !a.Allowed {
+					return
+				}
+				mu.Lock()
+				if over {
+					late++
+				}
+				open[i] = cost
+				mu.Unlock()
+				time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond))))
+				if err := n.Check(descriptor(n.Limiter, key, value, counters.Count, cost), &a); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				charged += cost
+				delete(open, i)
+				if charged >= budget && !usedUp {
+					usedUp = true
+					for _, c := range open {
+						underWay += c
+					}
+					underWay += charged - budget
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if late > 0 {
+		t.Errorf("%d looks were allowed that began after the budget was used up", late)
+	}
+	time.Sleep(10 * time.Second) // leases end
+	if have := usedOf(t, w.nodes[0].Limiter, key, value); have != charged || charged < budget || charged-budget > underWay {
+		t.Errorf("used %d, charged %d; overdrawn by %d, and %d were under way", have, charged, charged-budget, underWay)
+	}
+}
+
+// Looks take nothing. Leases and remembered refusals answer them.
+func TestEnvoyLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, envoyRules)
+		asked := 0
+		for i, n := range w.nodes {
+			value := "looks"
+			var a Answer
+			by := map[DecidedBy]int{}
+			for range 2000 {
+				if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil || !a.Allowed {
+					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
+				}
+				by[a.DecidedBy]++
+				time.Sleep(time.Millisecond)
+			}
+			asked += by[ByForward]
+			if by[ByOwner] == 0 && by[ByLease] < 1800 {
+				t.Errorf("node %d: have %v", i, by)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		if have := usedOf(t, w.nodes[0].Limiter, "team", "looks"); have != 0 {
+			t.Errorf("looks have used %d", have)
+		}
+		for i, n := range w.nodes {
+			var a Answer
+			for range 3 {
+				_ = n.Check(descriptor(n.Limiter, "few", "", counters.Check, 1), &a)
+			}
+			by := map[DecidedBy]int{}
+			for range 10 {
+				if err := n.Check(descriptor(n.Limiter, "few", "", counters.Peek, 1), &a); err != nil || a.Allowed {
+					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
+				}
+				by[a.DecidedBy]++
+			}
+			if by[ByOwner] == 0 && by[ByLease] < 9 {
+				t.Errorf("node %d: have %v", i, by)
+			}
+		}
+	})
+}
+
+// What is given back is there at all nodes a moment later, though they remember refusals. Leases stay. Many gifts make few messages.
+func TestEnvoyGifts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, envoyRules)
+		told := 0
+		w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
+			if m == MethodForget {
+				told++
+			}
+		}
+		give := func(key string, cost int64) *Usage {
+			u, err := w.nodes[0].Give(descriptor(w.nodes[0].Limiter, key, "g", counters.Check, cost))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return u
+		}
+		refusedAt := func(key string) (n int) {
+			for _, node := range w.nodes {
+				var a Answer
+				if err := node.Check(descriptor(node.Limiter, key, "g", counters.Peek, 1), &a); err != nil {
+					t.Fatal(err)
+				}
+				if !a.Allowed {
+					n++
+				}
+			}
+			return n
+		}
+		for range 5 {
+			var a Answer
+			_ = w.nodes[1].Check(descriptor(w.nodes[1].Limiter, "few", "g", counters.Check, 1), &a)
+		}
+		if have := refusedAt("few"); have != 3 {
+			t.Fatalf("%d nodes refuse, want 3", have)
+		}
+		if u := give("few", 2); u.Limits[0].Remaining != 2 {
+			t.Errorf("have %+v", u.Limits[0])
+		}
+		time.Sleep(2 * noticeTime)
+		if have := refusedAt("few"); have != 0 {
+			t.Errorf("%d nodes still refuse", have)
+		}
+		if u := give("few", 7); u.Limits[0].Remaining != 3 || u.Limits[0].Used != 0 {
+			t.Errorf("have %+v", u.Limits[0])
+		}
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		told = 0
+		w.mu.Unlock()
+		for range 100 {
+			give("few", 1)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		if told > 2*8 { // two other nodes, each 20 ms
+			t.Errorf("100 gifts in 0.1 s made %d messages", told)
+		}
+	})
+}
+
+// A request whose rules were replaced meanwhile is matched again by the caller.
+func TestMatchedByOldRules(t *testing.T) {
+	l := New(counters.New(100), NewClock())
+	t.Cleanup(func() { l.clock.Close() })
+	l.Use(compile(t, 1, "version: 1\n"+envoyRules))
+	q := descriptor(l, "few", "", counters.Check, 1)
+	l.Use(compile(t, 2, "version: 1\n"+envoyRules))
+	var a Answer
+	if err := l.Check(q, &a); !errors.Is(err, ErrMatched) {
+		t.Errorf("have %v", err)
+	}
+	if err := l.Check(descriptor(l, "few", "", counters.Check, 1), &a); err != nil || !a.Allowed {
+		t.Errorf("have %v, %v", err, a.Allowed)
+	}
+}
