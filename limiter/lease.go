@@ -14,8 +14,7 @@ type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
 	granted *localcache.LeaseLedger
-	// given are the subjects to which something was given back, recalled those of which leases were taken back.
-	given, recalled notices
+	given   notices // the subjects to which something was given back
 }
 
 // termsOf returns the terms of leases for a hit's subject; none if it takes no leases.

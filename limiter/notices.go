@@ -3,8 +3,6 @@ package limiter
 import (
 	"sync"
 	"time"
-
-	"github.com/rlnode/rlnode/counters"
 )
 
 const (
@@ -59,18 +57,4 @@ func (ls *leases) notify(n *notices, f forgetMessage) {
 		return
 	}
 	ls.forgetEverywhere(f)
-}
-
-// recall takes back the leases of a subject of which more was counted than fits: they would let looks pass, though nothing is
-// left but what they hold. Ops are of one subject or several, decided here as their owner.
-func (ls *leases) recall(ops []counters.Op) {
-	for i := range ops {
-		op := &ops[i]
-		if op.Mode != counters.Count || op.Decision.Allowed || op.Full || op.Shadow {
-			continue
-		}
-		if ls.granted.Has(ls.l.member.Boottime(), op.Key.Hi) {
-			ls.notify(&ls.recalled, forgetMessage{hi: op.Key.Hi})
-		}
-	}
 }

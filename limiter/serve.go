@@ -314,7 +314,6 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	if !m.Authority() {
 		return false
 	}
-	l.member.leases.recall(q.ops)
 	m.recordDecision(ByOwner, q.ops, began, len(r.admitted))
 	m.figures.served.Add(int64(len(r.admitted)))
 	r.standby, r.decider, r.incarnation, r.steady = false, m.Self, l.incarnation, now.Steady

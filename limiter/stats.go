@@ -130,9 +130,6 @@ func (l *Limiter) count(q *Query, a *Answer) {
 		return
 	}
 	b := a.scratch.active
-	if a.Counted && l.member != nil {
-		l.member.leases.recall(a.scratch.ops)
-	}
 	if a.scratch.stripe == 0 {
 		a.scratch.stripe = l.answers.Add(1)%stripes + 1
 	}

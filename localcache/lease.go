@@ -41,7 +41,7 @@ type leasedLimit struct {
 	lo           uint64
 	limit        *algorithms.Limit
 	demand       demand
-	counted      int64               // about the largest cost that was only counted of late; see covers
+	counts       bool                // there are costs that are only counted; see covers
 	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
@@ -115,18 +115,14 @@ func (g *grant) putBack(ops []counters.Op) {
 	}
 }
 
-// covers reports whether the i-th grant is enough for ops. What is looked at is counted later, for more than the look's cost: a
-// grant that would not be enough for that does not answer the look.
+// covers reports whether the i-th grant is enough for ops. It answers no look at what is also counted: counts take more than there
+// is at the owner, and then nothing is left, whatever the grant holds.
 func (le *lease) covers(i int, ops []counters.Op) bool {
 	if i >= len(le.grants) {
 		return false
 	}
 	for j := range ops {
-		need := ops[j].Cost
-		if ops[j].Mode == counters.Peek {
-			need = max(need, le.limits[j].counted)
-		}
-		if le.grants[i].parts[j].left < need {
+		if le.grants[i].parts[j].left < ops[j].Cost || ops[j].Mode == counters.Peek && le.limits[j].counts {
 			return false
 		}
 	}
@@ -137,8 +133,7 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 func (le *lease) noteCounts(ops []counters.Op) {
 	for i := range ops {
 		if ops[i].Mode == counters.Count {
-			l := &le.limits[i]
-			l.counted = max(ops[i].Cost, l.counted-l.counted/8)
+			le.limits[i].counts = true
 		}
 	}
 }

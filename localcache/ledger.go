@@ -270,13 +270,6 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 	}
 }
 
-// Has reports whether a subject has leases out.
-func (ll *LeaseLedger) Has(at time.Duration, hi uint64) bool {
-	sh, s := ll.lock(hi)
-	defer sh.mu.Unlock()
-	return s != nil && slices.ContainsFunc(s.out, func(e outGrant) bool { return at < e.until })
-}
-
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
 func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
