@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation deploy prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -99,6 +99,12 @@ lint: bin/staticcheck
 	$(GO) vet ./...
 	$(GO) vet -tags faults ./cmd/rlnode ./node ./test/faults
 	bin/staticcheck ./...
+
+# Their suites start nodes of the program of this tree. They install what their lock files say.
+clients: ## the JavaScript and the Python client: types, style, tests with real nodes, packages
+	$(GO) build -o bin/rlnode ./cmd/rlnode
+	cd client/js && npm ci --silent && npm run --silent build && npm run --silent lint && RLNODE="$$PWD/../../bin/rlnode" npm test --silent
+	RLNODE="$$PWD/bin/rlnode" client/python/test
 
 # A module of its own, so that what it tests with is no dependency of the product. Without root what needs it is left out.
 deploy: prometheus bin/staticcheck ## the chart, the image, the compose file, the board, the alerts and a release are what they say

@@ -192,10 +192,13 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	return id
 }
 
-// attributesKey returns attributes as the values of a key.
+// attributesKey returns the attributes that say who asks as the values of a key. Endpoint and method say what for: whoever asks
+// could vary them.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		key = append(key, name, attributes[name])
+		if name != "endpoint" && name != "method" {
+			key = append(key, name, attributes[name])
+		}
 	}
 	return key
 }

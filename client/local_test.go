@@ -37,7 +37,7 @@ func TestLocal(t *testing.T) {
 		{Request{Rule: "r", Key: []string{"b"}}, true, 1, 1},
 		{Request{Rule: "q", Key: []string{"a"}}, true, 1, 1},
 		{byIP("192.0.2.1"), true, 1, 1},
-		{byIP("192.0.2.1"), true, 2, 0},
+		{Request{Attributes: map[string]string{"ip": "192.0.2.1", "endpoint": "/a", "method": "PUT"}}, true, 2, 0},
 		{byIP("192.0.2.1"), false, 2, 0},
 		{byIP("192.0.2.2"), true, 1, 1},
 	} {
