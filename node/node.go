@@ -155,11 +155,11 @@ func (n *Node) ready() {
 	if a := n.DataAddr(); a != nil {
 		attributes = append(attributes, "data", scheme+"://"+a.String())
 	}
-	if a := n.GRPCAddr(); a != nil {
-		attributes = append(attributes, "grpc", a.String())
-	}
 	if a := n.AdminAddr(); a != nil {
 		attributes = append(attributes, "admin", scheme+"://"+a.String())
+	}
+	if a := n.GRPCAddr(); a != nil {
+		attributes = append(attributes, "grpc", a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
 	if n.config.Ready != nil {
