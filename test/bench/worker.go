@@ -99,6 +99,7 @@ func workerKinds() map[string]func(*conversation) error {
 		"answer": serveAnswer,
 		"decide": serveDecisions,
 		"memory": serveMemory,
+		"unary":  serveEmptyUnary,
 	}
 }
 
