@@ -1,0 +1,120 @@
+package envoy
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/rlnode/rlnode/api/apitest"
+)
+
+// asBytes sends bytes in place of a request.
+type asBytes struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c asBytes) Marshal(v any) (mem.BufferSlice, error) {
+	if b, ok := v.(*[]byte); ok {
+		return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+func field(b []byte, n protowire.Number, s string) []byte {
+	return protowire.AppendString(protowire.AppendTag(b, n, protowire.BytesType), s)
+}
+
+func descriptorOf(key, value string) string {
+	return string(field(nil, 1, string(field(field(nil, 1, key), 2, value))))
+}
+
+// Requests beyond the bounds, and bytes that are no request, are refused by name; the node answers the next one.
+func TestHostileRequests(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	domain := field(nil, 1, "d")
+	many := domain
+	for range 10_000 {
+		many = field(many, 2, descriptorOf("k", "v"))
+	}
+	deep := string(field(field(nil, 1, "k"), 2, "v"))
+	entries := ""
+	for range 1000 {
+		entries += string(field(nil, 1, deep))
+	}
+	for name, test := range map[string]struct {
+		request []byte
+		want    string
+	}{
+		"10,000 descriptors": {many, "descriptors must not be more than 64"},
+		"1,000 entries":      {field(domain, 2, entries), "entries"},
+		"a huge domain":      {field(nil, 1, strings.Repeat("x", 100_000)), "domain"},
+		"cut short":          {bytes.TrimSuffix(field(domain, 2, descriptorOf("k", "v")), []byte("v")), ""},
+		"a wrong type":       {protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 7), ""},
+		"over the bound":     {field(domain, 2, descriptorOf("k", strings.Repeat("x", 300_000))), "larger than max"},
+	} {
+		err := n.send(t, test.request)
+		s := status.Convert(err)
+		if s.Code() != codes.InvalidArgument && s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), test.want) {
+			t.Errorf("%s: have %v, want %q", name, err, test.want)
+		}
+	}
+	// Callers choose values: one that fails would pass where Envoy lets errors pass.
+	for _, value := range []string{strings.Repeat("x", 100_000), "\xff\xfe"} {
+		if err := n.send(t, field(domain, 2, descriptorOf("k", value))); err != nil {
+			t.Errorf("a value of %d bytes: %v", len(value), err)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	good := field(domain, 2, descriptorOf("k", "v"))
+	for range 20_000 {
+		b := bytes.Clone(good)
+		for range 1 + random.IntN(4) {
+			b[random.IntN(len(b))] = byte(random.Uint32())
+		}
+		switch s := status.Convert(n.send(t, b[:random.IntN(len(b)+1)])); s.Code() {
+		case codes.OK, codes.InvalidArgument:
+		default:
+			t.Fatalf("%x: have %v", b, s)
+		}
+	}
+	if have := n.answer(one("k", "after", "")); have != ok(two, "1") {
+		t.Errorf("have %s", have)
+	}
+}
+
+// send sends bytes as a request.
+func (n *node) send(t *testing.T, request []byte) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	out := message(t, "RateLimitResponse")
+	return n.conn.Invoke(ctx, path, &request, out, grpc.ForceCodecV2(asBytes{generated}))
+}
+
+// Connections, streams and goroutines return to where they were.
+func TestNothingStays(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	n.answer(one("k", "a", ""))
+	before := runtime.NumGoroutine()
+	for range 50 {
+		c := dial(t, n)
+		if _, err := ask(t, c, "", one("k", "b", "")); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	apitest.Until(t, "goroutines end", func() bool { return runtime.NumGoroutine() <= before+2 })
+	if open, _ := n.server.conns.Count(); open > 1 {
+		t.Errorf("%d connections are open", open)
+	}
+}
