@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"syscall"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
@@ -290,7 +292,7 @@ func (n *Node) listen() (err error) {
 		sources = append(sources, n.data.Figures)
 	}
 	if c.GRPCAddr != "" {
-		if n.grpc, err = envoy.Open(n.doors, envoy.Config{Addr: c.GRPCAddr, Tracer: n.tracer}); err != nil {
+		if n.grpc, err = n.openGRPC(c.GRPCAddr); err != nil {
 			return err
 		}
 		sources = append(sources, n.grpc.Figures)
@@ -308,6 +310,24 @@ func (n *Node) listen() (err error) {
 	config.Figures = sources
 	n.admin, err = admin.Open(n.doors, config)
 	return err
+}
+
+// openGRPC opens the door for Envoy.
+func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
+	s, err := envoy.Open(n.doors, envoy.Config{Addr: addr, Tracer: n.tracer})
+	host, _, badAddr := net.SplitHostPort(addr)
+	if !n.config.AnyGRPCPort || badAddr != nil || !errors.Is(err, syscall.EADDRINUSE) {
+		return s, err
+	}
+	s, err = envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
+	if err == nil {
+		level := slog.LevelWarn
+		if n.config.AnyPort {
+			level = slog.LevelInfo // one node of several on a machine, each by itself
+		}
+		n.log.Log(context.Background(), level, "the port for Envoy is in use, so a free one is taken; --grpc-port sets another, or 0 for none", "wanted", addr, "taken", s.Addr())
+	}
+	return s, err
 }
 
 // closeListeners closes what decides checks first: while the last ones are decided, the admin plane still reports the node's

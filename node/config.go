@@ -48,6 +48,8 @@ type Config struct {
 	// GRPCAddr is where the node answers Envoy's rate limit service over gRPC, by the section envoy of the rules; its form is
 	// DataAddr's. Empty: not at all.
 	GRPCAddr string
+	// AnyGRPCPort takes a free port if that of GRPCAddr is in use, and logs it: for a default that nobody may have asked for.
+	AnyGRPCPort bool
 	// AdminAddr is where the admin plane listens, for rules, members, metrics and the dashboard; its form is
 	// DataAddr's. Empty: no admin plane, and the rules can be changed only at other nodes.
 	AdminAddr string

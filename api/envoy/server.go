@@ -94,7 +94,6 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
-		grpc.SharedWriteBuffer(true),
 		grpc.StaticStreamWindowSize(64<<10),
 		grpc.StaticConnWindowSize(1<<20),
 		grpc.WaitForHandlers(true),

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 )
@@ -72,7 +73,8 @@ func (p *Peers) welcome(raw net.Conn) {
 	}
 	if err != nil {
 		s.Close()
-		if p.ctx.Err() == nil && p.worthLogging(err, s.remote.Node, &p.notes, host+" ") {
+		// Who says nothing and leaves is a node that stops, or a probe.
+		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.worthLogging(err, s.remote.Node, &p.notes, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return

@@ -4,29 +4,9 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
-	"strconv"
 	"strings"
-	"syscall"
 )
-
-// placeGRPC lets a node that is alone take a free port for Envoy if the default one is in use, for callers of the other planes are
-// more than those of this one. It logs that.
-func (c *serveCmd) placeGRPC(log *slog.Logger) {
-	if !c.alone || c.GRPCPort != defaultGRPCPort {
-		return
-	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(c.Bind, strconv.Itoa(c.GRPCPort)))
-	if err == nil {
-		err = ln.Close()
-	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		c.otherGRPC = true
-		log.Warn("another program has the port for Envoy's rate limit service, so a free one is taken; set --grpc-port, or 0 to turn it off", "grpc_port", c.GRPCPort)
-	}
-}
 
 // placeCluster decides where the ports between nodes are bound. A node that is alone and has no secret keeps them on
 // loopback. The node itself reports what is wrong with other settings.

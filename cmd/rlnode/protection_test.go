@@ -83,37 +83,37 @@ func TestProtection(t *testing.T) {
 // TestListensOnLoopback reads from the kernel where a node listens that has no flag, or only opens its data plane.
 func TestListensOnLoopback(t *testing.T) {
 	t.Parallel()
-	port := strconv.Itoa(process.FreePort(t))
+	port, grpc := strconv.Itoa(process.FreePort(t)), strconv.Itoa(process.FreePort(t))
 	for _, test := range []struct {
 		name string
 		args []string
-		open string // the port that others reach; empty if none
+		open string // the ports that others reach; empty if none
 	}{
 		{name: "serve", args: []string{"--http-port", "0"}},
-		{name: "serve --bind 0.0.0.0", args: []string{"--bind", "0.0.0.0", "--http-port", port}, open: port},
+		{name: "serve --bind 0.0.0.0", args: []string{"--bind", "0.0.0.0", "--http-port", port, "--grpc-port", grpc}, open: port + " " + grpc},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := launchBare(t, append([]string{"serve", "--data-dir", t.TempDir(), "--admin-port", "0"}, test.args...)...)
 			s.ready()
-			// Two planes; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when the node becomes
+			// Two planes; Envoy; gossip in and between regions, TCP and UDP; calls between nodes. The last port opens when the node becomes
 			// a voter.
 			var sockets []netip.AddrPort
-			process.Eventually(t, "seven sockets listen", func() bool {
+			process.Eventually(t, "eight sockets listen", func() bool {
 				sockets = listening(t, s.cmd.Process.Pid)
-				return len(sockets) >= 7
+				return len(sockets) >= 8
 			})
-			opened := false
+			opened := 0
 			for _, at := range sockets {
 				if at.Addr().IsLoopback() {
 					continue
 				}
-				if fmt.Sprint(at.Port()) != test.open {
+				if !slices.Contains(strings.Fields(test.open), fmt.Sprint(at.Port())) {
 					t.Errorf("%s: %v is open to others", test.name, at)
 				}
-				opened = true
+				opened++
 			}
-			if opened != (test.open != "") {
-				t.Errorf("%s: the data plane is open: %v", test.name, opened)
+			if opened != len(strings.Fields(test.open)) {
+				t.Errorf("%s: %d ports are open", test.name, opened)
 			}
 			if !strings.Contains(s.log.String(), "nodes on other machines can't join this one") {
 				t.Error("it does not say that others can't join")

@@ -21,7 +21,6 @@ func (c *serveCmd) Run(env *environment) error {
 	defer signal.Stop(signals)
 
 	log := c.logger(env.stderr)
-	c.placeGRPC(log)
 	config := c.config()
 	config.Logger = log
 	c.warn(config.Logger, os.Environ())

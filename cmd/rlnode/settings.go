@@ -76,7 +76,6 @@ type serveCmd struct {
 	UsageSHMDir string `name:"usage-shm-dir" env:"RLNODE_USAGE_SHM_DIR" hidden:""`
 
 	alone     bool   // set by complete: no other node can join this one
-	otherGRPC bool   // set by placeGRPC: take a free port
 	gossipKey []byte // read by complete
 }
 
@@ -166,16 +165,13 @@ var flagNames = map[string]string{
 // config returns the node's Config.
 func (c *serveCmd) config() node.Config {
 	grpc := ""
-	switch {
-	case c.otherGRPC:
-		grpc = net.JoinHostPort(c.Bind, "0")
-	case c.GRPCPort != 0:
+	if c.GRPCPort != 0 {
 		grpc = net.JoinHostPort(c.Bind, strconv.Itoa(c.GRPCPort))
 	}
 	return node.Config{
 		Name: c.Name, DataDir: c.DataDir, MaxCounters: c.MaxCounters,
-		DataAddr:  net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
-		GRPCAddr:  grpc,
+		DataAddr: net.JoinHostPort(c.Bind, strconv.Itoa(c.HTTPPort)),
+		GRPCAddr: grpc, AnyGRPCPort: c.GRPCPort == defaultGRPCPort,
 		AdminAddr: net.JoinHostPort(c.AdminBind, strconv.Itoa(c.AdminPort)),
 		CertFile:  c.HTTPCert, KeyFile: c.HTTPKey,
 		APIToken: c.APIToken, AdminToken: c.AdminToken, TokensFile: c.TokensFile, AdminHosts: c.AdminHost,

@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	// What all doors need. A door imports api, and no other door.
 	"api":         {"persist", "rules", "limiter", "cluster", "internal/loads", "internal/yaml"},
 	"api/codec":   {"api", "algorithms", "counters", "rules", "limiter", "internal/loads"}, // bodies of the HTTP planes
-	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"}, // Envoy's messages, for two doors
+	"api/rls":     {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},      // Envoy's messages, for two doors
 	"api/httpd":   {"api", "api/codec", "api/rls", "rules", "limiter", "internal/tracing"},
 	"api/envoy":   {"api", "api/rls", "internal/tracing"},
 	"api/admin":   {"api", "api/codec", "api/ui", "ring", "rules", "limiter", "cluster", "cluster/gossip", "usage", "internal/loads"},
