@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -319,15 +318,8 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 	if !n.config.AnyGRPCPort || badAddr != nil || !errors.Is(err, syscall.EADDRINUSE) {
 		return s, err
 	}
-	s, err = envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
-	if err == nil {
-		level := slog.LevelWarn
-		if n.config.AnyPort {
-			level = slog.LevelInfo // one node of several on a machine, each by itself
-		}
-		n.log.Log(context.Background(), level, "the port for Envoy is in use, so a free one is taken; --grpc-port sets another, or 0 for none", "wanted", addr, "taken", s.Addr())
-	}
-	return s, err
+	n.grpcWanted = addr
+	return envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
 }
 
 // closeListeners closes what decides checks first: while the last ones are decided, the admin plane still reports the node's

@@ -64,11 +64,13 @@ type Node struct {
 	usage      *usage.Cluster // nil if turned off
 	files      counterFiles
 	debts
-	doors  *api.Doors
-	data   *httpd.Server // nil: no data plane
-	grpc   *envoy.Server // nil: Envoy is not answered
-	admin  *admin.Server // nil: no admin plane
-	recent recent
+	doors *api.Doors
+	data  *httpd.Server // nil: no data plane
+	grpc  *envoy.Server // nil: Envoy is not answered
+	// grpcWanted is where Envoy was to be answered, if that is in use and another port was taken; else empty.
+	grpcWanted string
+	admin      *admin.Server // nil: no admin plane
+	recent     recent
 
 	inquiries sync.Pool     // of *inquiry
 	opened    chan struct{} // closed once checks are decided
@@ -162,6 +164,14 @@ func (n *Node) ready() {
 		attributes = append(attributes, "grpc", a.String())
 	}
 	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
+	if n.grpcWanted != "" {
+		level := slog.LevelWarn
+		if n.config.AnyPort {
+			level = slog.LevelInfo // one node of several on a machine, each by itself
+		}
+		n.log.Log(context.Background(), level, "the port for Envoy is in use, so a free one is taken; --grpc-port sets another, or 0 for none",
+			"wanted", n.grpcWanted, "taken", n.GRPCAddr())
+	}
 	if n.config.Ready != nil {
 		n.config.Ready(n)
 	}

@@ -147,6 +147,9 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.conns.CloseAll()
 	serveErr := <-s.done
+	if errors.Is(serveErr, grpc.ErrServerStopped) { // it was closed before it began to serve
+		serveErr = nil
+	}
 	s.done <- nil // for the next call of Close
 	s.conns.Wait()
 	return errors.Join(err, serveErr)
