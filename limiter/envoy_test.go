@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,30 +118,35 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 	}
 }
 
-// Looks take nothing. Leases and remembered refusals answer them.
+// Looks take nothing. Leases that are spent on checks answer them, and remembered refusals.
 func TestEnvoyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, envoyRules)
-		asked := 0
+		taken := int64(0)
 		for i, n := range w.nodes {
 			value := "looks"
 			var a Answer
 			by := map[DecidedBy]int{}
-			for range 2000 {
+			for turn := range 2000 {
+				if turn%20 == 0 {
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Check, 1), &a); err != nil {
+						t.Fatal(err)
+					}
+					taken++
+				}
 				if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil || !a.Allowed {
 					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
 				}
 				by[a.DecidedBy]++
 				time.Sleep(time.Millisecond)
 			}
-			asked += by[ByForward]
 			if by[ByOwner] == 0 && by[ByLease] < 1800 {
 				t.Errorf("node %d: have %v", i, by)
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if have := usedOf(t, w.nodes[0].Limiter, "team", "looks"); have != 0 {
-			t.Errorf("looks have used %d", have)
+		if have := usedOf(t, w.nodes[0].Limiter, "team", "looks"); have != taken {
+			t.Errorf("%d used, %d taken", have, taken)
 		}
 		for i, n := range w.nodes {
 			var a Answer
@@ -165,10 +171,10 @@ func TestEnvoyLooks(t *testing.T) {
 func TestEnvoyGifts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, envoyRules)
-		told := 0
+		var told atomic.Int64
 		w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
 			if m == MethodForget {
-				told++
+				told.Add(1)
 			}
 		}
 		give := func(key string, cost int64) *Usage {
@@ -208,16 +214,14 @@ func TestEnvoyGifts(t *testing.T) {
 			t.Errorf("have %+v", u.Limits[0])
 		}
 		time.Sleep(time.Second)
-		w.mu.Lock()
-		told = 0
-		w.mu.Unlock()
+		told.Store(0)
 		for range 100 {
 			give("few", 1)
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(time.Second)
-		if told > 2*8 { // two other nodes, each 20 ms
-			t.Errorf("100 gifts in 0.1 s made %d messages", told)
+		if n := told.Load(); n > 2*8 { // two other nodes, each 20 ms
+			t.Errorf("100 gifts in 0.1 s made %d messages", n)
 		}
 	})
 }
@@ -236,4 +240,42 @@ func TestMatchedByOldRules(t *testing.T) {
 	if err := l.Check(descriptor(l, "few", "", counters.Check, 1), &a); err != nil || !a.Allowed {
 		t.Errorf("have %v, %v", err, a.Allowed)
 	}
+}
+
+// A node whose callers only look, while all counts come to another, refuses from the first look after the budget is used up, too.
+func TestEnvoyOnlooker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3, envoyRules)
+		late := 0
+		for round := range 20 {
+			value, charged := "o"+strconv.Itoa(round), int64(0)
+			for charged < 10_000 {
+				var a Answer
+				for _, n := range w.nodes[1:] {
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.Count, 400), &a); err != nil {
+					t.Fatal(err)
+				}
+				charged += 400
+				time.Sleep(5 * time.Millisecond)
+			}
+			for _, n := range w.nodes[1:] {
+				for range 10 {
+					var a Answer
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil {
+						t.Fatal(err)
+					}
+					if a.Allowed {
+						late++
+					}
+				}
+			}
+		}
+		if late > 0 {
+			t.Errorf("%d of 400 looks were allowed after the budget was used up", late)
+		}
+	})
 }

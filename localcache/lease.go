@@ -1,6 +1,7 @@
 package localcache
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -24,6 +25,8 @@ type lease struct {
 	touched    time.Duration // when it was last used
 	terms      Terms         // of its grants
 	keep       time.Duration // how long to remember it after touched
+	checked    bool          // there are costs that are taken if they fit
+	counted    bool          // there are costs that are taken although they don't
 
 	due   time.Duration // when to look at it again
 	index int           // in the shard's queue
@@ -41,7 +44,6 @@ type leasedLimit struct {
 	lo           uint64
 	limit        *algorithms.Limit
 	demand       demand
-	counts       bool                // there are costs that are only counted; see covers
 	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
@@ -101,6 +103,7 @@ func (le *lease) reset(ops []counters.Op) {
 		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
 	le.grants, le.refused, le.pressed = le.grants[:0], refusal{}, pressure{}
+	le.checked, le.counted = false, false
 }
 
 // putBack returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
@@ -115,26 +118,30 @@ func (g *grant) putBack(ops []counters.Op) {
 	}
 }
 
-// covers reports whether the i-th grant is enough for ops. It answers no look at what is also counted: counts take more than there
-// is at the owner, and then nothing is left, whatever the grant holds.
+// covers reports whether the i-th grant is enough for ops.
 func (le *lease) covers(i int, ops []counters.Op) bool {
-	if i >= len(le.grants) {
+	if i >= len(le.grants) || ops[0].Mode == counters.Peek && !le.answersLooks() {
 		return false
 	}
 	for j := range ops {
-		if le.grants[i].parts[j].left < ops[j].Cost || ops[j].Mode == counters.Peek && le.limits[j].counts {
+		if le.grants[i].parts[j].left < ops[j].Cost {
 			return false
 		}
 	}
 	return true
 }
 
-// noteCounts notes what ops count.
-func (le *lease) noteCounts(ops []counters.Op) {
-	for i := range ops {
-		if ops[i].Mode == counters.Count {
-			le.limits[i].counts = true
-		}
+// answersLooks reports whether a look may be answered from the lease: only if this node spends it on checks, and on nothing else.
+// Counts take more than there is at the owner, also those at other nodes. Then nothing is left, whatever a grant still holds.
+func (le *lease) answersLooks() bool { return le.checked && !le.counted }
+
+// noteModes notes what ops, all of one subject, do with their costs. Renewals have none.
+func (le *lease) noteModes(ops []counters.Op) {
+	switch mode := ops[0].Mode; {
+	case mode == counters.Count:
+		le.counted = true
+	case mode == counters.Check && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
+		le.checked = true
 	}
 }
 

@@ -179,7 +179,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
-	e.noteCounts(ops)
+	e.noteModes(ops)
 	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
 		ls.endFirst(sh, e, at)
 	}
@@ -220,7 +220,8 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 }
 
 // Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or another set of its limits, or traffic is too slow.
+// there is nothing to lease: there is no room for another subject, or another set of its limits, traffic is too slow, or ops look
+// at what no lease answers.
 func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if ls.closed.Load() || t.None() {
 		return LeaseRequest{}, false
@@ -235,13 +236,13 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.end(sh, e, at)
 		e.reset(ops)
 	}
-	e.noteCounts(ops)
+	e.noteModes(ops)
 	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
 	if e.source.Owner != owner {
 		ls.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
-	if t.Small {
+	if t.Small || ops[0].Mode == counters.Peek && !e.answersLooks() {
 		ls.schedule(sh, e)
 		return LeaseRequest{}, false
 	}
