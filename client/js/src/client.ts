@@ -75,8 +75,9 @@ interface Lane {
 
 /** A client of a cluster. Make one and share it; it holds no connection open by itself. */
 export class RlnodeClient {
+  /** As the option says; stores that are given this client go by it. */
+  readonly onError: OnError | undefined;
   readonly #nodes: Nodes;
-  readonly #onError: OnError;
   readonly #local: Local | undefined;
   readonly #timeoutMs: number;
   readonly #maxQueue: number;
@@ -87,11 +88,11 @@ export class RlnodeClient {
   #timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(options: ClientOptions) {
-    const { nodes, token, onError = "open", local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000, log = () => {} } = options;
+    const { nodes, token, onError, local, timeoutMs = 1000, maxInFlight = 4, maxBatch = 256, maxQueue = 10_000, log = () => {} } = options;
     for (const [name, value, top] of [["timeoutMs", timeoutMs, 3.6e6], ["maxInFlight", maxInFlight, 256], ["maxBatch", maxBatch, 1e4], ["maxQueue", maxQueue, 1e6]] as const) // prettier-ignore
       if (!(value >= 1 && value <= top)) throw new TypeError(`rlnode: ${name} is ${value}; 1 to ${top} is wanted`);
-    if (!["open", "closed", "local"].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
-    this.#onError = onError;
+    if (!["open", "closed", "local", undefined].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
+    this.onError = onError;
     if (onError === "local") this.#local = new Local([local ?? []].flat());
     this.#timeoutMs = timeoutMs;
     this.#maxQueue = maxQueue;
@@ -168,7 +169,7 @@ export class RlnodeClient {
     } catch (e) {
       if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
       const full = e.code === "queue-full";
-      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.#onError !== "closed", error: e });
+      d = (!full && this.#local?.decide(request, mode, e)) || decide({ allowed: !full && this.onError !== "closed", error: e });
     }
     if (request.wait && d.allowed && d.delayMs) await sleep(d.delayMs);
     return d;

@@ -11,12 +11,17 @@ export function clientOf(o: Connection): { client: RlnodeClient; own: boolean } 
 }
 
 /**
- * hitsOf returns a counter's hits and when it ends, in ms. Without an answer of a node it throws, so that the library's own option for
- * that decides, unless the store's option onError is set.
+ * answered throws if no node answered, so that the library's own option for that decides, unless onError is set: the store's, or that of
+ * the client that it was given.
  */
+export function answered(d: Decision, o: Connection): void {
+  if (d.error && !(o.onError ?? o.client?.onError)) throw d.error;
+}
+
+/** hitsOf returns a counter's hits and when it ends, in ms. */
 export function hitsOf(d: Decision, o: Connection, windowMs: number): { hits: number; ms: number } {
-  if (!d.error || (o.onError && d.rule)) return { hits: d.used, ms: d.resetAfterMs };
-  if (!o.onError) throw d.error;
+  answered(d, o);
+  if (!d.error || d.rule) return { hits: d.used, ms: d.resetAfterMs };
   return { hits: d.allowed ? 1 : Number.MAX_SAFE_INTEGER, ms: windowMs };
 }
 

@@ -1,5 +1,5 @@
 import { decide, type Decision } from "./decision.js";
-import type { RlnodeError } from "./errors.js";
+import { RlnodeError } from "./errors.js";
 import { limitOf, type CheckRequest, type Fields, type Limit, type Mode } from "./request.js";
 
 const day = 86_400_000;
@@ -45,6 +45,7 @@ export class Local {
         const cost: number = s.costs?.[unit] ?? (unit === "requests" ? (s.cost ?? 1) : 0);
         const most = (/bucket/.test(algorithm!) && burst) || limit;
         const windowMs = millis(per);
+        if (!(windowMs > 0)) throw new RlnodeError(0, "invalid", `per: ${per} is no window`);
         let w = this.#windows.get(id);
         if (!w || w.ends <= now) w = { used: 0, ends: now + windowMs };
         const used = w.used + cost;
@@ -53,13 +54,15 @@ export class Local {
         return { id, unit, limit: most, windowMs, ends: w.ends, used: w.used, after: used, allowed, cost, takes: as !== "peek" };
       }),
     );
-    if (this.#windows.size + looks.length > maxWindows && now - this.#swept > 1000) {
+    if (!looks[0]) return undefined;
+    // Known windows go on when there is room for no more of them.
+    const more = looks.filter((l: Fields) => l.takes && !this.#windows.has(l.id)).length;
+    const full = () => more && this.#windows.size + more > maxWindows;
+    if (full() && now - this.#swept > 1000) {
       this.#swept = now;
       for (const [id, w] of this.#windows) if (w.ends <= now) this.#windows.delete(id);
     }
-    const fits = this.#windows.size + looks.length <= maxWindows;
-    if (!looks[0]) return undefined;
-    if (!fits) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, reason: "Too many are limited while no node answers.", error });
+    if (full()) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, reason: "Too many are limited while no node answers.", error });
     for (const l of looks) {
       if (refused) break;
       l.used = l.after;

@@ -1,5 +1,5 @@
 import type { RlnodeClient } from "./client.js";
-import { clientOf, first, windowOf, type Connection } from "./connect.js";
+import { answered, clientOf, first, windowOf, type Connection } from "./connect.js";
 import { seconds } from "./decision.js";
 
 export type StorageOptions = Connection & { namespace?: string; prefix?: string };
@@ -36,7 +36,7 @@ export class RlnodeStorage {
     if (blocks) block.limits.push({ ...first(1, windowOf("blockDuration", blockDuration)), unit: "blocks" });
     const looked = { ...block, mode: "peek", costs: { blocks: 1 } };
     const d = await this.#client.check({ subjects: [hits, ...(blocks ? [looked] : [])], detail: true } as never);
-    if (d.error && !this.options.onError) throw d.error;
+    answered(d, this.options);
     if (d.error && !d.rule) return d.allowed ? { totalHits: 1, timeToExpire: seconds(ttl), isBlocked: false, timeToBlockExpire: 0 } : refuse(ttl);
     const of = (unit: string) => d.limits?.find((l) => l.unit === unit) ?? d;
     if (d.allowed) return { totalHits: of("requests").used, timeToExpire: seconds(of("requests").resetAfterMs), isBlocked: false, timeToBlockExpire: 0 };

@@ -195,12 +195,21 @@ test("local: checks that bring no limits have the given ones", async () => {
   for (const per of ["", "1 fortnight", -1]) assert.throws(() => new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per } }));
 });
 
+test("local: a window that is none is refused", async () => {
+  const c = new RlnodeClient({ nodes: dead, onError: "local" });
+  await assert.rejects(c.check({ key: "k", limits: [{ limit: 1, per: "1 fortnight" }] }), { code: "invalid" });
+});
+
 test("local: memory is bounded", () => {
   const local = new Local([]);
   const of = (i) => local.decide({ key: "k" + i, limits: [{ limit: 1, per: "1h" }] });
   const all = Array.from({ length: 100_001 }, (_, i) => of(i));
   assert.equal(all.filter((d) => d.allowed).length, 100_000);
   assert.equal(of(0).allowed, false); // nobody washes his own away
+  assert.equal(of(0).allowed, false); // who is known goes on: by its limit, and another one by its own
+  const known = { key: "k1", limits: [{ limit: 2, per: "1h" }] };
+  assert.deepEqual([local.decide(known).allowed, local.decide(known).allowed], [true, false]);
+  assert.equal(local.decide({ key: "unknown", limits: known.limits }, "peek").allowed, true); // takes no place
 });
 
 test("what strangers could cause is refused, also with open", async (t) => {

@@ -28,4 +28,5 @@ test("the Express example", async (t) => {
   await node.stop();
   const alone = await fetch(url);
   assert.deepEqual([alone.status, /decided by (error|local)/.test(await alone.text())], [200, true]);
+  assert.equal((await fetch(url + "/search")).status, 200); // the store limits in the process, too
 });

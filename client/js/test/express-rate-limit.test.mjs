@@ -135,6 +135,19 @@ test("without a node: the library's option, or the store's", async (t) => {
   await new RlnodeStore(dead).decrement("k"); // after the answer: nobody would catch
 });
 
+test("without a node: what the client says that a store is given", async () => {
+  const { RlnodeClient } = await import("rlnode");
+  const hits = async (onError, own) => {
+    const s = new RlnodeStore({ client: new RlnodeClient({ nodes: "http://127.255.1.2:4444", onError }), onError: own });
+    s.init({ windowMs: 60_000, limit: 5 });
+    await s.increment("k");
+    return (await s.increment("k")).totalHits;
+  };
+  assert.deepEqual([await hits("open"), await hits("closed"), await hits("local")], [1, Number.MAX_SAFE_INTEGER, 2]);
+  await assert.rejects(hits(undefined), { code: "unavailable" });
+  assert.equal(await hits(undefined, "open"), 1);
+});
+
 test("what can't be honoured is refused by name", () => {
   for (const windowMs of [5, 0, 400 * 86_400_000, NaN]) assert.throws(() => store({ init: { windowMs } }), /windowMs/);
   assert.throws(() => new RlnodeStore({}), /nodes/);
