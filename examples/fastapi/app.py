@@ -1,7 +1,7 @@
 """An API that is limited by rlnode: all of it by the server's rules, and its reports by a limit that comes with the call.
 
 go run ./cmd/rlnode serve                                          in one terminal
-uvicorn --app-dir examples/fastapi app:app                         in another, where rlnode, fastapi and uvicorn are installed
+examples/fastapi/run                                               in another: it makes a virtual environment and serves
 
 curl -i http://127.0.0.1:8000/                      a page, and the headers that say what is left
 for i in $(seq 4); do curl -s http://127.0.0.1:8000/report; done   three a minute, then 429

@@ -45,6 +45,12 @@ const ownerPause = 50; // ms before a call is repeated whose owner can't be reac
 /** tick runs f once all that happens now has happened: checks of that time share a request. */
 const tick: (f: () => void) => void = typeof setImmediate === "function" ? setImmediate : queueMicrotask;
 
+/**
+ * apart: what waits for the work of another request never goes on here, so each call has queues of its own. Work that is under way
+ * ends with the request that began it.
+ */
+const apart = globalThis.navigator?.userAgent === "Cloudflare-Workers";
+
 const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
 /** Call is a call in progress. */
@@ -77,6 +83,7 @@ interface Lane {
 export class RlnodeClient {
   /** As the option says; stores that are given this client go by it. */
   readonly onError: OnError | undefined;
+  readonly #options: ClientOptions;
   readonly #nodes: Nodes;
   readonly #local: Local | undefined;
   readonly #timeoutMs: number;
@@ -93,6 +100,7 @@ export class RlnodeClient {
       if (!(value >= 1 && value <= top)) throw new TypeError(`rlnode: ${name} is ${value}; 1 to ${top} is wanted`);
     if (!["open", "closed", "local", undefined].includes(onError)) throw new TypeError(`rlnode: onError is ${onError}; open, closed or local is wanted`);
     this.onError = onError;
+    this.#options = options;
     if (onError === "local") this.#local = new Local([local ?? []].flat());
     this.#timeoutMs = timeoutMs;
     this.#maxQueue = maxQueue;
@@ -161,10 +169,9 @@ export class RlnodeClient {
   /** decide makes a check or a reservation. Only the nodes' own trouble may let it pass: a stranger could cause the rest. */
   async #decide(path: string, request: CheckRequest, mode: Mode | undefined, options: CallOptions | undefined): Promise<Decision> {
     const built = checkBody(request, mode);
-    const lane = built.alone || path !== "check" ? this.#alone : this.#together;
     let d: Decision;
     try {
-      d = read(await this.#call(lane, path, built, options), request, built.counts);
+      d = read(await this.#call(path, built, options), request, built.counts);
       if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
     } catch (e) {
       if (!(e instanceof RlnodeError) || e.code === "closed" || (e.httpStatus > 0 && e.httpStatus < 500)) throw e;
@@ -177,17 +184,22 @@ export class RlnodeClient {
 
   /** tell makes a call that is no check. */
   async #tell<T>(path: string, build: () => Built, options: CallOptions | undefined, repeat = true): Promise<T> {
-    const r = await this.#call(this.#alone, path, build(), options, repeat);
+    const r = await this.#call(path, build(), options, repeat);
     if (r.status !== 200) throw problem(r as Reply);
     if (!r.json) throw badAnswer(r);
     return camel(r.json) as T;
   }
 
   /** call makes a call. It ends with its answer, its time, its signal, or the client. */
-  #call(lane: Lane, path: string, built: Built, options: CallOptions | undefined, repeat = true): Promise<Answer> {
+  async #call(path: string, built: Built, options: CallOptions | undefined, repeat = true): Promise<Answer> {
+    if (this.#closed) throw failure("closed", "the client is closed");
+    const by = apart ? new RlnodeClient(this.#options) : this;
+    return by.#enqueue(built.alone || path !== "check" ? by.#alone : by.#together, path, built, options, repeat);
+  }
+
+  #enqueue(lane: Lane, path: string, built: Built, options: CallOptions | undefined, repeat: boolean): Promise<Answer> {
     const signal = options?.signal;
     return new Promise((resolve, reject) => {
-      if (this.#closed) throw failure("closed", "the client is closed");
       signal?.throwIfAborted();
       if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
       const abort = () => c.end(undefined, signal!.reason);
@@ -276,7 +288,7 @@ export class RlnodeClient {
 }
 
 const failure = (code: string, detail: string) => new RlnodeError(0, code, detail);
-const badAnswer = (r: { node: string }) => new RlnodeError(0, "bad-answer", "not an answer of a node", r.node);
+const badAnswer = (r: { node: string }) => new RlnodeError(0, "bad-answer", "not a valid answer from a node", r.node);
 
 /** read returns the decision of an answer; its status has to agree. */
 function read(r: Answer, request: CheckRequest, counts: boolean | undefined): Decision {

@@ -2,7 +2,9 @@ import { RlnodeError } from "./errors.js";
 
 const firstPause = 250; // ms for which a node is passed over after its first failure; doubled with each, up to
 const lastPause = 5000;
-const maxAnswer = 64 << 20; // bytes; a node's are shorter
+const grace = 100; // ms in which a process that was held up reads what has arrived meanwhile
+const maxAnswer = 1 << 20; // bytes of the answer to one call
+const maxBatchAnswer = 64 << 20; // the node's own bound
 
 // What is wrong with a node. A failing one refuses fast, so it is asked if no other is left; a silent one costs time.
 const failing = 1;
@@ -37,6 +39,20 @@ export function parse(text: string): unknown {
 export function problem(r: Reply): RlnodeError {
   const { code = "unknown", detail = r.text.slice(0, 200) } = (parse(r.text) ?? {}) as { code?: string; detail?: string };
   return new RlnodeError(r.status, code, detail, r.node);
+}
+
+/** textOf reads an answer of at most `bound` bytes. */
+async function textOf(r: Response, bound: number, node: string): Promise<string> {
+  const reader = r.body?.getReader();
+  if (!reader) return r.text(); // a platform that does not stream
+  const decoder = new TextDecoder();
+  let text = "";
+  for (let size = 0; ; ) {
+    const { value } = await reader.read();
+    if (!value) return text + decoder.decode();
+    if ((size += value.length) > bound) throw new RlnodeError(0, "bad-answer", `it sends over ${bound} bytes`, node);
+    text += decoder.decode(value, { stream: true });
+  }
 }
 
 /** untouched: the call was certainly not carried out. */
@@ -137,17 +153,24 @@ export class Nodes {
   async #send(n: Node, path: string, body: string | null, ms: number): Promise<Reply> {
     const abort = new AbortController();
     this.#live.add(abort);
+    const due = Date.now() + ms;
     let late = false;
-    const timer = setTimeout(() => {
+    const expire = () => {
       late = true;
       abort.abort();
+    };
+    let timer = setTimeout(() => {
+      if (Date.now() < due + grace) expire();
+      else timer = setTimeout(expire, grace);
     }, ms);
     try {
       const { fetch } = this;
       const r = await fetch(n.base + path, { method: body ? "POST" : "GET", headers: this.#headers, body, signal: abort.signal, redirect: "manual" });
-      if (Number(r.headers.get("content-length")) > maxAnswer) throw new Error("the answer is too long");
-      return { node: n.base, status: r.status, headers: r.headers, text: await r.text() };
+      const text = await textOf(r, path.endsWith("/batch") ? maxBatchAnswer : maxAnswer, n.base);
+      return { node: n.base, status: r.status, headers: r.headers, text };
     } catch (e) {
+      abort.abort(); // of an answer that is too long, the rest
+      if (e instanceof RlnodeError) throw e;
       const why = ((e as Error).cause ?? e) as Error;
       throw new RlnodeError(0, late ? "timeout" : "unavailable", late ? "no answer in time" : why.message, n.base, e);
     } finally {

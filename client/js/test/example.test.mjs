@@ -1,7 +1,7 @@
-// The example application, as a person runs it.
+// The example application, as a person runs it, and the README's lines, as typed.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { cpSync, mkdirSync, symlinkSync } from "node:fs";
+import { execFileSync, spawn } from "node:child_process";
+import { cpSync, mkdirSync, readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { test } from "node:test";
 import { closing, root, scratch, start } from "./node.mjs";
@@ -29,4 +29,18 @@ test("the Express example", async (t) => {
   const alone = await fetch(url);
   assert.deepEqual([alone.status, /decided by (error|local)/.test(await alone.text())], [200, true]);
   assert.equal((await fetch(url + "/search")).status, 200); // the store limits in the process, too
+});
+
+test("the README's lines", async (t) => {
+  const rules = `version: 1
+rules:
+  - {name: login, key: [ip], limits: [{limit: 5, per: 1m}]}
+  - {name: model, key: [user], limits: [{limit: 90000, per: 1m, unit: tokens}]}
+`;
+  const node = closing(t, await start({ rules }));
+  const cwd = join(root, "client/js");
+  const [first, calls] = [...readFileSync(join(cwd, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map((found) => found[1]);
+  const text = first.replace("http://127.0.0.1:8080", node.url).replace("limiter.close();", (end) => calls + end);
+  const out = execFileSync(process.execPath, ["--input-type=module", "-e", text], { cwd, encoding: "utf8", timeout: 60_000 });
+  assert.deepEqual([out.match(/go on/g)?.length, out.match(/retry in/g)?.length], [5, 2], out);
 });

@@ -1,5 +1,5 @@
 // Real nodes for tests. RLNODE names the program; else it is built once.
-import { execFileSync, spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -16,9 +16,11 @@ process.on("exit", () => {
 
 /** program returns the path of the node's program. */
 export function program() {
-  if (process.env.RLNODE) return process.env.RLNODE;
-  const path = join(scratch, "rlnode");
-  if (!existsSync(path)) execFileSync("go", ["build", "-o", path, "./cmd/rlnode"], { cwd: root, stdio: "inherit" });
+  const path = process.env.RLNODE ?? join(scratch, "rlnode");
+  if (existsSync(path)) return path;
+  if (process.env.RLNODE) throw new Error(`RLNODE is to be the node's program, but there is no ${path}.`);
+  const { error, status } = spawnSync("go", ["build", "-o", path, "./cmd/rlnode"], { cwd: root, stdio: "inherit" });
+  if (error || status) throw new Error("The tests need a node: install Go, so that it can be built here, or set RLNODE to its program.");
   return (process.env.RLNODE = path);
 }
 

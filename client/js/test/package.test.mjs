@@ -1,7 +1,7 @@
 // What npm publishes: its size, its files, and that both kinds of modules find everything with its types.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -34,10 +34,18 @@ test("both kinds of modules find everything", async () => {
   }
 });
 
-test("attw finds nothing in what is packed", () => {
+test("attw finds nothing in what is packed, and it works in an empty project", () => {
   const [{ filename, files }] = JSON.parse(run("npm", "pack", "--json", "--ignore-scripts", "--pack-destination", scratch));
   assert.deepEqual([...new Set(files.map((f) => f.path.split("/")[0]))].sort(), ["README.md", "dist", "package.json"]);
   run("npx", "attw", `${scratch}/${filename}`, "--profile", "node16");
+  const empty = `${scratch}/empty`;
+  mkdirSync(`${empty}/node_modules/rlnode`, { recursive: true });
+  run("tar", "xzf", `${scratch}/${filename}`, "-C", `${empty}/node_modules/rlnode`, "--strip-components=1");
+  const paths = names.filter((name) => name !== "./rate-limiter-flexible").map((name) => "rlnode" + name.slice(1)); // it extends that library
+  for (const [type, load] of [["module", "await import"], ["commonjs", "require"]]) {
+    const text = paths.map((path) => `if (!Object.keys(${load}("${path}")).length) throw "${path}";`).join("\n");
+    execFileSync(process.execPath, ["--input-type=" + type, "-e", text], { cwd: empty });
+  }
 });
 
 test("publint finds nothing", async () => {

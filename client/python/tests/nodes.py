@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,6 +47,8 @@ def program() -> Path:
         given = os.environ.get("RLNODE")
         path = Path(given) if given else Path(tempfile.mkdtemp(prefix="rlnode-python-")) / "rlnode"
         if not given:
+            if not shutil.which("go"):
+                raise RuntimeError("The tests need a node: install Go, so that it can be built here, or set RLNODE to its program.")
             subprocess.run(["go", "build", "-o", path, "./cmd/rlnode"], cwd=ROOT, check=True)
         _program.append(path.resolve())
     return _program[0]

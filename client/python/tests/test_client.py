@@ -5,16 +5,29 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from nodes import Answer, Driven, Fake, allowed, as_answer, decide, eventually, free_port
-from rlnode import AsyncClient, Client, ClosedError, DeadlineError, NodeError, QueueFullError, RlnodeError, UnavailableError, fingerprint
+from nodes import PATIENCE, Answer, Driven, Fake, allowed, as_answer, decide, eventually, free_port
+from rlnode import (
+    AsyncClient,
+    BadAnswerError,
+    Client,
+    ClosedError,
+    DeadlineError,
+    NodeError,
+    QueueFullError,
+    RlnodeError,
+    UnavailableError,
+    fingerprint,
+)
 from rlnode._answers import span
 from rlnode._requests import question
 
@@ -342,6 +355,25 @@ def test_a_closed_connection_is_replaced(connect: Connect, fake: MakeFake) -> No
         assert client.check("r", "k").decided_by == "owner"
     finally:
         again.close()
+
+
+def test_an_endless_answer_is_not_read_to_its_end(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def stream() -> None:
+            peer, _ = server.accept()
+            with peer, suppress(OSError):
+                peer.recv(65536)
+                peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    peer.sendall(b" " * 65536)
+
+        thread = threading.Thread(target=stream, daemon=True)
+        thread.start()
+        error = connect(f"http://127.0.0.1:{server.getsockname()[1]}", timeout=PATIENCE).check("r", "k").error
+        assert isinstance(error, BadAnswerError), error
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 def test_connections_are_kept_and_bounded(connect: Connect, fake: MakeFake) -> None:

@@ -50,11 +50,12 @@ def test_answers(size: int) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1f4\r\n" + b"x" * 500 + b"\r\n1f5\r\n",
         b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 1001,
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * MAX_HEAD + b"\r\n\r\n",
         b"x" * (MAX_HEAD + 1),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_what_is_no_answer(text: bytes, size: int) -> None:
     with pytest.raises(BadAnswerError):
