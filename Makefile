@@ -107,7 +107,7 @@ clients: ## the JavaScript and the Python client: types, style, tests with real 
 	RLNODE="$$PWD/bin/rlnode" client/python/test
 
 # A module of its own, so that what it tests with is no dependency of the product. Without root what needs it is left out.
-deploy: prometheus bin/staticcheck ## the chart, the image, the compose file, the board, the alerts and a release are what they say
+deploy: prometheus bin/staticcheck bin/grpcurl ## the chart, the image, the compose file, the board, the alerts and a release are what they say
 	cd deploy && $(GO) mod tidy -diff && $(GO) vet ./... && ../bin/staticcheck ./... && $(GO) test -count 1 ./...
 
 prometheus: ## Debian's prometheus and promtool in bin/prometheus, unless they are installed; no service is started
@@ -123,3 +123,6 @@ image: ## the container image rlnode:dev
 
 bin/staticcheck: tools/go.mod tools/go.sum
 	cd tools && $(GO) build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+
+bin/grpcurl: tools/go.mod tools/go.sum
+	cd tools && $(GO) build -o ../bin/grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl

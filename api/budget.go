@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// dataBudget bounds the bytes of requests and answers that are held at once.
-	dataBudget = 20 << 20
+	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Most says otherwise.
+	defaultBudget = 20 << 20
 	// FreeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
 	// bounds these.
 	FreeBytes = 16 << 10
@@ -51,7 +51,7 @@ type Budget struct {
 
 // Take takes n bytes. It reports false if that is more than is left.
 func (b *Budget) Take(n int64) bool {
-	if b.used.Add(n) <= cmp.Or(b.Most, dataBudget) {
+	if b.used.Add(n) <= cmp.Or(b.Most, defaultBudget) {
 		return true
 	}
 	b.used.Add(-n)
@@ -108,7 +108,7 @@ func (b *Budget) Wait(take func() bool) bool {
 
 // Full is the error for a request that finds no room.
 func (b *Budget) Full() *Error {
-	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Most, dataBudget))
+	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Most, defaultBudget))
 }
 
 // Transfer is a large body or answer in transit.

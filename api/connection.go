@@ -93,13 +93,13 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	return one
 }
 
-// Figures shows how many connections of a plane have found no place.
-func (c *Connections) Figures(s figures.Sink, plane string) {
+// Figures shows how many connections of a door have found no place.
+func (c *Connections) Figures(s figures.Sink, door string) {
 	c.mu.Lock()
 	beyond := c.places.beyond
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
-		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "plane", plane)
+		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "door", door)
 }
 
 // Count returns how many connections are open, and on how many of those something was received.

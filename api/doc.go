@@ -1,5 +1,5 @@
 // Package api has what all doors of a node need. A door is one protocol by which callers ask: package httpd serves checks
-// over HTTP, package admin serves operators.
+// over HTTP, package envoy serves Envoy's rate limit service over gRPC, package admin serves operators.
 //
 // [Open] reads the tokens and the certificate and returns [Doors]. Each door then binds its own address, imports this
 // package, and no other door. A door lets callers in by their tokens ([Doors.Permit]), bounds its connections

@@ -82,7 +82,7 @@ var kinds = map[Code]struct {
 	Draining:         {http.StatusServiceUnavailable, "Draining"},
 	NoLeader:         {http.StatusServiceUnavailable, "No leader"},
 	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
-	MemberThere:      {http.StatusConflict, "The member is alive"},
+	MemberThere:      {http.StatusConflict, "The cluster refuses this"},
 	OnlyMember:       {http.StatusConflict, "There is no other member"},
 	RequestIDReused:  {http.StatusConflict, "Another request had this id"},
 	LevelRefused:     {http.StatusConflict, "The feature level can't be that"},
@@ -131,7 +131,7 @@ func ReceiveError(err error) *Error {
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return Errorf(Timeout, "the request did not arrive in time")
 	}
-	return Errorf(BadRequest, "the request can not be read as HTTP/1.1")
+	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
 }
 
 // Title says what kind of error e is.

@@ -55,7 +55,7 @@ func (d *Doors) HealthReport() []byte {
 	}
 	body, err := json.Marshal(r)
 	if err != nil {
-		d.Logger.Error("health not told", "error", err)
+		d.Logger.Error("health report not sent", "error", err)
 		return []byte(`{"status":"degraded"}`)
 	}
 	return body

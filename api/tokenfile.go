@@ -281,6 +281,6 @@ func (t *tokens) close() {
 	select {
 	case <-t.done:
 	case <-time.After(tokensInterval):
-		t.log.Warn("the tokens file is still being looked at", "file", t.config.TokensFile)
+		t.log.Warn("the tokens file is still being read", "file", t.config.TokensFile)
 	}
 }

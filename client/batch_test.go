@@ -116,7 +116,7 @@ func TestQueueIsBounded(t *testing.T) {
 	for range 3 {
 		three.Go(func() { c.Adjust(background, "r", nil, 1) })
 	}
-	process.Eventually(t, "three adjustments are under way", func() bool { return len(c.direct) == 3 })
+	process.Eventually(t, "three adjustments are under way", func() bool { return len(c.otherCalls) == 3 })
 	_, err = c.Adjust(background, "r", nil, 1)
 	wantError(t, err, ErrQueueFull)
 	release()

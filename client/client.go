@@ -35,8 +35,8 @@ type Client struct {
 	transport     *http.Transport
 	local         *local // used only while no node answers
 	http          *http.Client
-	direct        chan struct{} // a slot for each call that is not a check; MaxQueue slots
-	turns         chan struct{} // a slot for each of those calls that is in flight; spareConnections slots
+	otherCalls    chan struct{} // a slot for each call that goes in no batch; MaxQueue slots
+	otherInFlight chan struct{} // a slot for each of those calls that is in flight; spareConnections slots
 	answers       atomic.Int64  // answers from nodes with a status below 500
 
 	life  context.Context // canceled by Close, with cause ErrClosed
@@ -56,7 +56,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{options: o, local: newLocal(), direct: make(chan struct{}, o.MaxQueue), turns: make(chan struct{}, spareConnections)}
+	c := &Client{options: o, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
 		b, err := base(i, address)
 		if err != nil {
@@ -162,7 +162,7 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	some, all := q.counts()
 	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
 	if some && !all {
-		err = c.alone(ctx, call)
+		err = c.checkUnbatched(ctx, call)
 	} else {
 		call.decision, err = c.submit(ctx, call)
 	}
@@ -172,10 +172,10 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	return call.decision, nil
 }
 
-// alone makes a check that no batch may carry: it counts some subjects and checks others, and an answer without a status
-// would not tell what was taken.
-func (c *Client) alone(ctx context.Context, q *call) error {
-	r, err := c.tell(ctx, "/v1/check", q.body, repeat)
+// checkUnbatched makes a check that no batch may carry: it counts some subjects and checks others, and an answer without
+// a status would not tell what was taken.
+func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
+	r, err := c.call(ctx, "/v1/check", q.body, repeat)
 	if err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if err != nil {
 		return fail(err)
 	}
-	r, err := c.tell(ctx, "/v1/reserve", body, repeat)
+	r, err := c.call(ctx, "/v1/reserve", body, repeat)
 	if err != nil {
 		return fail(err)
 	}
@@ -284,7 +284,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if body = append(body, '}'); len(body) > maxBody {
 		return Settlement{}, errTooLarge
 	}
-	r, err := c.tell(ctx, "/v1/settle", body, repeat)
+	r, err := c.call(ctx, "/v1/settle", body, repeat)
 	if err != nil {
 		return Settlement{}, err
 	}
@@ -348,7 +348,7 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	r, err := c.tell(ctx, "/v1/usage", body, repeat)
+	r, err := c.call(ctx, "/v1/usage", body, repeat)
 	return r.usage(&q, err)
 }
 
@@ -365,7 +365,7 @@ func (c *Client) change(ctx context.Context, path string, q *Request, fields []b
 	if err != nil {
 		return Usage{}, err
 	}
-	r, err := c.tellOnce(ctx, path, body, q.RequestID)
+	r, err := c.callOnce(ctx, path, body, q.RequestID)
 	return r.usage(q, err)
 }
 
@@ -384,10 +384,10 @@ func (r *reply) usage(q *Request, err error) (Usage, error) {
 	return u.usage(q.Key)
 }
 
-// tellOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. A node of an
+// callOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. A node of an
 // older release rejects ids. It gets the call without the generated id, and then a retry happens only if the call can't
 // have been carried out.
-func (c *Client) tellOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
+func (c *Client) callOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
 	own := id == ""
 	if own {
 		id = rand.Text()
@@ -396,22 +396,22 @@ func (c *Client) tellOnce(ctx context.Context, path string, body []byte, id stri
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.tell(ctx, path, append(named, '}'), repeat)
+	r, err := c.call(ctx, path, append(named, '}'), repeat)
 	if err == nil && own && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
-		return c.tell(ctx, path, body, once)
+		return c.call(ctx, path, body, once)
 	}
 	return r, err
 }
 
-// tell makes a call that shares its request with no other.
-func (c *Client) tell(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
+// call makes a call that shares its request with no other.
+func (c *Client) call(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
 	if !c.begin() {
 		return nil, ErrClosed
 	}
 	defer c.work.Done()
 	select {
-	case c.direct <- struct{}{}:
-		defer func() { <-c.direct }()
+	case c.otherCalls <- struct{}{}:
+		defer func() { <-c.otherCalls }()
 	default:
 		return nil, ErrQueueFull
 	}
@@ -430,8 +430,8 @@ func (c *Client) tell(ctx context.Context, path string, body []byte, again repea
 func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
 	before, began := c.answers.Load(), time.Now()
 	select {
-	case c.turns <- struct{}{}:
-		defer func() { <-c.turns }()
+	case c.otherInFlight <- struct{}{}:
+		defer func() { <-c.otherInFlight }()
 		late := time.Since(began) > c.options.Timeout/2
 		r, err := c.ask(ctx, path, body, maxAnswer, again)
 		if late && errors.Is(err, ErrTimeout) {

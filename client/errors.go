@@ -17,7 +17,7 @@ var (
 	// ErrUnavailable is returned if there is no node to ask. The error also wraps the last failure.
 	ErrUnavailable = errors.New("client: no node answers")
 	// ErrBadAnswer is returned if the answer does not come from an rlnode node, or breaks the protocol.
-	ErrBadAnswer = errors.New("client: not an answer of a node")
+	ErrBadAnswer = errors.New("client: not a valid answer from a node")
 	// ErrRequest is returned for a call that no node could decide. Nothing is sent, and the Decision refuses.
 	ErrRequest = errors.New("client: invalid request")
 )

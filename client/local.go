@@ -192,8 +192,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	return id
 }
 
-// attributesKey returns the attributes that say who asks as the values of a key. Endpoint and method say what for: whoever asks
-// could vary them.
+// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method: a caller could
+// change them to get a new window.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if name != "endpoint" && name != "method" {

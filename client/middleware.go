@@ -60,8 +60,8 @@ type Checker interface {
 }
 
 // Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on, on every
-// answer. A refused request gets 429, a denied one 403, or both the answer of OnRefuse. A delayed request is held until its turn, and dropped
-// if its context ends first. FromContext returns the Decision of a request that passed.
+// answer. A refused request gets 429 and a denied one 403, unless OnRefuse answers otherwise. A delayed request is held
+// until its turn, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
 //
 // It panics if Key is set without Rule.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {

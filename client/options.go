@@ -61,8 +61,8 @@ type Options struct {
 	// a stranger sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
 	// that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
-	// Local are the limits, at most 8, of each subject (a rule's key, or all attributes but endpoint and method) while no node answers, if OnError is
-	// Local: for checks that don't bring limits.
+	// Local are the limits, at most 8, of each subject (a rule's key, or all attributes but endpoint and method) while no node
+	// answers, if OnError is Local: for checks that don't bring limits.
 	Local []Limit
 	// OpenWhenFull lets OnError also decide calls that fail with ErrQueueFull. Without it, calls are refused while the
 	// queue is full. With it and Open, a stranger who fills the queue switches the limits off for everybody.

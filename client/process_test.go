@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,34 +132,106 @@ func TestRealNode(t *testing.T) {
 	}
 }
 
-// TestRealNodeCrowd: many concurrent callers get exactly what the limit has, through batches.
+// TestRealNodeCrowd: 10,000 concurrent callers get exactly what the limit has, through batches.
 func TestRealNodeCrowd(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
 	var admitted, wrong atomic.Int64
 	var all sync.WaitGroup
-	for i := range 100 {
+	for i := range 10_000 {
 		all.Go(func() {
-			for range 10 {
-				q := client.Request{Attributes: map[string]string{"tenant": "acme"}}
-				if i == 50 {
-					q = client.Request{Rule: "nosuch", Key: []string{"x"}}
-				}
-				d, err := c.Check(context.Background(), q)
-				switch {
-				case i == 50 && err == nil, i != 50 && err != nil:
-					t.Errorf("have %+v, %v", d, err)
-				case i == 50:
-					wrong.Add(1)
-				case d.Allowed:
-					admitted.Add(1)
-				}
+			bad := i%1000 == 500
+			q := client.Request{Attributes: map[string]string{"tenant": "acme"}}
+			if bad {
+				q = client.Request{Rule: "nosuch", Key: []string{"x"}}
+			}
+			d, err := c.Check(context.Background(), q)
+			switch {
+			case (err != nil) != bad:
+				t.Errorf("have %+v, %v", d, err)
+			case bad:
+				wrong.Add(1)
+			case d.Allowed:
+				admitted.Add(1)
 			}
 		})
 	}
 	all.Wait()
 	if admitted.Load() != 700 || wrong.Load() != 10 {
 		t.Errorf("%d of 700 were admitted, %d of 10 were wrong", admitted.Load(), wrong.Load())
+	}
+}
+
+var checks = flag.Int("checks", 30_000, "how many checks TestRealNodeMemory makes")
+
+// TestRealNodeMemory: neither memory nor goroutines grow with the number of checks.
+func TestRealNodeMemory(t *testing.T) {
+	n := start(t, nodeRules)
+	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
+	limits := []client.Limit{{Limit: 1_000_000_000, Per: "1h"}}
+	const callers = 100
+	var heaps []float64 // in MiB
+	var goroutines []int
+	for range 10 {
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for j := range *checks / callers / 10 {
+					q := client.Request{Namespace: "memory", Key: []string{fmt.Sprintf("%d-%d", i, j%50)}, Limits: limits, Headers: j%20 == 0}
+					if d, err := c.Check(context.Background(), q); err != nil || !d.Allowed {
+						t.Errorf("have %+v, %v", d, err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		heaps, goroutines = append(heaps, float64(m.HeapAlloc)/(1<<20)), append(goroutines, runtime.NumGoroutine())
+	}
+	t.Logf("after each tenth of %d checks: MiB of heap %.1f, goroutines %d", *checks, heaps, goroutines)
+	const most = 200 // two a connection, of which a client may have 69
+	if heaps[9] > heaps[2]*1.3+2 || goroutines[9] > most {
+		t.Error("they grow")
+	}
+}
+
+// TestRealNodeComesBack: OnError decides while the only node is away, and the node as soon as it is back.
+func TestRealNodeComesBack(t *testing.T) {
+	port := strconv.Itoa(process.FreePort(t))
+	n := start(t, nodeRules, "--http-port", port)
+	clients := map[client.OnError]*client.Client{}
+	for _, o := range []client.OnError{client.Open, client.Closed, client.Local} {
+		clients[o] = connect(t, client.Options{Nodes: []string{n.Data}, OnError: o, Timeout: process.Patience})
+	}
+	check := func(o client.OnError) (client.Decision, error) {
+		q := client.Request{Key: []string{fmt.Sprint(o)}, Limits: []client.Limit{{Limit: 3, Per: "1h", Algorithm: "fixed-window", FromFirst: true}}}
+		return clients[o].Check(context.Background(), q)
+	}
+	for o := range clients {
+		if d, err := check(o); err != nil || !d.Allowed || d.Used != 1 {
+			t.Errorf("%d: have %+v, %v", o, d, err)
+		}
+	}
+	n.Stop(syscall.SIGKILL)
+	for o, want := range map[client.OnError]struct {
+		allowed int
+		by      client.DecidedBy
+	}{client.Open: {5, client.ByError}, client.Closed: {0, client.ByError}, client.Local: {3, client.ByLocal}} {
+		for i := range 5 {
+			if d, err := check(o); !errors.Is(err, client.ErrUnavailable) || d.Allowed != (i < want.allowed) || d.DecidedBy != want.by {
+				t.Errorf("%d, without a node, check %d: have %+v, %v", o, i, d, err)
+			}
+		}
+	}
+	start(t, nodeRules, "--http-port", port)
+	for o := range clients {
+		process.Eventually(t, "the node is asked again", func() bool {
+			d, err := check(o)
+			return err == nil && d.DecidedBy == client.ByOwner
+		})
 	}
 }
 

@@ -54,8 +54,8 @@ func New(cfg Config) (*Cluster, error) {
 	}
 	core := &core{
 		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
-		applied: make(chan struct{}, 1), found: make(chan struct{}, 1),
-		reconcile: make(chan struct{}, 1), founding: make(chan struct{}, 1),
+		applied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
+		reconcile: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
 	core.machine = newMachine(cfg.Build, func() { poke(core.applied) })
@@ -101,10 +101,10 @@ func (c *Cluster) Start() error {
 	}
 	c.holder.Start()
 	c.started.Store(true)
-	c.look()
+	c.updateAddresses()
 	for _, loop := range []func(){
 		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
-		c.crew.deferElections, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
+		c.crew.deferElections, c.probeStore, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
 	} {
 		c.group.Go(loop)
 	}
@@ -149,45 +149,6 @@ func (c *core) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
-func (f *founder) recall() error {
-	self := f.cfg.Self
-	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
-	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
-	if err != nil {
-		return err
-	}
-	copy(id.Cluster[:], b)
-	f.identity.Store(&id)
-	f.promise, err = loadPromise(f.cfg.Store.Stable())
-	return err
-}
-
-// adopt permanently records the cluster that this node belongs to.
-func (f *founder) adopt(cluster agreement.ClusterID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.belongLocked(cluster); err != nil {
-		f.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
-	}
-}
-
-// belongLocked is adopt with founder.mu held, and returns the error.
-func (f *founder) belongLocked(cluster agreement.ClusterID) error {
-	id := *f.identity.Load()
-	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
-		return nil
-	}
-	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
-		return fmt.Errorf("note the cluster's ID: %w", err)
-	}
-	id.Cluster = [16]byte(cluster)
-	f.identity.Store(&id)
-	f.tellGossip()
-	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
-	return nil
-}
-
 // tellGossip updates what gossip announces about this node.
 func (c *core) tellGossip() {
 	g := c.gossip.Load()
@@ -203,16 +164,16 @@ func (c *core) tellGossip() {
 	}
 }
 
-// followGossip is the loop that calls look when gossip has news, and periodically.
+// followGossip is the loop that calls updateAddresses when gossip has news, and periodically.
 func (c *Cluster) followGossip() {
 	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
-		c.look()
+		c.updateAddresses()
 		return false
 	})
 }
 
-// look updates the nodes' addresses from gossip and Raft's configuration.
-func (c *Cluster) look() {
+// updateAddresses updates the nodes' addresses from gossip and Raft's configuration.
+func (c *Cluster) updateAddresses() {
 	known := map[ring.NodeID]string{}
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
@@ -231,7 +192,7 @@ func (c *Cluster) look() {
 			c.cfg.Remember(addresses)
 		}
 	}
-	poke(c.founding)
+	poke(c.gossipChanged)
 	poke(c.reconcile)
 }
 

@@ -54,6 +54,8 @@ type Store interface {
 	Logs() raft.LogStore
 	Stable() raft.StableStore
 	Snapshots() raft.SnapshotStore
+	// Probe writes something and waits until it is stored; it returns an error if that takes too long.
+	Probe() error
 }
 
 // Timings are the intervals and bounds of a Cluster. All nodes of a cluster should have the same ones.
@@ -65,6 +67,7 @@ type Timings struct {
 	RPC         time.Duration // bounds one exchange of Raft
 	Snapshot    time.Duration // how often to check whether a snapshot is due
 	Founding    time.Duration // how often to retry a founding that did not succeed
+	Probe       time.Duration // how often to try whether the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares members and configuration
 	Stable      time.Duration // how long without a change until a node is made a voter, or a failed one is replaced
 	Absent      time.Duration // how long until a member that gossip has not seen since this node started counts as failed
@@ -150,6 +153,7 @@ func DefaultTimings() Timings {
 		RPC:         2 * time.Second,
 		Snapshot:    30 * time.Second,
 		Founding:    500 * time.Millisecond,
+		Probe:       3 * time.Second,
 		Reconcile:   time.Second,
 		Stable:      10 * time.Second,
 		Absent:      30 * time.Second,
@@ -183,7 +187,7 @@ func (c *Config) Validate() error {
 	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
-		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Reconcile, t.Stable, t.Absent,
+		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe, t.Reconcile, t.Stable, t.Absent,
 		t.Forgotten, t.Write, t.Rise, t.Follow,
 	} {
 		need(d > 0, "each of Timings must be positive")

@@ -44,7 +44,7 @@ type core struct {
 	leaderChanges atomic.Uint64
 
 	// Wake-up signals, each of capacity 1.
-	applied, found, reconcile, founding chan struct{}
+	applied, leadChanged, reconcile, gossipChanged chan struct{}
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -69,4 +69,27 @@ func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last
 			return
 		}
 	}
+}
+
+// Authority reports whether this node may act as an owner now.
+func (c *core) Authority() bool { return c.holder.Valid() }
+
+// alive returns the nodes of this region that gossip sees.
+func (c *core) alive() map[ring.NodeID]bool {
+	alive := map[ring.NodeID]bool{}
+	for _, m := range c.gossipMembers() {
+		if m.State == gossip.Alive {
+			alive[m.ID] = true
+		}
+	}
+	return alive
+}
+
+// gossipMembers returns gossip's members; none until gossip has started.
+func (c *core) gossipMembers() []gossip.Member {
+	g := c.gossip.Load()
+	if g == nil {
+		return nil
+	}
+	return g.Members()
 }

@@ -17,7 +17,7 @@ import (
 // authority, and answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // as last passed to Remember; only look uses it
+	remembered []string // as last passed to Remember; only updateAddresses uses it
 	tally      tally
 	// withoutAuthority are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty
 	// without contact. Never nil.
@@ -29,6 +29,9 @@ type crew struct {
 	mu       sync.Mutex
 	heard    map[ring.NodeID]heard   // from requests for authority, while this node leads; bounded by the known nodes
 	removing map[ring.NodeID]removal // nodes being taken out; bounded like heard
+	// still is the index that this node has applied since stillSince, and nothing more; see check.
+	still      uint64
+	stillSince time.Time
 }
 
 // removal is a process being taken out.
@@ -40,9 +43,13 @@ type removal struct {
 // heard is what a node reported with its last request for authority.
 type heard struct {
 	applied uint64
-	stuck   bool
+	unfit   bool // to lead: it is stuck, or its store fails
 	at      time.Time
-	moved   time.Time // when applied last increased
+}
+
+// caughtUp reports whether the node has reported lately that it has applied nearly everything and can store more.
+func (h heard) caughtUp(index uint64) bool {
+	return time.Since(h.at) < heardWithin && h.applied+nearly >= index && !h.unfit
 }
 
 // makeAuthority creates the giver, which grants authority while this node leads, and the holder of this node's own.
@@ -50,7 +57,7 @@ func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
 	c.giver = authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
+		State: c.State, Propose: c.propose, Confirm: c.confirm, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
 		TransferLead: func() { c.spawn(func() { c.crew.transferLead(c.ctx) }) },
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
@@ -59,9 +66,6 @@ func (c *Cluster) makeAuthority() {
 		OnChange: func() { poke(c.reconcile) }, Logger: c.cfg.Logger,
 	})
 }
-
-// Authority reports whether this node may act as an owner now.
-func (c *core) Authority() bool { return c.holder.Valid() }
 
 // status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
 // may lag slightly behind what Raft has applied.
@@ -74,8 +78,8 @@ func (c *crew) status() authority.Request {
 	}
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
-		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil,
-		Check: s.Check, Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
+		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil, StoreFails: c.logs.failing(),
+		Check: c.check(s), Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
 	for id := range *c.known.Load() {
 		if _, relayed := c.cfg.Peers.Via(id); relayed {
@@ -122,11 +126,7 @@ func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		h, before := heard{applied: r.Applied, stuck: r.Stuck, at: time.Now()}, c.heard[r.Node]
-		if h.moved = before.moved; h.applied > before.applied {
-			h.moved = h.at
-		}
-		c.heard[r.Node] = h
+		c.heard[r.Node] = heard{applied: r.Applied, unfit: r.Stuck || r.StoreFails, at: time.Now()}
 	}
 	return reply, nil
 }
@@ -152,49 +152,4 @@ func (c *crew) nodes() []authority.Node {
 		list = append(list, n)
 	}
 	return list
-}
-
-// alive returns the nodes of this region that gossip sees.
-func (c *core) alive() map[ring.NodeID]bool {
-	alive := map[ring.NodeID]bool{}
-	for _, m := range c.gossipMembers() {
-		if m.State == gossip.Alive {
-			alive[m.ID] = true
-		}
-	}
-	return alive
-}
-
-// gossipMembers returns gossip's members; none until gossip has started.
-func (c *core) gossipMembers() []gossip.Member {
-	g := c.gossip.Load()
-	if g == nil {
-		return nil
-	}
-	return g.Members()
-}
-
-// outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
-const outsider = time.Minute
-
-// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
-// that state.
-func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
-	gone := map[ring.NodeID]bool{}
-	for _, m := range rc.crew.census(rc.State()) {
-		if !m.seen || m.server || m.known || m.alive() || m.ID == rc.cfg.Self.ID {
-			continue
-		}
-		gone[m.ID] = true
-		if first, noted := since[m.ID]; !noted {
-			since[m.ID] = time.Now()
-		} else if time.Since(first) >= outsider {
-			rc.gossip.Load().Forget(m.ID)
-		}
-	}
-	for id := range since {
-		if !gone[id] {
-			delete(since, id)
-		}
-	}
 }

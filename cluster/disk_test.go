@@ -9,6 +9,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -40,7 +41,7 @@ type store struct {
 	dieAt   int64
 	onDeath func()
 
-	hung atomic.Bool
+	hung, full atomic.Bool
 }
 
 func (s *store) Logs() raft.LogStore           { return s }
@@ -118,6 +119,9 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 		time.Sleep(2 * time.Second)
 		return errors.New("the disk hangs")
 	}
+	if s.full.Load() {
+		return syscall.ENOSPC
+	}
 	s.write(func(d *disk) {
 		for _, l := range logs {
 			c := *l
@@ -125,6 +129,15 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 			d.logs[l.Index] = c
 		}
 	})
+	return nil
+}
+
+// Probe fails in the same way.
+func (s *store) Probe() error {
+	if s.hung.Load() {
+		time.Sleep(2 * time.Second)
+		return errors.New("the disk hangs")
+	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,53 +13,98 @@ import (
 // an entry.
 const standsBack = 20
 
-// watchedLogs is a log store that tracks whether writes fail.
+// watchedLogs is a log store that tracks whether writes fail. It also tries the store, since a leader keeps its lead by
+// heartbeats while nothing is written.
 type watchedLogs struct {
 	raft.LogStore
-	failing atomic.Bool
-	news    chan struct{} // capacity 1: failing has changed
+	probe    func() error
+	unstored atomic.Bool   // the last write failed
+	hung     atomic.Bool   // the last probe failed
+	news     chan struct{} // capacity 1: one of the two has changed
+
+	last   atomic.Uint64 // index of the last entry that was written
+	mu     sync.Mutex    // guards waiter
+	waiter chan struct{} // closed after the next entry is written; nil without waiters
 }
 
-func watchLogs(logs raft.LogStore) *watchedLogs {
-	return &watchedLogs{LogStore: logs, news: make(chan struct{}, 1)}
+func watchLogs(s Store) *watchedLogs {
+	return &watchedLogs{LogStore: s.Logs(), probe: s.Probe, news: make(chan struct{}, 1)}
 }
 
 // StoreLog stores one entry.
-func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.note(w.LogStore.StoreLog(l)) }
+func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs stores entries.
-func (w *watchedLogs) StoreLogs(logs []*raft.Log) error { return w.note(w.LogStore.StoreLogs(logs)) }
+func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
+	err := w.note(&w.unstored, w.LogStore.StoreLogs(logs))
+	if n := len(logs); err == nil && n > 0 {
+		w.last.Store(logs[n-1].Index)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.waiter != nil {
+			close(w.waiter)
+			w.waiter = nil
+		}
+	}
+	return err
+}
 
-func (w *watchedLogs) note(err error) error {
-	if w.failing.Swap(err != nil) != (err != nil) {
+// beyond returns a channel that is closed when an entry after index has been written.
+func (w *watchedLogs) beyond(index uint64) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiter == nil {
+		w.waiter = make(chan struct{})
+	}
+	waiter := w.waiter
+	if w.last.Load() > index {
+		close(waiter)
+		w.waiter = nil
+	}
+	return waiter
+}
+
+func (w *watchedLogs) note(failed *atomic.Bool, err error) error {
+	if failed.Swap(err != nil) != (err != nil) {
 		poke(w.news)
 	}
 	return err
 }
 
+// failing reports whether entries can't be stored, as far as is known.
+func (w *watchedLogs) failing() bool { return w.unstored.Load() || w.hung.Load() }
+
+// probeStore is the loop that tries whether the store responds.
+func (c *Cluster) probeStore() {
+	c.loop(c.cfg.Timings.Probe, nil, func() (last bool) {
+		_ = c.logs.note(&c.logs.hung, c.logs.probe()) // the store reports it
+		return false
+	})
+}
+
 // deferElections is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could.
-// The first successful write ends this for a failing store. A stuck node stays stuck, and hands over the lead if it has it.
+// If it leads, it hands over the lead. The first successful write or probe ends this for a failing store; a stuck node stays
+// stuck.
 func (c *crew) deferElections() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
-	var again <-chan time.Time // nil until this node is stuck; then other voters may still appear later
 	back := false
 	for {
 		select {
 		case <-c.logs.news:
 		case <-stopped:
-			stopped, again = nil, t.C
+			stopped = nil
 			c.noteStuck()
-		case <-again:
+		case <-t.C: // other voters may have appeared
 		case <-c.ctx.Done():
 			return
 		}
-		stuck := c.machine.stuck.Load() != nil
-		if want := (stuck || c.logs.failing.Load()) && c.otherVoter(); want != back && c.standFor(want) {
+		fails := c.machine.stuck.Load() != nil || c.logs.failing()
+		if want := fails && c.otherVoter(); want != back && c.standFor(want) {
 			back = want
 		}
-		if stuck {
+		if fails {
 			c.transferLead(c.ctx)
 		}
 	}
@@ -81,7 +127,7 @@ func (c *crew) standFor(late bool) bool {
 	if late {
 		what = "this node stands for election after the others: its store fails, or it is stuck"
 	}
-	c.cfg.Logger.Warn(what, "fails", c.logs.failing.Load(), "stuck", c.machine.stuck.Load() != nil,
+	c.cfg.Logger.Warn(what, "fails", c.logs.failing(), "stuck", c.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }

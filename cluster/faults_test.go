@@ -243,6 +243,28 @@ func TestAHungStoreEndsLeadership(t *testing.T) {
 	})
 }
 
+// TestAStoreThatIsWellAgainCatchesUpSoon: however long a node could store nothing, it has what it missed soon afterwards.
+func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		time.Sleep(5 * time.Second)
+		leader, n := w.aLeader(), nodes[0]
+		if n == leader {
+			n = nodes[1]
+		}
+		for i := range 4 { // it may be about to be asked again
+			n.store.full.Store(true)
+			leader.mustWrite(10 + i)
+			time.Sleep(time.Duration(40+3*i) * time.Second)
+			n.store.full.Store(false)
+			w.until(2*time.Second, "the node whose store failed to catch up", func() bool {
+				return rulesVersion(n.c.Load().State()) == int64(i+2)
+			})
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
 // TestTheLeadGoesToWhoStores: a follower whose store hangs is not asked to lead. Raft would propose nothing meanwhile.
 func TestTheLeadGoesToWhoStores(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
@@ -253,7 +275,7 @@ func TestTheLeadGoesToWhoStores(t *testing.T) {
 			hung = nodes[1]
 		}
 		hung.store.hung.Store(true)
-		time.Sleep(3 * time.Second)
+		time.Sleep(6 * time.Second)
 		for i := range 8 {
 			before := w.aLeader()
 			before.c.Load().crew.transferLead(t.Context())

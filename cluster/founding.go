@@ -17,6 +17,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -107,7 +108,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 func (f *founder) foundCluster() {
 	var deferred time.Time
 	reminded, said := time.Now(), "" // what is over within a second is not worth a line
-	f.loop(f.cfg.Timings.Founding, f.founding, func() (last bool) {
+	f.loop(f.cfg.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.empty()
 		switch {
 		case err != nil:
@@ -396,4 +397,43 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error
 	}
 	f.votersBefore(in.Voters)
 	return done{}, nil
+}
+
+// recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
+func (f *founder) recall() error {
+	self := f.cfg.Self
+	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
+	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
+	if err != nil {
+		return err
+	}
+	copy(id.Cluster[:], b)
+	f.identity.Store(&id)
+	f.promise, err = loadPromise(f.cfg.Store.Stable())
+	return err
+}
+
+// adopt permanently records the cluster that this node belongs to.
+func (f *founder) adopt(cluster agreement.ClusterID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.belongLocked(cluster); err != nil {
+		f.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
+	}
+}
+
+// belongLocked is adopt with founder.mu held, and returns the error.
+func (f *founder) belongLocked(cluster agreement.ClusterID) error {
+	id := *f.identity.Load()
+	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
+		return nil
+	}
+	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
+		return fmt.Errorf("note the cluster's ID: %w", err)
+	}
+	id.Cluster = [16]byte(cluster)
+	f.identity.Store(&id)
+	f.tellGossip()
+	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
+	return nil
 }

@@ -26,12 +26,17 @@ type machine struct {
 	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
 	// the state with the change.
 	ruled atomic.Uint64
+	// mark is the last leader's first entry, if it was applied as an entry; nil if not.
+	mark atomic.Pointer[mark]
 	// prepared is the write of rules that this node, as the leader, proposed last.
 	prepared atomic.Pointer[agreement.Prepared]
 
 	stuck   atomic.Pointer[Stuck] // set once
 	stopped chan struct{}         // closed when stuck has been set
 }
+
+// mark is a leader's first entry in a reign, and the Raft term of it.
+type mark struct{ reign, term uint64 }
 
 // ErrStuck means that this node applies nothing more. An error that wraps it is a [*Stuck].
 var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
@@ -82,6 +87,9 @@ func (m *machine) Apply(l *raft.Log) any {
 	}
 	if next.History != before.History || next.Regions != before.Regions {
 		m.ruled.Store(next.Index)
+	}
+	if next.Reign != before.Reign {
+		m.mark.Store(&mark{next.Reign, l.Term})
 	}
 	m.state.Store(next)
 	m.bytes.Add(int64(len(l.Data)))

@@ -69,21 +69,22 @@ func (c *crew) transferLead(ctx context.Context) {
 	}
 }
 
-// otherVoter reports whether another voter is alive and not known to be stuck.
+// otherVoter reports whether another voter is alive and not known to be unfit.
 func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not stuck. If some have
-// recently applied entries, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a
-// node that stores nothing it may try forever.
+// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not unfit. If some have
+// caught up, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a node that stores
+// nothing it may try forever.
 func (c *crew) heirs() []member {
 	var well, others []member
+	index := c.State().Index
 	for _, m := range c.census(c.State()) {
 		if !m.Voter || m.ID == c.cfg.Self.ID || !m.alive() {
 			continue
 		}
 		switch h := c.lastHeard(m.ID); {
-		case h.stuck && time.Since(h.at) < heardWithin:
-		case time.Since(h.moved) < lately:
+		case h.unfit && time.Since(h.at) < heardWithin:
+		case h.caughtUp(index):
 			well = append(well, m)
 		default:
 			others = append(others, m)
@@ -96,9 +97,6 @@ func (c *crew) heirs() []member {
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list
 }
-
-// lately is how recently a node must have reported progress to count as applying entries; nodes report four times a second.
-const lately = time.Second
 
 // lastHeard returns what a node last reported with a request for authority.
 func (c *crew) lastHeard(id ring.NodeID) heard {

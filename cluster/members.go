@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// nearly is how many entries a node may be behind and still count as caught up; there are some ten entries a second.
-	nearly = 256
+	// nearly is how many entries a node may be behind and still count as caught up.
+	nearly = 32
 	// heardWithin bounds the age of the last request for authority of a node that counts as caught up.
 	heardWithin = 3 * time.Second
 	// changeBound bounds one change.
@@ -77,8 +77,7 @@ func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	defer rc.crew.mu.Unlock()
 	for i := range p.members {
 		m := &p.members[i]
-		h, asked := rc.crew.heard[m.ID]
-		caughtUp := asked && p.now.Sub(h.at) < heardWithin && h.applied+nearly >= state.Index
+		caughtUp := rc.crew.heard[m.ID].caughtUp(state.Index)
 		m.removing = m.removing || state.WasRemoved(m.boot)
 		m.record = records[m.ID].note(p.now, m, caughtUp)
 		records[m.ID], there[m.ID] = m.record, true
@@ -162,4 +161,29 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 		return fmt.Errorf("invite node %s: %w: node %s is at its address", m.ID, ErrRefused, remote.Node)
 	}
 	return nil
+}
+
+// outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
+const outsider = time.Minute
+
+// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
+// that state.
+func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
+	gone := map[ring.NodeID]bool{}
+	for _, m := range rc.crew.census(rc.State()) {
+		if !m.seen || m.server || m.known || m.alive() || m.ID == rc.cfg.Self.ID {
+			continue
+		}
+		gone[m.ID] = true
+		if first, noted := since[m.ID]; !noted {
+			since[m.ID] = time.Now()
+		} else if time.Since(first) >= outsider {
+			rc.gossip.Load().Forget(m.ID)
+		}
+	}
+	for id := range since {
+		if !gone[id] {
+			delete(since, id)
+		}
+	}
 }

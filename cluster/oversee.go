@@ -31,8 +31,8 @@ type honourProgress struct {
 	index    uint64   // an index as of which next is in force
 }
 
-// await sets the version to wait for, given what is in force now. Before there are rules, there is none.
-func (h *honourProgress) await(now standing, index uint64) {
+// waitFor sets the version to wait for, given what is in force now. Before there are rules, there is none.
+func (h *honourProgress) waitFor(now standing, index uint64) {
 	if !h.honoured.sameLine(now) {
 		h.honoured = standing{}
 	}
@@ -52,12 +52,12 @@ func (h *honourProgress) reached() { h.honoured, h.next, h.index = h.next, stand
 // has applied, 0 if there is none. Only the governing loop calls it.
 //
 // It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
-// finds stays true under the next one: see [authority.Giver.AppliedByAll].
+// finds stays true under the next one: see [authority.Giver.RequireApplied].
 func (g *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &g.progress
 	s := g.State()
-	h.await(standingOf(s), g.machine.ruled.Load())
-	if h.next.Version > 0 && g.giver.AppliedByAll(ctx, h.index) {
+	h.waitFor(standingOf(s), g.machine.ruled.Load())
+	if h.next.Version > 0 && g.giver.RequireApplied(ctx, h.index) {
 		h.reached()
 	}
 	return s, h.honoured.Version

@@ -25,32 +25,32 @@ func at(t *testing.T, world byte, term int64, versions int) *agreement.State {
 
 func TestHonoursWaitForOneVersionAtATime(t *testing.T) {
 	var h honourProgress
-	h.await(standingOf(at(t, 0, 0, 0)), 1)
+	h.waitFor(standingOf(at(t, 0, 0, 0)), 1)
 	if h.next != (standing{}) {
 		t.Errorf("have %+v before there are rules", h)
 	}
-	h.await(standingOf(at(t, 1, 1, 0)), 2)
-	h.await(standingOf(at(t, 1, 1, 1)), 3)
+	h.waitFor(standingOf(at(t, 1, 1, 0)), 2)
+	h.waitFor(standingOf(at(t, 1, 1, 1)), 3)
 	if h.next.Version != 1 || h.index != 3 {
 		t.Errorf("have %+v, want version 1 as of 3", h)
 	}
-	h.await(standingOf(at(t, 1, 1, 2)), 4)
+	h.waitFor(standingOf(at(t, 1, 1, 2)), 4)
 	if h.next.Version != 1 || h.index != 3 {
 		t.Errorf("have %+v, want what was waited for before", h)
 	}
 	h.reached()
-	h.await(standingOf(at(t, 1, 1, 3)), 5)
+	h.waitFor(standingOf(at(t, 1, 1, 3)), 5)
 	if h.honoured.Version != 1 || h.next.Version != 3 || h.index != 5 {
 		t.Errorf("have %+v, want version 3 as of 5, after 1", h)
 	}
 	h.reached()
-	h.await(standingOf(at(t, 1, 1, 3)), 6)
+	h.waitFor(standingOf(at(t, 1, 1, 3)), 6)
 	if h.honoured.Version != 3 || h.next != (standing{}) {
 		t.Errorf("have %+v, want nothing to wait for", h)
 	}
 	for _, other := range []*agreement.State{at(t, 1, 2, 2), at(t, 2, 1, 2)} {
 		h := h
-		h.await(standingOf(other), 7)
+		h.waitFor(standingOf(other), 7)
 		if h.honoured != (standing{}) || h.next.Version != 2 || h.index != 7 {
 			t.Errorf("have %+v, want to begin anew in another line", h)
 		}

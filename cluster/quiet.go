@@ -10,8 +10,8 @@ import (
 )
 
 // quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
-// repeat with every failed heartbeat, and gossip and this package report the underlying problem, so they are debug lines,
-// too. The remaining errors are warnings.
+// repeat with every failed heartbeat or write, and gossip, the store and this package report the underlying problem, so they
+// are debug lines, too. The remaining errors are warnings.
 type quiet struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
@@ -28,7 +28,7 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	case "failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC",
 		"failed to make preVote RPC", "failed to make requestPreVote RPC", "failed to install snapshot",
 		"failed to send snapshot to", "failed to decode incoming command", "failed to flush response",
-		"failed to accept connection", "failed to contact quorum of nodes, stepping down",
+		"failed to accept connection", "failed to append to logs", "failed to contact quorum of nodes, stepping down",
 		"peer has newer term, stopping replication":
 		return slog.LevelDebug
 	}

@@ -42,9 +42,9 @@ func raftConfig(cfg *Config) *raft.Config {
 
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
-	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads)
 	s := c.cfg.Store
-	c.logs = watchLogs(s.Logs())
+	c.logs = watchLogs(s)
+	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads, c.logs.beyond)
 	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
@@ -183,6 +183,26 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 	}
 }
 
+// confirm returns nil if this node, at some moment after the call, led in the Raft term of that reign's mark. The heartbeats
+// that Raft sends anyway tell.
+func (c *core) confirm(ctx context.Context, reign uint64) error {
+	mark := c.machine.mark.Load()
+	leads := func() bool {
+		r := c.raft.Load()
+		return r.State() == raft.Leader && r.CurrentTerm() == mark.term
+	}
+	if mark == nil || mark.reign != reign || !leads() {
+		return fmt.Errorf("%w here in the term of that reign", ErrNoLeader)
+	}
+	if err := c.trans.followers.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
+		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrNoLeader, err)
+	}
+	if !leads() { // looked at afterwards: this is this node's own answer
+		return fmt.Errorf("%w here any more", ErrNoLeader)
+	}
+	return nil
+}
+
 func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
@@ -264,7 +284,7 @@ func (c *Cluster) followLeadership() {
 			c.leaderChanges.Add(1)
 			if leads {
 				c.giver.Lead()
-				poke(c.found)
+				poke(c.leadChanged)
 				poke(c.reconcile)
 			} else {
 				c.giver.Follow()

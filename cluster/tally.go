@@ -22,34 +22,65 @@ type tally struct {
 	// mu guards the fields below.
 	mu sync.Mutex
 	// hashes are the hashes by index, for the last keptChecks indices. compare bounds it to the nodes of Raft.
-	hashes  map[uint64]map[ring.NodeID]agreement.Hash
+	hashes  map[uint64]*checked
 	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
 }
 
-// keptChecks is for how many indices hashes are compared: some seconds of an idle cluster.
-const keptChecks = 4
+// checked are the hashes that nodes have reported as of one index.
+type checked struct {
+	by    map[ring.NodeID]agreement.Hash
+	since time.Time // of the first report
+}
+
+const (
+	// keptChecks is for how many indices hashes are compared.
+	keptChecks = 4
+	// checkPatience is how long after the first report of an index all live nodes have certainly reported it, if they apply
+	// nothing more. A node that has applied nothing more for so long reports the hash of all that it has applied.
+	checkPatience = 2 * time.Second
+)
+
+// check returns the hash to report with a request for authority, given what this node has applied: as of the last index at
+// which all nodes can be compared, and, once nothing more has come for a while, of everything.
+func (c *crew) check(s *agreement.State) agreement.Check {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.Index != c.still {
+		c.still, c.stillSince = s.Index, time.Now()
+	}
+	if time.Since(c.stillSince) < checkPatience {
+		return s.Check
+	}
+	return agreement.Check{Index: s.Index + 1, Hash: s.Hash}
+}
+
+// split reports whether the nodes differ, and no side is a majority of all members.
+func (h *checked) split(members int) bool {
+	votes, most := count(h.by)
+	return len(votes) > 1 && 2*votes[most] <= members
+}
 
 // note records a node's report. It reports whether the node differs from a majority of all members, and whether nodes
-// differed without a majority at an index that it now drops; by then all live nodes have reported that index.
+// differ without a majority at an index that all live nodes have had the time to report.
 func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.hashes == nil {
-		t.hashes = map[uint64]map[ring.NodeID]agreement.Hash{}
+		t.hashes = map[uint64]*checked{}
 	}
 	at := t.hashes[c.Index]
 	if at == nil {
-		at = map[ring.NodeID]agreement.Hash{}
+		at = &checked{map[ring.NodeID]agreement.Hash{}, time.Now()}
 		t.hashes[c.Index] = at
 		for len(t.hashes) > keptChecks {
 			oldest := slices.Min(slices.Collect(maps.Keys(t.hashes)))
-			votes, most := count(t.hashes[oldest])
-			split = split || len(votes) > 1 && 2*votes[most] <= members
+			split = split || t.hashes[oldest].split(members)
 			delete(t.hashes, oldest)
 		}
 	}
-	at[id] = c.Hash
-	votes, most := count(at)
+	at.by[id] = c.Hash
+	split = split || time.Since(at.since) >= checkPatience && at.split(members)
+	votes, most := count(at.by)
 	return 2*votes[most] > members && most != c.Hash, split
 }
 

@@ -62,6 +62,7 @@ func (n *node) astray() {
 		other.Hash[0]++
 		return m.state.CompareAndSwap(s, &other)
 	})
+	poke(n.c.Load().applied)
 }
 
 // TestWhoDiffersFromAMajorityStops: whether a follower or the leader, which hands over the lead.

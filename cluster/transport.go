@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -17,27 +18,46 @@ const (
 	maxPool = 3
 	// heldCheck is how often a held-back failure is checked; see transport.
 	heldCheck = 100 * time.Millisecond
+	// storeRetry is how long after a node could not store entries it is sent them again.
+	storeRetry = 500 * time.Millisecond
+	// repeatEvery is how long a message is held back that tells a follower nothing new.
+	repeatEvery = 500 * time.Millisecond
 )
 
 // transport is Raft's network transport with held-back failures. When sending entries to a node fails, Raft waits longer
 // after every failure, up to ten seconds. A node that comes back from a long cut would wait as long for the entries it
 // missed, and get no authority meanwhile. Heartbeats, which another goroutine of Raft sends, are retried within 200 ms
 // forever. So transport holds a failure back until a heartbeat to the same node has succeeded: Raft then counts one failure
-// per cut, however long, and retries at once.
+// per cut, however long, and retries at once. A node whose store fails rejects entries, and Raft waits in the same way:
+// transport holds each rejection back for a moment, and tells Raft that it need not wait.
+//
+// Raft repeats the commit index to each follower after Timings.Commit, whether it has changed or not. To tell it soon and not
+// wake idle nodes for nothing, transport holds a repetition back until there is an entry to send.
+//
+// Heartbeats also tell this node, while it leads, who still follows it; see [authority.Confirmations].
 type transport struct {
 	*raft.NetworkTransport
 	// still reports whether this node still has to send entries of that term to that node.
 	still func(to raft.ServerID, term uint64) bool
+	// beyond returns a channel that is closed when this node's log has an entry after index.
+	beyond func(index uint64) <-chan struct{}
 
-	// mu guards beats.
-	mu    sync.Mutex
-	beats map[raft.ServerID]uint64 // successful heartbeats by node; bounded by the nodes that were ever in Raft
+	// mu guards told.
+	mu   sync.Mutex
+	told map[raft.ServerID]told // what each node has last taken; bounded as followers
+
+	followers authority.Confirmations // bounded by the nodes that were ever in Raft
 
 	closing   chan struct{}
 	closeOnce sync.Once
 }
 
-func newTransport(cfg *Config, addresses raft.ServerAddressProvider, still func(raft.ServerID, uint64) bool) *transport {
+// told is the last message without entries that a follower took.
+type told struct{ term, last, committed uint64 }
+
+func newTransport(
+	cfg *Config, addresses raft.ServerAddressProvider, still func(raft.ServerID, uint64) bool, beyond func(uint64) <-chan struct{},
+) *transport {
 	closing := make(chan struct{})
 	return &transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
@@ -51,7 +71,8 @@ func newTransport(cfg *Config, addresses raft.ServerAddressProvider, still func(
 			MsgpackUseNewTimeFormat: true,
 		}),
 		still:   still,
-		beats:   map[raft.ServerID]uint64{},
+		beyond:  beyond,
+		told:    map[raft.ServerID]told{},
 		closing: closing,
 	}
 }
@@ -63,24 +84,60 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 
 // AppendEntries sends entries or a heartbeat.
 func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	before := t.beat(id)
+	if isHeartbeat(args) {
+		number := t.followers.Number()
+		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
+		if err == nil {
+			t.followers.Answered(nodeID(id), resp.Term, number)
+		}
+		return err
+	}
+	empty, tells := len(args.Entries) == 0, told{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
+	if empty {
+		t.holdRepetition(id, tells)
+	}
+	before := t.followers.Last(nodeID(id))
 	err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 	switch {
-	case isHeartbeat(args):
-		if err == nil {
-			t.mu.Lock()
-			t.beats[id]++
-			t.mu.Unlock()
-		}
 	case err != nil:
 		t.hold(id, args.Term, before)
+	case !resp.Success && resp.Term == args.Term && !resp.NoRetryBackoff: // the node could not store them
+		t.pause(storeRetry, nil)
+		resp.NoRetryBackoff = true
+	case empty && resp.Success:
+		t.mu.Lock()
+		t.told[id] = tells
+		t.mu.Unlock()
 	}
 	return err
 }
 
+// holdRepetition waits if all entries have committed and the node knows that: until there is another entry, at most
+// repeatEvery.
+func (t *transport) holdRepetition(id raft.ServerID, now told) {
+	t.mu.Lock()
+	again := t.told[id] == now
+	t.mu.Unlock()
+	if !again || now.committed < now.last {
+		return
+	}
+	t.pause(repeatEvery, t.beyond(now.last))
+}
+
+// pause waits until d has passed, early is closed, or this transport closes.
+func (t *transport) pause(d time.Duration, early <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-early:
+	case <-t.closing:
+	}
+}
+
 // InstallSnapshot sends a snapshot.
 func (t *transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	before := t.beat(id)
+	before := t.followers.Last(nodeID(id))
 	err := t.NetworkTransport.InstallSnapshot(id, at, args, resp, data)
 	if err != nil {
 		t.hold(id, args.Term, before)
@@ -88,17 +145,11 @@ func (t *transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress, arg
 	return err
 }
 
-func (t *transport) beat(id raft.ServerID) uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.beats[id]
-}
-
-// hold waits until there is a heartbeat beyond the count before, or the entries are no longer needed.
+// hold waits until the node has answered a heartbeat later than before, or the entries are no longer needed.
 func (t *transport) hold(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(heldCheck)
 	defer tick.Stop()
-	for t.beat(id) == before && t.still(id, term) {
+	for t.followers.Last(nodeID(id)) == before && t.still(id, term) {
 		select {
 		case <-tick.C:
 		case <-t.closing:

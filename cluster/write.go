@@ -197,7 +197,7 @@ func (c *Cluster) Catch(ctx context.Context) error {
 // begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die between
 // its first entries.
 func (c *Cluster) begin() {
-	c.loop(c.cfg.Timings.Founding, c.found, func() (last bool) {
+	c.loop(c.cfg.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {
 			return false
 		}

@@ -221,13 +221,13 @@ func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 		for i := range r.groups {
 			g := &r.groups[i]
 			for slot := range g.records {
-				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.counts() && !e.state.Fresh() {
+				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.isInlineCounter() && !e.state.Fresh() {
 					add(e.key, g.marks[slot].kind())
 				}
 			}
 		}
 		for k, e := range r.logs {
-			if k.Hi == hi && k.counts() && !e.log.Fresh() {
+			if k.Hi == hi && k.isInlineCounter() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}
 		}

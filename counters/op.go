@@ -29,8 +29,8 @@ func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
 // Inline reports whether k is the key of an inline counter.
 func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
 
-// counts reports whether k is the key of an inline counter and not of a note.
-func (k Key) counts() bool { return k.Inline() && k.Lo&noteBit == 0 }
+// isInlineCounter reports whether k is the key of an inline counter and not of a note.
+func (k Key) isInlineCounter() bool { return k.Inline() && k.Lo&noteBit == 0 }
 
 // class tells inline counters, of which the table has a bounded part, from configured ones.
 type class uint8

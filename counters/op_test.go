@@ -15,7 +15,7 @@ func TestInlineKeys(t *testing.T) {
 		if other := (Key{Lo: k.Lo ^ 1<<(16+rand.IntN(32))}); other.Inline() {
 			t.Fatalf("%x lacks a bit of the tag, and is inline", other.Lo)
 		}
-		if note := (Key{Lo: InlineNoteLo(lo)}); !note.Inline() || note.counts() || !k.counts() || note.Lo != InlineNoteLo(k.Lo) {
+		if note := (Key{Lo: InlineNoteLo(lo)}); !note.Inline() || note.isInlineCounter() || !k.isInlineCounter() || note.Lo != InlineNoteLo(k.Lo) {
 			t.Fatalf("the note %x and the counter %x are not told apart", note.Lo, k.Lo)
 		}
 		if rest := uint64(0xffff000000007fff); k.Lo&rest != lo&rest {

@@ -146,7 +146,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	if blocks {
 		t.beginBlocks(now, ops, true)
 	}
-	if !t.conclude(now, ops) {
+	if !t.resolve(now, ops) {
 		return Refused
 	}
 	for i := range ops {
@@ -182,7 +182,7 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
 	t.beginBlocks(now, ops, false)
-	return verdictOf(t.conclude(now, ops))
+	return verdictOf(t.resolve(now, ops))
 }
 
 // only returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
@@ -264,8 +264,8 @@ func (t *Table) added(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// conclude reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
-func (t *Table) conclude(now algorithms.Now, ops []Op) bool {
+// resolve reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
+func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.withdraw(now, ops)

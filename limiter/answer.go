@@ -2,6 +2,9 @@ package limiter
 
 import (
 	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -37,14 +40,34 @@ type Query struct {
 	Costs      []UnitCost        // costs that the caller named; for checks, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // peek and count are for checks that are not reservations
 	// Subjects bring their limits, or the node of a tree that they matched. Then Rule, Key, Attributes, Costs and Mode don't matter.
-	Subjects  []Subject // of those that bring limits, at most rules.MaxInlineSubjects
-	RequestID string    // of what is then done only once: all but checks that don't count; at most MaxRequestID bytes; empty for none
+	Subjects []Subject // of those that bring limits, at most rules.MaxInlineSubjects
+	// RequestID has at most MaxRequestID bytes; empty for none. With it, a reservation, a change or a counting check is carried
+	// out once.
+	RequestID string
 	// Matched is the set of rules in which Subjects found their nodes; nil if none did. Once other rules are in force, the check
 	// fails with ErrMatched.
 	Matched *rules.Set
 	// Looks makes subjects with the mode Peek looks: a lease or a remembered refusal answers them, and they count as demand for
 	// leases and in the figures, as checks do.
 	Looks bool
+}
+
+// Peeks reports whether q takes nothing. Looks don't count as that.
+func (q *Query) Peeks() bool {
+	if q.Looks {
+		return false
+	}
+	for i := range q.Subjects {
+		if q.Subjects[i].Mode != counters.Peek {
+			return false
+		}
+	}
+	return len(q.Subjects) > 0 || q.Mode == counters.Peek
+}
+
+// counts reports whether q takes the cost of something whether or not it fits.
+func (q *Query) counts() bool {
+	return q.Mode == counters.Count || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.Count })
 }
 
 // Subject is a subject that brings its limits, or has matched a node of a tree, with what the check takes of them.
@@ -56,6 +79,9 @@ type Subject struct {
 	Costs   []UnitCost
 	Mode    counters.Mode
 }
+
+// MaxCosts bounds the units of which a caller may name a cost.
+const MaxCosts = 16
 
 // UnitCost is a cost in one unit.
 type UnitCost struct {
@@ -151,6 +177,18 @@ var (
 	ErrNamespace = rules.ErrNamespace
 )
 
+// SubjectError means that one of the several subjects of a Query is wrong.
+type SubjectError struct {
+	Subject int // the index in Query.Subjects
+	Err     error
+}
+
+// Error names the subject.
+func (e *SubjectError) Error() string { return fmt.Sprintf("subjects[%d]: %v", e.Subject, e.Err) }
+
+// Unwrap returns Err.
+func (e *SubjectError) Unwrap() error { return e.Err }
+
 // Errors of Usage, Adjust and Reset.
 var (
 	// ErrUnit means that the subject has no limit in a unit of the costs.
@@ -161,3 +199,40 @@ var (
 	// a check is always decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
+
+// InOrder returns which of Limits is the n-th in the order of the document or, of limits that came with the call, of the call.
+func (a *Answer) InOrder(n int) int {
+	if !a.Limits[n].Rule.Inline {
+		return n
+	}
+	first := 0
+	for i := range a.scratch.match.Hits {
+		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
+		if n < next {
+			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first }))
+		}
+		first = next
+	}
+	return n
+}
+
+// Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,
+// and the longest RetryAfter is the tightest refusal. Otherwise the least remaining relative to capacity is.
+func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
+	switch {
+	case la.Allowed != b.Allowed:
+		return b.Allowed
+	case !la.Allowed:
+		// As an unsigned number Never (−1) is the longest.
+		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
+	}
+	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
+	bHi, bLo := bits.Mul64(uint64(b.Remaining), uint64(la.Limit.Capacity()))
+	return aHi < bHi || aHi == bHi && aLo < bLo
+}
+
+// comesBefore reports whether la describes a check better than b, an earlier limit: because it is tighter or, of two inline
+// limits of one subject, which are sorted, because it comes first in the call.
+func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
+	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
+}

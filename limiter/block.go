@@ -77,7 +77,7 @@ func (c *clusterCheck) mustWait(i int) bool {
 	return false
 }
 
-// blockAlone begins, in the private counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
+// blockAlone begins, in the fallback counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
 func (c *clusterCheck) blockAlone(list []int) {
 	if c.peek {
 		return
@@ -89,7 +89,7 @@ func (c *clusterCheck) blockAlone(list []int) {
 			op := &ops[j]
 			// A block with its full length left began just now.
 			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.aloneAt+j].Decision.Allowed {
-				_ = c.limiter.member.Private.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
+				_ = c.limiter.member.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}
 	}

@@ -47,17 +47,17 @@ type loans struct {
 	notified [noticeSlots]atomic.Int64 // when an owner was last notified
 	lending  atomic.Int64              // requests from other regions being answered
 
-	mu     sync.Mutex // guards known, flying and away
-	known  map[counters.Key]*borrower
-	flying int
-	away   map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
+	mu       sync.Mutex // guards known, inFlight and away
+	known    map[counters.Key]*borrower
+	inFlight int
+	away     map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
 }
 
 // borrower is a counter that borrows.
 type borrower struct {
 	window    int64
 	used      int64 // when it last looked for a lender
-	flying    bool  // whether a loan is under way
+	inFlight  bool  // whether a loan is under way
 	restUntil int64 // no region is worth asking until then
 	from      map[string]*lender
 }
@@ -189,7 +189,7 @@ func (ls *loans) choose(d *divided, window, steady int64, far Far) (region strin
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	c := ls.borrower(d.key, window, steady)
-	if c.flying || ls.flying >= maxLoans || steady < c.restUntil {
+	if c.inFlight || ls.inFlight >= maxLoans || steady < c.restUntil {
 		return "", nil
 	}
 	most := int64(0)
@@ -206,8 +206,8 @@ func (ls *loans) choose(d *divided, window, steady int64, far Far) (region strin
 		c.restUntil = steady + int64(noLenderPause)
 		return "", nil
 	}
-	c.flying = true
-	ls.flying++
+	c.inFlight = true
+	ls.inFlight++
 	return region, c
 }
 
@@ -232,7 +232,7 @@ func (ls *loans) borrower(k counters.Key, window, steady int64) *borrower {
 // holds mu.
 func (ls *loans) dropOne() {
 	for k, c := range ls.known {
-		if !c.flying {
+		if !c.inFlight {
 			delete(ls.known, k)
 			return
 		}
@@ -243,7 +243,7 @@ func (ls *loans) dropOne() {
 func (ls *loans) sweep(steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	maps.DeleteFunc(ls.known, func(_ counters.Key, c *borrower) bool { return !c.flying && steady-c.used > int64(borrowerLife) })
+	maps.DeleteFunc(ls.known, func(_ counters.Key, c *borrower) bool { return !c.inFlight && steady-c.used > int64(borrowerLife) })
 	maps.DeleteFunc(ls.away, func(_ string, until int64) bool { return steady > until })
 }
 
@@ -269,8 +269,8 @@ func (ls *loans) handleReply(f *loan, body []byte, err error) {
 func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.flying--
-	f.borrower.flying = false
+	ls.inFlight--
+	f.borrower.inFlight = false
 	if failed {
 		ls.away[f.region] = steady + int64(awayPause)
 		return

@@ -33,8 +33,8 @@ const (
 	// maxNewsTime.
 	newsTime    = 200 * time.Microsecond
 	maxNewsTime = 10 * time.Millisecond
-	// inlineResults bounds the work (checks × limits) of a question that the connection's reader decides itself.
-	inlineResults = 1024
+	// maxResultsByReader bounds the work (checks × limits) of a question that the connection's reader decides itself.
+	maxResultsByReader = 1024
 	// defaultLeases is the default bound on the subjects with leases.
 	defaultLeases = 1 << 16
 )
@@ -102,8 +102,8 @@ type ClusterConfig struct {
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring returns the latest ring this node knows, or nil before the first. Its members divide limits among themselves.
 	Ring func() *ring.Table
-	// Private holds the counters that this node decides by itself; see localcache.New. The limiter does not close it.
-	Private *counters.Table
+	// Fallback holds the counters of what this node decides alone; see localcache.New. The limiter does not close it.
+	Fallback *counters.Table
 	// Far reaches other regions. If it is nil, nothing is borrowed from them.
 	Far Far
 	// Backup confirms loans to other regions. If it is nil, nothing is lent.
@@ -124,8 +124,8 @@ type ClusterConfig struct {
 
 // Validate returns an error if a required field is missing.
 func (c *ClusterConfig) Validate() error {
-	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Private == nil {
-		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Private is missing")
+	if c.Self.IsZero() || c.Ownership == nil || c.Peers == nil || c.Authority == nil || c.Await == nil || c.Ring == nil || c.Fallback == nil {
+		return errors.New("limiter: Self, Ownership, Peers, Authority, Await, Ring or Fallback is missing")
 	}
 	return nil
 }
@@ -210,4 +210,11 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 		taken.Window = taken.Steady - now.Steady
 	}
 	return taken
+}
+
+// catchUp waits up to catchUpTime for a revision of the ring and a version of the rules.
+func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	l.member.Await(ctx, revision, version)
 }

@@ -256,7 +256,7 @@ func TestFallback(t *testing.T) {
 				}
 			}
 		}
-		// A fallback that refuses gives back what the private counters gave.
+		// A fallback that refuses gives back what the fallback counters gave.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
 		_ = other
 		w.nodes[1].Use(compile(t, 2, `version: 1

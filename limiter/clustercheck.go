@@ -52,10 +52,10 @@ type subject struct {
 	candidates
 	first, n int // its ops
 	way      way
-	to       ring.NodeID        // wayAsk, wayAskStandby
+	to       ring.NodeID        // wayAskOwner, wayAskStandby
 	absence  partitions.Absence // why the owner can't decide
 	retried  bool               // asked again, after the connection to a node broke
-	ask      *ask               // wayAsked
+	ask      *ask               // wayAwaitReply
 	subjectDecision
 }
 
@@ -275,7 +275,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 func (c *clusterCheck) askOthers() bool {
 	c.list = c.list[:0]
 	for i := range c.subjects {
-		if w := c.subjects[i].way; w == wayAsk || w == wayAskStandby {
+		if w := c.subjects[i].way; w == wayAskOwner || w == wayAskStandby {
 			c.list = append(c.list, i)
 		}
 	}
@@ -330,7 +330,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.turns++
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
-	s.way, s.ask = wayAsked, a
+	s.way, s.ask = wayAwaitReply, a
 	var terms localcache.Terms
 	if (c.ops(s)[0].Mode != counters.Peek || c.looks) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
@@ -369,7 +369,7 @@ func (c *clusterCheck) collect() {
 			c.newerRules = max(c.newerRules, a.version)
 		}
 		for i := range c.subjects {
-			if s := &c.subjects[i]; s.way == wayAsked && s.ask == a {
+			if s := &c.subjects[i]; s.way == wayAwaitReply && s.ask == a {
 				c.acceptAnswer(s, a, came)
 			}
 		}

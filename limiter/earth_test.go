@@ -239,9 +239,9 @@ func (e *earth) idle() {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
 				n.member.loans.mu.Lock()
-				flying := n.member.loans.flying
+				inFlight := n.member.loans.inFlight
 				n.member.loans.mu.Unlock()
-				if flying > 0 {
+				if inFlight > 0 {
 					return false
 				}
 			}

@@ -41,9 +41,9 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	taken := c.aloneOps[start:]
 	admitted, undone := !refused, false
 	if c.peek || refused {
-		admitted = m.Private.Peek(c.now, taken) == counters.Admitted && admitted
+		admitted = m.Fallback.Peek(c.now, taken) == counters.Admitted && admitted
 	} else {
-		admitted = m.Private.Take(c.now, taken) == counters.Admitted
+		admitted = m.Fallback.Take(c.now, taken) == counters.Admitted
 	}
 	for _, i := range list {
 		c.copyDecisions(&c.subjects[i])
@@ -89,7 +89,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	return true
 }
 
-// copyDecisions copies the private counters' decisions into s's ops.
+// copyDecisions copies the fallback counters' decisions into s's ops.
 func (c *clusterCheck) copyDecisions(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
@@ -106,7 +106,7 @@ func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
 
-// owe records what the private counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
+// owe records what the fallback counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
 // used up, owe returns false, and everything taken is put back.
 func (c *clusterCheck) owe(list []int) bool {
 	m := c.limiter.member
@@ -147,7 +147,7 @@ func (c *clusterCheck) owe(list []int) bool {
 			if c.peek || !counted.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.putBackAlone(counted, c.now); admitted {
+			if c.giveFallback(counted, c.now); admitted {
 				counted.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
@@ -158,9 +158,9 @@ func (c *clusterCheck) owe(list []int) bool {
 	return admitted
 }
 
-// putBackAlone puts what op took back into the private counters.
-func (c *clusterCheck) putBackAlone(op *counters.Op, at algorithms.Now) {
-	_ = c.limiter.member.Private.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
+// giveFallback gives back what op took of the fallback counters.
+func (c *clusterCheck) giveFallback(op *counters.Op, at algorithms.Now) {
+	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
 // narrow narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
@@ -181,12 +181,12 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// rollBackAlone gives s's cost back to the private counters and takes back the debt recorded for it.
+// rollBackAlone gives s's cost back to the fallback counters and takes back the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if counted := &c.aloneOps[s.aloneAt+j]; counted.Took() {
-			if c.putBackAlone(counted, s.when); s.by == ByFallback {
+			if c.giveFallback(counted, s.when); s.by == ByFallback {
 				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
 			}
 		}

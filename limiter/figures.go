@@ -18,13 +18,13 @@ var forwardBounds = [...]time.Duration{
 
 // tallies are counts since the process began.
 type tallies struct {
-	seconds                                                     [len(forwardBounds) + 1]atomic.Int64
-	sum                                                         atomic.Int64
-	coalesced, failed, acted, served, relayed, given, busyness  atomic.Int64
-	leased, remembered, renewals, granted, ungranted, returned  atomic.Int64
-	uncharged                                                   atomic.Int64
-	lent, lentUnits, borrowed, borrowedUnits, lost, loansFailed atomic.Int64
-	fallback                                                    [4]atomic.Int64
+	seconds                                                      [len(forwardBounds) + 1]atomic.Int64
+	sum                                                          atomic.Int64
+	coalesced, failed, acted, served, relayed, given, turnedAway atomic.Int64
+	leased, remembered, renewals, granted, ungranted, returned   atomic.Int64
+	uncharged                                                    atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, lost, loansFailed  atomic.Int64
+	fallback                                                     [4]atomic.Int64
 }
 
 // answered counts a question whose answer took d.
@@ -76,7 +76,7 @@ func (l *Limiter) Figures(s figures.Sink) {
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
 	count("relayed_total", "Questions of other nodes passed on to the owner.", &f.relayed)
 	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.given)
-	count("busy_total", "Questions of other nodes turned away because too many were waiting.", &f.busyness)
+	count("busy_total", "Questions of other nodes turned away because too many were waiting.", &f.turnedAway)
 	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.member.leases.held.Count()))
 	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.member.leases.granted.Out()))
 	count("lease_spent_total", "Subjects of checks decided from a lease.", &f.leased)

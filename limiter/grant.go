@@ -81,8 +81,6 @@ type leaseGrant struct {
 }
 
 const (
-	// maxHeldGrants bounds the grants of one subject that a node may hold.
-	maxHeldGrants = 2
 	// minLeaseRequestBytes and minGrantBytes are the least sizes of a request and a grant, in bytes.
 	minLeaseRequestBytes = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
 	minGrantBytes        = 8 + 1 + 1 + 2 + 2
@@ -98,7 +96,7 @@ func (r *leaseRequest) code(c *wire.Coder) {
 	wire.Fixed(c, &r.Incarnation)
 	wire.Number(c, &r.Seen, math.MaxInt64)
 	codeAmounts(c, &r.Want, math.MaxInt64)
-	wire.List(c, &r.Held, maxHeldGrants, 2, func(h *localcache.HeldGrant) {
+	wire.List(c, &r.Held, localcache.MaxGrants, 2, func(h *localcache.HeldGrant) {
 		wire.Number(c, &h.ID, math.MaxInt64)
 		codeAmounts(c, &h.Left, math.MaxInt64)
 		c.Require(len(h.Left) == len(r.Want))

@@ -37,7 +37,7 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 		return outcome
 	}
 	if outcome == localcache.Refused && ops[0].Mode == counters.Count {
-		return localcache.Unknown // what is only counted must reach the owner
+		return localcache.Unknown // a count must reach the owner
 	}
 	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
 	if m.Boottime() >= receipt.Until {

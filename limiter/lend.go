@@ -80,7 +80,7 @@ func (ls *loans) lendLater(r *LoanRequest, to Answerer) {
 		answerLoan(to, ls.lend(r))
 	}) {
 		ls.lending.Add(-1)
-		m.figures.busyness.Add(1)
+		m.figures.turnedAway.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
 }

@@ -3,7 +3,6 @@ package limiter
 import (
 	"crypto/rand"
 	"fmt"
-	"math/bits"
 	mathrand "math/rand/v2"
 	"slices"
 	"sync"
@@ -118,7 +117,7 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace or ErrLevel, and
+// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrLevel or ErrMatched, and
 // then the answer must not be used. With q.RequestID, which q must count for, q is decided once within a minute; then the error
 // may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
@@ -290,7 +289,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 		}
 		if err != nil {
 			if len(q.Subjects) > 1 {
-				err = fmt.Errorf("subjects[%d]: %w", i, err)
+				err = &SubjectError{Subject: i, Err: err}
 			}
 			return err
 		}
@@ -383,19 +382,6 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// Peeks reports whether q takes nothing. Looks don't count as that.
-func (q *Query) Peeks() bool {
-	if q.Looks {
-		return false
-	}
-	for i := range q.Subjects {
-		if q.Subjects[i].Mode != counters.Peek {
-			return false
-		}
-	}
-	return len(q.Subjects) > 0 || q.Mode == counters.Peek
-}
-
 // conclude copies the counters' decisions into the answer and finds the tightest limit. An admitted check whose counts did not
 // fit is not allowed.
 func (a *Answer) conclude() {
@@ -414,41 +400,4 @@ func (a *Answer) conclude() {
 			a.Tightest = i
 		}
 	}
-}
-
-// comesBefore reports whether la describes a check better than b, an earlier limit: because it is tighter or, of two inline
-// limits of one subject, which are sorted, because it comes first in the call.
-func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
-	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
-}
-
-// InOrder returns which of Limits is the n-th in the order of the document or, of limits that came with the call, of the call.
-func (a *Answer) InOrder(n int) int {
-	if !a.Limits[n].Rule.Inline {
-		return n
-	}
-	first := 0
-	for i := range a.scratch.match.Hits {
-		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
-		if n < next {
-			return first + max(0, slices.IndexFunc(a.Limits[first:next], func(la LimitAnswer) bool { return la.Limit.Place == n-first }))
-		}
-		first = next
-	}
-	return n
-}
-
-// Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,
-// and the longest RetryAfter is the tightest refusal. Otherwise the least remaining relative to capacity is.
-func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
-	switch {
-	case la.Allowed != b.Allowed:
-		return b.Allowed
-	case !la.Allowed:
-		// As an unsigned number Never (−1) is the longest.
-		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
-	}
-	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
-	bHi, bLo := bits.Mul64(uint64(b.Remaining), uint64(la.Limit.Capacity()))
-	return aHi < bHi || aHi == bHi && aLo < bLo
 }

@@ -148,7 +148,7 @@ func TestLoanComesTooLate(t *testing.T) {
 			}
 			n.member.loans.mu.Lock()
 			defer n.member.loans.mu.Unlock()
-			if n.member.loans.flying != 0 {
+			if n.member.loans.inFlight != 0 {
 				t.Error("the loan is under way still")
 			}
 		})
@@ -540,7 +540,7 @@ func TestDebtorsAreBounded(t *testing.T) {
 	for i := range maxBorrowers + 100 {
 		x.mu.Lock()
 		c := x.borrower(counters.Key{Hi: uint64(i)}, 1, int64(i))
-		c.flying = i < 10
+		c.inFlight = i < 10
 		x.mu.Unlock()
 	}
 	if len(x.known) != maxBorrowers {

@@ -83,7 +83,7 @@ func (l *Limiter) refund(list []refund) {
 		}
 		switch {
 		case r.Place == partitions.Here:
-			g.credit(l)
+			g.give(l)
 		case g.hops > maxHops:
 			l.reservations.countLost(g)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
@@ -122,11 +122,11 @@ func (l *Limiter) refund(list []refund) {
 	}
 }
 
-// credit puts r into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
+// give puts r into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
 // the ledger allows; of a reservation, what can't have drained since; of a window, everything. Otherwise a bucket or a log
 // takes back only what this process debited: no other clock says when the debit was made, and a lease that another process
 // granted is in no ledger here.
-func (r *refund) credit(l *Limiter) {
+func (r *refund) give(l *Limiter) {
 	m := l.member
 	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {
 		l.reservations.countLost(r)

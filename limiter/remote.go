@@ -45,7 +45,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
 			m.Ownership.Wait(ctx, ring.PartitionOf(e.hi))
 		default:
 			w, to := t.next(m)
-			if w != wayAsk && w != wayAskStandby || e.hops >= maxHops {
+			if w != wayAskOwner && w != wayAskStandby || e.hops >= maxHops {
 				return ErrNoOwner
 			}
 			t.markTried(to)
@@ -186,7 +186,7 @@ func (m *member) serveLater(to Answerer, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}
-	m.figures.busyness.Add(1)
+	m.figures.turnedAway.Add(1)
 	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
 }

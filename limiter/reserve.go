@@ -46,7 +46,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		return "", err
 	}
 	if len(a.scratch.ops) > MaxReserved {
-		return "", fmt.Errorf("reserve: %w", ErrReservation)
+		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrReservation, len(a.scratch.ops), MaxReserved)
 	}
 	if q.RequestID == "" || over {
 		return l.reservations.reserve(q, ttl, a, over)
@@ -129,7 +129,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	return r
 }
 
-// debitOf returns what a subject's ops took, given decision they were decided. A shadow limit that refused took nothing and
+// debitOf returns what a subject's ops took, given how they were decided. A shadow limit that refused took nothing and
 // owes nothing.
 func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
 	d := debit{hi: hi}
@@ -171,6 +171,8 @@ const (
 	MaxReserved = 256
 	// MaxReservationTime bounds how long a reservation can be settled.
 	MaxReservationTime = time.Hour
+	// DefaultReservationTime is how long a reservation can be settled unless it says otherwise.
+	DefaultReservationTime = time.Minute
 	// keptSettling is how long after a reservation expires its settlement is remembered.
 	keptSettling = time.Minute
 
@@ -192,7 +194,7 @@ var (
 	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
 	// ErrReservation means that the check has too many limits for one reservation.
-	ErrReservation = fmt.Errorf("a reservation, or a check with a request_id, is about %d limits at most", MaxReserved)
+	ErrReservation = errors.New("too many limits for a reservation or a request_id")
 )
 
 // reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;

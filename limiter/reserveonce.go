@@ -196,13 +196,6 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 	return id, nil
 }
 
-// catchUp waits up to catchUpTime for a revision of the ring and a version of the rules.
-func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
-	defer cancel()
-	l.member.Await(ctx, revision, version)
-}
-
 // reserveFor decides r for another node.
 func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.l.member.ctx, homeTime)
@@ -226,10 +219,8 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 	return a.pack(id), nil
 }
 
-const (
-	maxText       = 1024 // bounds a value or a name, in bytes
-	maxAttributes = 32
-)
+// maxText bounds a value or a name, in bytes.
+const maxText = rules.MaxValueBytes
 
 // body hashes what the request asks for. The order of attributes and costs does not matter.
 func (r *reserveRequest) body() uint64 {
@@ -260,8 +251,8 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 	q := r.query
 	c.Text(&q.Rule, maxText)
 	c.Bool(&q.ByKey)
-	c.Texts(&q.Key, maxAttributes, maxText)
-	wire.List(c, &q.Attributes, maxAttributes, 2, func(a *rules.Attribute) {
+	c.Texts(&q.Key, rules.MaxAttributes, maxText)
+	wire.List(c, &q.Attributes, rules.MaxAttributes, 2, func(a *rules.Attribute) {
 		c.Text(&a.Name, maxText)
 		c.Text(&a.Value, maxText)
 	})
@@ -276,7 +267,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 
 func (s *Subject) code(c *wire.Coder) {
 	c.Text(&s.Namespace, maxText)
-	c.Texts(&s.Key, maxAttributes, maxText)
+	c.Texts(&s.Key, rules.MaxAttributes, maxText)
 	c.Flags(&s.Exact, &s.Shadow)
 	wire.Number(c, &s.Mode, int64(counters.Modes-1))
 	codeCosts(c, &s.Costs)
@@ -288,11 +279,6 @@ func (s *Subject) code(c *wire.Coder) {
 			c.Text(text, maxText)
 		}
 	})
-}
-
-// counts reports whether q takes the cost of something whether or not it fits.
-func (q *Query) counts() bool {
-	return q.Mode == counters.Count || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.Count })
 }
 
 // reserve decides a reservation that a was prepared for, or a check that counts. over means that there is no counter to ask.

@@ -13,11 +13,11 @@ type way uint8
 const (
 	wayOpen         way = iota // not known yet
 	wayHere                    // from the counters here
-	wayAsk                     // by another node, asked as the owner
+	wayAskOwner                // by another node, asked as the owner
 	wayAskStandby              // by another node, asked as the standby or as the node that handed over to the owner
 	wayActAsStandby            // by this node, as the standby or as the node that handed over
 	wayAlone                   // by this node alone
-	wayAsked                   // asked; the answer is under way
+	wayAwaitReply              // asked; the answer is under way
 	wayDecided
 )
 
@@ -52,7 +52,7 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 func (c *candidates) next(m *member) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
 		if id != m.Self && c.usable(m, id) {
-			return wayAsk, id
+			return wayAskOwner, id
 		}
 	}
 	// During a move, the node that handed the partition over keeps a copy.

@@ -139,7 +139,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
-	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > inlineResults
+	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
 	if v.refuseOldRules(l) || !waits && v.decideAsOwner(l) {
 		v.sendReply(to)
 		m.release(v)

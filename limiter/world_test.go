@@ -100,14 +100,14 @@ func newRegion(t testing.TB, n int, text string, far Far) *world {
 func (w *world) open(id ring.NodeID, text string) *worldNode {
 	n := &worldNode{w: w, id: id, copies: counters.New(10_000)}
 	n.authority.Store(true)
-	table, clock, private := counters.New(100_000), NewClock(), localcache.New(100_000)
+	table, clock, fallback := counters.New(100_000), NewClock(), localcache.New(100_000)
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()
 		w.calls.Wait()
 		table.Close()
 		n.copies.Close()
-		private.Close()
+		fallback.Close()
 	})
 	var err error
 	begun := time.Now()
@@ -118,7 +118,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Ownership: n, Peers: n, Backup: n, Far: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Private: private,
+		Self: id, Ownership: n, Peers: n, Backup: n, Far: w.far, Authority: n.authority.Load, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		Await: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)

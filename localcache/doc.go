@@ -18,8 +18,9 @@
 // that is out stays within the burst ([LeaseLedger.Return]); otherwise tokens would pile up outside the bucket. So over any span D
 // a bucket admits at most burst + rate × (D + TTL).
 //
-// [New] makes the counters of rules with `consistency: local`, and those of the fallback while the node is cut off. They are
-// separate from the counters that the node owns. What the fallback admits is reported to the owner later, by partitions.Keeper.
+// [New] makes the fallback counters, of what a node decides alone: by rules with `consistency: local`, and while it is cut off.
+// They are separate from the counters that the node owns. What it admits while cut off is reported to the owner later, by
+// partitions.Keeper.
 // A node that counts by itself has a *share* of each limit: [Share] divides whole units among the members of the ring, so that
 // all shares together are the limit.
 package localcache

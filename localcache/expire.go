@@ -38,8 +38,8 @@ func (ls *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
 	ls.poke(out.due)
 }
 
-// putBack adds what a Spend took to what is left of an ended grant.
-func (sh *leaseShard) putBack(r Receipt, ops []counters.Op) {
+// unspend adds what a Spend took to what is left of an ended grant.
+func (sh *leaseShard) unspend(r Receipt, ops []counters.Op) {
 	for i := range sh.ended {
 		o := &sh.ended[i]
 		if o.Grant != r.grant || o.Source != r.from || len(o.Ops) != len(ops) || o.Ops[0].Key != ops[0].Key {

@@ -15,7 +15,7 @@ type lease struct {
 	next       *lease // of the same inline subject, with other limits
 	source     Source
 	limits     []leasedLimit // at least one
-	grants     []grant       // at most maxGrants; the first one is being spent
+	grants     []grant       // at most MaxGrants; the first one is being spent
 	seen       uint64        // ID of the last grant that arrived
 	refused    refusal
 	pressed    pressure
@@ -47,8 +47,8 @@ type leasedLimit struct {
 	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
 }
 
-// maxGrants bounds the grants held of one subject: the one being spent, and the next.
-const maxGrants = 2
+// MaxGrants bounds the grants held of one subject: the one being spent, and the next.
+const MaxGrants = 2
 
 // grant is a debit at the owner that is spent here.
 type grant struct {
@@ -87,13 +87,18 @@ func (le *lease) matches(ops []counters.Op) bool {
 		return false
 	}
 	for i := range ops {
-		l := &le.limits[i]
-		if l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
+		if l := &le.limits[i]; l.lo != ops[i].Key.Lo || !l.limit.Equal(ops[i].Limit) {
 			return false
 		}
-		l.limit = ops[i].Limit // refer to the newest rules, so that older ones can be freed
 	}
 	return true
+}
+
+// adoptLimits refers to the limits of ops, which the lease matches, so that older rules can be freed.
+func (le *lease) adoptLimits(ops []counters.Op) {
+	for i := range ops {
+		le.limits[i].limit = ops[i].Limit
+	}
 }
 
 // reset empties the lease and makes it one of ops' limits.
@@ -106,9 +111,9 @@ func (le *lease) reset(ops []counters.Op) {
 	le.checked, le.counted = false, false
 }
 
-// putBack returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
+// unspend returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
 // owner relies on that when it takes back what other nodes did not spend.
-func (g *grant) putBack(ops []counters.Op) {
+func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
 		h, most := &g.parts[i], g.parts[i].size
 		if ops[i].Limit.Kind.Bucket() {
@@ -132,7 +137,8 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 }
 
 // answersLooks reports whether a look may be answered from the lease: only if this node spends it on checks, and on nothing else.
-// Counts take more than there is at the owner, also those at other nodes. Then nothing is left, whatever a grant still holds.
+// A count, here or at another node, may overdraw the owner's counter. What a grant still holds then says nothing about what is
+// left.
 func (le *lease) answersLooks() bool { return le.checked && !le.counted }
 
 // noteModes notes what ops, all of one subject, do with their costs. Renewals have none.
@@ -181,7 +187,7 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 
 // low reports whether so much of the first grant is spent that the next one should be fetched.
 func (le *lease) low(at time.Duration) bool {
-	if len(le.grants) == maxGrants || at < le.asking || at < le.renew || at < le.refused.until {
+	if len(le.grants) == MaxGrants || at < le.asking || at < le.renew || at < le.refused.until {
 		return false
 	}
 	// The holders of one subject should not all ask at once, so each has a slightly different idea of half.

@@ -31,7 +31,7 @@ type Leases struct {
 
 const (
 	leaseShards = 64
-	// minSubjects is the smallest bound on the subjects of Leases and of a Ledger.
+	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
 	// maxSets bounds the sets of limits of one inline subject that have leases.
 	maxSets = 4
@@ -166,8 +166,8 @@ func (sh *leaseShard) remove(e *lease) {
 	}
 }
 
-// Spend takes ops, all of one subject, from its lease, all or nothing; ops that look only ask whether it could. owner is the node believed to decide the subject now. A
-// lease from another node ends.
+// Spend takes ops, all of one subject, from its lease, all or nothing. Of ops in mode Peek it takes nothing, and says whether it
+// could. owner is the node believed to decide the subject now. A lease from another node ends.
 func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, e := ls.lock(ops)
 	defer sh.mu.Unlock()
@@ -179,6 +179,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 		e.refused = refusal{}
 		return Unknown, Receipt{}
 	}
+	e.adoptLimits(ops)
 	e.noteModes(ops)
 	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
 		ls.endFirst(sh, e, at)
@@ -213,9 +214,9 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	switch {
 	case e == nil || r.grant == 0:
 	case len(e.grants) > 0 && e.grants[0].id == r.grant && e.source == r.from && len(ops) == len(e.limits):
-		e.grants[0].putBack(ops)
+		e.grants[0].unspend(ops)
 	default:
-		sh.putBack(r, ops)
+		sh.unspend(r, ops)
 	}
 }
 
@@ -313,7 +314,7 @@ func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.O
 func (ls *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
-	if len(e.grants) == maxGrants || until <= at || g.ID <= e.seen {
+	if len(e.grants) == MaxGrants || until <= at || g.ID <= e.seen {
 		e.seen = max(e.seen, g.ID)
 		ls.returnUnused(sh, at, from, ops, g)
 		return

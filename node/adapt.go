@@ -18,8 +18,8 @@ func (n *Node) followLoads() {
 		case <-n.loads.Changed():
 		case <-tick.C:
 		case <-measure.C:
-			if n.world.cpu != nil {
-				if load, ok := n.world.cpu(n.world.boottime()); ok {
+			if n.env.cpu != nil {
+				if load, ok := n.env.cpu(n.env.boottime()); ok {
 					n.loads.Measure(load)
 				}
 			}

@@ -31,7 +31,7 @@ func (s *settings) bindIP() string {
 var errAlone = errors.New("this node is by itself")
 
 // useNoNetwork replaces the network of a node that runs alone: nothing can connect to it, and it can reach nothing.
-func (w *world) useNoNetwork() {
+func (w *environment) useNoNetwork() {
 	w.listen = func() (net.Listener, error) { return &silentListener{closed: make(chan struct{})}, nil }
 	w.dial = func(context.Context, string) (net.Conn, error) { return nil, errAlone }
 	w.gossip = silentTransport{}
@@ -92,4 +92,5 @@ func newMemoryStore() *memoryStore {
 func (s *memoryStore) Logs() raft.LogStore           { return s.log }
 func (s *memoryStore) Stable() raft.StableStore      { return s.log }
 func (s *memoryStore) Snapshots() raft.SnapshotStore { return s.snapshots }
+func (s *memoryStore) Probe() error                  { return nil }
 func (s *memoryStore) Close() error                  { return nil }

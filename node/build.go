@@ -48,7 +48,7 @@ const (
 // the keeper and the limiter what was committed. There the part that is made first gets a function, which it calls only
 // after its Start.
 func build(c *settings) (*Node, error) {
-	n := &Node{config: c, log: c.Logger, world: c.world.complete(c), opened: make(chan struct{})}
+	n := &Node{config: c, log: c.Logger, env: c.env.complete(c), opened: make(chan struct{})}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	for _, part := range []func() error{
 		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster, n.openPartitions, n.openFiles, n.openTracing,
@@ -93,7 +93,7 @@ type store interface {
 }
 
 func (n *Node) openStorage() (err error) {
-	if n.storage, err = n.world.storage(n.config); err != nil {
+	if n.storage, err = n.env.storage(n.config); err != nil {
 		return err
 	}
 	n.closes(n.store)
@@ -123,10 +123,10 @@ func openStore(c *settings) (s storage, err error) {
 func (n *Node) openTables() error {
 	n.clock = limiter.NewClock()
 	n.closes(n.clock)
-	n.table, n.private = counters.New(n.config.MaxCounters), localcache.New(n.config.MaxCounters)
+	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.New(n.config.MaxCounters)
 	n.atEnd(func(context.Context) error {
 		n.table.Close()
-		n.private.Close()
+		n.fallback.Close()
 		return nil
 	})
 	return nil
@@ -142,7 +142,7 @@ func (n *Node) openPeers() (err error) {
 		Accept:    func(remote peer.Identity) error { return n.cluster.Accept(remote) },
 		AcceptFar: func(remote peer.Identity) error { return n.wan.Accept(remote) },
 		Leader:    func() ring.NodeID { return n.cluster.Leader() },
-		Listen:    n.world.listen, Dial: n.world.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.world.silence,
+		Listen:    n.env.listen, Dial: n.env.dial, TLS: n.protection.credentials, Logger: n.log, Silence: n.env.silence,
 	})
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (n *Node) openWAN() (err error) {
 		Primary: c.PrimaryRegion, Bind: c.bindIP(), Port: c.WANPort, AnyPort: c.AnyPort, Advertise: c.Advertise,
 		Keyring: n.protection.keyring, Join: c.WANJoin,
 		Remembered: n.recallAddresses(farFile), Remember: func(list []string) { n.rememberAddresses(farFile, list) },
-		Peers: n.peers, Transport: n.world.wan, Logger: n.log,
+		Peers: n.peers, Transport: n.env.wan, Logger: n.log,
 	})
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (n *Node) openWAN() (err error) {
 // openCluster makes this node's part of the consensus.
 func (n *Node) openCluster() (err error) {
 	c := n.config
-	n.loads = loads.New(loads.Config{Self: n.id, Now: n.world.boottime, Nodes: n.nodes})
+	n.loads = loads.New(loads.Config{Self: n.id, Now: n.env.boottime, Nodes: n.nodes})
 	config := cluster.DefaultConfig()
 	config.Self = cluster.Node{
 		ID: n.id, Boot: n.boot, Name: c.Name, Address: c.Advertise, Region: c.Region, Zone: c.Zone, PeerPort: n.port(),
@@ -190,7 +190,7 @@ func (n *Node) openCluster() (err error) {
 	config.Expect, config.Store, config.Peers, config.Logger = c.BootstrapExpect, n.store, n.peers, n.log
 	config.Gossip = gossip.Config{
 		BindAddr: c.bindIP(), Port: c.GossipPort, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: n.protection.keyring, Join: c.Join,
-		Remembered: n.recallAddresses(gossipFile), News: n.loads, Transport: n.world.gossip, Logger: n.log,
+		Remembered: n.recallAddresses(gossipFile), News: n.loads, Transport: n.env.gossip, Logger: n.log,
 	}
 	config.Seed = func() ([]byte, string) {
 		text, err := c.seed.YAML()
@@ -203,7 +203,7 @@ func (n *Node) openCluster() (err error) {
 	config.OnRules = func(s *rules.Set) { n.limiter.Use(s) }
 	config.Settled = func() int64 { return n.keeper.Settled() }
 	config.Lagging = func() []ring.NodeID { return n.keeper.Lagging() }
-	config.Boottime, config.Build = n.world.boottime, n.world.build
+	config.Boottime, config.Build = n.env.boottime, n.env.build
 	if n.dir != "" {
 		config.Remember = func(list []string) { n.rememberAddresses(gossipFile, list) }
 		config.Applied = persist.NewNote(n.dir, appliedFile)
@@ -232,7 +232,7 @@ func (n *Node) openPartitions() (err error) {
 	n.limiter, err = limiter.Join(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, Far: n.wan,
 		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.secret,
-		Private: n.private, Recorder: n.world.recorder, Boottime: n.world.boottime, Leases: n.config.MaxCounters / leasePart,
+		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime, Leases: n.config.MaxCounters / leasePart,
 		Level: func() int { return int(n.cluster.Last().Level) },
 	})
 	if err != nil {
@@ -327,7 +327,7 @@ func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
 func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
-	n.over.Store(true)
+	n.closed.Store(true)
 	n.doors.Drain()
 	var err, grpcErr error
 	var grpc sync.WaitGroup

@@ -17,15 +17,6 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a check; the data plane's are the same.
-const (
-	maxAttributes = 32   // attributes of a check, and values of a key
-	maxNamed      = 16   // units named in Costs
-	maxWord       = 1024 // bytes of an attribute's name and of a unit
-	maxRequestID  = limiter.MaxRequestID
-	defaultTTL    = time.Minute
-)
-
 var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
 
 // inquiry is a check in progress. It is pooled.
@@ -55,14 +46,14 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 
 // Peek returns the decision that Check would make, and takes nothing.
 func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, error) {
-	d, _, err := n.decide(ctx, &q, look, 0)
+	d, _, err := n.decide(ctx, &q, peek, 0)
 	return d, err
 }
 
 // Reserve takes q's costs as an estimate, which Settle corrects; see client.Client. ttl is at most an hour; 0 is a
 // minute.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
-	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, defaultTTL))
+	d, id, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
 	if err == nil && q.Wait && d.Allowed {
 		err = hold(ctx, d.Delay)
 	}
@@ -106,13 +97,16 @@ func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, co
 
 // AdjustCosts is Adjust for costs by unit, and for subjects that bring their limits; see client.Client.
 func (n *Node) AdjustCosts(ctx context.Context, q client.Request, costs map[string]int64) (client.Usage, error) {
-	if len(costs) == 0 || len(costs) > maxNamed {
-		return client.Usage{}, fmt.Errorf("%w: costs names %d units, not 1…%d", client.ErrRequest, len(costs), maxNamed)
+	if len(costs) == 0 || len(costs) > limiter.MaxCosts {
+		return client.Usage{}, fmt.Errorf("%w: costs names %d units; it must name 1 to %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	list := make([]limiter.UnitCost, 0, len(costs))
 	for unit, cost := range costs {
-		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount || len(unit) > maxWord {
-			return client.Usage{}, fmt.Errorf("%w: the cost in %q is %d: it must not be 0, and within ±%d", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+		if cost == 0 || cost > algorithms.MaxAmount || cost < -algorithms.MaxAmount {
+			return client.Usage{}, fmt.Errorf("%w: the cost in %.80q is %d: it must not be 0, and within ±%d", client.ErrRequest, unit, cost, int64(algorithms.MaxAmount))
+		}
+		if err := checkUnit(unit); err != nil {
+			return client.Usage{}, err
 		}
 		list = append(list, limiter.UnitCost{Unit: unit, Cost: cost})
 	}
@@ -132,9 +126,16 @@ func (n *Node) Reset(ctx context.Context, q client.Request) (client.Usage, error
 // about does something about the subject that q names by its rule and key, or by its namespace, key and limits.
 func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.UnitCost, do func(*limiter.Limiter, *limiter.Query) (*limiter.Usage, error)) (client.Usage, error) {
 	inline := q.Namespace != "" || q.Limits != nil
-	if inline == (q.Rule != "") || len(q.RequestID) > maxRequestID || len(q.Limits) > rules.MaxInlineLimits {
-		return client.Usage{}, fmt.Errorf("%w: rule %q, namespace %q, %d limits, an id of %d bytes: give a rule, or a namespace or 1…%d limits; the id has at most %d bytes",
-			client.ErrRequest, q.Rule, q.Namespace, len(q.Limits), len(q.RequestID), rules.MaxInlineLimits, maxRequestID)
+	switch {
+	case inline && q.Rule != "":
+		return client.Usage{}, fmt.Errorf("%w: set either Rule, or Namespace and Limits", client.ErrRequest)
+	case !inline && q.Rule == "":
+		return client.Usage{}, fmt.Errorf("%w: Rule is missing, or Namespace or Limits in its place", client.ErrRequest)
+	case len(q.Limits) > rules.MaxInlineLimits:
+		return client.Usage{}, fmt.Errorf("%w: Limits has %d limits; it must not have more than %d", client.ErrRequest, len(q.Limits), rules.MaxInlineLimits)
+	}
+	if err := checkRequestID(q); err != nil {
+		return client.Usage{}, err
 	}
 	if err := n.able(ctx); err != nil {
 		return client.Usage{}, err
@@ -166,12 +167,28 @@ func (n *Node) about(ctx context.Context, q *client.Request, costs []limiter.Uni
 	return out, nil
 }
 
+// checkRequestID bounds q's id.
+func checkRequestID(q *client.Request) error {
+	if n := len(q.RequestID); n > limiter.MaxRequestID {
+		return fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d", client.ErrRequest, n, limiter.MaxRequestID)
+	}
+	return nil
+}
+
+// checkUnit bounds the name of a unit in Costs.
+func checkUnit(unit string) error {
+	if len(unit) > rules.MaxValueBytes {
+		return fmt.Errorf("%w: Costs: a unit has %d bytes; it must not have more than %d", client.ErrRequest, len(unit), rules.MaxValueBytes)
+	}
+	return nil
+}
+
 // able returns why the node can't decide anything now; nil if it can.
 func (n *Node) able(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	if n.over.Load() {
+	if n.closed.Load() {
 		return client.ErrClosed
 	}
 	select {
@@ -187,7 +204,7 @@ type purpose int
 
 const (
 	take purpose = iota
-	look
+	peek
 	reserve // take the costs until ttl ends or Settle corrects them
 )
 
@@ -200,22 +217,23 @@ func (n *Node) decide(ctx context.Context, q *client.Request, what purpose, ttl 
 	if !ok {
 		i = &inquiry{}
 	}
-	if err = i.read(q); what == look {
+	if err = i.read(q); what == peek {
 		i.peek()
+	}
+	if err == nil && (what == reserve || i.counts()) {
+		err = checkRequestID(q)
 	}
 	switch {
 	case err != nil:
-	case len(q.RequestID) > maxRequestID && (what == reserve || i.counts()):
-		err = fmt.Errorf("%w: RequestID has %d bytes; it must not have more than %d", client.ErrRequest, len(q.RequestID), maxRequestID)
 	case what != reserve:
 		if i.counts() {
 			i.RequestID = q.RequestID
 		}
 		err = n.limiter.Check(&i.Query, &i.answer)
 	case i.takesOther():
-		err = api.Errorf(api.BadValue, "mode must be check: a reservation takes")
+		err = api.Errorf(api.BadValue, "mode must be check in a reservation")
 	case ttl < 0 || ttl > limiter.MaxReservationTime:
-		err = fmt.Errorf("%w: ttl is %v, up to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
+		err = fmt.Errorf("%w: ttl is %v; it must be 0 to %v", client.ErrRequest, ttl, limiter.MaxReservationTime)
 	default:
 		i.RequestID = q.RequestID
 		id, err = n.limiter.Reserve(&i.Query, ttl, &i.answer)
@@ -250,17 +268,20 @@ func (i *inquiry) read(q *client.Request) (err error) {
 	if q.Limits != nil || q.Subjects != nil {
 		return i.readSubjects(q)
 	}
+	if err := checkKey(q.Key); err != nil {
+		return err
+	}
 	for _, v := range q.Key {
 		i.key = append(i.key, client.Fit(v))
 	}
+	if n := len(q.Attributes); n > rules.MaxAttributes {
+		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d", client.ErrRequest, n, rules.MaxAttributes)
+	}
 	for name, value := range q.Attributes {
-		if len(name) > maxWord {
-			return fmt.Errorf("%w: Attributes: a name has %d bytes, more than %d", client.ErrRequest, len(name), maxWord)
+		if len(name) > rules.MaxValueBytes {
+			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d", client.ErrRequest, len(name), rules.MaxValueBytes)
 		}
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
-	}
-	if len(i.key) > maxAttributes || len(i.attributes) > maxAttributes {
-		return fmt.Errorf("%w: more than %d values of Key, or Attributes", client.ErrRequest, maxAttributes)
 	}
 	if i.costs, err = allCosts(i.costs[:0], q.Cost, q.Costs); err != nil {
 		return err
@@ -289,10 +310,18 @@ func (i *inquiry) readSubjects(q *client.Request) error {
 	return nil
 }
 
+// checkKey bounds the values of a key.
+func checkKey(key []string) error {
+	if len(key) > rules.MaxAttributes {
+		return fmt.Errorf("%w: Key has %d values; it must not have more than %d", client.ErrRequest, len(key), rules.MaxAttributes)
+	}
+	return nil
+}
+
 // addSubject appends s, reusing the slices of the subject that had its place.
 func (i *inquiry) addSubject(s *client.Subject) (err error) {
-	if len(s.Key) > maxAttributes {
-		return fmt.Errorf("%w: more than %d values of Key", client.ErrRequest, maxAttributes)
+	if err := checkKey(s.Key); err != nil {
+		return err
 	}
 	n := len(i.subjects)
 	i.subjects = slices.Grow(i.subjects, 1)[:n+1]
@@ -361,13 +390,15 @@ func unitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter.UnitC
 	if len(costs) == 0 {
 		return list, nil
 	}
-	if len(costs) > maxNamed {
-		return nil, fmt.Errorf("%w: Costs names more than %d units", client.ErrRequest, maxNamed)
+	if len(costs) > limiter.MaxCosts {
+		return nil, fmt.Errorf("%w: Costs names %d units; it must not name more than %d", client.ErrRequest, len(costs), limiter.MaxCosts)
 	}
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
-		if costs[unit] < 0 || len(unit) > maxWord {
-			return nil, fmt.Errorf("%w: Costs[%.80q] is %d: it must not be negative, nor the name longer than %d bytes", client.ErrRequest, unit,
-				costs[unit], maxWord)
+		if costs[unit] < 0 {
+			return nil, fmt.Errorf("%w: Costs[%.80q] is %d: it must not be negative", client.ErrRequest, unit, costs[unit])
+		}
+		if err := checkUnit(unit); err != nil {
+			return nil, err
 		}
 		list = append(list, limiter.UnitCost{Unit: unit, Cost: min(costs[unit], algorithms.MaxAmount)})
 	}

@@ -115,7 +115,7 @@ type Config struct {
 	UsageSubjects int
 
 	// OTLPEndpoint is the URL of an OpenTelemetry collector (OTLP over HTTP) that receives spans of checks made over
-	// HTTP. Empty: no spans.
+	// HTTP and by Envoy's rate limit service. Empty: no spans.
 	OTLPEndpoint string
 	// TraceRatio is the fraction of these checks to trace, 0 to 1, where the caller's traceparent doesn't decide it.
 	TraceRatio float64
@@ -132,7 +132,7 @@ type Config struct {
 	// lines use it. Nil: the field's own name.
 	FieldName func(field string) string
 
-	world world // replaced by tests
+	env environment // replaced by tests
 }
 
 // Bounds of a Config. Gossip carries at most 512 bytes of metadata per node.

@@ -45,7 +45,7 @@ func (n *Node) openFiles() error {
 	if err := n.openFile(config, "counters"); err != nil {
 		return err
 	}
-	config.File, config.Source = persist.FallbackFile, n.private
+	config.File, config.Source = persist.FallbackFile, n.fallback
 	return n.openFile(config, "counters of what this node decides by itself")
 }
 

@@ -280,10 +280,30 @@ func TestLimitsInProcess(t *testing.T) {
 	if u, err := n.Reset(t.Context(), q); err != nil || u.Limits[0].Used != 0 {
 		t.Errorf("reset: have %+v, %v", u, err)
 	}
-	for _, wrong := range []client.Request{{}, {Rule: "few", Namespace: "shop"}, {Key: q.Key}, {Namespace: "shop", RequestID: strings.Repeat("x", 65)}} {
-		if _, err := n.Usage(t.Context(), wrong); !errors.Is(err, client.ErrRequest) {
-			t.Errorf("usage of %+v: have %v", wrong, err)
+	for _, tc := range []struct {
+		wrong client.Request
+		want  string
+	}{
+		{client.Request{Key: q.Key}, "Rule is missing"},
+		{client.Request{Rule: "few", Namespace: "shop"}, "set either Rule"},
+		{client.Request{Namespace: "shop", Limits: make([]client.Limit, 9)}, "Limits has 9 limits"},
+		{client.Request{Namespace: "shop", RequestID: strings.Repeat("x", 65)}, "RequestID has 65 bytes"},
+		{client.Request{Rule: "few", Key: make([]string, 33)}, "Key has 33 values"},
+	} {
+		if _, err := n.Usage(t.Context(), tc.wrong); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("usage of %+v: have %v, want %s", tc.wrong, err, tc.want)
 		}
+	}
+	many := client.Request{Attributes: map[string]string{}}
+	for i := range 33 {
+		many.Attributes[fmt.Sprint(i)] = "x"
+	}
+	if _, err := n.Check(t.Context(), many); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "Attributes has 33 attributes") {
+		t.Errorf("33 attributes: have %v", err)
+	}
+	long := map[string]int64{strings.Repeat("u", 1025): 1}
+	if _, err := n.AdjustCosts(t.Context(), q, long); !errors.Is(err, client.ErrRequest) || !strings.Contains(err.Error(), "a unit has 1025 bytes") {
+		t.Errorf("a long unit: have %v", err)
 	}
 	if _, err := n.AdjustCosts(t.Context(), q, map[string]int64{"requests": 0}); !errors.Is(err, client.ErrRequest) {
 		t.Errorf("adjusting by nothing: have %v", err)

@@ -46,11 +46,11 @@ const (
 type Node struct {
 	config *settings
 	log    *slog.Logger
-	world  world
+	env    environment
 	storage
 
 	table      *counters.Table
-	private    *counters.Table // what this node decides by itself
+	fallback   *counters.Table // what this node decides alone
 	clock      *limiter.Clock
 	meter      *usage.Meter    // nil if turned off
 	tracer     *tracing.Tracer // nil if turned off
@@ -72,12 +72,12 @@ type Node struct {
 	admin      *admin.Server // nil: no admin plane
 	recent     recent
 
-	inquiries sync.Pool     // of *inquiry
-	opened    chan struct{} // closed once checks are decided
-	over      atomic.Bool   // set once checks are no longer decided
-	left      atomic.Bool   // this node has left the cluster for good
-	gone      atomic.Bool   // as left, but also set when Close leaves for good
-	replacing atomic.Bool   // just started, and may be waiting for a dead voter to be replaced
+	inquiries     sync.Pool     // of *inquiry
+	opened        chan struct{} // closed once checks are decided
+	closed        atomic.Bool   // set once checks are no longer decided
+	leftByRequest atomic.Bool   // this node has left the cluster for good, by a request
+	leftForGood   atomic.Bool   // this node has left the cluster for good, by a request or in Close
+	replacing     atomic.Bool   // just started, and may be waiting for a dead voter to be replaced
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -274,7 +274,7 @@ func (n *Node) release(ctx context.Context) error {
 
 // stepBack hands this node's partitions over and, if forGood is set, leaves the cluster.
 func (n *Node) stepBack(ctx context.Context, forGood bool) error {
-	if n.left.Load() {
+	if n.leftByRequest.Load() {
 		return nil
 	}
 	n.limiter.UseLeases(false)
@@ -297,6 +297,6 @@ func (n *Node) leaveCluster(ctx context.Context) error {
 	if err := n.wan.Leave(ctx); err != nil {
 		n.log.Info("other regions were not told that this node leaves", "error", err)
 	}
-	n.gone.Store(true)
+	n.leftForGood.Store(true)
 	return nil
 }

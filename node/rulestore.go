@@ -32,7 +32,7 @@ func (a adminView) Version(number int64) (*rules.Document, error) {
 func (a adminView) Leave(ctx context.Context) error {
 	n := a.n
 	switch members := n.cluster.View().Members; {
-	case n.left.Load():
+	case n.leftByRequest.Load():
 		return nil
 	case len(members) == 0:
 		return fmt.Errorf("%w: this node is starting", cluster.ErrNoLeader)
@@ -45,13 +45,13 @@ func (a adminView) Leave(ctx context.Context) error {
 	if err := n.leaveCluster(ctx); err != nil {
 		return err
 	}
-	n.left.Store(true)
+	n.leftByRequest.Store(true)
 	return nil
 }
 
 // condition returns why checks should not be sent to this node although it decides them.
 func (n *Node) condition() error {
-	if n.left.Load() {
+	if n.leftByRequest.Load() {
 		return errLeft
 	}
 	if why := n.cluster.Condition(); why != nil {

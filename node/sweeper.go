@@ -20,7 +20,7 @@ const (
 func (n *Node) sweep() {
 	dropped := int64(0) // log entries, since memory was last given back
 	for range tick.Every(n.ctx.Done(), sweepInterval) {
-		for _, table := range []*counters.Table{n.table, n.private} {
+		for _, table := range []*counters.Table{n.table, n.fallback} {
 			before := table.Stats().LogEntries
 			table.Sweep(n.clock.Now(), sweepPart)
 			dropped += max(0, before-table.Stats().LogEntries)

@@ -45,7 +45,7 @@ func (n *Node) handUsage(ctx context.Context) error {
 
 // handLast hands over what was counted since handUsage, when a node that has left for good stops.
 func (n *Node) handLast(ctx context.Context) error {
-	if n.usage == nil || !n.gone.Load() {
+	if n.usage == nil || !n.leftForGood.Load() {
 		return nil
 	}
 	if err := n.usage.HandOver(ctx); err != nil {

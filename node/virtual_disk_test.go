@@ -74,6 +74,8 @@ func (h *handle) Stable() raft.StableStore      { return handleStable{h.InmemSto
 func (h *handle) Snapshots() raft.SnapshotStore { return handleSnapshots{h.snapshots, h} }
 func (h *handle) Close() error                  { return nil }
 
+func (h *handle) Probe() error { return h.logWrite() }
+
 var errDiskHangs = errors.New("disk does not respond")
 
 // logWrite returns nil if the log may be written.

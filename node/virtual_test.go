@@ -231,7 +231,7 @@ func (v *virtual) up() {
 	v.disk = v.memory.open()
 	config := *v.settings
 	config.Logger = p.log.With("at", config.Name, "boot", v.boot)
-	config.world = world{
+	config.env = environment{
 		storage: func(c *settings) (storage, error) {
 			return storage{id: v.id, boot: v.boot, dir: c.DataDir, store: v.disk}, os.MkdirAll(c.DataDir, 0o700)
 		},
@@ -242,7 +242,7 @@ func (v *virtual) up() {
 		build:    v.build, silence: p.silence,
 	}
 	if p.pen != nil {
-		config.world.recorder = p.pen(v, config.world.recorder)
+		config.env.recorder = p.pen(v, config.env.recorder)
 	}
 	config.BootstrapExpect = min(config.BootstrapExpect, maxExpect)
 	complete, err := config.complete()

@@ -79,6 +79,7 @@ type Raft struct {
 	stable    *stable
 	snapshots raft.SnapshotStore
 	ballast   *ballast
+	probe     *probe
 	workers   *workers
 	size      atomic.Int64 // of raft.db after the last write, in bytes
 
@@ -127,6 +128,9 @@ func (r *Raft) assemble() error {
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
+	if r.probe, err = openProbe(filepath.Join(r.cfg.Dir, probeFile), r.cfg.Timeout, r.workers, log); err != nil {
+		return err
+	}
 	r.ballast.prepare()
 	r.recordSize()
 	return nil
@@ -157,6 +161,10 @@ func (r *Raft) Stable() raft.StableStore { return r.stable }
 
 // Snapshots returns the store of the last two snapshots.
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
+
+// Probe writes a page of its own and waits until it is on disk: while nothing is written to the log, nothing else notices that
+// the disk hangs. It fails if that takes longer than the timeout, or if the disk is full.
+func (r *Raft) Probe() error { return r.probe.try() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.
 func (r *Raft) Empty() (bool, error) {
@@ -191,7 +199,7 @@ type RaftStatus struct {
 // Status returns how the store is doing, without touching the disk.
 func (r *Raft) Status() RaftStatus {
 	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.made.Load()}
-	for _, h := range []*health{&r.logs.health, &r.stable.health} {
+	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
 		hung, full, err := h.report(r.cfg.Timeout)
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
 			s.HungSince = hung
@@ -213,7 +221,7 @@ func (r *Raft) Close() error {
 
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
-	r.workers.closeAfter(func() { closed <- guard(r.store.Close) })
+	r.workers.closeAfter(func() { closed <- errors.Join(guard(r.store.Close), r.probe.close()) })
 	patience := time.NewTimer(r.cfg.Timeout)
 	defer patience.Stop()
 	select {

@@ -64,8 +64,8 @@ type guardedLogs struct {
 	written func() // called after each write
 	health  health
 
-	writeToken chan struct{} // capacity 1: a token in it is the right to write
-	reads      chan struct{} // capacity maxReads: each token is the right to read
+	writing chan struct{} // capacity 1: full while a write is under way
+	reads   chan struct{} // capacity maxReads: has one for each read under way
 
 	mu         sync.Mutex  // guards what follows
 	writeErr   error       // why writes fail at once, or nil
@@ -76,7 +76,7 @@ type guardedLogs struct {
 func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
 	return &guardedLogs{
 		inner: inner, timeout: timeout, workers: workers, log: log, written: func() {},
-		writeToken: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
+		writing: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
 	}
 }
 
@@ -191,7 +191,7 @@ func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
 	return cut, nil
 }
 
-// write waits for the write token and makes a write.
+// write waits for its turn and makes a write.
 func (g *guardedLogs) write(w *logWrite) error {
 	patience := time.NewTimer(g.timeout)
 	defer patience.Stop()
@@ -199,23 +199,23 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return err
 	}
 	select {
-	case g.writeToken <- struct{}{}:
+	case g.writing <- struct{}{}:
 	case <-g.workers.closing:
 		return ErrClosed
 	case <-patience.C:
 		return errHung
 	}
 	if err := g.refused(); err != nil {
-		<-g.writeToken
+		<-g.writing
 		return err
 	}
 	result := make(chan error, 1)
 	started := g.workers.start(func() {
-		defer func() { <-g.writeToken }()
+		defer func() { <-g.writing }()
 		g.runWrite(w, result)
 	})
 	if !started {
-		<-g.writeToken
+		<-g.writing
 		return ErrClosed
 	}
 	select {

@@ -118,12 +118,12 @@ func (r *record) scanAttributes(s *scanner) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("attribute %.40q: %w", name, err)
-		case name == "" || len(name) > maxValue:
-			return fmt.Errorf("an attribute's name has %d bytes, not 1 to %d", len(name), maxValue)
-		case len(value) > maxValue:
-			return fmt.Errorf("attribute %.40q has %d bytes, more than %d", name, len(value), maxValue)
-		case len(r.attributes) == maxAttributes:
-			return fmt.Errorf("there are more than %d attributes", maxAttributes)
+		case name == "" || len(name) > rules.MaxValueBytes:
+			return fmt.Errorf("an attribute's name has %d bytes, not 1 to %d", len(name), rules.MaxValueBytes)
+		case len(value) > rules.MaxValueBytes:
+			return fmt.Errorf("attribute %.40q has %d bytes, more than %d", name, len(value), rules.MaxValueBytes)
+		case len(r.attributes) == rules.MaxAttributes:
+			return fmt.Errorf("there are more than %d attributes", rules.MaxAttributes)
 		}
 		for _, a := range r.attributes {
 			if a.Name == name {
@@ -148,8 +148,8 @@ func (r *record) scanCost(s *scanner, unit string) error {
 			return fmt.Errorf("the cost in %.40s stands twice", unit)
 		}
 	}
-	if len(r.costs) == maxUnits {
-		return fmt.Errorf("there are costs in more than %d units", maxUnits)
+	if len(r.costs) == limiter.MaxCosts {
+		return fmt.Errorf("there are costs in more than %d units", limiter.MaxCosts)
 	}
 	r.costs = append(r.costs, limiter.UnitCost{Unit: unit, Cost: int64(digits(number))})
 	return nil

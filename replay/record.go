@@ -10,13 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a line. They equal those of a check over HTTP.
-const (
-	maxLine       = 64 << 10 // bytes; anything after them is not read
-	maxAttributes = 32
-	maxValue      = 1024 // bytes of an attribute's value
-	maxUnits      = 16   // units with a cost
-)
+// maxLine bounds a line, in bytes; anything after them is not read.
+const maxLine = 64 << 10
 
 // record is one line of a log as a check: a time and what is known about the request.
 type record struct {
@@ -72,8 +67,8 @@ func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\
 
 // add appends an attribute. A value is cut to the API's bound: a long one still belongs to a request.
 func (r *record) add(name, value string) {
-	if len(value) > maxValue {
-		value = value[:maxValue]
+	if len(value) > rules.MaxValueBytes {
+		value = value[:rules.MaxValueBytes]
 	}
 	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 }

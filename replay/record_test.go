@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // attributeMap returns the attributes of r as a map.
@@ -58,7 +59,7 @@ func TestAccessLogLine(t *testing.T) {
 		{`192.0.2.1 - - ` + at + ` "GET /a" HTTP/1.1" xyz`, attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/a"}},
 		{"\ufeff  192.0.2.1 - - " + at + " \"GET / HTTP/1.1\" 200 1\r", attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/", "status": "200"}},
 		{`192.0.2.1 - - ` + at + ` "GET /` + strings.Repeat("x", 5000) + ` HTTP/1.1" 200 1`,
-			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/" + strings.Repeat("x", maxValue-1), "status": "200"}},
+			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/" + strings.Repeat("x", rules.MaxValueBytes-1), "status": "200"}},
 	} {
 		var r record
 		if err := r.parse(test.have); err != nil {
@@ -208,7 +209,7 @@ func FuzzLine(f *testing.F) {
 		}
 		seen := make(map[string]bool)
 		for _, a := range r.attributes {
-			if seen[a.Name] || len(a.Value) > maxValue {
+			if seen[a.Name] || len(a.Value) > rules.MaxValueBytes {
 				t.Fatalf("attribute %q twice, or %d bytes long", a.Name, len(a.Value))
 			}
 			seen[a.Name] = true

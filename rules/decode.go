@@ -155,8 +155,8 @@ func (d *decoder) checkName(n *yaml.Node, s string) string {
 // value reads an attribute's value.
 func (d *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := d.text(n)
-	if ok && len(s) > maxValueBytes {
-		d.fail(n, "a value can't be longer than %d bytes", maxValueBytes)
+	if ok && len(s) > MaxValueBytes {
+		d.fail(n, "a value can't be longer than %d bytes", MaxValueBytes)
 		return "", false
 	}
 	return s, ok

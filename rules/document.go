@@ -10,13 +10,17 @@ import (
 // MaxDocument bounds a document's text, in bytes.
 const MaxDocument = 8 << 20
 
+// Bounds of a check, and so of a key, a match or a profile.
+const (
+	MaxAttributes = 32   // attributes, and values of a key
+	MaxValueBytes = 1024 // of an attribute's value
+)
+
 // Bounds of the parts of a document.
 const (
 	maxRules         = 1000
-	maxLimits        = 16   // of a rule, tier or override
-	maxNameBytes     = 128  // of a rule, limit, unit, tier, attribute, region, profile
-	maxValueBytes    = 1024 // of an attribute's value
-	maxAttributes    = 32   // of a check, and so of a key, a match or a profile
+	maxLimits        = 16  // of a rule, tier or override
+	maxNameBytes     = 128 // of a rule, limit, unit, tier, attribute, region, profile
 	maxAdaptiveSteps = 100
 	maxTrustedHops   = 32
 	maxRegions       = 32   // of a rule

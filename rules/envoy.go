@@ -10,10 +10,10 @@ import (
 )
 
 // The section `envoy` of a document has the configuration of Envoy's rate limit service: for each domain a tree of
-// descriptors, matched by itself. Of a request's descriptor at most one node of the tree applies. Its limit is compiled to a
-// rule that is not in Set.Rules.
+// descriptors, matched apart from the rules. At most one node of the tree applies to a descriptor of a request. Its limit is
+// compiled to a rule that is not in Set.Rules.
 
-// EnvoyName and a slash stand before a domain's name where its checks are counted.
+// EnvoyName begins the name under which figures count a domain: envoy/<domain>.
 const EnvoyName = "envoy"
 
 // EnvoyEntry is one entry of a descriptor.
@@ -241,7 +241,7 @@ func (c *compiler) envoyLimit(n *EnvoyNode, s *EnvoyLimitSpec, number func(*Envo
 	n.Requests, n.Unit = uint32(s.Limit), s.Unit
 	limit := s.LimitSpec
 	if s.Unit != "" {
-		limit.window, _ = envoyUnit(s.Unit)
+		limit.window = envoyUnit(s.Unit)
 		limit.Per = FormatDuration(limit.window)
 	}
 	spec := &RuleSpec{Name: n.Path, Shadow: n.Shadow, Limits: []*LimitSpec{&limit}}

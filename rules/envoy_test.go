@@ -217,8 +217,8 @@ func TestEnvoyMistakes(t *testing.T) {
 		{"many stars", in("{key: k, value: '" + strings.Repeat("*", 17) + "'}"), []string{"1:51 " + at + ".value|more than 16 *"}},
 		{"unknown key", in("{key: k, shadow: true}"), []string{"1:44 " + at + ".shadow|unknown key"}},
 		{"shadow_mode inside", lim("unit: day, requests_per_unit: 1, shadow_mode: true"), []string{"1:90 " + at + ".rate_limit.shadow_mode|unknown key"}},
-		{"twice", in("{key: k}, {key: k, value: v}, {key: k}"), []string{`1:65 envoy[0].descriptors[2]|"k" stands here twice, first as descriptors[0]`}},
-		{"twice, as the reference server sees it", in("{key: k_v}, {key: k, value: v}"), []string{`1:47 envoy[0].descriptors[1]|"k_v" stands here twice`}},
+		{"twice", in("{key: k}, {key: k, value: v}, {key: k}"), []string{`1:65 envoy[0].descriptors[2]|"k" is a duplicate of descriptors[0]`}},
+		{"twice, as the reference server sees it", in("{key: k_v}, {key: k, value: v}"), []string{`1:47 envoy[0].descriptors[1]|"k_v" is a duplicate of descriptors[0]`}},
 		{"no unit", lim("requests_per_unit: 1"), []string{"1:56 " + at + ".rate_limit|unit is missing"}},
 		{"unit", lim("unit: dya, requests_per_unit: 1"), []string{"1:63 " + at + `.rate_limit.unit|"dya" is not one of second, minute, hour, day, week, month, year; did you mean day?`}},
 		{"unit unknown", lim("unit: unknown, requests_per_unit: 1"), []string{"1:63 " + at + ".rate_limit.unit|is not one of"}},
@@ -235,11 +235,11 @@ func TestEnvoyMistakes(t *testing.T) {
 		{"value_to_metric", in("{key: k, value_to_metric: true}"), []string{"1:61 " + at + ".value_to_metric|is not supported"}},
 		{"metadata", in("{key: k, metadata: [1]}"), []string{"1:54 " + at + ".metadata|a mapping is expected"}},
 		{"number in metadata", in("{key: k, metadata: {a: .nan}}"), []string{"1:58 " + at + ".metadata.a|JSON can't write .nan"}},
-		{"large metadata", in("{key: k, metadata: {a: " + strings.Repeat("x", 4096) + "}}"), []string{"1:54 " + at + ".metadata|4104 bytes as JSON are more than 4096"}},
+		{"large metadata", in("{key: k, metadata: {a: " + strings.Repeat("x", 4096) + "}}"), []string{"1:54 " + at + ".metadata|4104 bytes as JSON; at most 4096 are allowed"}},
 		{"17 levels", in(deep), []string{"1:402 " + at + strings.Repeat(".descriptors[0]", 15) + ".descriptors|more than 16 levels"}},
 		{"long path", in("{key: " + strings.Repeat("a", 1024) + ", descriptors: [{key: " + strings.Repeat("b", 1022) + "}]}"), []string{"1:1081 " + at + ".descriptors[0]|have 2049 bytes, more than 2048"}},
-		{"1,001 domains", "envoy: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 envoy|1001 domains are more than 1000"}},
-		{"101 replaced", lim("unit: day, requests_per_unit: 1, replaces: [" + strings.Repeat("1,", 101) + "]"), []string{"1:100 " + at + ".rate_limit.replaces|101 names are more than 100"}},
+		{"1,001 domains", "envoy: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 envoy|1001 domains; at most 1000 are allowed"}},
+		{"101 replaced", lim("unit: day, requests_per_unit: 1, replaces: [" + strings.Repeat("1,", 101) + "]"), []string{"1:100 " + at + ".rate_limit.replaces|101 names; at most 100 are allowed"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse([]byte(tt.src))
@@ -264,8 +264,8 @@ func TestEnvoyCounts(t *testing.T) {
 		descriptor, why string
 	}{
 		{10_000, "{key: k, value: v%d, " + limit, "4:7: envoy[0].descriptors: more than 10000 descriptors in all domains"},
-		{1000, "{key: k, value: 'v%d*', " + limit, "4:9: envoy[0].descriptors: 1001 descriptors with * beside each other are more than 1000"},
-		{1000, "{key: k, value: v%d, detailed_metric: true, " + limit, "envoy: 1001 descriptors with detailed_metric are more than 1000"},
+		{1000, "{key: k, value: 'v%d*', " + limit, "4:9: envoy[0].descriptors: 1001 descriptors with * beside each other; at most 1000 are allowed"},
+		{1000, "{key: k, value: v%d, detailed_metric: true, " + limit, "envoy: 1001 descriptors with detailed_metric; at most 1000 are allowed"},
 	} {
 		if _, err := Parse([]byte(many(tt.most, tt.descriptor))); err != nil {
 			t.Errorf("%s: %v", tt.descriptor, err)

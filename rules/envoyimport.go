@@ -8,9 +8,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// ReadEnvoy reads a configuration file of the reference server. changed says what has another meaning in the result, or none:
-// keys that it leaves out because documents refuse them, and a missing requests_per_unit, which stands for 0 there. The error
-// is of type [Errors]; places are those in src.
+// ReadEnvoy reads a configuration file of the reference server. changed lists the keys whose meaning differs here, and those left
+// out because documents refuse them; a missing requests_per_unit, which stands for 0 there, is among them. The error is of type
+// [Errors]; places are those in src.
 func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	root, err := parseText(src)
 	if err != nil {

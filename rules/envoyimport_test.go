@@ -107,7 +107,7 @@ envoy:
 	other, _ := readEnvoyFile(t, "changed.yaml")
 	s.Merge(other)
 	_, err = EnvoyDocument([]*EnvoySpec{s})
-	checkErrors(t, err, []string{`0:0 envoy[0].descriptors[2]|"file_files/*" stands here twice`, `0:0 envoy[0].descriptors[3]|"nothing" stands here twice`})
+	checkErrors(t, err, []string{`0:0 envoy[0].descriptors[2]|"file_files/*" is a duplicate of descriptors[`, `0:0 envoy[0].descriptors[3]|"nothing" is a duplicate of descriptors[`})
 }
 
 func TestReadEnvoyMistakes(t *testing.T) {
@@ -121,7 +121,7 @@ func TestReadEnvoyMistakes(t *testing.T) {
 		{"domain: ''", []string{"1:9 domain|can't be empty"}},
 		{"version: 1\nenvoy: []", []string{"1:1 |this is a rules file"}},
 		{"domain: d\ndescriptors: [{key: a, rate_limit: {unit: x, requests_per_unit: 1}}, {key: a}]",
-			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`, `2:70 descriptors[1]|"a" stands here twice, first as descriptors[0]`}},
+			[]string{`2:43 descriptors[0].rate_limit.unit|"x" is not one of`, `2:70 descriptors[1]|"a" is a duplicate of descriptors[0]`}},
 		{"domain: d\ndescriptors: {key: a}", []string{"2:14 descriptors|a list is expected"}},
 		{"domain: [", []string{"1:10 |did not find expected"}},
 	} {

@@ -64,15 +64,14 @@ var envoyUnits = []struct {
 	{"second", time.Second}, {"minute", time.Minute}, {"hour", time.Hour}, {"day", day}, {"week", 7 * day}, {"month", 30 * day}, {"year", 365 * day},
 }
 
-// envoyUnit returns the length of a unit, and the names of all.
-func envoyUnit(name string) (length time.Duration, names []string) {
+// envoyUnit returns the length of a unit, or 0.
+func envoyUnit(name string) time.Duration {
 	for _, u := range envoyUnits {
-		names = append(names, u.name)
 		if u.name == name {
-			length = u.length
+			return u.length
 		}
 	}
-	return length, names
+	return 0
 }
 
 // Why keys of the reference server are refused.
@@ -151,7 +150,7 @@ func (l *EnvoyLimitSpec) requestsNode() *yaml.Node {
 // envoy reads the section.
 func (d *decoder) envoy(n *yaml.Node) (list []*EnvoySpec) {
 	if n.Kind == yaml.List && len(n.Items) > maxEnvoyDomains {
-		d.fail(n, "%d domains are more than %d", len(n.Items), maxEnvoyDomains)
+		d.fail(n, "%d domains; at most %d are allowed", len(n.Items), maxEnvoyDomains)
 		return nil
 	}
 	d.each(n, func(n *yaml.Node) { list = append(list, d.envoyDomain(n)) })
@@ -204,8 +203,8 @@ func (d *decoder) envoyValue(n *yaml.Node) string {
 	s, ok := d.text(n)
 	switch {
 	case !ok:
-	case len(s) > maxValueBytes:
-		d.fail(n, "this can't be longer than %d bytes", maxValueBytes)
+	case len(s) > MaxValueBytes:
+		d.fail(n, "this can't be longer than %d bytes", MaxValueBytes)
 	case strings.IndexFunc(s, unicode.IsControl) >= 0:
 		d.fail(n, "this can't contain control characters")
 	case strings.Count(s, "*") > maxEnvoyStars:
@@ -222,8 +221,11 @@ func (d *decoder) envoyUnit(n *yaml.Node) string {
 		return ""
 	}
 	unit := strings.ToLower(s)
-	length, names := envoyUnit(unit)
-	if length == 0 {
+	if envoyUnit(unit) == 0 {
+		var names []string
+		for _, u := range envoyUnits {
+			names = append(names, u.name)
+		}
 		d.fail(n, "%q is not one of %s%s", shorten(s), strings.Join(names, ", "), suggest(s, names))
 		return ""
 	}
@@ -232,7 +234,7 @@ func (d *decoder) envoyUnit(n *yaml.Node) string {
 
 func (d *decoder) envoyReplaces(n *yaml.Node) (names []string) {
 	if n.Kind == yaml.List && len(n.Items) > maxEnvoyReplaces {
-		d.fail(n, "%d names are more than %d", len(n.Items), maxEnvoyReplaces)
+		d.fail(n, "%d names; at most %d are allowed", len(n.Items), maxEnvoyReplaces)
 		return nil
 	}
 	d.each(n, func(n *yaml.Node) {
@@ -256,7 +258,7 @@ func (d *decoder) envoyMetadata(n *yaml.Node) *yaml.Node {
 		return nil
 	}
 	if size := len(n.AppendJSON(nil)); size > maxEnvoyMetadata {
-		d.fail(n, "%d bytes as JSON are more than %d", size, maxEnvoyMetadata)
+		d.fail(n, "%d bytes as JSON; at most %d are allowed", size, maxEnvoyMetadata)
 		return nil
 	}
 	return n
@@ -341,7 +343,7 @@ func (c *checker) envoy() {
 		c.envoyDescriptors(path, len(s.Domain), s.Descriptors)
 	}
 	if c.envoyDetailed > maxEnvoyDetailed {
-		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric are more than %d", c.envoyDetailed, maxEnvoyDetailed)
+		c.add(c.doc.at["envoy"], "envoy", "%d descriptors with detailed_metric; at most %d are allowed", c.envoyDetailed, maxEnvoyDetailed)
 	}
 }
 
@@ -351,7 +353,7 @@ func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescrip
 	for i, s := range list {
 		path, text := fmt.Sprintf("%s.descriptors[%d]", path, i), s.text()
 		if first, taken := seen[text]; taken && s.Key != "" {
-			c.add(s.pos, path, "%q stands here twice, first as descriptors[%d]", shorten(text), first)
+			c.add(s.pos, path, "%q is a duplicate of descriptors[%d]", shorten(text), first)
 		} else {
 			seen[text] = i
 		}
@@ -372,6 +374,6 @@ func (c *checker) envoyDescriptors(path string, length int, list []*EnvoyDescrip
 		c.envoyDescriptors(path, own, s.Descriptors)
 	}
 	if wildcards > maxEnvoyWildcards {
-		c.add(list[0].pos, path+".descriptors", "%d descriptors with * beside each other are more than %d", wildcards, maxEnvoyWildcards)
+		c.add(list[0].pos, path+".descriptors", "%d descriptors with * beside each other; at most %d are allowed", wildcards, maxEnvoyWildcards)
 	}
 }

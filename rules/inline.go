@@ -379,8 +379,10 @@ func (d *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *Do
 	case q.From == fromFirst && (doc.kind(specs[i]) != algorithms.FixedWindow || specs[i].calendar()):
 		fail("from", "%s is for fixed-window with a duration", fromFirst)
 	case doc.Inline == nil:
-	case doc.Inline.MaxLimit > 0 && max(q.Limit, q.Burst) > doc.Inline.MaxLimit:
+	case doc.Inline.MaxLimit > 0 && q.Limit > doc.Inline.MaxLimit:
 		fail("limit", "the rules allow no more than %d", doc.Inline.MaxLimit)
+	case doc.Inline.MaxLimit > 0 && q.Burst > doc.Inline.MaxLimit:
+		fail("burst", "the rules allow no more than %d", doc.Inline.MaxLimit)
 	case doc.Inline.MaxPer.Duration > 0 && specs[i].window > doc.Inline.MaxPer.Duration:
 		fail("per", "the rules allow no more than %s", doc.Inline.MaxPer.Text)
 	}

@@ -58,7 +58,7 @@ func TestInlineMistakes(t *testing.T) {
 		{"", InlineLimit{Limit: 1, Per: "1m", From: "first"}, "limits[0].from: first is for fixed-window"},
 		{"", InlineLimit{Limit: 1, Per: "day", From: "first"}, "limits[0].from: first is for fixed-window"},
 		{"inline: {max_limit: 10}", InlineLimit{Limit: 11, Per: "1m"}, "limits[0].limit: the rules allow no more than 10"},
-		{"inline: {max_limit: 10}", InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11}, "limits[0].limit: the rules allow no more than 10"},
+		{"inline: {max_limit: 10}", InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11}, "limits[0].burst: the rules allow no more than 10"},
 		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "61m"}, "limits[0].per: the rules allow no more than 1h"},
 		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "day"}, "limits[0].per: the rules allow no more than 1h"},
 	} {

@@ -9,7 +9,8 @@ import (
 	"unsafe"
 )
 
-// ErrKey means that a key has a different number of values than the rule has key attributes.
+// ErrKey means that a key has a different number of values than the rule has key attributes, or that the values match another
+// descriptor of Envoy's than the one they are for.
 var ErrKey = errors.New("key does not fit the rule")
 
 // Match is the result of matching a check. It can be reused for check after check without allocating; it refers to the

@@ -259,8 +259,8 @@ func (d *decoder) conditions(n *yaml.Node) []Condition {
 		}
 		out = append(out, c)
 	})
-	if len(out) > maxAttributes {
-		d.fail(n, "more than %d attributes", maxAttributes)
+	if len(out) > MaxAttributes {
+		d.fail(n, "more than %d attributes", MaxAttributes)
 	}
 	return out
 }

@@ -67,7 +67,7 @@ const maxLoad = 1000 // bound on a step's Above
 
 func (d *decoder) rules(n *yaml.Node, doc *Document) {
 	if n.Kind == yaml.List && len(n.Items) > maxRules {
-		d.fail(n, "%d rules are more than %d", len(n.Items), maxRules)
+		d.fail(n, "%d rules; at most %d are allowed", len(n.Items), maxRules)
 		return
 	}
 	d.each(n, func(n *yaml.Node) { doc.Rules = append(doc.Rules, d.rule(n, "")) })
@@ -98,8 +98,8 @@ func (d *decoder) key(n *yaml.Node) []string {
 		}
 		out = append(out, s)
 	})
-	if len(out) > maxAttributes {
-		d.fail(n, "more than %d attributes", maxAttributes)
+	if len(out) > MaxAttributes {
+		d.fail(n, "more than %d attributes", MaxAttributes)
 	}
 	return out
 }
@@ -108,7 +108,7 @@ func (d *decoder) key(n *yaml.Node) []string {
 func (d *decoder) limits(n *yaml.Node) []*LimitSpec {
 	var out []*LimitSpec
 	if n.Kind == yaml.List && len(n.Items) > maxLimits {
-		d.fail(n, "%d limits are more than %d", len(n.Items), maxLimits)
+		d.fail(n, "%d limits; at most %d are allowed", len(n.Items), maxLimits)
 		return nil
 	}
 	if d.each(n, func(n *yaml.Node) { out = append(out, d.limit(n)) }) && len(n.Items) == 0 {
@@ -186,7 +186,7 @@ func (d *decoder) regions(n *yaml.Node) []Region {
 		out = append(out, Region{d.checkName(key, key.Text), part})
 	})
 	if len(out) > maxRegions {
-		d.fail(n, "%d regions are more than %d", len(out), maxRegions)
+		d.fail(n, "%d regions; at most %d are allowed", len(out), maxRegions)
 		return nil
 	}
 	// The tolerance is slightly wider than a thousandth, to allow for errors in adding decimal fractions.

@@ -99,7 +99,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"limits and tiered", rule(okLimits, "tiered: true") + "tiers: {f: {limits: [{limit: 1, per: 1h}]}}", []string{"4:5 rules[0].limits|tiered rule's limits"}},
 		{"tiered without tiers", rule("tiered: true"), []string{"4:5 rules[0].tiered|needs tiers"}},
 		{"no limit", rule("limits: []"), []string{"4:13 rules[0].limits|at least one limit"}},
-		{"seventeen limits", rule("limits: [" + strings.Repeat("1, ", 17) + "]"), []string{"4:13 rules[0].limits|17 limits are more than 16"}},
+		{"seventeen limits", rule("limits: [" + strings.Repeat("1, ", 17) + "]"), []string{"4:13 rules[0].limits|17 limits; at most 16 are allowed"}},
 		{"duplicate rule", one + strings.TrimPrefix(one, "rules:\n"), []string{`5:5 rules[1].name|the name "a" is taken by rules[0]`}},
 		{"unknown key of a rule", rule(okLimits, "algorithm: fixed-window"), []string{"5:5 rules[0].algorithm|unknown key"}},
 		{"unknown key of a limit", lim("{limit: 1, per: 1m, window: 3}"), []string{"4:34 rules[0].limits[0].window|unknown key"}},
@@ -108,7 +108,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"empty name", "rules: [{name: '', key: [], limits: [{limit: 1, per: 1m}]}]", []string{"1:16 rules[0].name|can't be empty"}},
 		{"long name", "rules: [{name: " + strings.Repeat("x", 129) + ", key: [], limits: [{limit: 1, per: 1m}]}]", []string{"1:16 rules[0].name|longer than 128"}},
 		{"control in name", `rules: [{name: "a\u0007", key: [], limits: [{limit: 1, per: 1m}]}]`, []string{"1:16 rules[0].name|control"}},
-		{"1,001 rules", "rules: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 rules|1001 rules are more than 1000"}},
+		{"1,001 rules", "rules: [" + strings.Repeat("1,", 1001) + "]", []string{"1:8 rules|1001 rules; at most 1000 are allowed"}},
 
 		{"limit missing", lim("{per: 1m}"), []string{"4:14 rules[0].limits[0]|limit is missing"}},
 		{"per missing", lim("{limit: 1}"), []string{"4:14 rules[0].limits[0]|per is missing"}},
@@ -152,7 +152,7 @@ func TestParse_mistakes(t *testing.T) {
 		{"global tiers", rule("scope: global", "tiered: true") + "tiers: {f: {limits: [{limit: 1, per: 1h}]}}", []string{`6:22 tiers.f.limits[0]|the rule "a" has scope: global`}},
 		{"global override", rule("scope: global", "limits: [{limit: 1, per: day}]") + "subjects: {ip: {1.1.1.1: {limits: {a: [{limit: 1, per: 1m}]}}}}", []string{`6:40 subjects.ip["1.1.1.1"].limits.a[0]|scope: global`}},
 		{"regions without global", rule("regions: {us: 1}", okLimits), []string{"4:5 rules[0].regions|for scope: global"}},
-		{"too many regions", rule("scope: global", "regions: {"+manyRegions()+"}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|33 regions are more than 32"}},
+		{"too many regions", rule("scope: global", "regions: {"+manyRegions()+"}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|33 regions; at most 32 are allowed"}},
 		{"regions sum", rule("scope: global", "regions: {us: 0.5, eu: 0.4}", "limits: [{limit: 1, per: day}]"), []string{"5:14 rules[0].regions|add up to 0.9"}},
 		{"block", rule(okLimits, "block: 1ms"), []string{"5:12 rules[0].block|1ms is not in"}},
 		{"usage", rule(okLimits, "usage: daily"), []string{`5:12 rules[0].usage|"daily" is not one of monthly`}},
@@ -273,7 +273,7 @@ func TestParse_bounds(t *testing.T) {
 	for i := range 1001 {
 		many += fmt.Sprintf("  t%d: {limits: [{limit: 1, per: 1m}]}\n", i)
 	}
-	if _, err := Parse([]byte(many)); err == nil || !strings.Contains(err.Error(), "more than 1000000") {
+	if _, err := Parse([]byte(many)); err == nil || !strings.Contains(err.Error(), "at most 1000000 are allowed") {
 		t.Errorf("tiers times rules: have %v", err)
 	}
 }

@@ -164,8 +164,8 @@ func (d *decoder) profile(key, n *yaml.Node) *ProfileSpec {
 	switch {
 	case len(p.Sources) == 0:
 		d.fail(n, "a profile needs at least one attribute")
-	case len(p.Sources) > maxAttributes:
-		d.fail(n, "more than %d attributes", maxAttributes)
+	case len(p.Sources) > MaxAttributes:
+		d.fail(n, "more than %d attributes", MaxAttributes)
 	case hops != nil && !lists:
 		d.fail(hops, "trusted_hops is for addresses: the profile has no ip, no *_ip, and nothing from X-Forwarded-For")
 	}

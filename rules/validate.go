@@ -173,7 +173,7 @@ func (c *checker) tierProduct() {
 	}
 	if rules*limits > maxTierLimits {
 		c.tooManyTierLimits = true
-		c.add(c.doc.at["tiers"], "tiers", "%d tiered rules times %d limits of tiers are more than %d", rules, limits, maxTierLimits)
+		c.add(c.doc.at["tiers"], "tiers", "%d tiered rules times %d limits of tiers; at most %d are allowed", rules, limits, maxTierLimits)
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 	if err := s.config.Loads.Tell(source, q.Load, q.TTL); err != nil {
 		return fmt.Errorf("take load: %w", err)
 	}
-	s.doors.Logger.Debug("load told", "source", source, "load", q.Load, "by", writer(r))
+	s.doors.Logger.Debug("load reported", "source", source, "load", q.Load, "by", writer(r))
 	return s.reply(w, struct {
 		Source string   `json:"source"`
 		Load   float64  `json:"load"`

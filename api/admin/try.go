@@ -34,7 +34,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var reply codec.Reply
-	reply.Conclude(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
+	reply.Compose(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
 	s.sendJSON(w, appendTry(nil, &reply))
 	return nil
 }

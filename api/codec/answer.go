@@ -22,9 +22,9 @@ const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#q
 // deniedAs is the error code of a check that no limit refuses, but the deny list or the default.
 var deniedAs = api.Error{Code: api.Denied}
 
-// Conclude writes the answer a to the check q: its status, the rate limit headers and a body. deny is the status of a
+// Compose writes the answer a to the check q: its status, the rate limit headers and a body. deny is the status of a
 // refusal, zero for the usual ones; node is the node's name as a JSON string. With bare, an allowed check gets no body.
-func (r *Reply) Conclude(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
+func (r *Reply) Compose(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
 	case !a.Allowed && !a.Counted:

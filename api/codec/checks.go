@@ -55,7 +55,7 @@ func (dec *Decoder) countChecks() (n int) {
 	dec.open()
 	for ; dec.more(n, ']'); n++ {
 		if dec.skip(); n == maxBatch {
-			dec.mean(api.BadValue, "checks must not be more than %d", maxBatch)
+			dec.mean(api.BadValue, "checks: at most %d are allowed", maxBatch)
 		}
 	}
 	return min(n, maxBatch)

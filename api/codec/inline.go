@@ -88,7 +88,7 @@ func (r *Request) readSubjects(s *Decoder) {
 	for ; s.more(n, ']'); n++ {
 		if n >= rules.MaxInlineSubjects {
 			s.skip()
-			s.mean(api.BadValue, "subjects must not be more than %d", rules.MaxInlineSubjects)
+			s.mean(api.BadValue, "subjects: at most %d are allowed", rules.MaxInlineSubjects)
 			continue
 		}
 		r.readSubject(s, n)
@@ -147,7 +147,7 @@ func (r *Request) readLimits(s *Decoder) {
 	for ; s.more(n, ']'); n++ {
 		if n >= rules.MaxInlineLimits {
 			s.skip()
-			s.mean(api.BadValue, "%s must not be more than %d", r.path("limits"), rules.MaxInlineLimits)
+			s.mean(api.BadValue, "%s: at most %d are allowed", r.path("limits"), rules.MaxInlineLimits)
 			continue
 		}
 		if s.next() != '{' {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -43,7 +44,7 @@ func TestInlineBodies(t *testing.T) {
 		`{"key":"k","limits":[]}`:                                                                           {api.BadValue, "limits must have at least one"},
 		`{"key":"k","limits":{}}`:                                                                           {api.BadValue, "limits must be an array"},
 		`{"key":"k","limits":[5]}`:                                                                          {api.BadValue, "limits[0] must be an object"},
-		`{"key":"k","limits":[` + many(9, limit) + `]}`:                                                     {api.BadValue, "limits must not be more than 8"},
+		`{"key":"k","limits":[` + many(9, limit) + `]}`:                                                     {api.BadValue, "limits: at most 8 are allowed"},
 		`{"key":"k","limits":[{"per":"1m"}]}`:                                                               {api.MissingKey, "limits[0].limit is missing"},
 		`{"key":"k","limits":[` + limit + `,{"limit":5}]}`:                                                  {api.MissingKey, "limits[1].per is missing"},
 		`{"key":"k","limits":[{"limit":0,"per":"1m"}]}`:                                                     {api.BadValue, "limits[0].limit must be a whole number"},
@@ -68,7 +69,7 @@ func TestInlineBodies(t *testing.T) {
 		`{"subjects":[{"limits":[` + limit + `]}]}`:         {api.MissingKey, "subjects[0].key is missing"},
 		`{"subjects":[{"key":"k","limits":[{"limit":5}]}]}`: {api.MissingKey, "subjects[0].limits[0].per is missing"},
 		`{"subjects":[{"key":"k","limits":[` + limit + `],"detail":true}]}`:   {api.UnknownField, `no field "detail" here`},
-		`{"subjects":[` + many(17, `{"key":"k","limits":[`+limit+`]}`) + `]}`: {api.BadValue, "subjects must not be more than 16"},
+		`{"subjects":[` + many(17, `{"key":"k","limits":[`+limit+`]}`) + `]}`: {api.BadValue, "subjects: at most 16 are allowed"},
 		`{"subjects":[{"key":"k","limits":[` + limit + `]}],"cost":1}`:        {api.BadValue, "subjects excludes"},
 		`{"subjects":[{"key":"k","limits":[` + limit + `]}],"peek":true}`:     {api.BadValue, "subjects excludes"},
 	} {
@@ -141,7 +142,7 @@ func FuzzInlineRequest(f *testing.F) {
 			t.Fatalf("%q: %d subjects", body, len(fresh.Subjects))
 		}
 		for _, one := range fresh.Subjects {
-			if len(one.Limits) < 1 || len(one.Limits) > rules.MaxInlineLimits || len(one.Namespace) > MaxValue || len(one.Key) > maxAttributes || len(one.Costs) > maxCosts+1 {
+			if len(one.Limits) < 1 || len(one.Limits) > rules.MaxInlineLimits || len(one.Namespace) > MaxValue || len(one.Key) > rules.MaxAttributes || len(one.Costs) > limiter.MaxCosts+1 {
 				t.Fatalf("%q: have %+v", body, one)
 			}
 		}

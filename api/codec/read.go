@@ -16,15 +16,10 @@ import (
 
 // Bounds of a check.
 const (
-	MaxBody       = 64 << 10 // bytes of a body, except a batch's
-	MaxLoadBody   = 4 << 10  // bytes of a report of a load
-	MaxValue      = 1024     // bytes of a key's or an attribute's value, of a name or a unit
-	maxAttributes = 32       // attributes of a check, and values of a key
-	maxCosts      = 16       // units in costs
+	MaxBody     = 64 << 10            // bytes of a body, except a batch's
+	MaxLoadBody = 4 << 10             // bytes of a report of a load
+	MaxValue    = rules.MaxValueBytes // bytes of a key's or an attribute's value, of a name or a unit
 )
-
-// defaultTTL is how long a reservation may stay unsettled, unless it says otherwise.
-const defaultTTL = time.Minute
 
 // FalsePositive is the only verdict: the check should not have been refused.
 const FalsePositive = "false-positive"
@@ -381,9 +376,9 @@ func (r *Request) validateTry(s *Decoder) {
 func (r *Request) validateReserve(s *Decoder) {
 	r.validateCheck(s)
 	if r.Mode != counters.Check || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.Check }) {
-		s.mean(api.BadValue, "peek must not be true, and mode must be check: a reservation takes")
+		s.mean(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
-	r.Reserving, r.TTL = true, cmp.Or(r.TTL, defaultTTL)
+	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
 }
 
 func (r *Request) validateSettle(s *Decoder) {
@@ -445,8 +440,8 @@ func (r *Request) readKey(s *Decoder) {
 	case '[':
 		s.open()
 		for n := 0; s.more(n, ']'); n++ {
-			if n >= maxAttributes {
-				s.mean(api.BadValue, "key must not have more than %d values", maxAttributes)
+			if n >= rules.MaxAttributes {
+				s.mean(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
 				s.skip()
 				continue
 			}
@@ -479,8 +474,8 @@ func (r *Request) readAttributes(s *Decoder) {
 				return
 			}
 		}
-		if n >= maxAttributes {
-			s.mean(api.BadValue, "attributes must not be more than %d", maxAttributes)
+		if n >= rules.MaxAttributes {
+			s.mean(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
 			s.skip()
 			continue
 		}
@@ -510,8 +505,8 @@ func (r *Request) readCosts(s *Decoder, least int64) {
 				return
 			}
 		}
-		if n >= maxCosts {
-			s.mean(api.BadValue, "costs must not name more than %d units", maxCosts)
+		if n >= limiter.MaxCosts {
+			s.mean(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
 			s.skip()
 			continue
 		}

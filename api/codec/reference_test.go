@@ -177,8 +177,8 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 				t.Fatalf("reference: %v", err)
 			}
 		}
-		note(len(values) <= maxAttributes, api.BadValue)
-		for _, raw := range values[:min(len(values), maxAttributes)] {
+		note(len(values) <= rules.MaxAttributes, api.BadValue)
+		for _, raw := range values[:min(len(values), rules.MaxAttributes)] {
 			v, ok := referenceText(raw)
 			note(ok && len(v) <= MaxValue, api.BadValue)
 			r.Key = append(r.Key, v)
@@ -217,7 +217,7 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 		for _, c := range r.Costs {
 			twice = twice || c.Unit == m.name
 		}
-		if note(i < maxCosts, api.BadValue); i < maxCosts {
+		if note(i < limiter.MaxCosts, api.BadValue); i < limiter.MaxCosts {
 			v, ok := referenceAmount(m.value, 0)
 			note(ok, api.BadValue)
 			r.Costs = append(r.Costs, limiter.UnitCost{Unit: m.name, Cost: v})
@@ -227,7 +227,7 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 	for _, a := range r.Attributes {
 		twice = twice || a.Name == m.name
 	}
-	if note(i < maxAttributes, api.BadValue); i < maxAttributes {
+	if note(i < rules.MaxAttributes, api.BadValue); i < rules.MaxAttributes {
 		v, ok := referenceText(m.value)
 		note(ok && len(v) <= MaxValue, api.BadValue)
 		r.Attributes = append(r.Attributes, rules.Attribute{Name: m.name, Value: v})

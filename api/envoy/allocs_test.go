@@ -22,10 +22,21 @@ func TestRequestAllocatesLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := n.server
-	have := testing.AllocsPerRun(1000, func() {
-		c := s.acquire(t.Context())
+	receive := func(m any) error {
+		c := m.(*call)
 		c.buf = append(c.buf[:0], request...)
-		if _, e := s.answer(t.Context(), c); e != nil {
+		return nil
+	}
+	have := testing.AllocsPerRun(1000, func() {
+		c := s.acquire()
+		who, e := s.admit(t.Context())
+		if e != nil {
+			t.Fatal(e)
+		}
+		if err := c.arrival.await(t.Context(), nil, receive, c); err != nil {
+			t.Fatal(err)
+		}
+		if e := c.answer(who); e != nil {
 			t.Fatal(e)
 		}
 		if out, err := (codec{}).Marshal(c); err != nil || out.Len() == 0 {

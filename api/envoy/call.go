@@ -29,34 +29,26 @@ const path = "/" + rls.Service + "/" + rls.Method
 // call is a request and its answer, with buffers that are reused.
 type call struct {
 	rls.Call
-	server *Server
-	stripe *api.LatencyStripe
-	buf    []byte // the request
-	timer  *time.Timer
-	conn   *api.Connection // nil: unknown
-	big    int64           // bytes charged to the budget
+	server  *Server
+	stripe  *api.LatencyStripe
+	arrival *arrival
+	buf     []byte // the request
+	charged int64  // bytes of buf that the budget holds
 }
 
-func (s *Server) acquire(ctx context.Context) *call {
+func (s *Server) acquire() *call {
 	c, ok := s.pool.Get().(*call)
 	if !ok {
-		c = &call{server: s, stripe: s.latency.Stripe()}
-		c.timer = time.AfterFunc(time.Hour, func() {
-			if c.conn != nil {
-				_ = c.conn.Conn.Close() // its user sees the error and stops
-			}
-		})
-		c.timer.Stop()
+		c = &call{server: s, stripe: s.latency.Stripe(), arrival: s.newArrival()}
 	}
-	c.conn = callerOf(ctx)
 	return c
 }
 
 // release makes c ready for another request.
 func (c *call) release() {
-	if c.big > 0 {
-		c.server.Budget.Give(c.big)
-		c.big = 0
+	if c.charged > 0 {
+		c.server.Budget.Give(c.charged)
+		c.charged = 0
 	}
 	c.Reset()
 	c.buf = api.Kept(c.buf)
@@ -72,27 +64,18 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 		s.beyond.Add(1)
 		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are under way", maxCalls))
 	}
-	c := s.acquire(ctx)
+	c := s.acquire()
 	c.stripe.Count()
-	// A caller that does not end its request loses its connection.
-	timeout := readTimeout
-	if s.Bound > 0 {
-		timeout = s.Bound
-	}
-	c.timer.Reset(timeout)
-	err = receive(c)
-	if !c.timer.Stop() {
-		if err == nil {
-			err = statusOf(api.Errorf(api.Timeout, "the request did not arrive in time"))
-		}
-		return nil, err // the timer may still look at c
-	}
-	if err != nil {
-		c.release()
-		return nil, err
-	}
 	began := time.Now()
-	who, e := s.answer(ctx, c)
+	who, e := s.admit(ctx) // nothing is received of those who may not ask
+	if e == nil {
+		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
+			c.release()
+			return nil, err
+		}
+		began = time.Now()
+		e = c.answer(who)
+	}
 	if s.tracer != nil {
 		c.trace(ctx, began, who, e)
 	}
@@ -105,36 +88,37 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 }
 
 // answer decides c, whose message has been received.
-func (s *Server) answer(ctx context.Context, c *call) (*api.Token, *api.Error) {
-	if c.conn != nil && c.conn.Spare {
-		return nil, api.CrowdedError()
+func (c *call) answer(who *api.Token) *api.Error {
+	s := c.server
+	if n := int64(cap(c.buf)); n > api.FreeBytes {
+		if !s.Budget.Take(n) {
+			return s.Budget.Full()
+		}
+		c.charged = n
+	}
+	if e := c.Read(c.buf); e != nil {
+		return e
+	}
+	return c.Decide(s.Doors, who)
+}
+
+// admit returns the token of a caller who may ask now, nil if none is needed.
+func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
+	if e := s.crowded(ctx); e != nil {
+		return nil, e
 	}
 	if e := s.Checks(); e != nil {
 		return nil, e
 	}
-	who, e := s.permit(ctx)
-	if e != nil {
-		return nil, e
-	}
-	if n := int64(cap(c.buf)); n > api.FreeBytes {
-		if !s.Budget.Take(n) {
-			return who, s.Budget.Full()
-		}
-		c.big = n
-	}
-	if e := c.Read(c.buf); e != nil {
-		return who, e
-	}
-	return who, c.Decide(s.Doors, who)
+	return s.permit(ctx)
 }
 
-// admit looks whether a caller may have a stream.
-func (s *Server) admit(ctx context.Context) *api.Error {
-	if conn := callerOf(ctx); conn != nil && conn.Spare {
+// crowded returns an error for callers whose connection found no place.
+func (s *Server) crowded(ctx context.Context) *api.Error {
+	if conn := callerOf(ctx); conn != nil && conn.place.Spare {
 		return api.CrowdedError()
 	}
-	_, e := s.permit(ctx)
-	return e
+	return nil
 }
 
 // permit returns the caller's token, nil if none is needed.

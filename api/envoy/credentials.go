@@ -27,7 +27,11 @@ func newCredentials(config *tls.Config) credentials.TransportCredentials {
 // ServerHandshake implements credentials.TransportCredentials.
 func (h handshake) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := h.TransportCredentials.ServerHandshake(conn)
-	return secured, caller{info, api.Below[*api.Connection](conn)}, err
+	if err != nil {
+		return nil, nil, err
+	}
+	in := &inbound{Conn: secured, place: api.Below[*api.Connection](conn), skip: prefaceBytes, spare: spareFrames}
+	return in, caller{info, in}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -38,11 +42,11 @@ func (h handshake) Clone() credentials.TransportCredentials {
 // caller is the connection of a call.
 type caller struct {
 	credentials.AuthInfo
-	conn *api.Connection
+	conn *inbound
 }
 
 // callerOf returns the connection of a call; nil if it is unknown.
-func callerOf(ctx context.Context) *api.Connection {
+func callerOf(ctx context.Context) *inbound {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(caller); ok {
 			return c.conn

@@ -66,7 +66,7 @@ func message(t testing.TB, name string) *dynamicpb.Message {
 
 // ask sends a request, which is given as JSON, and returns the answer as JSON without the times until resets. token may be
 // empty.
-func ask(t testing.TB, conn *grpc.ClientConn, token, request string) (string, error) {
+func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...grpc.CallOption) (string, error) {
 	t.Helper()
 	in, out := message(t, "RateLimitRequest"), message(t, "RateLimitResponse")
 	if err := protojson.Unmarshal([]byte(request), in); err != nil {
@@ -77,7 +77,7 @@ func ask(t testing.TB, conn *grpc.ClientConn, token, request string) (string, er
 	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	if err := conn.Invoke(ctx, path, in, out); err != nil {
+	if err := conn.Invoke(ctx, path, in, out, options...); err != nil {
 		return "", err
 	}
 	return text(t, out), nil

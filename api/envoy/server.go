@@ -26,13 +26,18 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// Bounds of the door. A stream holds up to 64 KiB of what it was sent before the call reads it.
+// Bounds of the door.
 const (
-	places           = 2048 // connections
-	streamsEach      = 100  // at once, on a connection
-	maxCalls         = 4096 // at once
-	headerBytes      = 16 << 10
-	readTimeout      = 10 * time.Second // from a call's headers to its last byte
+	places       = 2048 // connections
+	streamsEach  = 100  // at once, on a connection
+	maxCalls     = 4096 // at once
+	maxWaiting   = 512  // messages that have not arrived whole
+	maxOpen      = 512  // streams: reflection, and those who watch the health
+	headerBytes  = 16 << 10
+	streamWindow = 64 << 10         // the least that grpc-go has
+	readTimeout  = 10 * time.Second // from a call's headers to its last byte
+	// lookInterval is how often a message that has not arrived whole is looked at; most have arrived before.
+	lookInterval     = 50 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
 	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over nodes. Calls under way are
 	// answered.
@@ -46,7 +51,7 @@ const (
 	healthInterval = 100 * time.Millisecond
 )
 
-// healthNames are the services whose health is told: the server as a whole, the name of the reference server, and the service.
+// healthNames are the services that the health service knows: the whole server, the name that the reference server uses, and ours.
 var healthNames = [...]string{"", "ratelimit", rls.Service}
 
 // Config holds what the door needs besides what all doors share.
@@ -58,15 +63,17 @@ type Config struct {
 // Server serves the door.
 type Server struct {
 	*api.Doors
-	tracer  *tracing.Tracer
-	conns   *api.Connections
-	addr    net.Addr
-	server  *grpc.Server
-	health  *health.Server
-	latency api.Latency
-	calls   atomic.Int64 // under way
-	beyond  atomic.Int64 // refused, because there were too many
-	pool    sync.Pool    // of *call
+	tracer      *tracing.Tracer
+	conns       *api.Connections
+	addr        net.Addr
+	server      *grpc.Server
+	health      *health.Server
+	latency     api.Latency
+	calls       atomic.Int64 // under way
+	waiting     atomic.Int64 // messages that have not arrived whole
+	openStreams atomic.Int64 // reflection, and those who watch the health
+	beyond      atomic.Int64 // requests refused or cut off, because there were too many
+	pool        sync.Pool    // of *call
 
 	ctx  context.Context // of the streams that last; ends first
 	end  context.CancelFunc
@@ -94,7 +101,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
-		grpc.StaticStreamWindowSize(64<<10),
+		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(1<<20),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -105,7 +112,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.StreamInterceptor(s.stream),
 	)
 	s.server.RegisterService(&service, s)
-	healthpb.RegisterHealthServer(s.server, s.health)
+	s.server.RegisterService(s.bound(healthpb.Health_ServiceDesc), s.health)
 	reflectionpb.RegisterServerReflectionServer(s.server, reflection.NewServerV1(reflection.ServerOptions{
 		Services: s.server, DescriptorResolver: rls.Resolver(),
 	}))
@@ -121,7 +128,7 @@ func (s *Server) Addr() net.Addr { return s.addr }
 // Figures shows what the door counts.
 func (s *Server) Figures(sink figures.Sink) {
 	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
-	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused because too many were under way.", s.beyond.Load())
+	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were under way.", s.beyond.Load())
 	s.conns.Figures(sink, "envoy")
 }
 
@@ -195,36 +202,49 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
+	defer s.openStreams.Add(-1)
+	if s.openStreams.Add(1) > maxOpen {
+		s.beyond.Add(1)
+		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpen))
+	}
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	if info.FullMethod != healthpb.Health_Watch_FullMethodName {
-		if e := s.admit(ctx); e != nil {
+		e := s.crowded(ctx)
+		if e == nil {
+			_, e = s.permit(ctx)
+		}
+		if e != nil {
 			return statusOf(e)
 		}
 	}
-	return next(srv, bounded{ss, ctx})
+	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
 }
 
-// bounded is a stream that ends with its context.
-type bounded struct {
+// openStream is a stream that ends with its context, and when a message that it waits for does not come.
+type openStream struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx     context.Context
+	cancel  context.CancelFunc
+	arrival *arrival
 }
 
 // Context returns the context that ends the stream.
-func (b bounded) Context() context.Context { return b.ctx }
+func (o *openStream) Context() context.Context { return o.ctx }
 
 // RecvMsg waits for a message.
-func (b bounded) RecvMsg(m any) error {
+func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.cancel, o.receive, m) }
+
+func (o *openStream) receive(m any) error {
 	got := make(chan error, 1)
-	go func() { got <- b.ServerStream.RecvMsg(m) }() // it ends with the stream, which ends when the handler returns
+	go func() { got <- o.ServerStream.RecvMsg(m) }() // it ends with the stream, which ends when the handler returns
 	select {
 	case err := <-got:
 		return err
-	case <-b.ctx.Done():
-		return status.FromContextError(b.ctx.Err()).Err()
+	case <-o.ctx.Done():
+		return status.FromContextError(o.ctx.Err()).Err()
 	}
 }
 

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"fmt"
 	"regexp"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // vectorRules have a domain for each of the vectors.
@@ -193,7 +195,7 @@ func TestErrors(t *testing.T) {
 		{one("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
 		{one("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument, "descriptors[0].hits_addend must not be more than 9007199254740991"},
 		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"DAY"}},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"HOUR"}}]}`,
-			codes.InvalidArgument, "descriptors[1].limit is another one than that of descriptors[0], which has the same entries"},
+			codes.InvalidArgument, "descriptors[1].limit differs from descriptors[0].limit, although their entries are equal"},
 	} {
 		_, err := ask(t, n.conn, "", test.request)
 		if s := status.Convert(err); s.Code() != test.code || s.Message() != test.want {
@@ -217,3 +219,46 @@ func TestNotReady(t *testing.T) {
 
 // times are those in RateLimit headers.
 var times = regexp.MustCompile(`t=\d+`)
+
+// stingy is a decider that gives nothing back.
+type stingy struct{ *limiter.Limiter }
+
+// Give implements rls.Giver.
+func (stingy) Give(*limiter.Query) (*limiter.Usage, error) {
+	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
+}
+
+// If hits can't be given back, what was decided about the other descriptors stands: an error would make callers ask again, and pay
+// again. A request that only gives is told.
+func TestGiftsFail(t *testing.T) {
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = stingy{c.Decider.(*limiter.Limiter)} })
+	mixed := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"three","value":"a"}],"isNegativeHits":true}]}`
+	for _, want := range []string{
+		"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + two + "},limitRemaining:1},{code:OK}]}",
+		"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + two + "}},{code:OK}]}",
+		"{overallCode:OVER_LIMIT,statuses:[{code:OVER_LIMIT,currentLimit:{" + two + "}},{code:OK}]}",
+	} {
+		if have := n.answer(mixed); have != want {
+			t.Errorf("have %s\nwant %s", have, want)
+		}
+	}
+	if _, err := ask(t, n.conn, "", one("three", "a", `,"isNegativeHits":true`)); status.Code(err) != codes.Unavailable {
+		t.Errorf("a gift alone: have %v", err)
+	}
+}
+
+// What the rules refuse of an override is answered with the descriptor that brought it.
+func TestErrorNamesTheOverride(t *testing.T) {
+	n := startNode(t, "version: 1\nenvoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}]}]\ninline: {max_limit: 10}\n", nil)
+	const plain, wrong = `{"entries":[{"key":"k","value":"v"}]}`, `{"entries":[{"key":"own"}],"limit":{"requestsPerUnit":11,"unit":"DAY"}}`
+	for descriptors, want := range map[string]string{
+		wrong:               "descriptors[0].limit: limits[0].limit: the rules allow no more than 10",
+		plain + "," + wrong: "descriptors[1].limit: limits[0].limit: the rules allow no more than 10",
+		`{"entries":[{"key":"free"}]},` + plain + "," + wrong: "descriptors[2].limit: limits[0].limit: the rules allow no more than 10",
+	} {
+		_, err := ask(t, n.conn, "", `{"domain":"d","descriptors":[`+descriptors+`]}`)
+		if s := status.Convert(err); s.Code() != codes.InvalidArgument || s.Message() != want {
+			t.Errorf("%s\nhave %v\nwant %s", descriptors, err, want)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 	if err := p.Decider.Check(&x.check.Query, &x.answer); err != nil {
 		return p.explain(err)
 	}
-	x.conclude(deny, true, p.node)
+	x.compose(deny, true, p.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
 }

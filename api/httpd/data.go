@@ -198,7 +198,7 @@ func (p *plane) check(x *exchange) *api.Error {
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.wait(time.Now())
 	}
-	x.conclude(0, false, p.node)
+	x.compose(0, false, p.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
 }

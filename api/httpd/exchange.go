@@ -77,10 +77,10 @@ func (e *exchange) reset() {
 	e.began, e.due, e.after, e.hangUp = time.Time{}, time.Time{}, 0, false
 }
 
-// conclude answers with e's decision; see codec.Reply.
-func (e *exchange) conclude(deny int, bare bool, node []byte) {
+// compose answers with e's decision; see codec.Reply.
+func (e *exchange) compose(deny int, bare bool, node []byte) {
 	e.decided = true
-	e.Conclude(&e.answer, &e.check, deny, bare, node)
+	e.Compose(&e.answer, &e.check, deny, bare, node)
 }
 
 // wait holds back the answer of a check that was decided just before now, for its delay, as far as the rules that delay

@@ -300,7 +300,7 @@ func notReceived(err error) *api.Error {
 	var frame frameError
 	switch {
 	case errors.As(err, &frame) && frame != errHeadTooLarge:
-		return api.Errorf(api.BadRequest, "the request can not be read as HTTP/1.1: %s", frame)
+		return api.Errorf(api.BadRequest, "the request cannot be read as HTTP/1.1: %s", frame)
 	case errors.As(err, &small), frame == errHeadTooLarge:
 		return api.Errorf(api.HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", dataHeaderBytes)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):

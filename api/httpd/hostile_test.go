@@ -187,6 +187,9 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 		if status == 0 && strings.Contains(body, "timeout") && !slow {
 			t.Errorf("no answer to %.300q", text)
 		}
+		if status >= 500 { // nothing that a caller sends is the node's mistake
+			t.Errorf("have %d %s to %.300q", status, body, text)
+		}
 		if status != 100 {
 			answers++ // or a closed connection
 		}

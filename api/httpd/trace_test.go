@@ -1,61 +1,18 @@
 package httpd
 
 import (
-	"compress/gzip"
-	"io"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/codec"
-
-	otlp "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-
-	spans "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
-
-	"github.com/rlnode/rlnode/internal/tracing"
 )
 
 // Checks are traced as children of their callers' spans. Spans say how a check was decided, and never name the subject.
 func TestChecksAreTraced(t *testing.T) {
 	t.Parallel()
-	var mu sync.Mutex // guards have and raw
-	var have []*spans.Span
-	var raw strings.Builder
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		unzipped, err := gzip.NewReader(r.Body)
-		var b []byte
-		if err == nil {
-			b, err = io.ReadAll(unzipped)
-		}
-		var m otlp.ExportTraceServiceRequest
-		if err == nil {
-			err = proto.Unmarshal(b, &m)
-		}
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		raw.Write(b)
-		for _, rs := range m.ResourceSpans {
-			for _, ss := range rs.ScopeSpans {
-				have = append(have, ss.Spans...)
-			}
-		}
-	}))
-	defer server.Close()
-	tracer, err := tracing.Open(tracing.Config{Endpoint: server.URL, Node: "n1", Version: "test", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := startNode(t, func(c *apitest.Config) { c.Tracer, c.APIToken = tracer, "sesame" })
+	collector := apitest.StartCollector(t)
+	n := startNode(t, func(c *apitest.Config) { c.Tracer, c.APIToken = collector.Tracer, "sesame" })
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	ask := func(path, body, flag string) {
 		n.Do(apitest.Call{Method: "POST", URL: n.DataURL + path, Body: body, Header: map[string]string{"Authorization": "Bearer sesame", "Traceparent": "00-" + id + "-b7ad6b7169203331-" + flag}})
@@ -70,11 +27,7 @@ func TestChecksAreTraced(t *testing.T) {
 	n.UseRules("profiles: {web: {ip: header:X-Real-IP}}\nrules: [{name: web, key: [ip], limits: [{limit: 1, per: 8760h}]}]")
 	ask("/v1/auth/web", "", "01")
 	n.Do(apitest.Call{Method: "GET", URL: n.DataURL + "/healthz", Header: map[string]string{"Traceparent": "00-" + id + "-b7ad6b7169203331-01"}})
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	mu.Lock()
-	defer mu.Unlock()
+	have, raw := collector.Close(t)
 	var lines []string
 	named := ""
 	for _, s := range have {
@@ -98,7 +51,7 @@ func TestChecksAreTraced(t *testing.T) {
 	if want := strings.Repeat("api-token ", 10); named != want {
 		t.Errorf("have the tokens %q, want %q", named, want)
 	}
-	if strings.Contains(raw.String(), "198.51.100.77") || strings.Contains(raw.String(), "sesame") {
+	if strings.Contains(raw, "198.51.100.77") || strings.Contains(raw, "sesame") {
 		t.Error("a span tells the subject, or the token")
 	}
 }

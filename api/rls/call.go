@@ -118,8 +118,9 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 		d.Logger.Error("request of Envoy not decided", "error", err)
 	case api.BadValue, api.Forbidden: // only overrides can be wrong
 		subject, detail := 0, e.Detail
-		if _, err := fmt.Sscanf(detail, "subjects[%d]: ", &subject); err == nil {
-			_, detail, _ = strings.Cut(detail, ": ")
+		var wrong *limiter.SubjectError
+		if errors.As(err, &wrong) {
+			subject, detail = wrong.Subject, wrong.Err.Error()
 		}
 		for i := range c.descriptors {
 			if one := &c.descriptors[i]; one.override && one.subject == subject {
@@ -227,7 +228,7 @@ func (c *Call) ask(i int) *api.Error {
 			continue
 		}
 		if before.requests != d.requests || before.unit != d.unit {
-			return api.Errorf(api.BadValue, "descriptors[%d].limit is another one than that of descriptors[%d], which has the same entries", i, j)
+			return api.Errorf(api.BadValue, "descriptors[%d].limit differs from descriptors[%d].limit, although their entries are equal", i, j)
 		}
 		d.subject = before.subject
 		s := &c.query.Subjects[d.subject]
@@ -302,7 +303,7 @@ func (c *Call) conclude() {
 	a := &c.Answer
 	refused := c.Asked && !a.Allowed && !a.Counted // nothing was taken
 	c.over = c.closed || c.Asked && !a.Allowed
-	spent, strange := 0, false
+	spent, otherWindow := 0, false
 	limits := a.Limits
 	if !c.Asked {
 		limits = nil // those of another call
@@ -315,7 +316,7 @@ func (c *Call) conclude() {
 				continue
 			}
 			c.describe(d, la, refused)
-			strange = strange || d.status.unit == 0
+			otherWindow = otherWindow || d.status.unit == 0
 			if d.node != nil && d.node.Quota && d.status.over {
 				spent++
 			}
@@ -324,8 +325,8 @@ func (c *Call) conclude() {
 	if c.quotas > 1 && spent == c.quotas {
 		c.over = true
 	}
-	if strange {
-		c.explainWindows()
+	if otherWindow {
+		c.addRateHeaders()
 	}
 }
 
@@ -368,8 +369,8 @@ func untilNext(wall int64, u unit) int64 {
 // seconds returns a duration in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// explainWindows adds the headers that Envoy can't compose itself: it knows no windows but the units.
-func (c *Call) explainWindows() {
+// addRateHeaders adds the headers that Envoy can't compose itself: it knows no windows but the units.
+func (c *Call) addRateHeaders() {
 	c.reply.Reset()
 	c.reply.Limits(&c.Answer)
 	for _, h := range c.reply.Headers {
@@ -381,7 +382,8 @@ func (c *Call) explainWindows() {
 }
 
 // give gives back the hits of descriptors that ask for it, and what a request took of other limits whose quotas are all used
-// up.
+// up. It fails only if that is all that was asked for, or is wrong: hits that were taken stay taken, so a caller who got an error and asked
+// again would be charged twice, and a refusal would pass where errors pass. What is not given back is lost.
 func (c *Call) give(d *api.Doors) *api.Error {
 	giver, _ := d.Decider.(Giver)
 	if giver == nil {
@@ -415,7 +417,11 @@ func (c *Call) give(d *api.Doors) *api.Error {
 	}
 	wait.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
-		return c.explain(d, err)
+		e := c.explain(d, err)
+		if mistake := e.Code == api.BadValue || e.Code == api.Forbidden; mistake || !c.Asked && !c.closed {
+			return e
+		}
+		d.Logger.Debug("hits not given back", "domain", c.domain, "error", err)
 	}
 	return nil
 }

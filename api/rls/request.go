@@ -115,7 +115,7 @@ func (c *Call) Read(b []byte) *api.Error {
 			c.domain = codec.View(text)
 		case field == 2 && text != nil:
 			if len(c.descriptors) == MaxDescriptors {
-				return api.Errorf(api.BadValue, "descriptors must not be more than %d", MaxDescriptors)
+				return api.Errorf(api.BadValue, "descriptors: at most %d are allowed", MaxDescriptors)
 			}
 			if e := c.readDescriptor(text); e != nil {
 				return e
@@ -150,7 +150,7 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 		switch {
 		case field == 1 && text != nil:
 			if d.end-d.first == MaxEntries {
-				return api.Errorf(api.BadValue, "descriptors[%d].entries must not be more than %d", at, MaxEntries)
+				return api.Errorf(api.BadValue, "descriptors[%d].entries: at most %d are allowed", at, MaxEntries)
 			}
 			m.bad = m.bad || !c.readEntry(text)
 			d.end = len(c.entries)

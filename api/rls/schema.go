@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -165,7 +166,7 @@ func with(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorPro
 
 func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
-		Name: proto.String(name), Number: proto.Int32(n), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
+		Name: proto.String(name), JsonName: proto.String(jsonName(name)), Number: proto.Int32(n), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
 	}
 	if plain, ok := kinds[kind]; ok {
 		f.Type = plain.Enum()
@@ -173,6 +174,15 @@ func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 		f.Type, f.TypeName = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), proto.String(kind)
 	}
 	return f
+}
+
+// jsonName returns a field's name in JSON. The libraries know it, but not all who read the schema by reflection.
+func jsonName(name string) string {
+	words := strings.Split(name, "_")
+	for i, w := range words[1:] {
+		words[i+1] = strings.ToUpper(w[:1]) + w[1:]
+	}
+	return strings.Join(words, "")
 }
 
 func choice(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {

@@ -4,7 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,9 +23,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/internal/process"
 )
 
-// checker decides as it is told.
+// checker gives the same answer to every check, and keeps the requests.
 type checker struct {
 	asked  []client.Request
 	answer string // a node's JSON
@@ -57,7 +64,7 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStream
 }
 
 // call makes a call to a server with the interceptors, by a stream or not, and returns the answer's metadata.
-func call(t *testing.T, c *checker, o Options, streams bool, more ...string) (*health, metadata.MD, error) {
+func call(t *testing.T, c client.Checker, o Options, streams bool, more ...string) (*health, metadata.MD, error) {
 	t.Helper()
 	service := &health{}
 	server := grpc.NewServer(grpc.UnaryInterceptor(Unary(c, o)), grpc.StreamInterceptor(Stream(c, o)))
@@ -189,5 +196,42 @@ func TestHeldCallsEndWithTheirCaller(t *testing.T) {
 	})
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("have %v", err)
+	}
+}
+
+// TestRealNode: callers get the rate headers of a real node's rules, and learn when to retry.
+func TestRealNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the program")
+	}
+	folder := t.TempDir()
+	program, rules := filepath.Join(folder, "rlnode"), filepath.Join(folder, "rules.yaml")
+	text := "version: 1\nrules: [{name: calls, key: [ip], limits: [{limit: 2, per: 1h, algorithm: fixed-window}]}]\n"
+	if err := errors.Join(process.Build(program), os.WriteFile(rules, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	node := process.Start(t, program, "--rules", rules)
+	c, err := client.New(client.Options{Nodes: []string{node.Data}, Timeout: process.Patience, OnError: client.Closed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for i, streams := range []bool{false, true, false, true} {
+		_, header, err := call(t, c, Options{}, streams)
+		left := regexp.MustCompile(`^"calls";r=(\d);t=\d+$`).FindStringSubmatch(strings.Join(header.Get("ratelimit"), "|"))
+		if left == nil || left[1] != strconv.Itoa(max(1-i, 0)) || !slices.Equal(header.Get("ratelimit-policy"), []string{`"calls";q=2;w=3600`}) {
+			t.Errorf("call %d: have %v", i, header)
+		}
+		s, retry := status.Convert(err), strings.Join(header.Get("retry-after"), "|")
+		if i < 2 {
+			if err != nil || retry != "" {
+				t.Errorf("call %d: have %v, %v", i, err, header)
+			}
+			continue
+		}
+		seconds, _ := strconv.Atoi(retry)
+		if s.Code() != codes.ResourceExhausted || len(s.Details()) != 1 || seconds < 1 || seconds > 3600 {
+			t.Errorf("call %d: have %v, %v, %v", i, err, s.Details(), header)
+		}
 	}
 }

@@ -52,12 +52,12 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 
 // applyTo builds next, which starts as s with the entry's index. On an error, s stays in force.
 func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
-	if err := s.mayBe(w.Entry, w.level); err != nil {
+	if err := s.checkLevel(w.Entry, w.level); err != nil {
 		return Result{Err: err}, nil
 	}
 	apply := func() Result {
 		if e, write := w.Entry.(Rules); write && p.fits(s, e) {
-			return e.conclude(next, p.after, p.err)
+			return e.enact(next, p.after, p.err)
 		}
 		return w.apply(next)
 	}
@@ -116,8 +116,8 @@ func (e Found) apply(next *State) Result {
 
 func (e Empty) apply(*State) Result { return Result{} }
 
-// mayBe rejects an entry above the feature level that the members have agreed on.
-func (s *State) mayBe(e Entry, level Level) error {
+// checkLevel rejects an entry above the feature level that the members have agreed on.
+func (s *State) checkLevel(e Entry, level Level) error {
 	switch e.(type) {
 	case Raise, Found:
 		return nil
@@ -303,7 +303,7 @@ func (e Rules) apply(next *State) Result {
 		return a.Result
 	}
 	history, err := e.write(next.History)
-	return e.conclude(next, history, err)
+	return e.enact(next, history, err)
 }
 
 // write is the slow part: parsing and compiling a document of 100,000 subjects takes about a second.
@@ -313,12 +313,12 @@ func (e Rules) write(h *rules.History) (*rules.History, error) {
 	})
 }
 
-func (e Rules) conclude(next *State, history *rules.History, err error) Result {
+func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
 		r.Err = err
 	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
-		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days and inline limits take feature level %d, and the cluster is at %d",
+		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
 			doc.Level(), next.Level)}}
 	} else if regions := next.Regions.next(); regions.hold(history) != nil {
 		r.Err = rules.Errors{{Message: errHeld.Error()}}

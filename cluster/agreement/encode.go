@@ -172,7 +172,7 @@ func (b *Build) Proposes(s *State, entry []byte) error {
 	if err != nil {
 		return err
 	}
-	return s.mayBe(w.Entry, w.level)
+	return s.checkLevel(w.Entry, w.level)
 }
 
 // decodeBody is the inverse of appendBody, for an entry of the given kind.

@@ -79,6 +79,7 @@ func TestRulesNeedALevel(t *testing.T) {
 		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 24h}]}]": 1,
 		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 1d}]}]":  2,
 		"inline: {allow: false}": 2,
+		"envoy: [{domain: d}]":   2,
 	} {
 		for at := Level(1); at <= 2; at++ {
 			begun := found

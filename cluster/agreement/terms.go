@@ -87,7 +87,7 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 		p.refused = e.apply(&next).Err
 	} else if s.answered(w.Request) == nil {
 		p = s.Prepare(w)
-		p.refused = w.conclude(&next, p.after, p.err).Err
+		p.refused = w.enact(&next, p.after, p.err).Err
 	}
 	p.regions = s.Regions
 	if terms.Result, err = next.Edition(); err != nil {

@@ -154,7 +154,7 @@ func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// provesLead reports whether this leader committed an empty entry less than patience ago.
+// provesLead reports whether it was confirmed less than patience ago that this node leads.
 func (l *authorityLedger) provesLead(now time.Duration) bool { return now-l.proved < patience }
 
 // canSpare reports whether at least half of the ring has authority without id.

@@ -20,13 +20,13 @@ import (
 const (
 	// tickEvery is how often the leader checks for work.
 	tickEvery = 50 * time.Millisecond
-	// emptyEvery is the minimum interval between two empty entries.
-	emptyEvery = 100 * time.Millisecond
-	// proposeTimeout bounds one proposal.
+	// confirmEvery is the minimum interval between two confirmations.
+	confirmEvery = 100 * time.Millisecond
+	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
 	// restartPause is how long to pause after a proposal that was rejected or whose outcome is unknown.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the questions waiting for the next empty entry or for a majority of the ring.
+	// maxWaiting bounds the questions waiting for the next confirmation or for a majority of the ring.
 	maxWaiting = 8192
 )
 
@@ -55,6 +55,9 @@ type GiverConfig struct {
 	State func() *agreement.State
 	// Propose returns the entry's result after it was applied here. An error means that the outcome is unknown.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
+	// Confirm returns nil if this node, at some moment after the call, led in the Raft term in which it proposed the mark of
+	// that reign. No later leader had been elected then.
+	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns gossip's view, including this node.
 	Nodes func() []Node
 	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
@@ -88,20 +91,20 @@ type reign struct {
 	cancel context.CancelFunc
 	ledger *authorityLedger // nil until the mark has been applied
 
-	waiting   []*question // for an empty entry that has not been proposed yet
-	asked     []*question // for the empty entry under way
-	behind    []*question // for a majority of the ring to apply an index; with waiting, at most maxWaiting
-	emptyAt   time.Duration
-	empty     bool            // an empty entry is under way
-	proposal  agreement.Entry // under way; nil if none is
-	pause     time.Duration   // no decision before this
-	restartAt time.Duration   // without a ledger: when to start over; never while the mark is under way
+	waiting    []*question     // for a confirmation that has not begun
+	asked      []*question     // for the confirmation under way
+	behind     []*question     // for a majority of the ring to apply an index; with waiting, at most maxWaiting
+	confirmAt  time.Duration   // when the last confirmation began
+	confirming bool            // a confirmation is under way
+	proposal   agreement.Entry // under way; nil if none is
+	pause      time.Duration   // no decision before this
+	restartAt  time.Duration   // without a ledger: when to start over; never while the mark is under way
 }
 
-// question waits for an empty entry to commit.
+// question waits for the confirmation that this node leads.
 type question struct {
 	request *Request // nil if the question is not about authority
-	// answer builds the reply once the empty entry has been applied.
+	// answer builds the reply afterwards.
 	answer func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
 	// majorityAt is the index asked about by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
 	majorityAt uint64
@@ -109,10 +112,10 @@ type question struct {
 	reply      chan Reply      // capacity 1
 }
 
-// outcome is the result of a proposal.
+// outcome is the result of a proposal or a confirmation.
 type outcome struct {
 	reign  *reign
-	entry  agreement.Entry
+	entry  agreement.Entry // nil: a confirmation
 	result agreement.Result
 	err    error
 }
@@ -142,7 +145,7 @@ func (g *Giver) order(lead bool) {
 	}
 }
 
-// Answer grants the request after an empty entry that was proposed after the call has committed, or refuses it.
+// Answer grants the request once it is confirmed that this node led after the call, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
@@ -163,13 +166,13 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// AppliedByAll reports whether every node that may have authority has applied the entry at index, which this node has
+// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node has
 // applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later one,
-// since a leader starts with the newest rules that it finds applied. AppliedByAll waits as Answer does, because a deposed
+// since a leader starts with the newest rules that it finds applied. RequireApplied waits as Answer does, because a deposed
 // leader's knowledge of the nodes proves nothing.
-func (g *Giver) AppliedByAll(ctx context.Context, index uint64) bool {
+func (g *Giver) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
-		return Reply{Granted: l.appliedByAll(now, index)}
+		return Reply{Granted: l.requireApplied(now, index)}
 	}}).Granted
 }
 
@@ -210,8 +213,11 @@ func (g *Giver) run() {
 	defer tick.Stop()
 	defer g.follow()
 	for {
+		if g.reign == nil {
+			tick.Stop()
+		}
 		var wake <-chan time.Time
-		if wait, needed := g.proposeEmpty(); needed {
+		if wait, needed := g.confirm(); needed {
 			wake = time.After(wait)
 		}
 		select {
@@ -221,6 +227,7 @@ func (g *Giver) run() {
 			g.follow()
 			if lead {
 				g.lead()
+				tick.Reset(tickEvery)
 			}
 		case q := <-g.questions:
 			g.accept(q)
@@ -235,7 +242,7 @@ func (g *Giver) run() {
 
 // lead begins a reign by proposing its mark.
 func (g *Giver) lead() {
-	r := &reign{emptyAt: never, pause: never, restartAt: never}
+	r := &reign{confirmAt: never, pause: never, restartAt: never}
 	var number [8]byte
 	rand.Read(number[:]) // never fails
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
@@ -263,16 +270,25 @@ func (r *reign) refuse() {
 	r.waiting, r.asked, r.behind = nil, nil, nil
 }
 
-// propose starts a proposal of the current reign. At most two are under way, an empty entry and a decision, besides
-// cancelled ones of earlier reigns.
+// propose starts a proposal of the current reign.
 func (g *Giver) propose(e agreement.Entry) {
+	g.start(func(ctx context.Context, o *outcome) {
+		o.entry = e
+		o.result, o.err = g.config.Propose(ctx, e)
+	})
+}
+
+// start starts a task of the current reign. At most two are under way, a confirmation and a proposal, besides cancelled ones
+// of earlier reigns.
+func (g *Giver) start(task func(context.Context, *outcome)) {
 	r := g.reign
 	g.group.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, proposeTimeout)
 		defer cancel()
-		result, err := g.config.Propose(ctx, e)
+		o := outcome{reign: r}
+		task(ctx, &o)
 		select {
-		case g.outcomes <- outcome{r, e, result, err}:
+		case g.outcomes <- o:
 		case <-g.ctx.Done():
 		}
 	})
@@ -326,33 +342,32 @@ func (g *Giver) answerMajority() {
 	})
 }
 
-// proposeEmpty proposes an empty entry if a question waits for one and it is time. If it is too early, it returns how long
-// to wait.
-func (g *Giver) proposeEmpty() (wait time.Duration, needed bool) {
+// confirm begins a confirmation if a question waits for one and it is time. If it is too early, it returns how long to wait.
+func (g *Giver) confirm() (wait time.Duration, needed bool) {
 	r := g.reign
-	if r == nil || r.ledger == nil || r.empty || len(r.waiting) == 0 {
+	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
 	}
 	now := g.config.Now()
-	if wait := r.emptyAt + emptyEvery - now; wait > 0 {
+	if wait := r.confirmAt + confirmEvery - now; wait > 0 {
 		return wait, true
 	}
 	r.asked, r.waiting = r.waiting, nil
-	r.empty, r.emptyAt = true, now
-	g.propose(agreement.Empty{})
+	r.confirming, r.confirmAt = true, now
+	g.start(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
 	return 0, false
 }
 
-// handleOutcome handles a proposal's outcome. An error, or a mark that isn't the last one in the log, means that this
+// handleOutcome handles the outcome of a proposal or a confirmation. An error, or a mark that isn't the last one in the log, means that this
 // leader may be wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
 func (g *Giver) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
-		return // also the second of two proposals, after the first failed
+		return // also the second of two outcomes, after the first was a failure
 	}
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
-		g.config.Logger.Debug("a leader's proposal failed", "error", o.err)
+		g.config.Logger.Debug("a leader's proposal or confirmation failed", "error", o.err)
 		r.refuse()
 		r.cancel()
 		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
@@ -368,8 +383,8 @@ func (g *Giver) handleOutcome(o outcome) {
 		for _, q := range early {
 			g.accept(q)
 		}
-	case agreement.Empty:
-		g.answerCommitted(state)
+	case nil:
+		g.answerConfirmed(state)
 	default:
 		r.ledger.outcomeKnown(o.entry)
 		r.proposal = nil
@@ -383,14 +398,14 @@ func (g *Giver) handleOutcome(o outcome) {
 	}
 }
 
-// answerCommitted replies to the questions that waited for the empty entry that has committed.
-func (g *Giver) answerCommitted(state *agreement.State) {
+// answerConfirmed replies to the questions that waited for the confirmation.
+func (g *Giver) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.ledger.proved = g.config.Now()
 	for _, q := range r.asked {
 		q.reply <- q.answer(r.ledger, g.config.Now(), state)
 	}
-	r.asked, r.empty = nil, false
+	r.asked, r.confirming = nil, false
 }
 
 // proposeNext proposes the next entry, one at a time.

@@ -18,9 +18,10 @@ type sequence struct {
 	state   *agreement.State
 	leader  int
 	entries []agreement.Entry
-	took    time.Duration // how long a commit takes
+	took    time.Duration // how long a commit or a confirmation takes
 	held    chan struct{} // if not nil: outcomes are reported once it is closed
-	lost    bool          // the outcome of empty entries is unknown
+	lost    bool          // nothing is confirmed
+	proofs  int           // confirmations
 	boot    chan struct{} // if not nil: the outcome of a Boot is reported once it is closed
 	ruled   uint64        // the index as of which the newest rules are in force
 }
@@ -35,6 +36,7 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 			return s.state
 		},
 		Propose: func(ctx context.Context, e agreement.Entry) (agreement.Result, error) { return s.propose(ctx, n, e) },
+		Confirm: func(ctx context.Context, reign uint64) error { return s.confirm(ctx, n, reign) },
 		Ruled: func() uint64 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -52,11 +54,8 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 
 func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agreement.Result, error) {
 	s.mu.Lock()
-	took, lost, boot := s.took, s.lost, s.boot
+	took, boot := s.took, s.boot
 	s.mu.Unlock()
-	if lost && isEmpty(e) {
-		return agreement.Result{}, errors.New("lost")
-	}
 	select {
 	case <-time.After(took):
 	case <-ctx.Done():
@@ -82,6 +81,32 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 	return result, nil
 }
 
+func (s *sequence) confirm(ctx context.Context, n int, reign uint64) error {
+	s.mu.Lock()
+	took, held, lost := s.took, s.held, s.lost
+	confirmed := s.leader == n && s.state.Reign == reign && !lost
+	s.proofs++
+	s.mu.Unlock()
+	if !confirmed {
+		return errors.New("not the leader")
+	}
+	select {
+	case <-time.After(took):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if held != nil {
+		<-held
+	}
+	return nil
+}
+
+func (s *sequence) confirmations() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proofs
+}
+
 func (s *sequence) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +124,6 @@ func (s *sequence) count(same func(agreement.Entry) bool) int {
 	}
 	return n
 }
-
-func isEmpty(e agreement.Entry) bool { _, ok := e.(agreement.Empty); return ok }
 
 func newSequence() *sequence {
 	s := &sequence{state: agreement.New(), leader: 1, took: 3 * time.Millisecond}
@@ -153,8 +176,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	})
 }
 
-// TestALateOutcomeOfAnEarlierReign: the leader's empty entry committed, the leader was deposed and leads again, and only
-// then learns of the commit.
+// TestALateOutcomeOfAnEarlierReign: the leader was confirmed, then deposed, and only then learns of the confirmation.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -208,13 +230,14 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 	})
 }
 
-func TestOneEmptyForAllThatWait(t *testing.T) {
+// TestOneConfirmationForAllThatWait: however many ask, confirmations are as rare.
+func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.giver(t, 1)
 		g.Lead()
 		time.Sleep(time.Second)
-		before, began := s.count(isEmpty), time.Now()
+		before, began := s.confirmations(), time.Now()
 		if _, err := g.Committed(t.Context()); err != nil || time.Since(began) > s.took {
 			t.Errorf("the first took %v: %v", time.Since(began), err)
 		}
@@ -230,13 +253,14 @@ func TestOneEmptyForAllThatWait(t *testing.T) {
 		}
 		group.Wait()
 		took := time.Since(began)
-		if n := s.count(isEmpty) - before; n < 40 || n > int(took/(100*time.Millisecond))+1 {
-			t.Errorf("%d empty entries in %v", n, took)
+		if n := s.confirmations() - before; n < 40 || n > int(took/(100*time.Millisecond))+1 {
+			t.Errorf("%d confirmations in %v", n, took)
 		}
 	})
 }
 
-func TestAnEmptyThatWasProposedBeforeDoesNotCount(t *testing.T) {
+// TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives while one is under way waits for the next.
+func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.giver(t, 1)
@@ -283,8 +307,8 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	})
 }
 
-// TestTwoProposalsAndOneFails: the decision's outcome arrives after the empty entry's failure has ended the reign.
-func TestTwoProposalsAndOneFails(t *testing.T) {
+// TestTwoOutcomesAndOneFails: the decision's outcome arrives after a confirmation that failed has ended the reign.
+func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
 		g := s.giver(t, 1)
@@ -301,7 +325,7 @@ func TestTwoProposalsAndOneFails(t *testing.T) {
 		}
 		s.set(func() { s.lost = true })
 		if have := g.Answer(t.Context(), s.request(1)); have.Granted {
-			t.Fatal("granted without an empty entry")
+			t.Fatal("granted without a confirmation")
 		}
 		close(s.boot)
 		synctest.Wait()

@@ -102,7 +102,7 @@ func (h *Holder) Revoke() {
 
 // drop ends authority and voids the requests under way. The caller holds mu.
 func (h *Holder) drop(now time.Duration) {
-	h.lost = h.without(now)
+	h.lost = h.lostSince(now)
 	h.era++
 	h.until.Store(0)
 }
@@ -220,8 +220,8 @@ func (h *Holder) startAttempt() *attempt {
 	return a
 }
 
-// without returns the reading since when there is no authority; now while there is some. The caller holds mu.
-func (h *Holder) without(now time.Duration) time.Duration {
+// lostSince returns the reading since when there is no authority; now while there is some. The caller holds mu.
+func (h *Holder) lostSince(now time.Duration) time.Duration {
 	return min(max(h.lost, h.Until()), now)
 }
 
@@ -233,7 +233,7 @@ func (h *Holder) request() Request {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r.Without = now - h.without(now)
+	r.Without = now - h.lostSince(now)
 	return r
 }
 

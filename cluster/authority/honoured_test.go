@@ -17,7 +17,7 @@ func TestHonoured(t *testing.T) {
 	old := d.request(2)
 	d.apply(agreement.Empty{})
 	index := d.state.Index
-	if d.ledger.appliedByAll(d.now, index) {
+	if d.ledger.requireApplied(d.now, index) {
 		t.Error("nobody has told that it has applied the entry, and all are said to have")
 	}
 	for _, n := range []byte{1, 3} {
@@ -25,14 +25,14 @@ func TestHonoured(t *testing.T) {
 			t.Fatalf("node %d: have %+v", n, r)
 		}
 	}
-	if d.ledger.appliedByAll(d.now, index) {
+	if d.ledger.requireApplied(d.now, index) {
 		t.Error("node 2 has authority, and has not applied the entry")
 	}
 	if r := d.ask(old); !r.Granted {
 		t.Errorf("before that is asked for: have %+v, want authority for the node that is behind", r)
 	}
 	asked := d.now
-	for !d.ledger.appliedByAll(d.now, index) {
+	for !d.ledger.requireApplied(d.now, index) {
 		if d.now += tickEvery; d.now-asked > time.Minute {
 			t.Fatal("authority that has run out counts for ever")
 		}
@@ -48,7 +48,7 @@ func TestHonoured(t *testing.T) {
 	if r := d.ask(d.request(2)); !r.Granted {
 		t.Errorf("have %+v, want authority for who has caught up", r)
 	}
-	if !d.ledger.appliedByAll(d.now, index) {
+	if !d.ledger.requireApplied(d.now, index) {
 		t.Error("what was honoured is not any more")
 	}
 }
@@ -66,7 +66,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	if r := d.ask(old); r.Granted || r.Why != whyRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
-	for !d.ledger.appliedByAll(d.now, index) {
+	for !d.ledger.requireApplied(d.now, index) {
 		if d.now += tickEvery; d.now-begun > time.Minute {
 			t.Fatal("never honoured")
 		}
@@ -104,11 +104,11 @@ func TestGiverTellsWhatIsHonoured(t *testing.T) {
 		g := s.giver(t, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if g.AppliedByAll(ctx, 1) {
+		if g.RequireApplied(ctx, 1) {
 			t.Error("a node that follows knows what is honoured")
 		}
 		g.Lead()
-		for begun := time.Now(); !g.AppliedByAll(ctx, 1); time.Sleep(tickEvery) {
+		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickEvery) {
 			if time.Since(begun) > 2*Wait {
 				t.Fatal("nothing is honoured though nobody has authority")
 			}
@@ -118,7 +118,7 @@ func TestGiverTellsWhatIsHonoured(t *testing.T) {
 		s.mu.Unlock()
 		short, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
-		if g.AppliedByAll(short, 1) {
+		if g.RequireApplied(short, 1) {
 			t.Error("a leader that was deposed tells what is honoured")
 		}
 	})

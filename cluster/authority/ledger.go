@@ -51,7 +51,7 @@ const (
 	whyTooLarge   = "the request reports more than there may be"
 	whyBootBehind = "the node has not applied the entry that registered its process"
 	whyRules      = "the node has not applied rules that the others go by"
-	whyGeneration = "the node's generation is another"
+	whyGeneration = "the node has been ended, and has not applied that yet"
 	whyEnding     = "the node is being ended"
 	whyReplaced   = "another process of the node has taken its place"
 	whyReplacing  = "another process of the node is taking its place"
@@ -80,7 +80,7 @@ type authorityLedger struct {
 	// rises are the newest rules that a majority of the ring has applied, and when it had, oldest first. The floor rises to
 	// each after followTime. Each tick adds at most one, so the list is bounded.
 	rises []rise
-	// proved is when an empty entry of this leader last committed.
+	// proved is when it was last confirmed that this node leads.
 	proved time.Duration
 	// failingEnded is when a node was last marked to be ended for asking without success, or the lead was handed over
 	// instead.

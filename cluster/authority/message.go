@@ -40,6 +40,8 @@ type Request struct {
 	Leaving     bool          `json:"leaving,omitempty"`     // it wants to leave the ring
 	GivingUp    bool          `json:"giving_up,omitempty"`   // it gives its authority up now, and this process never asks again
 	Stuck       bool          `json:"stuck,omitempty"`       // it applies nothing more and must have no authority
+	// StoreFails: it can't store entries, so it should not lead.
+	StoreFails bool `json:"store_fails,omitempty"`
 	// Without is how long the process has had no authority; 0 while it has some.
 	Without time.Duration `json:"without,omitempty"`
 

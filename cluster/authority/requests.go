@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// handleRequest records a request and returns the reason for refusing it; empty if it may be granted once an empty entry
-// has committed.
+// handleRequest records a request and returns the reason for refusing it; empty if it may be granted once this
+// node's lead is confirmed.
 func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
 	case q.Node.IsZero() || q.Boot == 0:
@@ -137,7 +137,7 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges the request again, after the empty entry. If nothing speaks against it, grant records the time. The reply is
+// grant judges the request again, after the confirmation. If nothing speaks against it, grant records the time. The reply is
 // sent after that.
 func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
@@ -148,9 +148,9 @@ func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Reques
 	return reply
 }
 
-// appliedByAll reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
+// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
 // that way. A node with authority from an earlier leader that has not asked this one may have applied less.
-func (l *authorityLedger) appliedByAll(now time.Duration, index uint64) bool {
+func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
 	if now-l.since < Wait {
 		return false
 	}
@@ -177,7 +177,7 @@ func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bo
 // raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
 // followTime after a majority of the ring has.
 func (l *authorityLedger) raiseFloor(v *view) {
-	if v.ruled > l.floor && !l.appliedByAll(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
+	if v.ruled > l.floor && !l.requireApplied(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
 		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
 		l.rises = append(l.rises, rise{v.ruled, v.now})
 	}

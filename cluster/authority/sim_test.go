@@ -35,6 +35,7 @@ type world struct {
 	random  *rand.Rand
 	over    bool
 	leader  *process // the one that may commit; nil between two leaders
+	term    uint64   // raised by each election
 	states  []*agreement.State
 	ended   map[ring.NodeID]int64 // lower generations are ended
 	all     []*process            // including dead ones, for as long as they exist
@@ -62,8 +63,9 @@ type process struct {
 	applied   int           // index in states
 	seen      []time.Time   // when each entry is applied here
 	settled   int64
-	dead      bool // killed; its memory is gone
-	copied    bool // it runs on a copy of a data directory whose owner may be alive, and wins no election
+	marked    uint64 // the term of its last mark
+	dead      bool   // killed; its memory is gone
+	copied    bool   // it runs on a copy of a data directory whose owner may be alive, and wins no election
 }
 
 type order struct {
@@ -112,7 +114,7 @@ func (w *world) spawn(id ring.NodeID) *process {
 	w.all = append(w.all, p)
 	w.mu.Unlock()
 	p.giver = newTestGiver(GiverConfig{
-		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Nodes: p.gossip, Now: p.now,
+		Self: id, Boot: p.boot, Expect: 3, State: p.state, Propose: p.propose, Confirm: p.confirm, Nodes: p.gossip, Now: p.now,
 	})
 	p.holder = newTestHolder(HolderConfig{
 		Self: id, Boot: p.boot, Boottime: p.boottime, Ask: p.ask, Status: p.status,
@@ -236,6 +238,9 @@ func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 		return agreement.Result{}, errLost
 	}
 	result := p.w.append(e)
+	if _, ok := e.(agreement.Reign); ok {
+		p.marked = p.w.term
+	}
 	index := len(p.w.states) - 1
 	lost := p.w.random.IntN(50) == 0
 	p.w.mu.Unlock()
@@ -257,6 +262,21 @@ func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Res
 		case <-time.After(time.Millisecond):
 		}
 	}
+}
+
+// confirm succeeds if this process leads at some moment after the call, in the term of its mark.
+func (p *process) confirm(ctx context.Context, reign uint64) error {
+	p.gate()
+	time.Sleep(p.w.delay())
+	p.w.mu.Lock()
+	leads := p.w.leader == p && p.marked == p.w.term && p.w.states[p.applied].Reign == reign && !time.Now().Before(p.cut)
+	p.w.mu.Unlock()
+	if !leads {
+		return errLost
+	}
+	time.Sleep(p.w.delay())
+	p.gate()
+	return ctx.Err()
 }
 
 // append adds an entry to the log and checks that it is allowed there. The caller holds mu.
@@ -413,7 +433,7 @@ func (w *world) elect(to *process) {
 	if from != nil && w.random.IntN(4) > 0 { // some never learn that they lost the lead
 		from.orders <- order{lead: false, delay: slow()}
 	}
-	w.leader = to
+	w.leader, w.term = to, w.term+1
 	to.orders <- order{lead: true, delay: slow()}
 	w.counts["elections"]++
 }

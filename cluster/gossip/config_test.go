@@ -3,6 +3,7 @@ package gossip
 import (
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,7 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		l.Printf("[WARN] memberlist: Refuting a suspect message (from: a)")
 		l.Printf("[INFO] memberlist: Suspect a has failed, no acks received")
 		l.Printf("[ERR] memberlist: Conflicting address for a")
+		l.Printf("[ERR] memberlist: failed to receive: read tcp 10.0.0.2:1->10.0.0.1:2: %v from=10.0.0.1:2", net.ErrClosed) // by this node
 		l.Printf("[DEBUG] memberlist: Stream connection")
 		l.Printf("no level")
 	}
@@ -77,7 +79,7 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 		want  int
 	}{
 		{slog.LevelError, "", 0}, {slog.LevelWarn, "Failed to send", 1}, {slog.LevelWarn, "Refuting", 0},
-		{slog.LevelInfo, "", 1}, {slog.LevelDebug, "", 18}, {slog.LevelDebug, "] ", 0},
+		{slog.LevelInfo, "", 1}, {slog.LevelDebug, "", 21}, {slog.LevelDebug, "] ", 0},
 	} {
 		if have := j.count(test.level, test.text); have != test.want {
 			t.Errorf("%v %q: have %d lines, want %d", test.level, test.text, have, test.want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -95,6 +96,9 @@ func (a *adapter) Write(line []byte) (int, error) {
 		if strings.HasPrefix(text, own) {
 			level = slog.LevelDebug
 		}
+	}
+	if strings.Contains(text, net.ErrClosed.Error()) {
+		level = slog.LevelDebug // this node has closed the connection itself
 	}
 	ctx := context.Background()
 	if level > slog.LevelDebug && !a.first(text) {

@@ -197,8 +197,8 @@ func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 		if pr == nil || !pr.whole {
 			return false, nil
 		}
-		flying := k.followers[node].flying
-		if last, sent := c.marks[pr]; sent && len(flying) > 0 && flying[0] <= last {
+		inFlight := k.followers[node].inFlight
+		if last, sent := c.marks[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}

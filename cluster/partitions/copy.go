@@ -115,7 +115,7 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	// here: an outdated copy is better than none.
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
-		k.debts.replace(s.p)
+		k.debts.noteDropped(s.p)
 		pt.source, pt.order, pt.whole = from, order{lineage: s.lineage}, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
@@ -140,7 +140,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec 
 	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
 		return
 	}
-	k.debts.replaceOne(rec.Key)
+	k.debts.noteOverwritten(rec.Key)
 	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 

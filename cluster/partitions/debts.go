@@ -111,10 +111,10 @@ func (d *debt) reduce(cost int64) {
 // debtLedger holds the debts that owners must be told of, by partition and counter. It has no lock of its own. Invariant:
 // n is the number of debts, at most maxDebts; inline of them are of inline counters.
 type debtLedger struct {
-	self        ring.NodeID
-	table       *counters.Table
-	log         *slog.Logger
-	incarnation uint64 // the entry that registered this process
+	self      ring.NodeID
+	table     *counters.Table
+	log       *slog.Logger
+	bootIndex uint64 // the entry that registered this process
 
 	debts   map[int]map[counters.Key]*debt
 	seals   map[int][]*seal // by partition that has debts, in ascending order of their numbers
@@ -185,16 +185,16 @@ func (l *debtLedger) remove(key counters.Key) {
 	l.count(key, -1)
 }
 
-// replaceOne records that the counter here was overwritten.
-func (l *debtLedger) replaceOne(key counters.Key) {
+// noteOverwritten records that the counter here was overwritten.
+func (l *debtLedger) noteOverwritten(key counters.Key) {
 	if d := l.get(key); d != nil {
 		d.absent = d.cost
 		l.changes++
 	}
 }
 
-// replace records that the copy of p was dropped.
-func (l *debtLedger) replace(p int) {
+// noteDropped records that the copy of p was dropped.
+func (l *debtLedger) noteDropped(p int) {
 	for _, d := range l.debts[p] {
 		d.absent = d.cost
 	}

@@ -17,8 +17,8 @@
 // debited twice.
 //
 // Whether a node that has a token may use it is a separate question: that needs authority (package authority), which is
-// checked after each decision. A partition's gate in the table of counters is open exactly while its token is here and it
-// is not frozen.
+// checked before and after each decision. A partition's gate in the table of counters is open exactly while its token is
+// here and it is not frozen.
 //
 // The [Keeper] also pushes changes to each partition's standby every 100 ms, receives copies from others, acts as a
 // standby within one node's share while an owner can't be reached, and gives its copies back to an owner that lost its

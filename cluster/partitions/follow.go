@@ -35,9 +35,9 @@ type follower struct {
 	node    ring.NodeID
 	parts   [ring.Partitions]*progress // nil where no copy was begun
 	unacked int                        // bytes
-	// sent is the number of the last message; flying are the numbers of unacknowledged messages, in order.
-	sent   uint64
-	flying []uint64
+	// sent is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
+	sent     uint64
+	inFlight []uint64
 	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer
 	// or, if it had answered everything by then, with the next message. Zero if nothing is unanswered.
 	probed, since time.Time
@@ -49,8 +49,8 @@ type follower struct {
 
 // progress is how far a follower is with one partition.
 type progress struct {
-	whole  bool // it has acknowledged the whole copy
-	flying int  // unacknowledged messages about the partition
+	whole    bool // it has acknowledged the whole copy
+	inFlight int  // unacknowledged messages about the partition
 }
 
 // sentSection is a section of a message to a follower.
@@ -118,7 +118,7 @@ func (f *follower) messageSent() uint64 {
 	for i := range f.inside {
 		one := &f.inside[i]
 		if one.of = f.parts[one.p]; one.of != nil {
-			one.of.flying++
+			one.of.inFlight++
 		}
 	}
 	f.unacked += len(f.message)
@@ -126,7 +126,7 @@ func (f *follower) messageSent() uint64 {
 	if f.probed = time.Now(); f.since.IsZero() {
 		f.since = f.probed
 	}
-	f.flying = append(f.flying, f.sent)
+	f.inFlight = append(f.inFlight, f.sent)
 	return f.sent
 }
 
@@ -134,9 +134,9 @@ func (f *follower) messageSent() uint64 {
 // taken.
 func (f *follower) messageAnswered(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
-	f.flying = slices.DeleteFunc(f.flying, func(n uint64) bool { return n == number })
+	f.inFlight = slices.DeleteFunc(f.inFlight, func(n uint64) bool { return n == number })
 	if answers(err) {
-		if f.since = (time.Time{}); len(f.flying) > 0 {
+		if f.since = (time.Time{}); len(f.inFlight) > 0 {
 			f.since = time.Now()
 		}
 	}
@@ -144,7 +144,7 @@ func (f *follower) messageAnswered(number uint64, size int, inside []sentSection
 		if one.of == nil {
 			continue
 		}
-		one.of.flying--
+		one.of.inFlight--
 		switch {
 		case f.parts[one.p] != one.of:
 		case err != nil || refused[one.p]:
@@ -352,7 +352,7 @@ func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*follower
 	for _, f := range k.followers {
-		if len(f.flying) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+		if len(f.inFlight) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
 			list = append(list, f)
 		}
 	}

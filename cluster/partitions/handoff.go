@@ -104,7 +104,7 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 		switch copied := k.followers.progressOf(p, pt.other); {
 		case copied == nil:
 			k.setPhase(p, owning) // the copy is not whole after all
-		case copied.whole && copied.flying == 0:
+		case copied.whole && copied.inFlight == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
 			k.addToken(offers, v, pt.other, p)

@@ -222,7 +222,7 @@ func (k *Keeper) Adopt(s *agreement.State) {
 		k.forgetAll()
 	}
 	k.view.Store(v)
-	k.debts.incarnation = v.Boots[k.cfg.Self].Index
+	k.debts.bootIndex = v.Boots[k.cfg.Self].Index
 	k.followed = k.followed || v.others(k.cfg.Self)
 	k.followers.update(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
@@ -256,7 +256,7 @@ func (k *Keeper) forgetAll() {
 		k.phases[p].Store(uint32(away))
 		if had {
 			k.cfg.Table.Drop(p)
-			k.debts.replace(p)
+			k.debts.noteDropped(p)
 		}
 	}
 	clear(k.followers)

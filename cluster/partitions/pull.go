@@ -168,7 +168,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 		for _, rec := range g.records {
 			k.cfg.Table.Put(now, rec)
 		}
-		k.debts.replace(g.p)
+		k.debts.noteDropped(g.p)
 		pt.order, pt.source = g.order, from
 	case !pt.whole || g.lineage != pt.lineage:
 		for _, rec := range g.records {

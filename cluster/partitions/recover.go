@@ -248,7 +248,7 @@ func (k *Keeper) dropOther(v *view, p int) bool {
 	case pt.phase == away && owner != k.cfg.Self && v.From.Standby(p) != k.cfg.Self:
 		pt.source, pt.whole = ring.NodeID{}, false
 		k.cfg.Table.Drop(p)
-		k.debts.replace(p)
+		k.debts.noteDropped(p)
 	}
 	return true
 }

@@ -23,12 +23,12 @@ const maxSeals = 16
 
 // number is the number of a seal. A node's numbers in a partition rise, also from one of its processes to the next.
 type number struct {
-	incarnation uint64 // the entry that registered the process
-	n           uint64
+	bootIndex uint64 // the entry that registered the process
+	n         uint64
 }
 
-func (n number) upTo(b number) bool {
-	return n.incarnation < b.incarnation || n.incarnation == b.incarnation && n.n <= b.n
+func (n number) notAfter(b number) bool {
+	return n.bootIndex < b.bootIndex || n.bootIndex == b.bootIndex && n.n <= b.n
 }
 
 type seal struct {
@@ -62,7 +62,7 @@ func (l *debtLedger) seal(p int, waiting bool) bool {
 		return false
 	}
 	l.numbers++
-	s.number = number{incarnation: l.incarnation, n: l.numbers}
+	s.number = number{bootIndex: l.bootIndex, n: l.numbers}
 	l.addSeal(s)
 	return true
 }
@@ -191,7 +191,7 @@ func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Ke
 	last, some := l.lastNumber(p, l.self, now)
 	debited := map[counters.Key]int64{}
 	for _, s := range l.seals[p] {
-		if !some || !s.upTo(last) {
+		if !some || !s.notAfter(last) {
 			break
 		}
 		for i := range s.entries {
@@ -235,7 +235,7 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 // debit debits a seal of node once: not at all if it was debited before. It fails if it can't note the number. It returns
 // the indexes of the debts for which there is no room.
 func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
-	if last, some := l.lastNumber(s.partition, node, now); some && s.upTo(last) {
+	if last, some := l.lastNumber(s.partition, node, now); some && s.notAfter(last) {
 		return nil, nil
 	}
 	if err := l.note(node, s, now); err != nil {
@@ -262,7 +262,7 @@ const noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
 func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
 	n := counters.Note{Key: noteKey(p, node)}
 	some = l.table.Noted(now, &n)
-	return number{incarnation: uint64(n.At), n: uint64(n.Count)}, some
+	return number{bootIndex: uint64(n.At), n: uint64(n.Count)}, some
 }
 
 // noteSlack is how much longer than a debt lasts it may still be reported.
@@ -276,14 +276,14 @@ func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 		until = max(until, (now.Steady+int64(s.entries[i].timeLeft(now)+noteSlack))/1e9)
 	}
 	return l.table.SetNote(now, &counters.Note{
-		Key: noteKey(s.partition, node), Count: int64(s.n), At: int64(s.incarnation),
+		Key: noteKey(s.partition, node), Count: int64(s.n), At: int64(s.bootIndex),
 	}, until)
 }
 
 // append encodes a seal as part of a message, or for the disk.
 func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendUvarint(b, uint64(s.partition))
-	b = binary.AppendUvarint(b, s.incarnation)
+	b = binary.AppendUvarint(b, s.bootIndex)
 	b = binary.AppendUvarint(b, s.n)
 	b = binary.AppendUvarint(b, uint64(len(s.entries)))
 	for i := range s.entries {
@@ -294,9 +294,9 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 
 // decodeSeal decodes a seal that seal.append encoded passed nanoseconds ago.
 func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
-	s := &seal{partition: decodePartition(d), number: number{incarnation: d.Uvarint(), n: d.Uvarint()}}
+	s := &seal{partition: decodePartition(d), number: number{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
-	if s.incarnation > maxIncarnation || s.n > maxOwed {
+	if s.bootIndex > maxBootIndex || s.n > maxOwed {
 		d.Failf("a seal is out of bounds")
 	}
 	for range n {
@@ -313,5 +313,5 @@ func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
 	return s
 }
 
-// maxIncarnation is the largest incarnation that a note can hold.
-const maxIncarnation = 1 << 39
+// maxBootIndex is the largest bootIndex that a note can hold.
+const maxBootIndex = 1 << 39

@@ -62,7 +62,7 @@ func FuzzMessages(f *testing.F) {
 		d = wire.NewDecoder(b)
 		if s := decodeSeal(d, now(), 0); !d.Failed() {
 			for _, e := range s.entries {
-				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.incarnation > maxIncarnation {
+				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.bootIndex > maxBootIndex {
 					t.Errorf("a seal that is out of bounds: %+v", s)
 				}
 			}

@@ -274,8 +274,8 @@ func (c *conn) finishCall(m message) error {
 	return nil
 }
 
-// removePending removes a call from the waiting ones; nil if it is not among them. Only the claimer runs done, so done
-// runs once. The timer sets beside, because it runs done outside the reader; it calls c.ending.Done afterwards.
+// removePending removes a call from the waiting ones; nil if it is not among them. Only the caller that gets the call
+// runs its done, so done runs once. beside: done will run outside the reader, and the caller then calls c.ending.Done.
 func (c *conn) removePending(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()

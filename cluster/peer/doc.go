@@ -9,7 +9,7 @@
 // # Methods
 //
 // A method is a number. Each package that nodes call has numbers of its own: cluster 1 to 31, authority 32 to 47,
-// partitions 48 to 79, limiter 80 to 127, usage 128 to 135, wan 200 to 207. A call of an unregistered number is answered
+// partitions 48 to 79, limiter 80 to 127, usage 128 to 135, regions 200 to 207. A call of an unregistered number is answered
 // with [CodeNoMethod].
 //
 // # The wire

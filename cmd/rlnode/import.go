@@ -10,20 +10,20 @@ import (
 
 // importCmd makes rules of other programs' configuration.
 type importCmd struct {
-	Envoy importEnvoyCmd `cmd:"" help:"Of the usual server behind Envoy's rate limit service, envoyproxy/ratelimit."`
+	Envoy importEnvoyCmd `cmd:"" help:"Import the configuration of envoyproxy/ratelimit, the usual server behind Envoy's rate limit service."`
 }
 
 // importEnvoyCmd makes rules of the configuration of Envoy's rate limit service.
 type importEnvoyCmd struct {
 	Files        []string `arg:"" placeholder:"FILE" help:"Configuration files, each with a domain; - is standard input."`
-	Output       string   `short:"o" default:"-" placeholder:"FILE" help:"Where to; - is standard output (default)."`
+	Output       string   `short:"o" default:"-" placeholder:"FILE" help:"File to write; - is standard output (default)."`
 	MergeDomains bool     `help:"Files may have the same domain: their descriptors are put together, in the order of the files."`
 }
 
 // Help implements kong.HelpProvider.
 func (importEnvoyCmd) Help() string {
-	return `The files become the section envoy: of a rules file. What has another meaning then is told on standard error, as
-file:line:column: message; mistakes are, too, and then nothing is written.
+	return `The files become the section envoy: of a rules file. Differences are printed on standard error, as
+file:line:column: message. So are mistakes; then nothing is written.
 
 Examples:
 

@@ -40,7 +40,7 @@ func TestImportEnvoy(t *testing.T) {
 	}{
 		{shop + " " + more, "", 1, "", more + `: the domain "shop" is that of ` + shop + "; --merge-domains puts both together"},
 		{"--merge-domains " + shop + " " + more, "", 0, "      - key: more\n", "differs"},
-		{"--merge-domains " + shop + " " + shop, "", 1, "", `the files together: envoy[0].descriptors[9]: "remote_address_192.0.2.66" stands here twice, first as descriptors[0]`},
+		{"--merge-domains " + shop + " " + shop, "", 1, "", `the files together: envoy[0].descriptors[9]: "remote_address_192.0.2.66" is a duplicate of descriptors[0]`},
 		{mistaken + " " + shop, "", 1, "", mistaken + ":2:21: descriptors[0].key: this can't be empty"},
 		{"-", "domain: d", 0, "version: 1\nenvoy:\n  - domain: d\n", "differs"},
 		{"-", "domain: [", 1, "", "<stdin>:1:"},

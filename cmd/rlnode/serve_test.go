@@ -214,6 +214,7 @@ func TestCannotStart(t *testing.T) {
 		{"half a certificate", []string{"--http-cert", junk}, 2, []string{"--http-key"}},
 		{"rules with mistakes", []string{"--rules", bad}, 1, []string{"bad.yaml:3:", "bad.yaml:4:", "colour"}},
 		{"no rules file", []string{"--rules", "/nowhere.yaml"}, 1, []string{"/nowhere.yaml"}},
+		{"one wrong setting of two", []string{"--usage-subjects", "0"}, 2, []string{"rlnode: --usage-subjects: 0 is not above 0"}},
 		{"several wrong settings", []string{"--admin-bind", "here", "--max-counters", "0", "--api-token", "a b"}, 2, []string{"--admin-bind", "--max-counters", "--api-token"}},
 		{"no such address", []string{"--bind", "203.0.113.77"}, 1, []string{"203.0.113.77"}},
 		{"unknown flag", []string{"--ruels", "x"}, 2, []string{"--rules"}},

@@ -34,18 +34,18 @@ type serveCmd struct {
 	Advertise   string   `env:"RLNODE_ADVERTISE" placeholder:"IP" help:"Address that other nodes reach this one at (default: --cluster-bind, or else the machine's first address)."`
 	GossipPort  int      `default:"7946" env:"RLNODE_GOSSIP_PORT" placeholder:"PORT" help:"Port of gossip, TCP and UDP (default ${default})."`
 	PeerPort    int      `default:"7947" env:"RLNODE_PEER_PORT" placeholder:"PORT" help:"Port of calls between nodes and of Raft (default ${default})."`
-	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; again or comma-separated for more. Names are resolved again at each try."`
+	Join        []string `sep:"," env:"RLNODE_JOIN" placeholder:"HOST[:PORT]" help:"Nodes to find the cluster by, with their gossip port; repeat the flag or separate by commas. Names are resolved again at each try."`
 
-	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"First start of a cluster: of how many voters. More than half of all nodes that start: else a split network could found two clusters, and none is founded. Two tolerate the loss of neither: take 1, 3 or 5 (default: 1 without --join; with it, an existing cluster is joined)."`
+	BootstrapExpect int `env:"RLNODE_BOOTSTRAP_EXPECT" placeholder:"N" help:"Number of voters that found a new cluster: 1, 3 or 5; two tolerate the loss of neither. It must be more than half of all nodes that start: otherwise a split network could found two clusters, and none is founded (default: 1 without --join; with it, an existing cluster is joined)."`
 
 	Region string `default:"default" env:"RLNODE_REGION" help:"The node's region (default ${default})."`
 	Zone   string `env:"RLNODE_ZONE" help:"The node's zone: voters are spread over zones."`
 
 	WANPort       int      `name:"wan-port" default:"7948" env:"RLNODE_WAN_PORT" placeholder:"PORT" help:"Port of gossip between regions, TCP and UDP, on nodes that vote (default ${default})."`
-	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to find those by, with their WAN port; again or comma-separated for more. Names are resolved again at each try."`
+	WANJoin       []string `name:"wan-join" sep:"," env:"RLNODE_WAN_JOIN" placeholder:"HOST[:PORT]" help:"Nodes of other regions to find those by, with their WAN port; repeat the flag or separate by commas. Names are resolved again at each try."`
 	PrimaryRegion string   `env:"RLNODE_PRIMARY_REGION" placeholder:"REGION" help:"The region where rules are written, the same for all nodes of all regions; the others follow its rules (default: --region)."`
 
-	ClusterSecretFile string `type:"path" env:"RLNODE_CLUSTER_SECRET_FILE" placeholder:"FILE" help:"What all nodes of all regions share, and nobody else has, as rlnode secret prints it. It encrypts all between nodes, and keeps others out; whoever has it can be a node. Two lines while it is changed. Read again when it changes."`
+	ClusterSecretFile string `type:"path" env:"RLNODE_CLUSTER_SECRET_FILE" placeholder:"FILE" help:"What all nodes of all regions share, and nobody else has, as rlnode secret prints it. It encrypts all traffic between nodes, and keeps others out; whoever has it can be a node. While it is changed, the file has two lines. Read again when it changes."`
 	InsecureCluster   bool   `env:"RLNODE_INSECURE_CLUSTER" help:"Open the ports between nodes to a network without a secret: anyone who reaches them can take the cluster over. For networks that are closed by other means."`
 
 	GossipKey     string `env:"RLNODE_GOSSIP_KEY" placeholder:"BASE64" help:"In place of --cluster-secret-file, together with --tls-…: key of 16, 24 or 32 bytes that encrypts gossip."`
@@ -67,13 +67,10 @@ type serveCmd struct {
 	tokenSettings
 
 	OTLPEndpoint string  `name:"otlp-endpoint" env:"RLNODE_OTLP_ENDPOINT" placeholder:"URL" help:"OpenTelemetry collector that spans of checks are sent to, OTLP over HTTP, such as http://127.0.0.1:4318 (default: none, nothing is traced)."`
-	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Part of the checks, 0 to 1, that is traced where the caller does not say it by a traceparent (default ${default})."`
+	TraceRatio   float64 `default:"0.01" env:"RLNODE_TRACE_RATIO" placeholder:"N" help:"Fraction of the checks, 0 to 1, to trace where the caller's traceparent does not decide it (default ${default})."`
 
 	LogLevel  string `default:"info" enum:"debug,info,warn,error" env:"RLNODE_LOG_LEVEL" help:"debug, info, warn or error (default ${default})."`
 	LogFormat string `default:"text" enum:"text,json" env:"RLNODE_LOG_FORMAT" help:"text or json (default ${default})."`
-
-	// UsageSHMDir is a removed flag.
-	UsageSHMDir string `name:"usage-shm-dir" env:"RLNODE_USAGE_SHM_DIR" hidden:""`
 
 	alone     bool   // set by complete: no other node can join this one
 	gossipKey []byte // read by complete
@@ -114,8 +111,10 @@ func (c *serveCmd) complete() error {
 			wrong("%s: it is empty", flag)
 		}
 	}
-	if c.MaxCounters == 0 || c.UsageSubjects == 0 {
-		wrong("--max-counters, --usage-subjects: 0 is not above 0")
+	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters, "--usage-subjects": int64(c.UsageSubjects)} {
+		if n == 0 {
+			wrong("%s: 0 is not above 0", flag)
+		}
 	}
 	bind, err := netip.ParseAddr(c.Bind)
 	if err != nil {
@@ -135,10 +134,6 @@ func (c *serveCmd) complete() error {
 		if port < 0 || port > 65535 {
 			wrong("%s: %d is not in 0…65535", flag, port)
 		}
-	}
-	if c.UsageSHMDir != "" {
-		errs = append(errs, errors.New("--usage-shm-dir, RLNODE_USAGE_SHM_DIR: there is no such setting any more, leave it out; "+
-			"usage by month is counted in memory, for rules that say usage: monthly, and kept in usage.db in --data-dir"))
 	}
 	c.placeCluster()
 	errs = append(errs, c.tokenSettings.complete()...)

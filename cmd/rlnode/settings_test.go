@@ -274,19 +274,3 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("have %s", out.String())
 	}
 }
-
-// A removed flag is refused with what replaced it.
-func TestSettingsThatAreGone(t *testing.T) {
-	clearEnv(t)
-	c, err := parseServe("--usage-shm-dir", "/dev/shm")
-	if err == nil {
-		err = c.complete()
-	}
-	if err == nil || !strings.Contains(err.Error(), "--usage-shm-dir") || !strings.Contains(err.Error(), "usage: monthly") {
-		t.Errorf("have %v", err)
-	}
-	var out bytes.Buffer
-	if code := run(t.Context(), []string{"help", "serve"}, strings.NewReader(""), &out, &out); code != 0 || strings.Contains(out.String(), "usage-shm-dir") {
-		t.Errorf("help: have %d, %s", code, out.String())
-	}
-}

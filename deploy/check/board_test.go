@@ -79,18 +79,18 @@ func readAlerts(t *testing.T) []alert {
 	return file.Groups[0].Rules
 }
 
-// tool finds a program of Debian's package prometheus: on PATH, or where .ci/run unpacks it.
-func tool(t *testing.T, name string) string {
+// tool finds a program that a rule of the Makefile puts into a folder, unless it is on PATH.
+func tool(t *testing.T, name, folder, rule string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
 		return path
 	}
-	path, err := filepath.Abs(filepath.Join(root, "bin/prometheus", name))
+	path, err := filepath.Abs(filepath.Join(root, folder, name))
 	if _, missing := os.Stat(path); err != nil || missing != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("there is no %s", name)
 		}
-		t.Skipf("there is no %s: `make prometheus` has it", name)
+		t.Skipf("there is no %s: `make %s` has it", name, rule)
 	}
 	return path
 }
@@ -135,7 +135,7 @@ func TestBoard(t *testing.T) {
 // promtool finds the alerts right, and its tests of them pass. Each has its place in these.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	promtool := tool(t, "promtool")
+	promtool := tool(t, "promtool", "bin/prometheus", "prometheus")
 	run := func(args ...string) {
 		t.Helper()
 		cmd := exec.Command(promtool, args...)
@@ -186,7 +186,7 @@ rules:
 // is there, every query of the board returns data, and no alert fires.
 func TestBoardHasData(t *testing.T) {
 	t.Parallel()
-	prometheus := tool(t, "prometheus")
+	prometheus := tool(t, "prometheus", "bin/prometheus", "prometheus")
 	program := buildProgram(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(boardRules), 0o644); err != nil {

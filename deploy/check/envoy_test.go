@@ -2,8 +2,10 @@ package check
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -30,6 +32,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"sigs.k8s.io/yaml"
 )
 
@@ -100,6 +103,9 @@ envoy:
   - domain: load
     descriptors:
       - {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}
+  - domain: llm
+    descriptors:
+      - {key: team, rate_limit: {unit: year, requests_per_unit: 10000}}
 `
 
 // fleet is three nodes that answer Envoy.
@@ -307,4 +313,149 @@ func TestEnvoyRestarts(t *testing.T) {
 	if restarted < 500 || again.Load() > 6 {
 		t.Errorf("%d requests, %d asked again", restarted, again.Load())
 	}
+}
+
+// grpcurl finds the service by reflection, and asks it in JSON.
+func TestGrpcurl(t *testing.T) {
+	t.Parallel()
+	program := tool(t, "grpcurl", "bin", "bin/grpcurl")
+	f := newFleet(t, "127.0.86")
+	const service = "envoy.service.ratelimit.v3.RateLimitService"
+	run := func(node int, args ...string) string {
+		i := 0
+		if args[0] == "-d" {
+			i = 2
+		}
+		all := append([]string{"-plaintext", "-max-time", "20"}, args[:i]...)
+		out, err := exec.Command(program, append(append(all, f.host(node)+":8082"), args[i:]...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("grpcurl %v: %v\n%s", args, err, out)
+		}
+		return strings.Join(strings.Fields(string(out)), " ")
+	}
+	if have, want := run(0, "list"), service+" grpc.health.v1.Health grpc.reflection.v1.ServerReflection"; have != want {
+		t.Errorf("list: have %s, want %s", have, want)
+	}
+	for _, test := range []struct{ what, want string }{
+		{service, "rpc ShouldRateLimit ( .envoy.service.ratelimit.v3.RateLimitRequest ) returns ( .envoy.service.ratelimit.v3.RateLimitResponse );"},
+		{"envoy.service.ratelimit.v3.RateLimitRequest", "repeated .envoy.extensions.common.ratelimit.v3.RateLimitDescriptor descriptors = 2; uint32 hits_addend = 3;"},
+		{"envoy.extensions.common.ratelimit.v3.RateLimitDescriptor", ".google.protobuf.UInt64Value hits_addend = 3; bool is_negative_hits = 4;"},
+	} {
+		if have := run(1, "describe", test.what); !strings.Contains(have, test.want) {
+			t.Errorf("describe %s: have %s", test.what, have)
+		}
+	}
+	question := `{"domain": "actions", "descriptors": [{"entries": [{"key": "api_key", "value": "curl"}]}]}`
+	for i, want := range []string{`"limitRemaining": 1`, `"overallCode": "OK"`, `"overallCode": "OVER_LIMIT"`} {
+		if have := run(i, "-d", question, service+"/ShouldRateLimit"); !strings.Contains(have, want) || !strings.Contains(have, `"unit": "DAY"`) {
+			t.Errorf("request %d: have %s", i, have)
+		}
+	}
+	for i, name := range []string{"", "ratelimit", service} {
+		if have := run(i, "-d", `{"service": "`+name+`"}`, "grpc.health.v1.Health/Check"); have != `{ "status": "SERVING" }` {
+			t.Errorf("health of %q: have %s", name, have)
+		}
+	}
+}
+
+// A budget is spent by 40 streams that look before they begin, and are charged when they have ended, each time at another node; at
+// times one node is only looked at. From the first look that begins after the budget is used up, all are refused.
+func TestEnvoyBudget(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, "127.0.87")
+	var doors [3]rls.RateLimitServiceClient
+	for i := range doors {
+		doors[i] = dial(t, f.host(i)+":8082")
+	}
+	var spent []*budget
+	for round := range 6 {
+		b := &budget{t: t, doors: doors, charging: len(doors) - round%2, team: fmt.Sprint("t", round), open: map[int]int64{}}
+		var streams sync.WaitGroup
+		for i := range 40 {
+			streams.Go(func() { b.spend(i) })
+		}
+		streams.Wait()
+		if b.late > 0 {
+			t.Errorf("%s: %d looks were allowed that began after the budget was used up", b.team, b.late)
+		}
+		if b.charged < tokens || b.charged-tokens > b.underWay {
+			t.Errorf("%s: charged %d; overdrawn by %d, and %d were under way", b.team, b.charged, b.charged-tokens, b.underWay)
+		}
+		spent = append(spent, b)
+	}
+	for i, b := range spent {
+		eventually(t, fmt.Sprintf("what %s has used is what was charged, %d", b.team, b.charged), func() bool { // leases end
+			var answer struct{ Limits []struct{ Used int64 } }
+			body := post("http://"+f.host(i%len(doors))+":8080/v1/usage", `{"rule": "llm.team", "key": "`+b.team+`"}`)
+			return json.Unmarshal([]byte(body), &answer) == nil && len(answer.Limits) == 1 && answer.Limits[0].Used == b.charged
+		})
+	}
+}
+
+const tokens = 10_000
+
+// budget is one that streams spend.
+type budget struct {
+	t        *testing.T
+	doors    [3]rls.RateLimitServiceClient
+	charging int // how many of the nodes are asked to charge
+	team     string
+
+	mu       sync.Mutex    // guards the rest
+	charged  int64         // what the nodes have confirmed
+	open     map[int]int64 // costs of the streams under way
+	usedUp   bool
+	underWay int64 // what the charge that used it up was over, and the costs of streams that had begun to look before
+	late     int   // looks that were allowed after that
+}
+
+// ask sends a request for so many hits to one of the first nodes, and reports whether it is allowed.
+func (b *budget) ask(nodes int, hits int64) bool {
+	q := request("llm", "team", b.team)
+	q.Descriptors[0].HitsAddend = wrapperspb.UInt64(uint64(hits))
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	a, err := b.doors[rand.IntN(nodes)].ShouldRateLimit(ctx, q, grpc.WaitForReady(true))
+	if err != nil {
+		b.t.Error(err)
+	}
+	return a.GetOverallCode() == rls.RateLimitResponse_OK
+}
+
+// spend is a stream after another, until a look that began after the budget was used up is refused.
+func (b *budget) spend(i int) {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		b.mu.Lock()
+		over := b.usedUp
+		b.mu.Unlock()
+		if !b.ask(len(b.doors), 0) {
+			if over {
+				return
+			}
+			continue
+		}
+		cost := 50 + rand.Int64N(300)
+		b.mu.Lock()
+		switch {
+		case over:
+			b.late++
+		case b.usedUp: // while it looked
+			b.underWay += cost
+		}
+		b.open[i] = cost
+		b.mu.Unlock()
+		time.Sleep(time.Duration(rand.Int64N(int64(50 * time.Millisecond)))) // the stream
+		b.ask(b.charging, cost)
+		b.mu.Lock()
+		b.charged += cost
+		delete(b.open, i)
+		if b.charged >= tokens && !b.usedUp {
+			b.usedUp, b.underWay = true, b.charged-tokens
+			for _, c := range b.open {
+				b.underWay += c
+			}
+		}
+		b.mu.Unlock()
+	}
+	b.t.Errorf("stream %d does not end", i)
 }

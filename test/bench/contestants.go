@@ -13,8 +13,10 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
+	rlnode "github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -28,13 +30,14 @@ const (
 const (
 	ownCheck = "rlnode, a check (match a rule, hash, take)"
 	ownTake  = "rlnode, a take from the table alone"
+	ownNode  = "rlnode, a node in the program"
 	timeRate = "x/time/rate in a sync.Map"
 	goLim    = "go-limiter memory store"
 	throttle = "throttled GCRA memory store"
 )
 
 // contestantNames are in the order of the table.
-func contestantNames() []string { return append([]string{ownCheck, ownTake}, peerNames()...) }
+func contestantNames() []string { return append([]string{ownCheck, ownTake, ownNode}, peerNames()...) }
 
 func peerNames() []string { return []string{timeRate, goLim, throttle} }
 
@@ -44,6 +47,7 @@ func contestants() map[string]func(keys int) (func(i int) bool, error) {
 	return map[string]func(int) (func(int) bool, error){
 		ownCheck: newOwnCheck,
 		ownTake:  newOwnTake,
+		ownNode:  newOwnNode,
 		timeRate: newTimeRate,
 		goLim:    newGoLimiter,
 		throttle: newThrottled,
@@ -53,14 +57,36 @@ func contestants() map[string]func(keys int) (func(i int) bool, error) {
 // tableBound is the default of --max-counters, and more where that is needed.
 func tableBound(keys int) int64 { return max(10_000_000, int64(keys)*5/4) }
 
-// newOwnCheck is a node's limiter, as it is behind its API.
-func newOwnCheck(count int) (func(int) bool, error) {
-	doc, err := rules.Parse(fmt.Appendf(nil, `version: 1
+// ownRules are rlnode's.
+func ownRules() []byte {
+	return fmt.Appendf(nil, `version: 1
 rules:
   - name: per-user
     key: [user]
     limits: [{limit: %d, per: 24h, algorithm: token-bucket, burst: %d}]
-`, bucketRate, bucketBurst))
+`, bucketRate, bucketBurst)
+}
+
+// newOwnNode is a whole node that is embedded, by itself: every subject is its own.
+func newOwnNode(count int) (func(int) bool, error) {
+	ctx := context.Background()
+	n, err := rlnode.Start(ctx, rlnode.Config{Rules: ownRules(), MaxCounters: tableBound(count)}) // ends with the process
+	if err != nil {
+		return nil, fmt.Errorf("start a node: %w", err)
+	}
+	if err := n.WaitReady(ctx); err != nil {
+		return nil, fmt.Errorf("wait for the node: %w", err)
+	}
+	keys := keysUpTo(count)
+	return func(i int) bool {
+		d, err := n.Check(ctx, client.Request{Rule: "per-user", Key: keys[i : i+1]})
+		return err == nil && d.Allowed
+	}, nil
+}
+
+// newOwnCheck is a node's limiter, as it is behind its API.
+func newOwnCheck(count int) (func(int) bool, error) {
+	doc, err := rules.Parse(ownRules())
 	if err != nil {
 		return nil, fmt.Errorf("parse the rules: %w", err)
 	}

@@ -146,8 +146,8 @@ func (b *bench) reportDecided(keys int, nanos, allocs map[string]series) {
 	}
 	b.report.add("S1", "one decision in process, "+over1+", ÷ the fastest peer", atMost(0.6, "≤ 0.6"), over(nanos[ownCheck], nanos[best]), best)
 	// What the runtime allocates for itself meanwhile is not the decisions': they are millions.
-	a := allocs[ownCheck]
-	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), ratio{a.median(), a.min(), a.max()}, "")
+	b.report.add("S1", "allocations a decision, "+over1, atMost(0.001, "0"), asRatio(allocs[ownCheck]), "")
+	b.report.add("S12", "a node in the program, ns a check, "+over1, atMost(500, "≤ 500"), asRatio(nanos[ownNode]), "")
 	for _, name := range contestantNames() {
 		b.report.figure("S1", name+", "+over1, "", "ns", nanos[name])
 		if a := allocs[name]; a.median() >= 0.001 {

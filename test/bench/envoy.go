@@ -27,6 +27,12 @@ envoy:
       - {key: user, rate_limit: {unit: hour, requests_per_unit: 10000, algorithm: token-bucket, burst: 1000000000}}
 `
 
+// peerRules limit the same descriptors by a window that is never full, for the reference server.
+const peerRules = `domain: bench
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 1000000000}}
+`
+
 const (
 	envoyMethod      = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 	envoyConnections = 8 // each with a part of the connections' callers
@@ -126,6 +132,22 @@ func grpcLoad(ctx context.Context, address string, requests [][]byte, warm, dura
 	return counted.Load(), total.Load(), ctx.Err()
 }
 
+// noLimit is what is answered to a descriptor that nothing limits.
+var noLimit = []byte{8, 1, 18, 2, 8, 1}
+
+// askOnce sends one request on a connection of its own, and returns the answer.
+func askOnce(ctx context.Context, address string, request []byte) (answer []byte, err error) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", address, err)
+	}
+	defer conn.Close()
+	if err := conn.Invoke(ctx, envoyMethod, &request, &answer); err != nil {
+		return nil, fmt.Errorf("ask %s: %w", address, err)
+	}
+	return answer, nil
+}
+
 // asEnvoy measures S10.
 func (b *bench) asEnvoy(ctx context.Context) error {
 	rules, host := filepath.Join(b.dir, "envoy.yaml"), b.host(7)
@@ -145,14 +167,9 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	for _, key := range keysUpTo(singleKeys) {
 		requests = append(requests, envoyRequest(key))
 	}
-	conn, err := grpc.NewClient(host+":8082", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(asBytes{})))
+	body, err := askOnce(ctx, host+":8082", requests[0])
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close()
-	var body []byte
-	if err := conn.Invoke(ctx, envoyMethod, &requests[0], &body); err != nil {
-		return fmt.Errorf("ask the node: %w", err)
+		return err
 	}
 	empty := b.host(8) + ":8082"
 	w, err := b.procs.startWorker(ctx, "empty-unary", "unary", map[string]any{"Address": empty, "Body": body}, nil)
@@ -164,6 +181,15 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 		{process: p, name: "rlnode, as Envoy's rate limit service", target: target{host + ":8082", requests}},
 		{process: w.process, name: "empty unary handler of grpc-go", target: target{empty, requests}},
 	}
+	peer, missing, err := b.startPeer(ctx)
+	if err != nil {
+		return err
+	}
+	if peer != nil {
+		defer peer.end()
+		peer.target.requests = requests
+		all = append(all, peer)
+	}
 	var turns []contender
 	for _, s := range all {
 		turns = append(turns, contender{s.name, func(ctx context.Context) error { return s.grpcRound(ctx, b) }})
@@ -173,7 +199,13 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	}
 	r := b.report
 	r.add("S10", "Envoy's rate limit service, one descriptor ÷ an empty unary handler of grpc-go", atLeast(0.85, "≥ 0.85"), over(all[0].rates, all[1].rates), "")
-	r.missing("S10", "Envoy's rate limit service ÷ envoyproxy/ratelimit with Redis", atLeast(2, "≥ 2"), "it is not built here")
+	const what = "Envoy's rate limit service ÷ envoyproxy/ratelimit with Redis"
+	if peer == nil {
+		r.missing("S10", what, atLeast(2, "≥ 2"), missing)
+	} else {
+		r.add("S10", what, atLeast(2, "≥ 2"), over(all[0].rates, peer.rates), "")
+		r.add("S10", "processor time a request ÷ that of envoyproxy/ratelimit with its Redis", noGoal(), over(all[0].cpu, peer.cpu), "")
+	}
 	for _, s := range all {
 		r.figure("S10", s.name, "", "checks/s", s.rates)
 		r.figure("S10", s.name, "processor time of the server", "µs a check", s.cpu)
@@ -181,9 +213,66 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	return nil
 }
 
+// startPeer starts the reference server with a Redis of its own. It returns nil and why, if one of them is missing.
+func (b *bench) startPeer(ctx context.Context) (_ *server, missing string, err error) {
+	if b.peer == "" {
+		return nil, "-ratelimit was not given", nil
+	}
+	store, err := b.startRedis(ctx, b.host(9), nil)
+	if err != nil {
+		return nil, "", err
+	}
+	if store == nil {
+		return nil, "there is no redis-server on this machine", nil
+	}
+	defer func() {
+		if err != nil {
+			store.close()
+		}
+	}()
+	host, folder := b.host(10), filepath.Join(b.dir, "ratelimit")
+	if err = os.MkdirAll(filepath.Join(folder, "config"), 0o755); err == nil {
+		err = os.WriteFile(filepath.Join(folder, "config", "bench.yaml"), []byte(peerRules), 0o644)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("write the reference server's rules: %w", err)
+	}
+	// It is as it comes, but for as many connections to Redis as there are callers, and figures that go nowhere.
+	p, err := b.procs.start("ratelimit", nil, nil, "/usr/bin/env", "HOST="+host, "GRPC_HOST="+host, "DEBUG_HOST="+host, "GRPC_PORT=8082",
+		"RUNTIME_ROOT="+folder, "RUNTIME_WATCH_ROOT=false", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+store.client.Options().Addr,
+		fmt.Sprint("REDIS_POOL_SIZE=", connections), "USE_STATSD=false", "LOG_LEVEL=error", b.peer)
+	if err != nil {
+		return nil, "", err
+	}
+	s := &server{process: p, with: store.server, name: "envoyproxy/ratelimit with Redis", target: target{address: host + ":8082"}}
+	s.end = func() {
+		p.stop()
+		store.close()
+	}
+	err = p.await(ctx, "it answers by its rules", func() bool {
+		answer, err := askOnce(ctx, s.target.address, envoyRequest("ready"))
+		return err == nil && len(answer) > len(noLimit)
+	})
+	if err != nil {
+		p.stop()
+		return nil, "", err
+	}
+	return s, "", nil
+}
+
+// used is the processor time that a server has used, with what it asks.
+func (s *server) used() (time.Duration, error) {
+	used, err := s.process.cpu()
+	if err != nil || s.with == nil {
+		return used, err
+	}
+	more, err := s.with.cpu()
+	return used + more, err
+}
+
 // grpcRound is round over gRPC.
 func (s *server) grpcRound(ctx context.Context, b *bench) error {
-	before, err := s.process.cpu()
+	before, err := s.used()
 	if err != nil {
 		return err
 	}
@@ -191,7 +280,7 @@ func (s *server) grpcRound(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	after, err := s.process.cpu()
+	after, err := s.used()
 	if err != nil {
 		return err
 	}

@@ -65,12 +65,13 @@ type experiment struct {
 
 func experiments() []experiment {
 	return []experiment{
-		{[]string{"S1"}, (*bench).inProcess},
+		{[]string{"S1", "S12"}, (*bench).inProcess},
 		{[]string{"S2", "S3"}, (*bench).overHTTP},
 		{[]string{"S4", "S5", "S7"}, (*bench).inCluster},
 		{[]string{"S6"}, (*bench).memory},
 		{[]string{"S8"}, (*bench).underCheckpoints},
 		{[]string{"S10"}, (*bench).asEnvoy},
+		{[]string{"S11"}, (*bench).atRest},
 	}
 }
 

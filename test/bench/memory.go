@@ -132,7 +132,7 @@ func (b *bench) memory(ctx context.Context) error {
 		of := thousands(int64(size)) + " counters"
 		if size > 0 {
 			bytes := perCounter[size]
-			b.report.add("S6", "resident bytes a counter, "+of, atMost(64, "≤ 64"), ratio{bytes.median(), bytes.min(), bytes.max()}, "")
+			b.report.add("S6", "resident bytes a counter, "+of, atMost(64, "≤ 64"), asRatio(bytes), "")
 			b.report.add("S6", "pause of the collector, "+of+", ÷ that of an empty table", atMost(1.25, "no growth: ≤ 1.25"),
 				over(medians[size], medians[0]), "")
 		}

@@ -44,6 +44,9 @@ type ratio struct {
 	Max    float64 `json:"max"`
 }
 
+// asRatio is of figures that are not divided by others.
+func asRatio(s series) ratio { return ratio{s.median(), s.min(), s.max()} }
+
 // over divides a by b. Round i of one stands beside round i of the other.
 func over(a, b series) ratio {
 	var each series

@@ -25,13 +25,14 @@ type settings struct {
 	changed  int   // of S8
 	given    string
 	beside   string
+	peer     string // of S10
 	root     string
 	goTool   string
 	loopback string
 }
 
 const usage = `bench measures rlnode beside what a user would pick instead, and prints a table in Markdown. It needs Linux and Go, and
-for one of the rows redis-server. Progress goes to standard error. What the rows are: docs/performance.md.
+for two of the rows redis-server. Progress goes to standard error. What the rows are: docs/performance.md.
 
 `
 
@@ -51,6 +52,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.IntVar(&s.changed, "changed", 1_000_000, "changed counters in S8")
 	f.StringVar(&s.given, "rlnode", "", "measure this `program` rather than building one from the checkout")
 	f.StringVar(&s.beside, "beside", "", "in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
+	f.StringVar(&s.peer, "ratelimit", "", "in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
 	f.StringVar(&s.root, "root", "", "`folder` of the checkout (default: found above the working directory)")
 	f.StringVar(&s.goTool, "go", "go", "the go `command`")
 	f.StringVar(&s.loopback, "loopback", "127.0.41", "first three numbers of the loopback `addresses` that servers listen on")
@@ -97,7 +99,7 @@ func (s *settings) check() error {
 
 // complete finds the checkout, and makes paths absolute: processes have a working directory of their own.
 func (s *settings) complete() error {
-	for _, path := range []*string{&s.given, &s.beside} {
+	for _, path := range []*string{&s.given, &s.beside, &s.peer} {
 		if *path == "" {
 			continue
 		}

@@ -21,7 +21,8 @@ const gubernatorPart = 8_300.0 / 113_000
 // server is a process under load, with what was measured of it, a value a round.
 type server struct {
 	*process
-	end      func() // nil: whoever started it ends it
+	with     *process // what it asks itself; nil: nothing
+	end      func()   // nil: whoever started it ends it
 	name     string
 	target   target
 	perReply float64 // checks that an answer decides

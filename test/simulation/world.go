@@ -53,21 +53,21 @@ type World struct {
 
 // node is a machine: what outlives its processes.
 type node struct {
-	index   int
-	id      ring.NodeID
-	process *process        // the last one
-	private *counters.Table // kept on disk
-	boots   int
-	contact bool          // the leader hears it
-	lost    int           // counts changes of contact, so that what was begun before one is not gone on with
-	cutAt   time.Duration // without contact: since when
-	healed  time.Duration // without contact: when the network was well again; 0: it isn't
-	until   time.Duration // without contact: authority lasts until then
-	barred  bool          // the leader answers it no more, since it is about to end it
-	leaving bool          // out of the ring, or about to be
-	stuck   bool          // the leader does not hear it, though all others do
-	aside   bool          // it was so since it had contact last
-	stored                // of rules, on disk
+	index    int
+	id       ring.NodeID
+	process  *process        // the last one
+	fallback *counters.Table // kept on disk
+	boots    int
+	contact  bool          // the leader hears it
+	lost     int           // counts changes of contact, so that what was begun before one is not gone on with
+	cutAt    time.Duration // without contact: since when
+	healed   time.Duration // without contact: when the network was well again; 0: it isn't
+	until    time.Duration // without contact: authority lasts until then
+	barred   bool          // the leader answers it no more, since it is about to end it
+	leaving  bool          // out of the ring, or about to be
+	stuck    bool          // the leader does not hear it, though all others do
+	aside    bool          // it was so since it had contact last
+	stored                 // of rules, on disk
 }
 
 // process is one life of a node.
@@ -146,7 +146,7 @@ func (w *World) build() (err error) {
 	w.agreed = newAgreed(table, w.region, w.cfg.Nodes)
 	w.leader = leadership{index: 0, term: 1}
 	for i := range w.cfg.Nodes {
-		n := &node{index: i, id: idIn(w.region, i), private: localcache.New(8000), contact: true}
+		n := &node{index: i, id: idIn(w.region, i), fallback: localcache.New(8000), contact: true}
 		w.nodes = append(w.nodes, n)
 		if err := w.boot(n); err != nil {
 			return err
@@ -173,7 +173,7 @@ func (w *World) boot(n *node) (err error) {
 	p.table.ShutAll()
 	p.tokens.init()
 	c := limiter.ClusterConfig{
-		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Private: n.private,
+		Self: n.id, Ownership: p, Peers: p, Authority: p.authority, Await: p.await, Ring: p.ring, Fallback: n.fallback,
 		Boottime: func() time.Duration { return w.now() + time.Second }, Far: farSide{p}, Backup: p,
 	}
 	if p.limiter, err = limiter.Join(p.table, w.clock, c); err != nil {
@@ -215,7 +215,7 @@ func (w *World) free() {
 		p.shares.Close()
 	}
 	for _, n := range w.nodes {
-		n.private.Close()
+		n.fallback.Close()
 	}
 }
 

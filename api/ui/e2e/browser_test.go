@@ -200,8 +200,28 @@ func (b *browser) page(method string, params, result any) {
 // open loads an address.
 func (b *browser) open(url string) {
 	b.t.Helper()
-	b.page("Page.navigate", map[string]any{"url": url}, nil)
-	b.until("the page is loaded", `document.readyState === 'complete' && location.href !== 'about:blank'`)
+	b.load("Page.navigate", map[string]any{"url": url})
+}
+
+// reload loads the page anew.
+func (b *browser) reload() {
+	b.t.Helper()
+	b.load("Page.reload", nil)
+}
+
+// load waits until the page before is gone and the next one is there. An expression that is evaluated when the page goes
+// fails.
+func (b *browser) load(method string, params any) {
+	b.t.Helper()
+	b.eval(`window.before = true`)
+	b.page(method, params, nil)
+	eventually(b.t, "the page is loaded", func() bool {
+		var r struct{ Result struct{ Value any } }
+		text, err := b.command(b.session, "Runtime.evaluate", map[string]any{
+			"expression": `!window.before && document.readyState === 'complete' && location.href !== 'about:blank'`, "returnByValue": true,
+		})
+		return err == nil && json.Unmarshal(text, &r) == nil && r.Result.Value == true
+	})
 }
 
 // eval returns the value of a JavaScript expression, which may be a promise.

@@ -277,8 +277,8 @@ func pauses(t *testing.T, s *site) {
 func keepsTheHour(t *testing.T, s *site) {
 	known := `/^(The whole cluster|Of n|Nothing of n)/.test(document.getElementById('hour-note').innerText) && document.querySelector('#hour-chart path:nth-child(2)').getAttribute('d').includes('L')`
 	s.until("all nodes tell theirs", known)
-	s.page("Page.reload", nil, nil)
-	s.until("it is still there", `document.readyState === 'complete' && `+known)
+	s.reload()
+	s.until("it is still there", known)
 	s.until("the page is live, with rates", live+` && `+checksRate+` > 50`)
 	s.calm(t)
 }

@@ -54,8 +54,8 @@ func asksForToken(t *testing.T, s *site) {
 	if have := s.eval(`document.getElementById('reads').hidden && document.getElementById('token').hidden`); have != true {
 		t.Error("there are links that lead to refusals, or the form")
 	}
-	s.page("Page.reload", nil, nil)
-	s.until("the tab has kept it", `document.readyState === 'complete' && document.querySelectorAll('#members tr').length === 3 && document.getElementById('token').hidden`)
+	s.reload()
+	s.until("the tab has kept it", `document.querySelectorAll('#members tr').length === 3 && document.getElementById('token').hidden`)
 	s.keepsOnly(t, viewerToken)
 	s.click("#token-forget")
 	s.until("it is forgotten", formIsThere)

@@ -161,7 +161,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 	peers := map[ring.NodeID]*member{}
 	for _, id := range ids {
 		m := &member{id: id, ring: table, peers: peers, sent: sent, group: group}
-		own, private := counters.New(10_000), localcache.New(8000)
+		own, fallback := counters.New(10_000), localcache.New(8000)
 		own.ShutAll()
 		for p := range ring.Partitions {
 			if table.Owner(p) == id {
@@ -169,14 +169,14 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 			}
 		}
 		m.Limiter, err = limiter.Join(own, clock, limiter.ClusterConfig{
-			Self: id, Ownership: m, Peers: m, Authority: m.authority, Await: m.await, Private: private,
+			Self: id, Ownership: m, Peers: m, Authority: m.authority, Await: m.await, Fallback: fallback,
 			Ring: func() *ring.Table { return table }, Boottime: func() time.Duration { return time.Since(began) + time.Second },
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.Use(set)
-		m.close = func() { m.Limiter.Close(); own.Close(); private.Close(); clock.Close() }
+		m.close = func() { m.Limiter.Close(); own.Close(); fallback.Close(); clock.Close() }
 		all, peers[id] = append(all, m), m
 	}
 	return all

@@ -1,6 +1,9 @@
 package persist
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 // freeSpace returns how many bytes are free on dir's file system for this user.
 func freeSpace(dir string) (free int64, ok bool) {
@@ -10,3 +13,6 @@ func freeSpace(dir string) (free int64, ok bool) {
 	}
 	return int64(s.Bavail) * s.Bsize, true
 }
+
+// syncData waits until the file's content is on disk, without times and the like.
+func syncData(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

@@ -2,5 +2,10 @@
 
 package persist
 
+import "os"
+
 // freeSpace is unknown here; a lack of space shows up on writing.
 func freeSpace(string) (free int64, ok bool) { return 0, false }
+
+// syncData waits until the file is on disk.
+func syncData(f *os.File) error { return f.Sync() }

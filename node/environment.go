@@ -17,9 +17,9 @@ import (
 // dialBound is how long connecting to another node may take.
 const dialBound = 2 * time.Second
 
-// world is what a node depends on outside itself: the disk, the network, and the clock that authority is measured by.
+// environment is what a node depends on outside itself: the disk, the network, and the clock that authority is measured by.
 // Tests replace it by one in memory and on virtual time.
-type world struct {
+type environment struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error) // the peer port
 	dial    func(ctx context.Context, address string) (net.Conn, error)
@@ -38,12 +38,12 @@ type world struct {
 	cpu func(now time.Duration) (load float64, ok bool)
 }
 
-// complete returns w, or the machine's world if the Config has none.
-func (w world) complete(c *settings) world {
+// complete returns w, or the machine's environment if the Config has none.
+func (w environment) complete(c *settings) environment {
 	if w.listen != nil {
 		return w
 	}
-	w = world{
+	w = environment{
 		storage: openStore, boottime: authority.NewClock().Boottime, recorder: recorder(), cpu: loads.NewCPU().Load, build: ThisBuild(),
 	}
 	if c.alone() {

@@ -1,0 +1,276 @@
+package envoy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/testca"
+)
+
+// A token with the scope check may ask; to give back takes adjust, and a token that is confined may ask about its domains only.
+func TestTokens(t *testing.T) {
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"), apitest.TokenEntry("giver", "secret-giver", "check, adjust"),
+		apitest.TokenEntry("reader", "secret-reader", "read"), apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
+		apitest.ConfinedEntry("other", "secret-other", "check", "shop"), apitest.TokenEntry("root", "secret-root", "admin"))
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
+	plain, gift := one("k", "a", `,"hitsAddend":"0"`), one("k", "a", `,"isNegativeHits":true`)
+	for _, test := range []struct {
+		token, request string
+		code           codes.Code
+		want           string
+	}{
+		{"", plain, codes.Unauthenticated, "send a token as Authorization: Bearer"},
+		{"guess", plain, codes.Unauthenticated, "this node does not know the token"},
+		{"secret-reader", plain, codes.PermissionDenied, "reader has read"},
+		{"secret-asker", plain, codes.OK, ""},
+		{"secret-asker", gift, codes.PermissionDenied, "this needs a token with the scope adjust"},
+		{"secret-giver", gift, codes.OK, ""},
+		{"secret-own", plain, codes.OK, ""},
+		{"secret-other", plain, codes.PermissionDenied, `other may only ask about the namespaces shop, and not about "envoy/d"`},
+		{"secret-root", gift, codes.OK, ""},
+	} {
+		_, err := ask(t, n.conn, test.token, test.request)
+		if s := status.Convert(err); s.Code() != test.code || !strings.Contains(s.Message(), test.want) {
+			t.Errorf("%q: have %v, want %v %s", test.token, err, test.code, test.want)
+		}
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret-asker", "authorization", "Bearer secret-root")
+	if err := n.conn.Invoke(ctx, path, message(t, "RateLimitRequest"), message(t, "RateLimitResponse")); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("two tokens: have %v", err)
+	}
+	if h, err := healthpb.NewHealthClient(n.conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("the health, without a token: have %v, %v", h, err)
+	}
+	if _, err := services(t.Context(), n.conn); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("reflection without a token: have %v", err)
+	}
+	if list, err := services(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret-asker"), n.conn); err != nil || !strings.Contains(list, rls.Service) {
+		t.Errorf("reflection: have %s, %v", list, err)
+	}
+}
+
+// services lists the services that reflection knows, and the file of the rate limit service.
+func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
+	if err != nil {
+		return "", err
+	}
+	all := ""
+	for _, request := range []*reflectionpb.ServerReflectionRequest{
+		{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}},
+		{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: rls.Service}},
+	} {
+		if err := stream.Send(request); err != nil {
+			_, err = stream.Recv()
+			return all, err
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			return all, err
+		}
+		if e := answer.GetErrorResponse(); e != nil {
+			return all, status.Error(codes.Code(e.GetErrorCode()), e.GetErrorMessage())
+		}
+		all += answer.String()
+	}
+	return all, nil
+}
+
+// Callers that speak TLS are answered by the certificate of the data plane.
+func TestTLS(t *testing.T) {
+	cert, key := testca.WritePair(t, t.TempDir(), "n1")
+	pem, err := os.ReadFile(cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if have, err := ask(t, conn, "", one("k", "a", "")); err != nil || have != ok(two, "1") {
+		t.Errorf("have %s, %v", have, err)
+	}
+	if _, err := ask(t, n.conn, "", one("k", "a", "")); status.Code(err) != codes.Unavailable {
+		t.Errorf("in plain text: have %v", err)
+	}
+}
+
+// A certificate that is changed is that of new connections. The old ones stay.
+func TestCertificateIsFollowed(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := testca.WritePair(t, dir, "n1")
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.CertFile, c.KeyFile = cert, key })
+	open := func() *grpc.ClientConn {
+		conn, err := grpc.NewClient(n.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	// The serial number of a connection's certificate, and its own address.
+	serialOf := func(conn *grpc.ClientConn) (serial, address string) {
+		var p peer.Peer
+		if _, err := ask(t, conn, "", one("free", "a", ""), grpc.Peer(&p)); err != nil {
+			t.Fatal(err)
+		}
+		return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].SerialNumber.String(), p.LocalAddr.String()
+	}
+	old := open()
+	defer old.Close()
+	first, address := serialOf(old)
+	testca.WritePair(t, dir, "n1")
+	apitest.Until(t, "a new connection gets the new certificate", func() bool {
+		conn := open()
+		defer conn.Close()
+		have, _ := serialOf(conn)
+		return have != first
+	})
+	if serial, now := serialOf(old); serial != first || now != address {
+		t.Errorf("the old connection: have %s at %s, want %s at %s", serial, now, first, address)
+	}
+}
+
+// A span of a call is a child of the span that the metadata names. It says how the call was decided, and never whom it was about.
+func TestCallsAreTraced(t *testing.T) {
+	collector := apitest.StartCollector(t)
+	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Tracer, c.TokensFile = collector.Tracer, file })
+	const traceID, spanID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	call := func(token, request, flag string) {
+		in := message(t, "RateLimitRequest")
+		if err := protojson.Unmarshal([]byte(request), in); err != nil {
+			t.Fatal(err)
+		}
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token, "traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
+		_ = n.conn.Invoke(ctx, path, in, message(t, "RateLimitResponse")) // the span says how it ended
+	}
+	call("secret-asker", one("none", "somebody", ""), "01")
+	call("secret-asker", one("none", "somebody", ""), "00") // not traced
+	call("secret-asker", `{"domain":"d"}`, "01")
+	call("guess", one("none", "somebody", ""), "01")
+	spans, raw := collector.Close(t)
+	var have []string
+	for _, s := range spans {
+		line := s.Name
+		for _, a := range s.Attributes {
+			switch a.Key {
+			case "rlnode.rule", "rlnode.decided_by", "rlnode.token":
+				line += " " + a.Value.GetStringValue()
+			case "http.response.status_code":
+				line += " " + strconv.FormatInt(a.Value.GetIntValue(), 10)
+			}
+		}
+		have = append(have, line)
+		if id, parent := hex.EncodeToString(s.TraceId), hex.EncodeToString(s.ParentSpanId); id != traceID || parent != spanID {
+			t.Errorf("%s: trace %s, parent %s", line, id, parent)
+		}
+	}
+	want := "ShouldRateLimit 200 asker owner d.none\nShouldRateLimit 400 asker\nShouldRateLimit 401"
+	if text := strings.Join(have, "\n"); text != want {
+		t.Errorf("have\n%s\nwant\n%s", text, want)
+	}
+	if strings.Contains(raw, "somebody") || strings.Contains(raw, "secret") {
+		t.Error("a span tells the subject, or the token")
+	}
+}
+
+// Connections beyond the bound are told their health, and nothing else.
+func TestCrowded(t *testing.T) {
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Places = 5 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	refused := 0
+	for range 5 {
+		conn := dial(t, n)
+		if h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("the health: have %v, %v", h, err)
+		}
+		if _, err := ask(t, conn, "", one("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "as many connections") {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("every connection has a place")
+	}
+}
+
+// A caller that does not end its request loses its connection, and one that asks reflection nothing its stream.
+func TestSlowCaller(t *testing.T) {
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Bound = time.Second })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // headers, and nothing more
+	if err == nil {
+		err = stream.RecvMsg(message(t, "RateLimitResponse"))
+	}
+	if code := status.Code(err); ctx.Err() != nil || code != codes.Unavailable && code != codes.ResourceExhausted {
+		t.Errorf("have %v", err)
+	}
+	list, err := reflectionpb.NewServerReflectionClient(n.conn).ServerReflectionInfo(ctx, grpc.WaitForReady(true))
+	if err == nil {
+		_, err = list.Recv()
+	}
+	if ctx.Err() != nil || status.Code(err) != codes.Canceled {
+		t.Errorf("reflection that asks nothing: have %v", err)
+	}
+}
+
+// A node that leaves says so to those who watch, who don't hold it up. Connections end.
+func TestLeaves(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	n.answer(one("k", "a", ""))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{Service: rls.Service})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func() healthpb.HealthCheckResponse_ServingStatus {
+		h, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.GetStatus()
+	}
+	for next() != healthpb.HealthCheckResponse_SERVING { // it follows a moment later
+	}
+	n.Drain()
+	if have := next(); have != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("have %v", have)
+	}
+	if have := n.answer(one("k", "a", "")); have != ok(two, "") { // it still decides
+		t.Errorf("have %s", have)
+	}
+	began := time.Now()
+	if err := n.Close(ctx); err != nil || time.Since(began) > 5*time.Second {
+		t.Errorf("closed after %v: %v", time.Since(began), err)
+	}
+	if _, err := watch.Recv(); err == nil {
+		t.Error("the watch goes on")
+	}
+}

@@ -1,0 +1,158 @@
+package envoy
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/api/rls"
+)
+
+// appendFrame appends a frame of HTTP/2 with the flags.
+func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []byte {
+	n := len(payload)
+	b = append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags)
+	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
+}
+
+// begun returns the beginning of a call: its headers.
+func begun(b []byte, stream uint32, method string) []byte {
+	var fields []byte
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "n"}, {"content-type", "application/grpc"}} {
+		fields = append(fields, 0, byte(len(f[0])))
+		fields = append(append(append(fields, f[0]...), byte(len(f[1]))), f[1]...)
+	}
+	const endHeaders = 4
+	return appendFrame(b, frameOfHeaders, endHeaders, stream, fields)
+}
+
+// halfSend opens a connection and sends a part of a message on each of so many streams, in frames of at most piece bytes. It returns
+// when all is sent, or the node has closed the connection, which closes gone.
+func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (gone chan struct{}) {
+	t.Helper()
+	gone = make(chan struct{})
+	conn, err := net.Dial("tcp", n.server.Addr().String())
+	if err != nil {
+		t.Error(err)
+		return gone
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		<-gone
+	})
+	go func() {
+		defer close(gone)
+		io.Copy(io.Discard, conn)
+	}()
+	message := make([]byte, part)
+	binary.BigEndian.PutUint32(message[1:], rls.MaxMessage)
+	const settings = 4
+	b := appendFrame([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings, 0, 0, nil)
+	for i := range streams {
+		id := uint32(2*i + 1)
+		b = begun(b, id, method)
+		for rest := message; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
+			b = appendFrame(b, frameOfData, 0, id, rest[:min(piece, len(rest))])
+		}
+		if _, err := conn.Write(b); err != nil {
+			break
+		}
+		b = b[:0]
+	}
+	return gone
+}
+
+// Little is held of requests that callers don't end, whatever they ask for: here they send 240 MiB. The node answers others meanwhile.
+func TestHalfSentRequestsAreBounded(t *testing.T) {
+	const connections, part, most = 40, 60 << 10, 64 << 20
+	methods := []string{
+		path, healthpb.Health_Check_FullMethodName, healthpb.Health_Watch_FullMethodName, reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName,
+	}
+	if testing.Short() {
+		methods = methods[:1]
+	}
+	for _, method := range methods {
+		t.Run(method, func(t *testing.T) {
+			n := startNode(t, vectorRules, nil)
+			before := heap()
+			var all sync.WaitGroup
+			for range connections {
+				all.Go(func() { halfSend(t, n, method, streamsEach, part, 16<<10) })
+			}
+			all.Wait()
+			apitest.UntilWithin(t, 8*time.Second, "little is held", func() bool { return heap()-before < most })
+			apitest.Until(t, "the node answers others", func() bool {
+				_, err := ask(t, n.conn, "", one("k", "a", ""))
+				return err == nil
+			})
+		})
+	}
+}
+
+// Those who watch the health are bounded, and keep nobody from asking.
+func TestWatchersAreBounded(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	served, refused := 0, 0
+	for i := range maxOpen + 5 {
+		if i%(streamsEach-1) == 0 {
+			n.conn = dial(t, n)
+		}
+		watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		switch {
+		case err == nil:
+			served++
+		case status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "more than 512 streams are open"):
+			refused++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if served != maxOpen || refused != 5 {
+		t.Errorf("%d are served, and %d refused", served, refused)
+	}
+	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
+		t.Errorf("have %s", have)
+	}
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	for range 2 { // what pools keep goes with the second one
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A caller that sends small frames, each of which weighs as much as one of 64 bytes, loses its connection.
+func TestSmallFrames(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	n.answer(one("k", "a", ""))
+	gone := halfSend(t, n, path, 1, 4000, 1)
+	select {
+	case <-gone:
+	case <-time.After(5 * time.Second):
+		t.Error("the connection lasts")
+	}
+	if have := n.answer(one("k", "a", "")); have != ok(two, "") {
+		t.Errorf("have %s", have)
+	}
+}

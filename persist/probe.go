@@ -1,0 +1,83 @@
+package persist
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const (
+	probeFile = "probe"
+	probeSize = 4096 // one page
+	leastFree = 1 << 20
+)
+
+// errFull: there may be too little room for an entry of Raft's log.
+var errFull = fmt.Errorf("less than %d bytes are free on the disk", leastFree)
+
+// probe finds out, while nothing else is written, whether the disk responds and has room.
+type probe struct {
+	path    string
+	write   func() error // returns when it is on disk
+	close   func() error
+	timeout time.Duration
+	workers *workers
+	log     *slog.Logger
+	health  health
+	busy    chan struct{} // capacity 1: full while a write is under way
+}
+
+func openProbe(path string, timeout time.Duration, workers *workers, log *slog.Logger) (*probe, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the disk probe file: %w", err)
+	}
+	page := make([]byte, probeSize)
+	write := func() error {
+		if free, ok := freeSpace(filepath.Dir(path)); ok && free < leastFree {
+			return errFull // the page itself needs no further room
+		}
+		_, err := f.WriteAt(page, 0)
+		return errors.Join(err, syncData(f))
+	}
+	return &probe{
+		path: path, write: write, close: f.Close, timeout: timeout, workers: workers, log: log, busy: make(chan struct{}, 1),
+	}, nil
+}
+
+// try writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later calls
+// fail at once until it has returned.
+func (p *probe) try() error {
+	select {
+	case p.busy <- struct{}{}:
+	default:
+		return errHung
+	}
+	result := make(chan error, 1)
+	if !p.workers.start(func() {
+		p.health.begin()
+		err := p.write()
+		if first := p.health.end(err); first {
+			p.log.Error("the disk can't be written", "path", p.path, "error", err)
+		} else if err == nil && p.health.succeed() {
+			p.log.Info("the disk can be written again", "path", p.path)
+		}
+		<-p.busy
+		result <- err
+	}) {
+		<-p.busy
+		return ErrClosed
+	}
+	patience := time.NewTimer(p.timeout)
+	defer patience.Stop()
+	select {
+	case err := <-result:
+		return err
+	case <-patience.C:
+		p.log.Error("the disk hangs", "path", p.path, "after", p.timeout)
+		return errHung
+	}
+}
