@@ -1,21 +1,29 @@
 package limiter
 
 import (
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
 
 // maxInFlight bounds the checks of one batch that wait for other nodes at the same time.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would; answers and errs have an element for each. It sends questions to
-// other nodes without waiting for earlier replies, but keeps the order of checks of one subject.
+// CheckAll decides queries in order, each as Check would, but all as of one time until it has to wait. answers and errs have an
+// element for each. It sends questions to other nodes without waiting for earlier replies, but keeps the order of checks of one
+// subject.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
-	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
+	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
+	b.look()
 	for i := range queries {
 		b.check(i)
 	}
+	b.vouch()
 	b.finishUntil(len(queries))
 }
+
+// maxUnvouched bounds the checks that are decided here between two looks at authority.
+const maxUnvouched = 32
 
 // batch is a CheckAll in progress.
 type batch struct {
@@ -23,21 +31,38 @@ type batch struct {
 	queries []*Query
 	answers []*Answer
 	errs    []error
-	first   int // checks before it are decided
-	waiting []int
+	now     algorithms.Now // read once, and again after each wait
+	// authorized says whether this node had authority at the last look, which was at began.
+	authorized bool
+	began      int64
+	// here are the first unvouched checks: this node has decided them since the last look. Their answers hold only if it
+	// has authority at the next one, too.
+	here      [maxUnvouched]int
+	unvouched int
+	first     int // checks before it are decided
+	waiting   []int
 	// asked maps a subject to the last check of it that may still be waiting. It is nil until a check waits.
 	asked map[rules.Hash]int
+}
+
+// look looks at this node's authority.
+func (b *batch) look() {
+	m := b.limiter.member
+	b.began = m.clock()
+	b.authorized = m == nil || m.Authority()
 }
 
 // check decides the i-th check, or starts it.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
 	if q.RequestID != "" { // it waits for the owner
+		b.vouch()
 		b.finishUntil(i)
 		b.errs[i] = l.Check(q, a)
+		b.now = l.clock.Now()
 		return
 	}
-	over, err := l.prepare(l.clock.Now(), q, a)
+	over, err := l.prepare(b.now, q, a)
 	if err != nil || over {
 		b.close(i, err)
 		return
@@ -45,7 +70,47 @@ func (b *batch) check(i int) {
 	if len(b.waiting) > 0 {
 		b.keepOrder(i)
 	}
-	if l.start(q, a) {
+	verdict := counters.Shut
+	if b.authorized && l.mayOwn(a) {
+		verdict = l.take(b.now, a.scratch.ops, q.Peeks())
+	}
+	if verdict == counters.Shut {
+		b.start(i)
+		return
+	}
+	a.decidedHere(verdict)
+	b.here[b.unvouched] = i
+	if b.unvouched++; b.unvouched == maxUnvouched {
+		b.vouch()
+	}
+}
+
+// vouch completes the checks that were decided here if this node still has authority. Otherwise they are decided again, and
+// what they took stays taken: ownership can no longer be proved.
+func (b *batch) vouch() {
+	n := b.unvouched
+	if n == 0 {
+		return
+	}
+	b.unvouched = 0
+	m, began := b.limiter.member, b.began
+	b.look()
+	for _, i := range b.here[:n] {
+		if !b.authorized {
+			b.start(i)
+			continue
+		}
+		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
+		b.answers[i].conclude()
+		b.close(i, nil)
+	}
+}
+
+// start decides the i-th check as one by itself, or begins to ask other nodes.
+func (b *batch) start(i int) {
+	q, a := b.queries[i], b.answers[i]
+	a.scratch.here = false // if it was decided without authority
+	if b.limiter.start(q, a) {
 		b.close(i, nil)
 		return
 	}
@@ -57,6 +122,7 @@ func (b *batch) check(i int) {
 	}
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
+		b.vouch()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
@@ -75,9 +141,10 @@ func (b *batch) keepOrder(i int) {
 	for j := range hits {
 		last, ok := b.asked[hits[j].Subject]
 		if ok && last >= b.first && !b.alike(last, i) {
+			b.vouch()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
-			b.answers[i].Now = b.limiter.clock.Now()
+			b.answers[i].Now = b.now
 		}
 	}
 }
@@ -105,6 +172,9 @@ func (b *batch) finishUntil(end int) {
 	for ; n < len(b.waiting) && b.waiting[n] < end; n++ {
 		i := b.waiting[n]
 		b.errs[i] = b.limiter.finish(b.queries[i], b.answers[i])
+	}
+	if n > 0 {
+		b.now = b.limiter.clock.Now()
 	}
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)
 	b.first = max(b.first, end)

@@ -318,6 +318,35 @@ func TestWithoutAuthority(t *testing.T) {
 	})
 }
 
+// A batch looks at authority before its first check, and after each maxUnvouched that were decided here. What was decided since the
+// last look that found it does not count as the owner's.
+func TestBatchLosesAuthority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
+		key := w.keyOf("r", w.nodes[0], w.nodes[1])
+		for looks := range 6 {
+			calls := 0
+			w.nodes[0].member.Authority = func() bool { calls++; return calls <= looks }
+			queries, answers := make([]*Query, 3*maxUnvouched+1), make([]*Answer, 3*maxUnvouched+1)
+			for i := range queries {
+				q := byKey("r", key)
+				queries[i], answers[i] = &q, &Answer{}
+			}
+			errs := make([]error, len(queries))
+			w.nodes[0].CheckAll(queries, answers, errs)
+			want := min(max(0, looks-1)*maxUnvouched, len(queries))
+			for i, a := range answers {
+				if errs[i] != nil || a.DecidedBy != ByOwner && a.DecidedBy != ByFallback {
+					t.Fatalf("%d looks, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
+				}
+				if have := a.DecidedBy == ByOwner; have != (i < want) {
+					t.Fatalf("%d looks, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
+				}
+			}
+		}
+	})
+}
+
 // A node with older rules waits for the newer ones. If it does not get them, it is served by its own version as long as it has
 // authority: then it gets them soon.
 func TestVersions(t *testing.T) {

@@ -207,10 +207,10 @@ func (l *Limiter) mayAsk(q *Query, a *Answer) error {
 // questions and leaves the rest to finish.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, unauthorized := &a.scratch, false
-	if l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops) {
+	if l.mayOwn(a) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
 		if verdict != counters.Shut {
-			a.Allowed, a.DecidedBy, s.here = verdict == counters.Admitted, ByOwner, true
+			a.decidedHere(verdict)
 			a.conclude()
 			return true
 		}
@@ -227,6 +227,18 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
+// mayOwn reports whether this node owns all that a prepared check asks for, as far as it knows without looking at its
+// authority.
+func (l *Limiter) mayOwn(a *Answer) bool {
+	s := &a.scratch
+	return l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops)
+}
+
+// decidedHere notes that the owner's counters, which are this node's, have decided the whole check.
+func (a *Answer) decidedHere(v counters.Verdict) {
+	a.Allowed, a.DecidedBy, a.scratch.here = v == counters.Admitted, ByOwner, true
+}
+
 // takeAsOwner decides ops from the counters here, as their owner. It checks authority before and after. Without authority the
 // verdict is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
 func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
@@ -235,11 +247,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 		return counters.Shut, false
 	}
 	began := m.clock()
-	if peek {
-		verdict = l.table.Peek(now, ops)
-	} else {
-		verdict = l.table.Take(now, ops)
-	}
+	verdict = l.take(now, ops, peek)
 	switch {
 	case m == nil:
 	case !m.Authority():
@@ -248,6 +256,14 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 		m.recordDecision(ByOwner, ops, began, 1)
 	}
 	return verdict, true
+}
+
+// take decides ops from the counters here, unless a gate is shut.
+func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
+	if peek {
+		return l.table.Peek(now, ops)
+	}
+	return l.table.Take(now, ops)
 }
 
 // finish completes a check that start left under way. It waits for replies, and asks again, until the check is decided.

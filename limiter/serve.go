@@ -418,7 +418,7 @@ func (m *member) clock() int64 {
 
 // recordDecision reports decisions about ops to the recorder.
 func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
-	if m.Recorder == nil {
+	if m == nil || m.Recorder == nil {
 		return
 	}
 	ended := m.Recorder.Clock()

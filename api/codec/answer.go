@@ -64,23 +64,22 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 		}
 		b = append(b, ',')
 	}
-	return AppendDecision(b, a, q, node)
+	return r.AppendDecision(b, a, q, node)
 }
 
 // AppendDecision appends the decision a about q, and closes its object. A denied check has its code, also within a batch.
-func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
+// node is always the same.
+func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
 	if a.Denied() {
 		b = AppendString(append(b, `"code":`...), string(deniedAs.Code))
 		b = append(b, ',')
 	}
 	b = AppendBool(b, `"allowed":`, a.Allowed)
-	b = append(b, `,"rule":`...)
 	if t != nil {
-		b = AppendString(b, t.Rule.Name)
-		b = appendTightest(b, a, t)
+		b = r.limit.append(b, a, t)
 	} else {
-		b = append(b, `"",`...)
+		b = append(b, `,"rule":"",`...)
 		retry := int64(0)
 		if !a.Allowed {
 			retry = -1
@@ -90,9 +89,12 @@ func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte
 	}
 	b = append(b, `,"decided_by":"`...)
 	b = append(b, a.DecidedBy.String()...)
-	b = append(b, `","node":`...)
-	b = append(b, node...)
-	b = AppendInt(b, `,"rules_version":`, a.RulesVersion)
+	if len(r.origin) == 0 || r.version != a.RulesVersion {
+		r.version = a.RulesVersion
+		r.origin = append(append(r.origin[:0], `","node":`...), node...)
+		r.origin = AppendInt(r.origin, `,"rules_version":`, r.version)
+	}
+	b = append(b, r.origin...)
 	if q.Detail {
 		b = appendLimits(b, a)
 	}
@@ -102,17 +104,38 @@ func AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte
 	return append(b, '}')
 }
 
-// appendTightest appends the fields that describe one limit, in the API's documented order.
-func appendTightest(b []byte, a *limiter.Answer, t *limiter.LimitAnswer) []byte {
-	b = AppendInt(b, `,"limit":`, t.Limit.UndividedCapacity())
-	b = AppendInt(b, `,"used":`, t.Used)
-	b = AppendInt(b, `,"remaining":`, t.Remaining)
-	b = append(b, `,"unit":`...)
-	b = AppendString(b, t.Limit.Unit)
-	b = AppendInt(b, `,"window_ms":`, Millis(t.Limit.WindowAt(a.Now)))
-	b = AppendInt(b, `,"reset_after_ms":`, Millis(t.ResetAfter))
-	b = AppendInt(b, `,"retry_after_ms":`, Millis(t.RetryAfter))
+// limitText is what answers say of a limit, whatever is left of it. Answers in a row are mostly about the same limit.
+type limitText struct {
+	rule, unit []byte // copies: the limit may have come with a call
+	capacity   int64
+	window     time.Duration
+	// The text up to what is used, and from after what remains to when it resets.
+	front, middle []byte
+}
+
+// append appends the fields that describe one limit, in the API's documented order.
+func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
+	t.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
+	b = append(b, t.front...)
+	b = strconv.AppendInt(b, l.Used, 10)
+	b = AppendInt(b, `,"remaining":`, l.Remaining)
+	b = append(b, t.middle...)
+	b = strconv.AppendInt(b, Millis(l.ResetAfter), 10)
+	b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
 	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
+}
+
+// set makes t about a limit.
+func (t *limitText) set(rule, unit string, capacity int64, window time.Duration) {
+	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.front) > 0 {
+		return
+	}
+	t.capacity, t.window = capacity, window
+	t.rule, t.unit = append(t.rule[:0], rule...), append(t.unit[:0], unit...)
+	t.front = AppendString(append(t.front[:0], `,"rule":`...), rule)
+	t.front = append(AppendInt(t.front, `,"limit":`, capacity), `,"used":`...)
+	t.middle = AppendString(append(t.middle[:0], `,"unit":`...), unit)
+	t.middle = append(AppendInt(t.middle, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
 }
 
 // appendLimits appends every limit that was evaluated.

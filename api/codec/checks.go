@@ -1,6 +1,8 @@
 package codec
 
 import (
+	"slices"
+
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -54,7 +56,10 @@ func (dec *Decoder) countChecks() (n int) {
 	}
 	dec.open()
 	for ; dec.more(n, ']'); n++ {
-		if dec.skip(); n == maxBatch {
+		if !dec.plain(nil) {
+			dec.skip()
+		}
+		if n == maxBatch {
 			dec.mean(api.BadValue, "checks: at most %d are allowed", maxBatch)
 		}
 	}
@@ -67,6 +72,10 @@ func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 	dec.meaning = nil
 	dec.next()
 	start := dec.pos
+	if dec.plain(&q.Attributes) {
+		q.given = fieldAttributes
+		return nil
+	}
 	e := readObject(dec, q)
 	switch {
 	case e == nil && q.Wait:
@@ -80,6 +89,60 @@ func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 		dec.skip()
 	}
 	return e
+}
+
+// plainStart is how a plain check begins.
+const plainStart = `{"attributes":{"`
+
+// plain reads a check that only gives attributes, written without blanks or escapes, and appends them to attrs unless that is
+// nil. It reports false, and reads nothing, if the check says more, is written otherwise, or is wrong.
+func (dec *Decoder) plain(attrs *[]rules.Attribute) bool {
+	b := dec.src[dec.pos:]
+	if len(b) < len(plainStart) || View(b[:len(plainStart)]) != plainStart {
+		return false
+	}
+	for at, n := len(plainStart), 0; n < rules.MaxAttributes; n++ {
+		colon := plainText(b, at)
+		if colon < 0 || b[colon+1] != ':' || b[colon+2] != '"' {
+			break
+		}
+		end := plainText(b, colon+3)
+		if end < 0 {
+			break
+		}
+		if attrs != nil {
+			one := rules.Attribute{Name: View(b[at:colon]), Value: View(b[colon+3 : end])}
+			if slices.ContainsFunc(*attrs, func(a rules.Attribute) bool { return a.Name == one.Name }) {
+				break
+			}
+			*attrs = append(*attrs, one)
+		}
+		if b[end+1] == '}' && b[end+2] == '}' {
+			dec.pos += end + 3
+			return true
+		}
+		if at = end + 3; b[end+1] != ',' || b[end+2] != '"' {
+			break
+		}
+	}
+	if attrs != nil {
+		*attrs = (*attrs)[:0]
+	}
+	return false
+}
+
+// plainText returns the index of the quote that ends the string that begins at from, if it is short, has no escapes, and at
+// least two bytes follow it; otherwise -1.
+func plainText(b []byte, from int) int {
+	for i := from; i+2 < len(b) && i-from <= MaxValue; i++ {
+		switch c := b[i]; {
+		case c == '"':
+			return i
+		case c < ' ' || c == '\\':
+			return -1
+		}
+	}
+	return -1
 }
 
 // readObject reads a check that must be an object.

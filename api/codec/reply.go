@@ -15,6 +15,10 @@ type Reply struct {
 	values []byte
 	order  []int32 // indices into the answer's Limits, tightest first
 	spare  []byte  // scratch space for a sentence before it is quoted
+
+	limit   limitText // of the last decision
+	version int64     // of the rules, in origin
+	origin  []byte    // the text that says who decided by which version
 }
 
 // Header is a header of a Reply.
@@ -31,7 +35,10 @@ const (
 
 // Reset prepares r for the next request.
 func (r *Reply) Reset() {
-	*r = Reply{Headers: r.Headers[:0], Body: api.Kept(r.Body), values: api.Kept(r.values), order: r.order[:0], spare: api.Kept(r.spare)}
+	*r = Reply{
+		Headers: r.Headers[:0], Body: api.Kept(r.Body), values: api.Kept(r.values), order: r.order[:0], spare: api.Kept(r.spare),
+		limit: r.limit, version: r.version, origin: r.origin,
+	}
 }
 
 // Size returns roughly how many bytes r holds.

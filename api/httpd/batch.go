@@ -100,7 +100,7 @@ func (p *plane) all(x *exchange, c *chunk) {
 		if full == nil && len(x.Body) > maxBatchAnswer {
 			full = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
-		x.Body = p.decideChunk(c, x.Body, first, full)
+		p.decideChunk(x, c, first, full)
 		more := expected(len(x.Body), n, x.checks)
 		if full == nil && !p.Budget.Wait(func() bool { return p.room(x, more) }) {
 			full = p.Budget.Full()
@@ -129,8 +129,9 @@ func expected(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
 }
 
-// decideChunk decides the checks of c and appends their results. If full is not nil, it is the result of each of them.
-func (p *plane) decideChunk(c *chunk, b []byte, first bool, full *api.Error) []byte {
+// decideChunk decides the checks of c and appends their results to x's answer. If full is not nil, it is the result of each of
+// them.
+func (p *plane) decideChunk(x *exchange, c *chunk, first bool, full *api.Error) {
 	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
 	for _, it := range c.items[:c.used] {
 		if it.e == nil && full != nil {
@@ -147,16 +148,17 @@ func (p *plane) decideChunk(c *chunk, b []byte, first bool, full *api.Error) []b
 			it.e = p.explain(c.errs[i])
 		}
 	}
+	b := x.Body
 	for i, it := range c.items[:c.used] {
 		if i > 0 || !first {
 			b = append(b, ',')
 		}
 		if it.e == nil {
-			b = codec.AppendDecision(append(b, '{'), &it.answer, &it.check, p.node)
+			b = x.AppendDecision(append(b, '{'), &it.answer, &it.check, p.node)
 			continue
 		}
 		b = append(b, `{"error":{`...)
 		b = append(codec.AppendProblemFields(b, it.e), "}}"...)
 	}
-	return b
+	x.Body = b
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +75,21 @@ func bringing(n int) [][]byte {
 	for i := range requests {
 		requests[i] = []byte(post("/v1/check",
 			fmt.Sprintf(`{"key":"key-%07d","limits":[{"limit":1000000000,"per":"1h","algorithm":"token-bucket"}]}`, i), "Content-Type: application/json"))
+	}
+	return requests
+}
+
+// batched returns requests for batches of a hundred of these checks, drawn evenly.
+func batched(checks [][]byte) [][]byte {
+	random := rand.New(rand.NewPCG(1, 2))
+	requests := make([][]byte, 50)
+	for i := range requests {
+		bodies := make([]string, 100)
+		for j := range bodies {
+			_, body, _ := strings.Cut(string(checks[random.IntN(len(checks))]), "\r\n\r\n")
+			bodies[j] = body
+		}
+		requests[i] = []byte(post("/v1/check/batch", `{"checks":[`+strings.Join(bodies, ",")+`]}`, "Content-Type: application/json"))
 	}
 	return requests
 }
@@ -154,6 +171,9 @@ func BenchmarkConnection(b *testing.B) {
 		{"check", n.server, true, requests},
 		{"check, one of 10,000 tokens", guarded.server, true, carrying},
 		{"check with its limit", n.server, true, bringing(len(requests))},
+		{"batch of 100 by the library", n.server, false, batched(requests)},
+		{"batch of 100", n.server, true, batched(requests)},
+		{"batch of 100 with their limits", n.server, true, batched(bringing(len(requests)))},
 	} {
 		b.Run(one.name, func(b *testing.B) {
 			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }

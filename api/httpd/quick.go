@@ -14,15 +14,16 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// The quick way handles what nearly every request looks like: a plain POST /v1/check that arrived in one piece. It is
-// answered as soon as it is read, and the library never sees it. Anything else goes to the library, byte by byte as it
-// came. The quick way refuses nothing; its only errors are those of a check.
+// The quick way handles what nearly every request looks like: a plain POST /v1/check, or a batch of them, that arrived in
+// one piece. It is answered as soon as it is read, and the library never sees it. Anything else goes to the library, byte
+// by byte as it came. The quick way refuses nothing; its only errors are those of a check or a batch.
 
-// quickLine starts every request that can be answered the quick way.
-const quickLine = "POST /v1/check HTTP/1.1\r\n"
+// quickPaths are those of the requests that can be answered the quick way.
+var quickPaths = [...]string{"/v1/check", "/v1/check/batch"}
 
 // quickRequest is such a request. Its fields point into the input.
 type quickRequest struct {
+	path          string // one of quickPaths
 	authorization []byte
 	body          []byte
 	known         *api.KnownToken // for the same head; nil: the head is not remembered
@@ -35,6 +36,7 @@ const maxQuickHead = 1 << 10
 // and the same bytes need no second parse.
 type quickHead struct {
 	text     []byte
+	path     string
 	from, to int // the Authorization header's value within text
 	body     int // the length of the body after it
 	known    api.KnownToken
@@ -44,11 +46,11 @@ type quickHead struct {
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
-		return quickRequest{authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
+		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
 	}
 	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= maxQuickHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
-		h.from, h.to = 0, 0
+		h.path, h.from, h.to = r.path, 0, 0
 		h.known, r.known = api.KnownToken{}, &h.known
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
@@ -60,7 +62,7 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 
 // parseQuick parses b as one whole request of the plainest form. It reports false for everything else, valid or not.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
-	rest, ok := bytes.CutPrefix(b, []byte(quickLine))
+	rest, ok := r.readLine(b)
 	length, hosts, tokens, lists := 0, 0, 0, 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
@@ -103,6 +105,23 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 		}
 	}
 	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
+}
+
+// readLine reads the request's first line, and returns what follows it.
+func (r *quickRequest) readLine(b []byte) (rest []byte, ok bool) {
+	line, rest, ok := bytes.Cut(b, []byte("\r\n"))
+	line, post := bytes.CutPrefix(line, []byte("POST "))
+	line, version := bytes.CutSuffix(line, []byte(" HTTP/1.1"))
+	if !ok || !post || !version {
+		return nil, false
+	}
+	for _, path := range quickPaths {
+		if string(line) == path {
+			r.path = path
+			return rest, true
+		}
+	}
+	return nil, false
 }
 
 // quickHeader cuts the first line off b: a name of letters, digits and dashes, and a value of printable ASCII without
@@ -173,7 +192,7 @@ func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// quickly answers the input b of c if it is one plain check. It reports false if the library must handle it.
+// quickly answers the input b of c if it is one plain check or batch. It reports false if the library must handle it.
 func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
 	if !ok || c.Spare || mayWait(r.body) || s.plane.Leaving() {
@@ -192,23 +211,17 @@ func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
 	own := x.request.body
 	defer func() { x.request.body = own }() // b stays the library's
 	x.began = time.Now()
-	x.method, x.path, x.request.body = "POST", dataRoutes[0].path, r.body
+	x.method, x.path, x.request.body = "POST", r.path, r.body
 	x.authorization, x.known = codec.View(r.authorization), r.known
 	if route, refusal := s.plane.admit(x); refusal != nil {
 		x.Refuse(refusal)
 	} else {
 		s.plane.serve(route, x)
 	}
-	closes := x.hangUp || c.ending()
-	x.wire = s.appendReply(x.wire[:0], x, closes)
 	x.request.body = own
-	if !s.plane.charge(x) {
-		x.Body = nil
-		x.Refuse(s.plane.Budget.Full())
-		x.wire = s.appendReply(nil, x, closes)
-	}
+	closes := x.hangUp || c.ending()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only recorded
-	if _, err := c.Write(x.wire); err != nil {
+	if err := s.sendQuickly(c, x, closes); err != nil {
 		return true, err
 	}
 	if closes {
@@ -217,8 +230,33 @@ func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
 	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
 }
 
-// appendReply appends x's answer as the library would write it.
-func (s *Server) appendReply(b []byte, x *exchange, closes bool) []byte {
+// maxOneWrite bounds, in bytes, the bodies that are copied behind their head, to leave in one write.
+const maxOneWrite = 32 << 10
+
+// sendQuickly writes x's answer to c.
+func (s *Server) sendQuickly(c *connection, x *exchange, closes bool) error {
+	x.wire = s.appendHead(x.wire[:0], x, closes)
+	if len(x.Body) <= maxOneWrite {
+		x.wire = append(x.wire, x.Body...)
+	}
+	if !s.plane.charge(x) {
+		x.Body = nil
+		x.Refuse(s.plane.Budget.Full())
+		x.wire = append(s.appendHead(nil, x, closes), x.Body...)
+	}
+	if len(x.Body) > api.FreeBytes { // the caller may be slow to read it
+		s.plane.Budget.Begin(&x.arriving, x.charged, c)
+		defer s.plane.Budget.Finish(&x.arriving)
+	}
+	_, err := c.Write(x.wire)
+	if err == nil && len(x.Body) > maxOneWrite {
+		_, err = c.Write(x.Body)
+	}
+	return err
+}
+
+// appendHead appends the head of x's answer as the library would write it.
+func (s *Server) appendHead(b []byte, x *exchange, closes bool) []byte {
 	if x.Status == 200 {
 		b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
 	} else {
@@ -235,7 +273,7 @@ func (s *Server) appendReply(b []byte, x *exchange, closes bool) []byte {
 	if closes {
 		b = append(b, "Connection: close\r\n"...)
 	}
-	return append(append(b, "\r\n"...), x.Body...)
+	return append(b, "\r\n"...)
 }
 
 // dateHeader is the value of the Date header, updated once a second.

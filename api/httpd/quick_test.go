@@ -96,6 +96,11 @@ var dates = regexp.MustCompile("Date: [^\r]* GMT")
 // opening is a request that the quick way does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
+// batchOf is a batch of n times this check.
+func batchOf(n int, check string) string {
+	return post("/v1/check/batch", `{"checks":[`+strings.Repeat(check+",", n-1)+check+`]}`)
+}
+
 func quickPost(body string, lines ...string) string {
 	return post("/v1/check", body, lines...)
 }
@@ -118,6 +123,15 @@ func TestQuickWay(t *testing.T) {
 		{"unknown field", quickPost(`{"rule":"tenant","kez":"k"}`), 1},
 		{"not UTF-8", quickPost("{\"rule\":\"\xff\"}"), 1},
 		{"detail", quickPost(`{"rule":"tenant","key":"k","detail":true}`), 1},
+		{"a batch", batchOf(3, plainCheck), 1},
+		{"a batch of attributes", batchOf(200, `{"attributes":{"user":"k","path":"/"}}`), 1},
+		{"a batch with a wrong check", batchOf(3, plainCheck+`,{"rule":"tenant","key":7},7`), 1},
+		{"a large answer to a batch", batchOf(30, `{"rule":"tenant","key":"k","detail":true}`), 1},
+		{"an answer of more than one write", batchOf(180, `{"rule":"tenant","key":"k","detail":true}`), 1},
+		{"a batch of no checks", post("/v1/check/batch", `{"checks":[]}`), 1},
+		{"a batch that is none", post("/v1/check/batch", `{"checks":[{}`), 1},
+		{"a batch of more than is read at once", batchOf(600, plainCheck), 0},
+		{"a batch with wait", batchOf(2, waits), 0},
 		{"wait", quickPost(waits), 0},
 		{"wait with an escape", quickPost(strings.Replace(waits, "wait", `w\u0061it`, 1)), 0},
 		{"two lengths, one of them none", strings.Replace(quickPost(plainCheck), "Host: n\r\n", "Host: n\r\nContent-Length: x\r\n", 1), 0},
@@ -171,11 +185,12 @@ func TestQuickWay(t *testing.T) {
 // The library gets the first request of a connection, and any that comes in pieces; the next one is quick again.
 func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
-	one := quickPost(plainCheck)
-	for cut := 1; cut < len(one); cut++ {
-		with, without, quick := both(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
-		if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
-			t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+	for _, one := range []string{quickPost(plainCheck), batchOf(2, plainCheck)} {
+		for cut := 1; cut < len(one); cut++ {
+			with, without, quick := both(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
+			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
+				t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
+			}
 		}
 	}
 }
@@ -207,7 +222,8 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := quickPost(plainCheck)
 	large := quickPost(plainCheck, "X: "+strings.Repeat("y", maxQuickHead), "Authorization: Bearer secret")
-	reads := []string{opening, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
+	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
+	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
 	with, without, quick := both(t, s, reads...)
 	if with != without || quick != len(reads)-3 {
 		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
@@ -230,7 +246,7 @@ type panics struct{ api.Decider }
 func (panics) Check(*limiter.Query, *limiter.Answer) error { panic("for a test") }
 
 func FuzzQuickWay(f *testing.F) {
-	for _, sent := range []string{quickPost(plainCheck), quickPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
+	for _, sent := range []string{quickPost(plainCheck), batchOf(2, plainCheck), quickPost(plainCheck, "Authorization: x", "Connection: close"), opening} {
 		f.Add(sent)
 	}
 	s := startData(f, newFixed())

@@ -1,0 +1,81 @@
+package codec
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/rules"
+)
+
+var atByte = regexp.MustCompile(` at byte \d+ of \d+`)
+
+// readBatch returns what a batch of one check reads as.
+func readBatch(check string) string {
+	var dec Decoder
+	var q Request
+	if _, e := dec.Batch([]byte(`{"checks":[` + check + `]}`)); e != nil {
+		return "refused"
+	}
+	if !dec.More(0) {
+		return "no check"
+	}
+	if e := dec.Next(&q, &rules.Set{}); e != nil {
+		return atByte.ReplaceAllString(e.Detail, "")
+	}
+	return fmt.Sprint(q.Attributes, q.ByKey, q.given, dec.More(1))
+}
+
+// A check of nothing but attributes is read at once if it is written plainly, and as any other if not: to the same effect.
+func TestPlainChecks(t *testing.T) {
+	long := strings.Repeat("x", MaxValue)
+	many := make([]string, rules.MaxAttributes+1)
+	for i := range many {
+		many[i] = fmt.Sprintf(`"a%d":"v"`, i)
+	}
+	for attributes, plain := range map[string]bool{
+		`"user":"alice"`:                  true,
+		`"user":"alice","path":"/","":""`: true,
+		`"user":"é"`:                      true,
+		`"` + long + `":"` + long + `"`:   true,
+		strings.Join(many[1:], ","):       true,
+		strings.Join(many, ","):           false,
+		`"user":"x` + long + `"`:          false,
+		`"x` + long + `":"v"`:             false,
+		`"user":"\u0061"`:                 false,
+		`"us\"er":"a"`:                    false,
+		"\"user\":\"a\nb\"":               false,
+		`"user":"a","user":"b"`:           false,
+		`"user":7`:                        false,
+		`"user": "a"`:                     false,
+		`"user":"a", "path":"/"`:          false,
+		`"user":"a",`:                     false,
+		`"user"`:                          false,
+		`"user":"a"},"cost":2,"attributes":{"path":"/"`: false,
+		`"user":"a"},"cost":2,"costs":{"b":3`:           false,
+		`"user":"a"}},{"attributes":{"user":"b"`:        true,
+		`"user":"a"},"x":{`:                             false,
+	} {
+		one := `{"attributes":{` + attributes + `}}`
+		if have, want := readBatch(one), readBatch("{ "+one[1:]); have != want {
+			t.Errorf("%.80s: have %s, want %s", one, have, want)
+		}
+		dec := Decoder{src: []byte(one + "]}")}
+		q := Request{Query: limiter.Query{Attributes: []rules.Attribute{}}}
+		if have := dec.plain(&q.Attributes); have != plain {
+			t.Errorf("%.80s: plain is %v, want %v", one, have, plain)
+		} else if !plain && (len(q.Attributes) > 0 || dec.pos > 0) {
+			t.Errorf("%.80s: it is not plain, but %v was read up to byte %d", one, q.Attributes, dec.pos)
+		}
+		if !plain {
+			continue
+		}
+		for end := range min(len(one), 100) {
+			if dec := (Decoder{src: []byte(one[:end])}); dec.plain(nil) && dec.pos > end {
+				t.Errorf("%s: read up to byte %d", one[:end], dec.pos)
+			}
+		}
+	}
+}
