@@ -85,7 +85,7 @@ var kinds = map[Code]struct {
 	MemberThere:      {http.StatusConflict, "The cluster refuses this"},
 	OnlyMember:       {http.StatusConflict, "There is no other member"},
 	RequestIDReused:  {http.StatusConflict, "Another request had this id"},
-	LevelRefused:     {http.StatusConflict, "The feature level can't be that"},
+	LevelRefused:     {http.StatusConflict, "The feature level can't be raised to that"},
 	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
 	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
 	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},

@@ -118,7 +118,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		case key.Text != "tokens":
 			return key.Pos, fmt.Errorf("unknown field %q: there is only tokens", Excerpt(key.Text))
 		case list != nil:
-			return key.Pos, errors.New("tokens stands twice")
+			return key.Pos, errors.New("tokens is given twice")
 		case value.Kind != yaml.List:
 			return value.Pos, fmt.Errorf("tokens: a list is expected, and there is %v", value.Kind)
 		}
@@ -134,7 +134,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	for i, item := range list.Items {
 		t, at, err := parseToken(item)
 		if err == nil && names[t.Name] {
-			err = fmt.Errorf("name: %s stands twice", t.Name)
+			err = fmt.Errorf("name: %s is given twice", t.Name)
 		}
 		if err == nil {
 			if twin := s.add(t); twin != nil {
@@ -160,7 +160,7 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	var listed yaml.Pos
 	for key, value := range item.Pairs {
 		if given[key.Text] {
-			return nil, key.Pos, fmt.Errorf("%s stands twice", Excerpt(key.Text))
+			return nil, key.Pos, fmt.Errorf("%s is given twice", Excerpt(key.Text))
 		}
 		given[key.Text] = true
 		switch key.Text {
@@ -209,7 +209,7 @@ func checkNamespaces(list []string, scopes Scope) error {
 			return fmt.Errorf("a namespace, or a pattern with *, has 1 to %d bytes of UTF-8 and no control characters", maxNamespace)
 		}
 		if slices.Contains(list[:i], name) {
-			return fmt.Errorf("%q stands twice", Excerpt(name))
+			return fmt.Errorf("%q is given twice", Excerpt(name))
 		}
 	}
 	if scopes.Allows(ScopeRead) {

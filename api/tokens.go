@@ -46,7 +46,7 @@ next:
 				continue
 			}
 			if all&s.scope != 0 {
-				return 0, fmt.Errorf("%s stands twice", name)
+				return 0, fmt.Errorf("%s is given twice", name)
 			}
 			all |= s.scope
 			continue next

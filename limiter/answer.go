@@ -52,7 +52,7 @@ type Query struct {
 	Looks bool
 }
 
-// Peeks reports whether q takes nothing. Looks don't count as that.
+// Peeks reports whether q only peeks. A look takes nothing either, but is treated as a check.
 func (q *Query) Peeks() bool {
 	if q.Looks {
 		return false
@@ -126,7 +126,8 @@ func (a *Answer) Delay() (longest time.Duration) {
 }
 
 // MoreAfter returns how long until more is available of the i-th limit than now; zero where that is not known, or nothing is
-// used. Of a sliding window or log only the refusal says it, and the owner's own admission by a sliding window.
+// used. For a sliding window or log it is known only after a refusal, or, for a sliding window, when this node admitted the
+// check as its owner.
 func (a *Answer) MoreAfter(i int) (more time.Duration) {
 	la := &a.Limits[i]
 	switch {

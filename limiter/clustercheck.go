@@ -27,8 +27,8 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
-	looks          bool      // peeks are answered from leases, and want some
-	anyVersion     bool      // no version of the rules holds the check up: its subjects brought their limits, or were matched before
+	looks          bool      // its peeks are looks: leases may answer them, and they count as demand for leases
+	anyVersion     bool      // no owner turns it away for its version of the rules: its subjects brought their limits, or were matched before
 	ignoreNewer    bool      // decide even if the owner has newer rules
 	separate       bool      // questions were sent before: from now on each subject has its own
 	deadline       time.Time // the check must be decided by then; see setDeadlines

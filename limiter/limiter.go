@@ -93,8 +93,8 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.inForce.Store(next)
 }
 
-// authorityAt returns the wall time (Unix nanoseconds), or zero if this node has no authority now. Up to that time it had
-// authority and used the rules in force.
+// authorityAt returns a wall time (Unix nanoseconds) up to which this node had authority and used the rules in force, or zero if it
+// has no authority now.
 func (l *Limiter) authorityAt() int64 {
 	if l.member == nil {
 		return 0

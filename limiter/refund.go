@@ -19,8 +19,8 @@ type debit struct {
 	lineage     uint64 // of the counters at that time; zero if nothing can be given back
 	steady      int64
 	ops         []counters.Op // ops that took their cost
-	// when is, by op: for a window, its number; for a log, the time of the entry relative to steady; for what a reservation
-	// took of a bucket or a log, Decision.ResetAfter.
+	// when tells, by op, when the cost was taken: for a window, its number; for a log, the time of the entry relative to steady.
+	// For a bucket or a log of a reservation it is Decision.ResetAfter.
 	when []int64
 }
 
@@ -122,10 +122,9 @@ func (l *Limiter) refund(list []refund) {
 	}
 }
 
-// give puts r into the counters here, if they are still the ones it came from. Of a grant by this process it puts back what
-// the ledger allows; of a reservation, what can't have drained since; of a window, everything. Otherwise a bucket or a log
-// takes back only what this process debited: no other clock says when the debit was made, and a lease that another process
-// granted is in no ledger here.
+// give puts r back into the counters here, if they are still the ones it came from: a grant of this process as far as the ledger
+// allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log takes back only
+// what this process debited: another process's clock doesn't say when that was, and its grants are in no ledger here.
 func (r *refund) give(l *Limiter) {
 	m := l.member
 	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {

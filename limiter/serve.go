@@ -163,8 +163,9 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// refuseOldRules turns away an asker whose rules are older than those here. It does so once, or every time if shares may have
-// grown elsewhere since. Version zero is that of limits that came with the call, which don't depend on rules.
+// refuseOldRules turns away an asker whose rules are older than those here. It does so once if the asker has authority; otherwise,
+// and if shares may have grown elsewhere since, every time. Version zero is that of limits that came with the call, which don't
+// depend on rules.
 func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &s.question
 	if q.version == 0 || !l.stale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {

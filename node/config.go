@@ -252,7 +252,7 @@ func (s *settings) checkPlanes(m *mistakes) {
 		}
 	}
 	if (s.CertFile == "") != (s.KeyFile == "") {
-		m.note("CertFile", "it is of no use without %s, and the other way round", m.name("KeyFile"))
+		m.note("CertFile", "it needs %s, and the other way round", m.name("KeyFile"))
 	}
 	for _, one := range []struct{ field, token string }{{"APIToken", s.APIToken}, {"AdminToken", s.AdminToken}} {
 		if len(one.token) > maxToken || strings.ContainsFunc(one.token, func(r rune) bool { return r <= ' ' || r > '~' }) {

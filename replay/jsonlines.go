@@ -28,7 +28,7 @@ func (r *record) parseJSON(line string) error {
 		case i < 0:
 			return fmt.Errorf("unknown field %.40q", name)
 		case seen&(1<<i) != 0:
-			return fmt.Errorf("%.40q stands twice", name)
+			return fmt.Errorf("%.40q is given twice", name)
 		}
 		seen |= 1 << i
 		switch name {
@@ -127,7 +127,7 @@ func (r *record) scanAttributes(s *scanner) error {
 		}
 		for _, a := range r.attributes {
 			if a.Name == name {
-				return fmt.Errorf("attribute %.40q stands twice", name)
+				return fmt.Errorf("attribute %.40q is given twice", name)
 			}
 		}
 		r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
@@ -145,7 +145,7 @@ func (r *record) scanCost(s *scanner, unit string) error {
 	}
 	for _, c := range r.costs {
 		if c.Unit == unit {
-			return fmt.Errorf("the cost in %.40s stands twice", unit)
+			return fmt.Errorf("the cost in %.40s is given twice", unit)
 		}
 	}
 	if len(r.costs) == limiter.MaxCosts {

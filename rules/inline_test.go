@@ -79,7 +79,7 @@ func TestInlineMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := set.MatchInline(&InlineSubject{Namespace: InlineName, Key: []string{"k"}, Limits: []InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
-		t.Errorf("a subject stands twice: %v", err)
+		t.Errorf("a subject is given twice: %v", err)
 	}
 }
 

@@ -69,7 +69,7 @@ func (m *Meter) sync() error {
 	err := m.write()
 	switch failed := m.figures.failures.Load(); {
 	case err != nil && m.figures.failures.Add(1) == 1:
-		m.cfg.Logger.Error("usage is not written: a crash would forget what was counted since", "error", err)
+		m.cfg.Logger.Error("usage is not written: a crash would forget what was counted since the last write", "error", err)
 	case err == nil && failed > 0:
 		m.cfg.Logger.Info("usage is written again", "failures", failed)
 		m.figures.failures.Store(0)

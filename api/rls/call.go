@@ -64,7 +64,8 @@ func (c *Call) Reset() {
 	c.reply.Reset()
 }
 
-// namespace is that of the overrides of a domain, and of what a token that is confined to namespaces needs to ask about it.
+// namespace begins the namespace of a domain's overrides. A token that is confined to namespaces needs it to ask about the
+// domain.
 const namespace = "envoy/"
 
 // Decide decides a call that was read. who is the caller's token, nil if none is needed.
@@ -94,7 +95,7 @@ func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
 	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
 }
 
-// permit looks whether a token may ask for what c asks.
+// permit returns an error unless the token may ask for what c asks.
 func (c *Call) permit(who *api.Token) *api.Error {
 	if who == nil {
 		return nil
@@ -212,7 +213,7 @@ func (c *Call) hits(d *descriptor) int64 {
 	return max(1, int64(c.addend))
 }
 
-// ask adds the i-th descriptor to the query. A descriptor that stands twice is one subject, with the hits of both.
+// ask adds the i-th descriptor to the query. A descriptor that is given twice is one subject, with the hits of both.
 func (c *Call) ask(i int) *api.Error {
 	d := &c.descriptors[i]
 	cost, mode := c.hits(d), counters.Check
@@ -245,7 +246,7 @@ func (c *Call) ask(i int) *api.Error {
 	return nil
 }
 
-// stronger returns the mode of a subject that stands twice, with two modes.
+// stronger returns the mode of a subject that is given twice, with two modes.
 func stronger(a, b counters.Mode) counters.Mode {
 	switch {
 	case a == counters.Count || b == counters.Count:
@@ -381,9 +382,10 @@ func (c *Call) addRateHeaders() {
 	}
 }
 
-// give gives back the hits of descriptors that ask for it, and what a request took of other limits whose quotas are all used
-// up. It fails only if that is all that was asked for, or is wrong: hits that were taken stay taken, so a caller who got an error and asked
-// again would be charged twice, and a refusal would pass where errors pass. What is not given back is lost.
+// give gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took of other limits.
+// It returns an error only if nothing else was asked for, or if the request is wrong. Otherwise what can't be given back is lost:
+// hits that were taken stay taken, so a caller that retried after an error would be charged twice, and a refusal would pass
+// where errors pass.
 func (c *Call) give(d *api.Doors) *api.Error {
 	giver, _ := d.Decider.(Giver)
 	if giver == nil {

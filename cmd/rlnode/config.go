@@ -127,7 +127,7 @@ func parseConfig(name string, src []byte, known map[string]bool) (map[string]con
 			return nil, fail(key.Pos, "unknown setting %q", key.Text)
 		}
 		if _, twice := values[key.Text]; twice {
-			return nil, fail(key.Pos, "%q stands twice", key.Text)
+			return nil, fail(key.Pos, "%q is given twice", key.Text)
 		}
 		switch value.Kind {
 		case yaml.Null, yaml.Map, yaml.List:

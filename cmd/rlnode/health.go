@@ -8,7 +8,7 @@ import (
 
 // healthCmd asks whether a node is ready.
 type healthCmd struct {
-	Insecure bool `help:"With https: do not check the node's certificate, which may not be for the address asked."`
+	Insecure bool `help:"With https: do not check the node's certificate, for example because it is for another address."`
 	dataPlane
 }
 

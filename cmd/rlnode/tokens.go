@@ -18,7 +18,7 @@ type tokenSettings struct {
 	APIToken       string `name:"api-token" env:"RLNODE_API_TOKEN" placeholder:"TOKEN" help:"Bearer token with the scopes check and adjust: for the data plane."`
 	APITokenFile   string `name:"api-token-file" type:"path" env:"RLNODE_API_TOKEN_FILE" placeholder:"FILE" help:"The same, from a file."`
 
-	AdminHost []string `sep:"," env:"RLNODE_ADMIN_HOST" placeholder:"NAME" help:"Name that the admin plane is asked for by, beside addresses and localhost; repeat the flag or separate by commas. On loopback it answers to no other name, so that no page in a browser gets in by one."`
+	AdminHost []string `sep:"," env:"RLNODE_ADMIN_HOST" placeholder:"NAME" help:"Host name that the admin plane answers to, besides addresses and localhost; repeat the flag or separate by commas. On loopback it answers to no other name, so that no page in a browser gets in."`
 }
 
 // complete reads the tokens from their files.
@@ -87,7 +87,7 @@ func takeToken(flag string, token *string, file string) error {
 
 // tokenCmd creates a token.
 type tokenCmd struct {
-	Name  string   `arg:"" help:"Who is to use it: it stands in logs, traces and the list of versions."`
+	Name  string   `arg:"" help:"Who is to use it: the name appears in logs, traces and the list of versions."`
 	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What it may be used for: check, adjust, read, admin; repeat the flag or separate by commas."`
 
 	Namespace []string `sep:"," placeholder:"NAME" help:"The only namespace of limits that come with the call it may be used for, or a pattern with *; repeat the flag or separate by commas. For the scopes check and adjust."`

@@ -119,7 +119,7 @@ func TestTokensFile(t *testing.T) {
 func TestTokenCommandMistakes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ args, want string }{
-		{"token --scope check", "<name>"}, {"token x", "--scope"}, {"token x --scope chek", `"chek"`}, {"token x --scope check,check", "stands twice"},
+		{"token --scope check", "<name>"}, {"token x", "--scope"}, {"token x --scope chek", `"chek"`}, {"token x --scope check,check", "is given twice"},
 		{"token x= --scope check", "a name consists of letters"}, {"token rlt_abc --scope check", "not a name"}, {"token " + strings.Repeat("x", 65) + " --scope check", "64 bytes"},
 	} {
 		if code, stdout, stderr := tool(t, "", strings.Fields(test.args)...); code != 2 || stdout != "" || !strings.Contains(stderr, test.want) {
