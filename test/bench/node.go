@@ -24,7 +24,7 @@ type node struct {
 
 // startNode starts a program as a node on an address of the loopback network, without waiting until it is ready.
 func (b *bench) startNode(program, name string, address string, more ...string) (*node, error) {
-	rules := filepath.Join(b.dir, "rules.yaml")
+	rules := filepath.Join(b.dir, name+".yaml")
 	if err := os.WriteFile(rules, []byte(benchRules), 0o644); err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}

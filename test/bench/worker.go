@@ -97,6 +97,7 @@ func (w *worker) closePipes() {
 func workerKinds() map[string]func(*conversation) error {
 	return map[string]func(*conversation) error{
 		"answer": serveAnswer,
+		"awake":  stayAwake,
 		"decide": serveDecisions,
 		"memory": serveMemory,
 		"unary":  serveEmptyUnary,
