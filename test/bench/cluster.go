@@ -210,8 +210,8 @@ func (f *fleet) reportS4(single, hybrid, exactly *traffic) {
 	if hybrid == nil {
 		return
 	}
-	f.report.add("S4", "three nodes, hybrid, in total ÷ one node", atLeast(0.7, "≥ 0.7"), over(hybrid.rates, single.rates), hybrid.ways())
-	f.report.add("S4", "three nodes, exact, in total ÷ one node", atLeast(0.4, "≥ 0.4"), over(exactly.rates, single.rates), exactly.ways())
+	f.report.add("S4", "three nodes, hybrid, in total ÷ one node", atLeast(0.9, "≥ 0.9"), over(hybrid.rates, single.rates), hybrid.ways())
+	f.report.add("S4", "three nodes, exact, in total ÷ one node", atLeast(0.5, "≥ 0.5"), over(exactly.rates, single.rates), exactly.ways())
 }
 
 func (f *fleet) reportS7(single, window, bucket *traffic) {
@@ -219,7 +219,7 @@ func (f *fleet) reportS7(single, window, bucket *traffic) {
 		return
 	}
 	for _, t := range []*traffic{window, bucket} {
-		f.report.add("S7", t.name+" ÷ checks on one node", atLeast(0.9, "≥ 0.9"), over(t.rates, single.rates),
+		f.report.add("S7", t.name+" ÷ checks on one node", atLeast(0.95, "≥ 0.95"), over(t.rates, single.rates),
 			percent(t.share)+" refused; "+t.ways())
 	}
 }
