@@ -26,6 +26,9 @@ rules:
   - name: plenty
     key: [user]
     limits: [{limit: 10000, per: 1h, algorithm: token-bucket, burst: 1000000000}]
+  - name: none-left
+    key: [device]
+    limits: [{limit: 1, per: 24h, algorithm: token-bucket}]
 `
 
 // endless is a connection that delivers the same requests again and again and discards the answers. The kernel is not
@@ -77,6 +80,16 @@ func bringing(n int) [][]byte {
 			fmt.Sprintf(`{"key":"key-%07d","limits":[{"limit":1000000000,"per":"1h","algorithm":"token-bucket"}]}`, i), "Content-Type: application/json"))
 	}
 	return requests
+}
+
+// replaced returns these requests with a text in place of another; the length of the body changes with it.
+func replaced(requests [][]byte, from, to string) [][]byte {
+	all := make([][]byte, len(requests))
+	for i, r := range requests {
+		_, body, _ := strings.Cut(string(r), "\r\n\r\n")
+		all[i] = []byte(post("/v1/check", strings.Replace(body, from, to, 1), "Content-Type: application/json"))
+	}
+	return all
 }
 
 // batched returns requests for batches of a hundred of these checks, drawn evenly.
@@ -170,6 +183,7 @@ func BenchmarkConnection(b *testing.B) {
 		{"check by the library, one of 10,000 tokens", guarded.server, false, carrying},
 		{"check", n.server, true, requests},
 		{"check, one of 10,000 tokens", guarded.server, true, carrying},
+		{"check, refused", n.server, true, replaced(requests, `"user"`, `"device"`)},
 		{"check with its limit", n.server, true, bringing(len(requests))},
 		{"batch of 100 by the library", n.server, false, batched(requests)},
 		{"batch of 100", n.server, true, batched(requests)},
