@@ -15,9 +15,10 @@ import (
 // Patience bounds every wait of a test for another process.
 const Patience = 20 * time.Second
 
-// Build writes the node's program to path; flags are those of go build. It works from any folder of the module.
+// Build writes the node's program to path; flags are those of go build. It works from any folder of the module. The go
+// command keeps what it has linked for run, so that of all packages that need the program only the first one links it.
 func Build(path string, flags ...string) error {
-	args := append(append([]string{"build", "-o", path}, flags...), "github.com/rlnode/rlnode/cmd/rlnode")
+	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the node: %w\n%s", err, out)
 	}
