@@ -26,6 +26,8 @@ type browser struct {
 	session string // of the page
 	read    chan struct{}
 
+	inspected int // how many states
+
 	mu       sync.Mutex // guards the rest, and writes to in
 	next     int
 	waiting  map[int]chan reply
@@ -353,7 +355,7 @@ func (b *browser) sent() int {
 // eventually polls a condition that must become true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); !ok(); <-tick.C {
 		if time.Now().After(end) {
