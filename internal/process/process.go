@@ -62,14 +62,15 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	Within(t, Patience, what, ok)
 }
 
-// Within is Eventually with another bound.
+// Within is Eventually with another bound. The longer it has waited, the less often it polls: polls are requests that take
+// the processor from what is waited for.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); {
+	for began := time.Now(); time.Since(began) < bound; {
 		if ok() {
 			return
 		}
-		timer := time.NewTimer(5 * time.Millisecond)
+		timer := time.NewTimer(min(max(time.Since(began)/10, 2*time.Millisecond), 50*time.Millisecond))
 		<-timer.C
 	}
 	t.Fatalf("%s: not within %v", what, bound)

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
@@ -355,11 +357,5 @@ func (b *browser) sent() int {
 // eventually polls a condition that must become true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	process.Within(t, patience, what, ok)
 }
