@@ -74,7 +74,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 2
-	$(GO) test -count 1 -timeout 60m ./node -args -all-cases
+	$(GO) test -count 1 -timeout 60m -run 'FirstDecision|NothingOwed|G5_Kill|BrokenLink|D7_|D8_|D9_|D11_|DecidedOnce|G5_Reservations' ./node -args -all-cases
 
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
 # docs/guarantees.md. A failure prints the seed that repeats it, with -sim-seed.
