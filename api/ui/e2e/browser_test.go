@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,13 @@ import (
 
 	"github.com/rlnode/rlnode/internal/process"
 )
+
+// TestMain lets all stories go on at once: most of the time they wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "3")
+	os.Exit(m.Run())
+}
 
 // patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
 const patience = time.Minute
