@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models simulation deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -65,6 +65,16 @@ hostile: ## real nodes under messages that are wrong; minutes
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
+
+models: ## random histories of what only computes, and floods of subjects, at the length that go test shortens; minutes
+	$(GO) test -count 1 -timeout 60m ./algorithms -args -histories 100000
+	$(GO) test -count 1 -timeout 60m ./localcache -args -longer 4
+	$(GO) test -count 1 -timeout 60m -run EnvoyModel ./rules -args -configurations 100000
+	$(GO) test -count 1 -timeout 60m -run Shares ./cluster/agreement -args -lives 150
+	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
+	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
+	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 2
+	$(GO) test -count 1 -timeout 60m -run 'FirstDecision|NothingOwed|G5_Kill|BrokenLink|D7_|D8_|D9_|D11_|DecidedOnce|G5_Reservations' ./node -args -all-cases
 
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
 # docs/guarantees.md. A failure prints the seed that repeats it, with -sim-seed.

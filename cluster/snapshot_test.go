@@ -30,7 +30,7 @@ func manySubjects(count int) rules.Change {
 	return rules.Change{Body: []byte(b.String())}
 }
 
-// TestASnapshotBringsALateNodeUpToDate: the entries that it missed are gone, and it gets 100,000 subjects at once.
+// TestASnapshotBringsALateNodeUpToDate: the entries that it missed are gone, and it gets many subjects at once.
 func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<20, 8 }
@@ -42,7 +42,8 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 		w.oneCluster(nodes...)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		subjects := 100_000
+		const many = 50_000
+		subjects := many
 		if testing.Short() {
 			subjects = 1000
 		}
@@ -50,7 +51,7 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if subjects == 100_000 {
+		if subjects == many {
 			w.until(2*time.Minute, "snapshot", func() bool {
 				for _, n := range nodes {
 					if list, _ := n.store.List(); len(list) == 0 {
@@ -69,7 +70,7 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 		if v.Number != version || len(doc.Subjects) != 1 || len(doc.Subjects[0].Subjects) != subjects {
 			t.Errorf("have version %d, want %d", v.Number, version)
 		}
-		if subjects == 100_000 {
+		if subjects == many {
 			if low, _ := late.store.FirstIndex(); low < 2 {
 				t.Errorf("its log begins at %d: it got the entries and no snapshot", low)
 			}

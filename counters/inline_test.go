@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-var inlineKeys = flag.Int("inline-keys", 1_000_000, "inline subjects of a flood")
+var inlineKeys = flag.Int("inline-keys", 300_000, "inline subjects of a flood; make models has more")
 
 // inlineKey is key with the tag of inline counters.
 func inlineKey(n uint64) Key { return tagged(key(n)) }

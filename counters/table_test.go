@@ -2,6 +2,7 @@ package counters
 
 import (
 	"errors"
+	"flag"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -206,12 +207,15 @@ func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
 	}
 }
 
+var floodKeys = flag.Int("flood-keys", 2_000_000, "subjects of a flood; make models has more")
+
 // A flood of new keys evicts the counters closest to fresh, never a refusing one.
 func TestFloodLeavesTheRefusedRefused(t *testing.T) {
-	max, flood := int64(1_000_000), uint64(10_000_000)
+	flood := uint64(*floodKeys)
 	if testing.Short() {
-		max, flood = max/50, flood/50
+		flood /= 10
 	}
+	max := int64(flood / 10)
 	table := newTable(t, max)
 	l := perMinute(algorithms.TokenBucket, 10)
 	refused := []Key{key(1), key(2), key(3)}

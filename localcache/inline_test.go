@@ -216,7 +216,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 			{kind: kind, slow: 40 * time.Millisecond, loss: 0.02, unspend: true},
 		} {
 			t.Run(fmt.Sprintf("%s/%+v", kind, c), func(t *testing.T) {
-				for seed := range uint64(4) {
+				for seed := range runs(2) { // one with four sets, one with five
 					w := newNetwork(t, seed, c)
 					w.chance = rand.New(rand.NewPCG(seed, 2))
 					w.sets = sets[seed%2:] // four sets, or five

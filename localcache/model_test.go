@@ -2,6 +2,7 @@ package localcache
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -329,13 +330,20 @@ func (nw *network) traffic(end time.Duration) {
 	}
 }
 
+var longer = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
+
+// runs returns how many random runs a test makes that usually makes n.
+func runs(n uint64) uint64 {
+	if testing.Short() {
+		return max(n/8, 2)
+	}
+	return n * *longer
+}
+
 // G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the unit, at
 // each hit by the sliding window's own rule, and for a bucket over any span D no more than over D + TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
-	seeds := uint64(16)
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds := runs(4)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
 		for _, c := range []networkCase{
 			{ordered: true, slow: 2 * time.Millisecond},
@@ -365,10 +373,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 
 // G3: once traffic stops, everything unspent is back within a lease's TTL, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
-	seeds := uint64(40)
-	if testing.Short() {
-		seeds = 2
-	}
+	seeds := runs(10)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		for _, ordered := range []bool{true, false} {
 			for seed := range seeds {
@@ -430,10 +435,7 @@ func TestG2_HoardedBucket(t *testing.T) {
 		{ordered: false, slow: 30 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			seeds := uint64(100)
-			if testing.Short() {
-				seeds = 4
-			}
+			seeds := runs(25)
 			for seed := range seeds {
 				testHoard(t, seed, c)
 			}

@@ -78,8 +78,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 		have, _ := lines(rule)
 		return have == 3
 	})
-	if most := int(time.Since(began)/time.Second) + 1; most < 3 {
-		t.Errorf("three lines within %d s", most)
+	if took := time.Since(began); took < time.Second { // a busy machine may be late with the first
+		t.Errorf("three lines within %v", took)
 	}
 	process.Eventually(t, "all refusals are told", func() bool {
 		have, leftOut := lines(rule)

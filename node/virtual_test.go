@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +27,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
+
+// Whole nodes make much garbage, and the machine has memory for it.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // planet is a cluster in this process, on virtual time. Its nodes are complete except for their HTTP and their disks;
 // only bills are on disk.
@@ -188,12 +196,14 @@ func (p *planet) another(settings *Config) *virtual {
 
 func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-// cases returns how many of n similar cases to run: one in short mode.
+var allCases = flag.Bool("all-cases", false, "run all of several similar cases, not only the first; make models has them")
+
+// cases returns how many of n similar cases to run.
 func cases(n int) int {
-	if testing.Short() {
-		return 1
+	if *allCases {
+		return n
 	}
-	return n
+	return 1
 }
 
 func (p *planet) settings(i, n int) *Config {

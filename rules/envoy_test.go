@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -333,12 +334,10 @@ func pattern(text string) *regexp.Regexp {
 	return patterns[text]
 }
 
+var configurations = flag.Int("configurations", 20_000, "random configurations of TestEnvoyModel; make models has more")
+
 // TestEnvoyModel compares matching with the model, in random configurations.
 func TestEnvoyModel(t *testing.T) {
-	configurations := 100_000
-	if testing.Short() {
-		configurations = 10_000
-	}
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 1))
 	pick := func(list ...string) string { return list[r.IntN(len(list))] }
@@ -360,7 +359,7 @@ func TestEnvoyModel(t *testing.T) {
 		return list
 	}
 	matched := 0
-	for i := range configurations {
+	for i := range *configurations {
 		doc := &Document{Envoy: []*EnvoySpec{{Domain: "d", Descriptors: descriptors(3)}}}
 		c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
 		c.envoy()
@@ -383,7 +382,7 @@ func TestEnvoyModel(t *testing.T) {
 			}
 		}
 	}
-	if matched < configurations/10 {
+	if matched < *configurations/10 {
 		t.Errorf("only %d descriptors were matched", matched)
 	}
 }

@@ -42,10 +42,10 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// crowdRules pass 5,000 per second; the 20,000th check waits four seconds.
+// crowdRules pass 10,000 per second; the 20,000th check waits two seconds.
 const crowdRules = `version: 1
 rules:
-  - {name: crowd, key: [q], max_delay: 1m, limits: [{limit: 5000, per: 1s, algorithm: leaky-bucket, burst: 60000}]}
+  - {name: crowd, key: [q], max_delay: 1m, limits: [{limit: 10000, per: 1s, algorithm: leaky-bucket, burst: 100000}]}
 `
 
 // Twenty thousand checks wait at once; each is answered when its time has come, and costs only memory.
@@ -79,8 +79,8 @@ func TestTwentyThousandWait(t *testing.T) {
 		mu.Unlock()
 		inner(w, left)
 	}
-	// Start with a queue four seconds long, so that no check is answered before all of them wait.
-	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"}, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 4 * 5000}}}); err != nil {
+	// Start with a queue seven seconds long, so that no check is answered before all of them wait.
+	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"}, Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 7 * 10_000}}}); err != nil {
 		t.Fatal(err)
 	}
 	before := memoryInUse()

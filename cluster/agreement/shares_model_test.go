@@ -2,6 +2,7 @@ package agreement
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -369,14 +370,12 @@ func (w *world) run(steps int) (string, []string) {
 	return w.burst(), w.steps
 }
 
+var lives = flag.Int("lives", 40, "how many random lives each model of shares has; make models has more")
+
 // Whatever is written, whichever region follows when, and whatever the clocks say: no window admits more than some version
 // in force in it allows.
 func TestG8_SharesNeverAddUpToMore(t *testing.T) {
-	lives := 150
-	if testing.Short() {
-		lives = 40
-	}
-	for seed := range lives {
+	for seed := range *lives {
 		if broken, steps := newWorld(uint64(seed), false).run(150); broken != "" {
 			t.Fatalf("seed %d: %s after\n%s", seed, broken, strings.Join(steps, "\n"))
 		}
@@ -498,11 +497,7 @@ func (w *world) burst() string {
 
 // Over any span, the buckets of all regions together give no more than one bucket.
 func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
-	lives := 100
-	if testing.Short() {
-		lives = 40
-	}
-	for seed := range lives {
+	for seed := range *lives {
 		if broken, steps := newWorld(uint64(seed), true).run(150); broken != "" {
 			t.Fatalf("seed %d: %s after\n%s", seed, broken, strings.Join(steps, "\n"))
 		}
@@ -511,7 +506,7 @@ func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
 
 // Once all regions have followed and the windows have turned, each region has its whole share.
 func TestSharesSettle(t *testing.T) {
-	for seed := range 60 {
+	for seed := range *lives / 2 {
 		w := newWorld(uint64(seed), seed%2 == 0)
 		w.run(100)
 		for range 2 * MaxHeld {

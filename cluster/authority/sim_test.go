@@ -19,7 +19,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run only this seed of the simulation")
-	seedsFlag = flag.Int("seeds", 50, "how many seeds the simulation runs")
+	seedsFlag = flag.Int("seeds", 15, "how many seeds the simulation runs; make simulation has more")
 )
 
 // world is a cluster in a bubble: a log that several nodes may believe they lead, a network that delays and loses messages,

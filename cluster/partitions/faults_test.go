@@ -13,7 +13,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "of the first random run")
-	seeds = flag.Uint64("seeds", 2, "how many random runs; with -short half of them")
+	seeds = flag.Uint64("seeds", 1, "how many random runs; make simulation has more")
 )
 
 // runs returns the number of random runs.

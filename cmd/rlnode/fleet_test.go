@@ -298,7 +298,7 @@ func (t *traffic) work(w int) {
 			continue
 		}
 		t.ask(client, m, (i*7+w)%len(t.keys))
-		time.Sleep(time.Millisecond) // more would only take the processor from other tests
+		time.Sleep(4 * time.Millisecond) // more would only take the processor from other tests
 	}
 }
 

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if !isSet("test.parallel") {
-		_ = flag.Set("test.parallel", "4") // most of the time the tests wait for processes
+		_ = flag.Set("test.parallel", "10") // most of the time the tests wait for processes
 	}
 	code := m.Run()
 	os.RemoveAll(dir)

@@ -15,9 +15,10 @@ import (
 // Patience bounds every wait of a test for another process.
 const Patience = 20 * time.Second
 
-// Build writes the node's program to path; flags are those of go build. It works from any folder of the module.
+// Build writes the node's program to path; flags are those of go build. It works from any folder of the module. The go
+// command keeps what it has linked for run, so that of all packages that need the program only the first one links it.
 func Build(path string, flags ...string) error {
-	args := append(append([]string{"build", "-o", path}, flags...), "github.com/rlnode/rlnode/cmd/rlnode")
+	args := append(append([]string{"run", "-exec", "cp"}, flags...), "github.com/rlnode/rlnode/cmd/rlnode", path)
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the node: %w\n%s", err, out)
 	}
@@ -61,14 +62,15 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	Within(t, Patience, what, ok)
 }
 
-// Within is Eventually with another bound.
+// Within is Eventually with another bound. The longer it has waited, the less often it polls: polls are requests that take
+// the processor from what is waited for.
 func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); {
+	for began := time.Now(); time.Since(began) < bound; {
 		if ok() {
 			return
 		}
-		timer := time.NewTimer(5 * time.Millisecond)
+		timer := time.NewTimer(min(max(time.Since(began)/10, 2*time.Millisecond), 50*time.Millisecond))
 		<-timer.C
 	}
 	t.Fatalf("%s: not within %v", what, bound)

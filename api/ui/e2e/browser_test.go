@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -13,7 +14,16 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
+
+// TestMain lets all stories go on at once: most of the time they wait.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "3")
+	os.Exit(m.Run())
+}
 
 // patience bounds one action of the browser, and the wait for nodes and page to reach a state, even on a busy machine.
 const patience = time.Minute
@@ -25,6 +35,8 @@ type browser struct {
 	in      *os.File
 	session string // of the page
 	read    chan struct{}
+
+	inspected int // how many states
 
 	mu       sync.Mutex // guards the rest, and writes to in
 	next     int
@@ -353,11 +365,5 @@ func (b *browser) sent() int {
 // eventually polls a condition that must become true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !ok(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	process.Within(t, patience, what, ok)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,36 +18,68 @@ type site struct {
 	cluster *cluster
 }
 
-// TestDashboard clicks through the page while nodes stop and come back. Its parts are one story.
-func TestDashboard(t *testing.T) {
-	needBrowser(t)
-	t.Parallel()
+// part is a part of a story about the page.
+type part struct {
+	name string
+	run  func(*testing.T, *site)
+}
+
+// newSite opens a browser. No node runs yet.
+func newSite(t *testing.T) *site {
 	s := &site{cluster: newCluster(t)}
 	s.browser = openBrowser(t)
 	s.look(1440, 900, "light")
-	s.cluster.start(0)
-	eventually(t, "the page is served", func() bool { return s.cluster.serves(0) })
-	s.open(s.cluster.admin(0) + "/ui")
-	for _, part := range []struct {
-		name string
-		run  func(*testing.T, *site)
-	}{
-		{"starting", showsStarting}, {"token", asksForToken}, {"empty", showsNothing}, {"rates", showsRates}, {"arithmetic", computesRates}, {"regions", showsRegions}, {"rules", filtersRules}, {"usage", looksUpUsage},
-		{"try", triesChecks}, {"views", fitsAllViews}, {"hidden", pauses}, {"hour", keepsTheHour}, {"member", showsMemberDown}, {"alone", showsAlone}, {"hostile", showsHostileKeys},
-		{"restart", survivesRestart}, {"many", boundsRows},
-	} {
-		if part.name == "rates" {
-			s.cluster.load()
-		}
-		if !t.Run(part.name, func(t *testing.T) {
+	return s
+}
+
+// play tells a story. A part that fails ends it.
+func (s *site) play(t *testing.T, story ...part) {
+	for _, p := range story {
+		if !t.Run(p.name, func(t *testing.T) {
 			s.browser.t, s.cluster.t = t, t
-			part.run(t, s)
+			p.run(t, s)
 		}) {
-			s.shot("failed-" + part.name)
+			s.shot("failed-" + p.name)
 			t.Fatalf("the page says:\n%s\ntroubles: %q", s.text("body"), s.trouble())
 		}
 		s.browser.t, s.cluster.t = t, t
 	}
+}
+
+// TestDashboard clicks through the page from the first node's start on.
+func TestDashboard(t *testing.T) {
+	needBrowser(t)
+	t.Parallel()
+	s := newSite(t)
+	s.cluster.start(0)
+	eventually(t, "the page is served", func() bool { return s.cluster.serves(0) })
+	s.open(s.cluster.admin(0) + "/ui")
+	s.play(t, part{"starting", showsStarting}, part{"token", asksForToken}, part{"empty", showsNothing})
+	s.cluster.load()
+	s.play(t, part{"rates", showsRates}, part{"arithmetic", computesRates}, part{"regions", showsRegions}, part{"rules", filtersRules},
+		part{"usage", looksUpUsage}, part{"try", triesChecks}, part{"views", fitsAllViews}, part{"hidden", pauses}, part{"hour", keepsTheHour},
+		part{"hostile", showsHostileKeys}, part{"many", boundsRows})
+}
+
+// TestDashboardWhileNodesFail looks at the page while nodes stop and come back.
+func TestDashboardWhileNodesFail(t *testing.T) {
+	needBrowser(t)
+	t.Parallel()
+	s := newSite(t)
+	for i := range s.cluster.nodes {
+		s.cluster.start(i)
+	}
+	for i := range s.cluster.nodes {
+		s.cluster.awaitReady(i)
+	}
+	s.cluster.load()
+	s.open(s.cluster.admin(0) + "/ui")
+	s.until("the page asks for a token", formIsThere)
+	s.fill("#token-text", adminToken)
+	s.press("Enter")
+	s.until("the page is live, with rates", live+` && `+checksRate+` > 50`)
+	s.calm(t, "status of 401")
+	s.play(t, part{"member", showsMemberDown}, part{"alone", showsAlone}, part{"restart", survivesRestart})
 }
 
 // needBrowser skips a test where there is no Chromium, and in short runs.
@@ -65,7 +98,11 @@ func needBrowser(t *testing.T) {
 // calm fails if the page has logged an error.
 func (s *site) calm(t *testing.T, expected ...string) {
 	t.Helper()
-	if list := s.trouble(expected...); len(list) > 0 {
+	list := slices.DeleteFunc(s.trouble(expected...), func(line string) bool {
+		// On a busy machine the owner of the subject that is looked up may not answer in time.
+		return strings.Contains(line, "status of 503") && strings.Contains(line, "/v1/usage")
+	})
+	if len(list) > 0 {
 		t.Errorf("the page logged %q", list)
 	}
 }

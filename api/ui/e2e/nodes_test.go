@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 // Three tokens: for everything, for what the page shows, and for checks.
@@ -85,8 +87,8 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), net: fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(250))}
-	if text, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(c.dir, "rlnode"), "../../../cmd/rlnode").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, text)
+	if err := process.Build(filepath.Join(c.dir, "rlnode")); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(c.dir, "rules.yaml"), []byte(someRules), 0o644); err != nil {
 		t.Fatal(err)
