@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile simulation deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile kills simulation deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -65,6 +65,12 @@ hostile: ## real nodes under messages that are wrong; minutes
 	$(GO) test -count 1 -timeout 60m -v -run HostileFlood ./cluster/gossip -args -hostile $(HOSTILE)
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileBytes ./cluster/peer
 	HOSTILE=$(HOSTILE) $(GO) test -count 1 -timeout 60m -v -run HostileCalls ./cmd/rlnode
+
+# KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
+KILLS ?= 200
+kills: ## kill -9 in the middle of checkpoints, of the storage alone and of real nodes under load; some twenty minutes
+	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KilledWhileCheckpointing$$' ./persist -args -kills $(KILLS)
+	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KillForgetsOnlySinceCheckpoint$$' ./cmd/rlnode -args -kills $(KILLS)
 
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
 # docs/guarantees.md. A failure prints the seed that repeats it, with -sim-seed.
