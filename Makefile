@@ -2,7 +2,7 @@
 
 GO ?= go
 
-.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models simulation deploy clients prometheus release image
+.PHONY: run test race race-real race-virtual race-pure race-program race-processes fuzz bench benchmarks curves lint faults pairs releases hostile models kills simulation deploy clients prometheus release image
 
 run: ## a node with the starter rules
 	$(GO) run ./cmd/rlnode serve
@@ -75,6 +75,12 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
 	$(GO) test -count 1 -timeout 60m -run 'UnderFaults|KillsForget' ./cluster/partitions -args -seeds 2
 	$(GO) test -count 1 -timeout 60m -run 'FirstDecision|NothingOwed|G5_Kill|BrokenLink|D7_|D8_|D9_|D11_|DecidedOnce|G5_Reservations' ./node -args -all-cases
+
+# KILLS is how often each of these kills under each of three loads: hot counters, random ones, and logs at their bound.
+KILLS ?= 200
+kills: ## kill -9 in the middle of checkpoints, of the storage alone and of real nodes under load; some twenty minutes
+	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KilledWhileCheckpointing$$' ./persist -args -kills $(KILLS)
+	$(GO) test -count 1 -timeout 3h -v -run '^TestG7_KillForgetsOnlySinceCheckpoint$$' ./cmd/rlnode -args -kills $(KILLS)
 
 # SIMULATION chooses how much: whole nodes, up to 200, minutes of virtual time, and seeds; what that costs is in
 # docs/guarantees.md. A failure prints the seed that repeats it, with -sim-seed.

@@ -93,21 +93,35 @@ func (t *Table) Mark(part, n int) (next, marked int) {
 	return part, marked
 }
 
-// Restore puts back a record read from disk, marked as unchanged, unless the table already has that counter or the record
-// has expired. It reports whether it did. The error is ErrFull if there is no room.
-func (t *Table) Restore(now algorithms.Now, r Record) (bool, error) {
-	if r.FreshAt <= now.Steady/1e9 {
-		return false, nil
+// Restore puts back records read from disk, marked as unchanged, except those of counters that the table already has and
+// those that have expired. Of several records of a counter the first counts. It returns how many it put back, and for how many
+// there was no room.
+func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
+	coming := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
+	for i := range records {
+		if records[i].Kind != algorithms.SlidingLog {
+			coming[t.index(records[i].Key)]++
+		}
 	}
-	log := r.asLog()
-	s := t.shardOf(r.Key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.log(r.Key) != nil || s.find(r.Key).found() {
-		return false, nil
+	for i := range records {
+		r := &records[i]
+		if r.FreshAt <= now.Steady/1e9 {
+			continue
+		}
+		log := r.asLog()
+		n := t.index(r.Key)
+		s := &t.shards[n]
+		s.mu.Lock()
+		s.expect(int(coming[n]))
+		coming[n] = 0
+		switch {
+		case s.log(r.Key) != nil || s.find(r.Key).found():
+		case t.put(s, place{index: -1}, now, r, log, nobody):
+			restored++
+		default:
+			noRoom++
+		}
+		s.mu.Unlock()
 	}
-	if !t.put(s, place{index: -1}, now, &r, log, nobody) {
-		return false, ErrFull
-	}
-	return true, nil
+	return restored, noRoom
 }

@@ -248,7 +248,7 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	for name, add := range map[string]func(table *Table, r Record) bool{
 		"put":     func(table *Table, r Record) bool { return table.Put(epoch, r) },
 		"merge":   func(table *Table, r Record) bool { return table.Merge(epoch, r) },
-		"restore": func(table *Table, r Record) bool { _, err := table.Restore(epoch, r); return err == nil },
+		"restore": func(table *Table, r Record) bool { _, noRoom := table.Restore(epoch, []Record{r}); return noRoom == 0 },
 		"settle":  func(table *Table, r Record) bool { return note(table, r.Key) == nil },
 		"memo": func(table *Table, r Record) bool {
 			return table.Remember(epoch, &Memo{Key: r.Key, Until: r.FreshAt, Answer: make([]byte, 100)}) == nil

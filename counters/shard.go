@@ -123,6 +123,19 @@ func (s *shard) grow(r *records) {
 	r.layOut(n)
 }
 
+// expect grows the shard once for n counters that are about to be inserted, where inserting them would move it several times.
+// A shard that is split, or is to be, grows by itself.
+func (s *shard) expect(n int) {
+	r := &s.one
+	if s.many != nil || n <= r.spare {
+		return
+	}
+	groups := max(len(r.groups)+len(r.groups)/7, (r.live+n)/(groupSlots-1)+1) // at most seven eighths full
+	if groups*groupSlots <= s.table.maxPart {
+		r.layOut(groups)
+	}
+}
+
 // split moves the halves of r into tables of their own.
 func (s *shard) split(r *records) {
 	lower := &records{bits: r.bits + 1, first: r.first}

@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"flag"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -431,8 +432,8 @@ func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		n := epoch.Wall/int64(time.Minute) + 1440
-		table.Restore(epoch, Record{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Level: 255,
-			FreshAt: epoch.Steady/1e9 + 86_460})
+		table.Restore(epoch, []Record{{Key: key(1), Kind: kind, State: algorithms.State{Count: 10, At: n}, Level: 255,
+			FreshAt: epoch.Steady/1e9 + 86_460}})
 		d := take(table, epoch, key(1), l, 1)
 		if d.Allowed || d.RetryAfter > 2*time.Minute {
 			t.Errorf("%s: have %+v", kind, d)
@@ -496,13 +497,12 @@ func TestChangedAndRestore(t *testing.T) {
 	table.Mark(0, math.MaxInt)
 	table.Changed(collect)
 	again := newTable(t, 1_000_000)
-	for _, r := range seen {
-		if there, err := again.Restore(epoch, r); !there || err != nil {
-			t.Fatalf("have %v, %v", there, err)
-		}
-		if there, err := again.Restore(epoch, r); there || err != nil {
-			t.Fatalf("once more: have %v, %v", there, err)
-		}
+	records := slices.Collect(maps.Values(seen))
+	if restored, noRoom := again.Restore(epoch, append(records, records[:9]...)); restored != len(seen) || noRoom != 0 {
+		t.Fatalf("have %d, %d", restored, noRoom)
+	}
+	if restored, noRoom := again.Restore(epoch, records); restored != 0 || noRoom != 0 {
+		t.Fatalf("once more: have %d, %d", restored, noRoom)
 	}
 	for i := range uint64(n) {
 		have, _ := again.Usage(epoch, key(i), limits[kindOf(i)])

@@ -267,10 +267,8 @@ func (v *virtual) up() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for _, r := range v.memory.table {
-		if _, err := n.table.Restore(n.clock.Now(), r); err != nil {
-			p.t.Fatal(err)
-		}
+	if _, noRoom := n.table.Restore(n.clock.Now(), v.memory.table); noRoom > 0 {
+		p.t.Fatalf("there is no room for %d counters", noRoom)
 	}
 	v.node = n
 	v.alive.Store(true)

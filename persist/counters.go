@@ -30,9 +30,9 @@ type Source interface {
 	// Mark makes at least n counters count as changed, starting at part of the table. It returns the part to continue with,
 	// zero after the last, and how many counters it marked.
 	Mark(part, n int) (next, marked int)
-	// Restore puts a record back, unless the table already has that counter, and reports whether it did. It fails if the
-	// table has no room.
-	Restore(now algorithms.Now, r counters.Record) (bool, error)
+	// Restore puts records back, except those of counters that the table already has. Of several records of a counter the
+	// first counts. It returns how many it put back, and for how many the table had no room.
+	Restore(now algorithms.Now, records []counters.Record) (restored, noRoom int)
 }
 
 // CountersConfig says where and how often counters are saved.

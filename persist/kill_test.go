@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -26,17 +27,18 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-const killCounters = 3000
+// killLoads are what the killed processes change: 50 counters again and again, one of many at random, or logs at their bound
+// between a few hot counters.
+var killLoads = []string{"hot", "random", "logs"}
 
 // child is the process to be killed. It works until then, and reports on its output whatever is safe.
 func child(job string) {
 	kind, dir, _ := strings.Cut(job, ":")
 	var err error
-	switch kind {
-	case "counters":
-		err = childCounters(dir)
-	case "raft":
+	if kind == "raft" {
 		err = childRaft(dir)
+	} else {
+		err = childCounters(kind, dir)
 	}
 	fmt.Println("error:", err)
 	os.Exit(1)
@@ -45,31 +47,29 @@ func child(job string) {
 // wallClock is for tests that span several processes.
 func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
 
-// killKey returns the counter that change n changes: one of a few hot ones, one of many, or a log at its bound.
-func killKey(n int) (k counters.Key, log bool) {
-	switch x := mix(uint64(n)); {
-	case x%1000 == 0:
-		return counters.Key{Hi: 1<<63 + x>>10%2}, true
-	case x%2 == 0:
-		return counters.Key{Hi: mix(x >> 10 % 50)}, false
-	default:
-		return counters.Key{Hi: mix(50 + x>>10%killCounters)}, false
+// killKey returns the counter that change n of a load changes.
+func killKey(load string, n int) (k counters.Key, log bool) {
+	x := mix(uint64(n))
+	switch {
+	case load == "logs" && x%100 == 0:
+		return counters.Key{Hi: 1<<63 + x>>10%4}, true
+	case load == "random":
+		return counters.Key{Hi: mix(50 + x>>10%30_000)}, false
 	}
+	return counters.Key{Hi: mix(x >> 10 % 50)}, false
 }
 
 // killRecord returns the record of a counter after change n.
-func killRecord(n int) counters.Record {
+func killRecord(load string, n int) counters.Record {
 	now := wallClock()
-	k, log := killKey(n)
+	k, log := killKey(load, n)
+	r := counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: int64(n), At: now.Steady}}
 	if log {
-		r := full(now, k)
-		r.Level, r.Log[len(r.Log)-1].N = 255, int64(n)
-		return r
+		r = full(now, k)
+		r.Log[len(r.Log)-1].N = int64(n)
 	}
-	return counters.Record{
-		Key: k, Kind: algorithms.TokenBucket, Level: 255,
-		State: algorithms.State{Count: int64(n), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
-	}
+	r.Level, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
+	return r
 }
 
 // changeOf returns the change that produced r.
@@ -82,7 +82,7 @@ func changeOf(r counters.Record) int {
 
 // childCounters changes counters one after the other while checkpoints run. Every second checkpoint rests like those of the
 // loop. After each checkpoint it reports the last change made before that checkpoint began.
-func childCounters(dir string) error {
+func childCounters(load, dir string) error {
 	src := counters.New(100_000)
 	c, last, err := openKilled(dir, src)
 	if err != nil {
@@ -93,7 +93,7 @@ func childCounters(dir string) error {
 	go func() {
 		for {
 			n := changes.Load() + 1
-			if !src.Put(wallClock(), killRecord(int(n))) {
+			if !src.Put(wallClock(), killRecord(load, int(n))) {
 				panic("no room")
 			}
 			changes.Store(n)
@@ -169,22 +169,34 @@ func killRounds() int {
 }
 
 // TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new base is being written, the file opens and is
-// whole. Each counter is as it was when the last completed checkpoint began, or later.
+// whole. Each counter is as it was when the last completed checkpoint began, or later. If a frame of that file is damaged,
+// it loses itself and nothing else.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
-	dir, done, bases := t.TempDir(), 0, 0
+	for _, load := range killLoads {
+		rounds := killRounds()
+		if *kills == 0 {
+			rounds = (rounds + len(killLoads) - 1) / len(killLoads)
+		}
+		t.Run(load, func(t *testing.T) { killWhileCheckpointing(t, load, rounds) })
+	}
+}
+
+func killWhileCheckpointing(t *testing.T, load string, rounds int) {
+	dir, done, bases, damaged := t.TempDir(), 0, 0, 0
 	floor := map[counters.Key]int{} // the change that each counter must have at least
 	from := 0                       // the last change in floor
 	var first uint64
 	// On a slow machine nothing gets done in that time; then the next child lives longer.
-	for life, round := 150, 0; round < killRounds() || done == 0 && life < 20_000; round++ {
-		last := killed(t, "counters:"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
+	for life, round := 150, 0; round < rounds || done == 0 && life < 20_000; round++ {
+		last := killed(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
 		if done = max(done, last); last == 0 {
 			life += life / 10
 		}
 		for n := from + 1; n <= last; n++ {
-			k, _ := killKey(n)
+			k, _ := killKey(load, n)
 			floor[k] = n
 		}
+		damaged += loseOneFrame(t, filepath.Join(dir, countersFile))
 		src := newTable()
 		c, stats := openLoaded(t, testConfig(dir, src, wallClock))
 		if s := c.Status(); s.SetAside != 0 || stats.Bad != 0 {
@@ -201,7 +213,7 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 		}
 		for k, r := range src.all {
 			n := changeOf(r)
-			if own, log := killKey(n); own != k || log != (len(r.Log) == algorithms.MaxLogEntries) {
+			if own, log := killKey(load, n); own != k || log != (len(r.Log) == algorithms.MaxLogEntries) {
 				t.Fatalf("round %d: change %d never left counter %v with %d entries", round, n, k, len(r.Log))
 			}
 			floor[k], from = n, max(from, n)
@@ -211,7 +223,58 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	if done == 0 {
 		t.Error("no child completed a checkpoint")
 	}
-	t.Logf("%d changes; the file had a new base after %d of %d kills", from, bases, killRounds())
+	t.Logf("%d changes of %d counters; the file had a new base after %d of %d kills; %d times a frame was damaged, too",
+		from, len(floor), bases, rounds, damaged)
+}
+
+// loseOneFrame damages one frame of a copy of a file. All counters must be as the other frames have them. It returns how many
+// frames it damaged.
+func loseOneFrame(t *testing.T, path string) (damaged int) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0 // killed before it began
+	}
+	dir := t.TempDir()
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, countersFile), data, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	want := map[counters.Key]int{}
+	frames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
+		if b == nil {
+			return nil
+		}
+		var number, frame []byte
+		victim, c := rand.IntN(b.Stats().KeyN), b.Cursor()
+		for n, f := c.First(); n != nil; n, f = c.Next() {
+			if victim == 0 {
+				number, frame = slices.Clone(n), slices.Clone(f)
+			} else if !readFrame(n, f, wallClock(), func(r *counters.Record, _ int) { want[r.Key] = changeOf(*r) }) {
+				return fmt.Errorf("frame %x is damaged", n)
+			}
+			victim--
+		}
+		frame[rand.IntN(len(frame))] ^= 1
+		damaged = 1
+		return b.Put(number, frame)
+	})
+	again := newTable()
+	c, stats := openLoaded(t, testConfig(dir, again, wallClock))
+	defer func() {
+		mustClose(t, c)
+		if err := os.RemoveAll(dir); err != nil { // hundreds of copies
+			t.Error(err)
+		}
+	}()
+	if stats.Bad != int64(damaged) || stats.SetAside || len(again.all) != len(want) {
+		t.Fatalf("with one damaged frame: %+v; %d counters, want %d", stats, len(again.all), len(want))
+	}
+	for k, n := range want {
+		if have := changeOf(again.all[k]); have != n {
+			t.Fatalf("counter %v is as change %d left it; the frames that are whole have %d", k, have, n)
+		}
+	}
+	return damaged
 }
 
 func firstFrame(t *testing.T, c *Counters) (first uint64) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,8 +28,9 @@ type LoadStats struct {
 }
 
 const (
-	forgetEach = 16 << 20 // bytes Load reads between two calls of forgetPages
-	maxReaders = 8        // bounds the goroutines of Load
+	forgetEach   = 16 << 20 // bytes Load reads between two calls of forgetPages
+	maxReaders   = 8        // bounds the goroutines of Load
+	restoreBytes = 1 << 20  // bytes of records a reader collects before it puts them back; a frame may exceed it
 )
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
@@ -95,11 +97,14 @@ type frameReader struct {
 	part, parts uint64
 	// reset holds the counters that are not in the table because they were reset. There are few.
 	reset map[counters.Key]struct{}
+	batch []counters.Record // to put back, newest first
+	bytes int64             // of batch
 	LoadStats
 	live, total int64 // bytes of restored records; bytes of all frames
 }
 
-// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later.
+// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
+// puts many records back at once: a base is in the order of the table's shards, which thus grow a few times instead of dozens.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -107,19 +112,23 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	}
 	cursor, forgotten := frames.Cursor(), int64(0)
 	for number, frame := cursor.Last(); number != nil; number, frame = cursor.Prev() {
-		if !readFrame(number, frame, f.now, f.restore) {
+		if !readFrame(number, frame, f.now, f.collect) {
 			f.Bad++
+		}
+		if f.bytes >= restoreBytes {
+			f.restore()
 		}
 		if f.total += int64(len(frame)); f.total-forgotten >= forgetEach {
 			f.file.forgetPages()
 			forgotten = f.total
 		}
 	}
+	f.restore()
 	return nil
 }
 
-// restore puts a record of size bytes into the table, if it belongs to this reader's part and no newer record was read.
-func (f *frameReader) restore(r *counters.Record, size int) {
+// collect adds a record of size bytes to the batch, if it belongs to this reader's part and its counter was not reset later.
+func (f *frameReader) collect(r *counters.Record, size int) {
 	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
 		return
 	}
@@ -135,13 +144,19 @@ func (f *frameReader) restore(r *counters.Record, size int) {
 		f.reset[r.Key] = struct{}{}
 		return
 	}
-	switch added, err := f.cfg.Source.Restore(f.now, *r); {
-	case err != nil:
-		f.NoRoom++
-	case added:
-		f.Restored++
-		f.live += int64(size)
-	default:
-		f.Older++
+	f.batch, f.bytes = append(f.batch, *r), f.bytes+int64(size)
+	f.batch[len(f.batch)-1].Log = slices.Clone(r.Log)
+}
+
+// restore puts the batch into the table.
+func (f *frameReader) restore() {
+	if len(f.batch) == 0 {
+		return
 	}
+	restored, noRoom := f.cfg.Source.Restore(f.now, f.batch)
+	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
+	f.Older += int64(len(f.batch) - restored - noRoom)
+	f.live += f.bytes * int64(restored) / int64(len(f.batch))
+	clear(f.batch) // logs are large
+	f.batch, f.bytes = f.batch[:0], 0
 }

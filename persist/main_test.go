@@ -76,18 +76,20 @@ func (t *table) Changed(yield func([]counters.Record) error) error {
 	return nil
 }
 
-func (t *table) Restore(_ algorithms.Now, r counters.Record) (bool, error) {
+func (t *table) Restore(_ algorithms.Now, records []counters.Record) (restored, noRoom int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.full {
-		return false, counters.ErrFull
+		return 0, len(records)
 	}
-	_, found := t.all[r.Key]
-	if !found {
-		r.Log = slices.Clone(r.Log)
-		t.all[r.Key] = r
+	for _, r := range records {
+		if _, found := t.all[r.Key]; !found {
+			r.Log = slices.Clone(r.Log)
+			t.all[r.Key] = r
+			restored++
+		}
 	}
-	return !found, nil
+	return restored, 0
 }
 
 const tableParts = 16

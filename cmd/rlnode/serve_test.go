@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -80,67 +79,6 @@ func TestG7_StopUnderTraffic(t *testing.T) {
 		t.Errorf("used after the restart: have %d, want %d to %d", used, admitted, admitted+4)
 	}
 	s.stop()
-}
-
-// TestG7_KillForgetsOnlySinceCheckpoint kills a node in the middle of traffic, repeatedly.
-func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
-	dir := t.TempDir()
-	rules := file(t, "rules.yaml", yearRules(100_000_000))
-	random := rand.New(rand.NewPCG(1, 7))
-	floor, ceiling := int64(0), int64(0)
-	for round := range 4 {
-		s := start(t, dir, "--rules", rules)
-		have := s.used("year", "198.51.100.7")
-		if round > 0 && (have < floor || have > ceiling) {
-			t.Fatalf("round %d: used %d after the kill, want %d to %d", round, have, floor, ceiling)
-		}
-		floor, ceiling = killUnderTraffic(s, have, time.Duration(1500+random.IntN(1200))*time.Millisecond)
-	}
-}
-
-// killUnderTraffic sends checks for a while and kills the node. It returns the bounds for the counter after a restart:
-// what was admitted before the last checkpoint began, and what was sent.
-func killUnderTraffic(s *serving, used int64, after time.Duration) (floor, ceiling int64) {
-	type mark struct {
-		at       time.Time
-		admitted int64
-	}
-	floor = used
-	marks := []mark{{time.Now(), used}}
-	begun := time.Now()
-	for time.Since(begun) < after {
-		if status := s.check(oneCheck); status == http.StatusOK {
-			used++
-			marks = append(marks, mark{time.Now(), used})
-		}
-	}
-	asked := time.Now()
-	_, text, err := s.call("GET", s.data+"/healthz", "", "")
-	var health struct {
-		Checkpoint struct {
-			AgeMS int64 `json:"age_ms"`
-		} `json:"checkpoint"`
-	}
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &health)
-	}
-	if err != nil || health.Checkpoint.AgeMS < 0 || health.Checkpoint.AgeMS > 3000 {
-		s.t.Fatalf("no checkpoint in the last seconds: %v: %s", err, text)
-	}
-	s.signal(syscall.SIGKILL)
-	s.end()
-	// The age is rounded down to a millisecond, and read after asked.
-	began := asked.Add(-time.Duration(health.Checkpoint.AgeMS+1) * time.Millisecond)
-	for _, m := range marks {
-		if m.at.Before(began) {
-			floor = m.admitted
-		}
-	}
-	return floor, used
 }
 
 // TestDamagedCounters: whatever is in counters.db, the node starts and answers.

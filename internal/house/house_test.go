@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 
 	"deploy/check":      {}, // a module of its own, like deploy/release
 	"deploy/release":    {},
-	"test/bench":        {"algorithms", "counters", "rules", "limiter", "client", "node"}, // a module of its own
+	"test/bench":        {"algorithms", "counters", "rules", "limiter", "client", "node", "persist"}, // a module of its own
 	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/partitions", "localcache", "limiter"},
 	"test/simulation":   {"algorithms", "counters", "rules", "ring", "cluster/peer", "cluster/agreement", "cluster/partitions", "localcache", "limiter"},
 

@@ -7,15 +7,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	sweepBatch      = 1000
-	sweepLanes      = 8
 	watchInterval   = 50 * time.Millisecond
 	checkpointBound = 60 * time.Second // for the checkpoints of one round
 )
@@ -40,10 +37,10 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 		return err
 	}
 	defer n.stop()
-	s := &saving{bench: b, node: n, sweep: sweeps(sweepBatch, plenty, b.changed)}
+	s := &saving{bench: b, node: n, all: sweep{n.data, plenty, b.changed}}
 	s.target = target{n.data, checks(plenty, keysUpTo(min(singleKeys, b.changed/20)))}
 	b.progress(fmt.Sprintf("filling %d counters", b.changed))
-	if err := s.changeAll(ctx); err != nil {
+	if err := s.all.run(ctx); err != nil {
 		return err
 	}
 	for r := range b.rounds {
@@ -56,7 +53,9 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 	note := fmt.Sprintf("checkpoints of %s counters, %.1f s each", short(s.written.median()), s.took.median())
 	b.report.add("S8", "checks while a checkpoint runs ÷ without", atLeast(0.95, "≥ 0.95"), part, note)
 	b.report.figure("S8", "one node, small checkpoints", "", "checks/s", s.without)
+	b.report.figure("S8", "one node, small checkpoints", "processor time of the server", "µs a check", s.withoutCPU)
 	b.report.figure("S8", "one node, a large checkpoint", "", "checks/s", s.during)
+	b.report.figure("S8", "one node, a large checkpoint", "processor time of the server", "µs a check", s.duringCPU)
 	b.report.figure("S8", "counters of the checkpoint", "", "counters", s.written)
 	b.report.figure("S8", "time that it took", "", "s", s.took)
 	return nil
@@ -66,48 +65,55 @@ func (b *bench) underCheckpoints(ctx context.Context) error {
 type saving struct {
 	*bench
 	node   *node
-	target target   // the load
-	sweep  [][]byte // batches that change every counter
+	target target // the load
+	all    sweep  // changes every counter
 
 	without, during, written, took series
+	withoutCPU, duringCPU          series // microseconds a check
 }
 
 // round measures without and with a large checkpoint. The load begins when all counters have changed, twice: the first time a
 // checkpoint begins when some have, the next one, while that still writes, finds nearly all.
 func (s *saving) round(ctx context.Context) error {
-	if err := s.settle(ctx); err != nil {
+	if err := s.node.awaitSmallCheckpoint(ctx, s.changed/20); err != nil {
 		return err
 	}
-	quiet := load{targets: []target{s.target}, connections: connections, duration: s.time, warm: s.warm()}
-	o, err := quiet.run(ctx)
+	from := time.Now().Add(s.warm())
+	to := from.Add(s.time)
+	_, moments, err := s.load(ctx, func([]checkpoint) bool { return time.Now().After(to) })
 	if err != nil {
 		return err
 	}
+	without, withoutCPU := between(moments, from, to)
 	for range 2 {
-		if err := s.changeAll(ctx); err != nil {
+		if err := s.all.run(ctx); err != nil {
 			return err
 		}
 	}
-	c, rate, err := s.loadThroughCheckpoint(ctx)
+	begin := time.Now()
+	seen, moments, err := s.load(ctx, s.largeAndSmall)
 	if err != nil {
 		return err
 	}
-	s.without = append(s.without, o.rate())
-	s.during = append(s.during, rate)
+	c := slices.MaxFunc(seen, func(a, b checkpoint) int { return cmp.Compare(a.since(begin), b.since(begin)) })
+	during, duringCPU := between(moments, c.began, c.ended)
+	s.without, s.withoutCPU = append(s.without, without), append(s.withoutCPU, withoutCPU)
+	s.during, s.duringCPU = append(s.during, during), append(s.duringCPU, duringCPU)
 	s.written = append(s.written, c.counters)
 	s.took = append(s.took, c.ended.Sub(c.began).Seconds())
 	return nil
 }
 
-// moment is how many checks had been answered at a time.
+// moment is how many checks had been answered at a time, and what processor time that took.
 type moment struct {
 	at     time.Time
 	checks int64
+	cpu    time.Duration // of the node
 }
 
-// loadThroughCheckpoint loads the node until its large checkpoints are over. It returns the one of them that wrote most under
-// the load, and the rate of checks while it ran, as far as the load was there.
-func (s *saving) loadThroughCheckpoint(ctx context.Context) (checkpoint, float64, error) {
+// load loads the node until done, which is given the checkpoints that ended under the load. It returns these, and how many
+// checks were answered when.
+func (s *saving) load(ctx context.Context, done func([]checkpoint) bool) ([]checkpoint, []moment, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var checks atomic.Int64
@@ -118,52 +124,55 @@ func (s *saving) loadThroughCheckpoint(ctx context.Context) (checkpoint, float64
 		_, err := l.run(ctx)
 		loaded <- err
 	})
-	begin := moment{at: time.Now()}
-	seen, moments, err := s.watch(ctx, begin, &checks)
+	seen, moments, err := s.watch(ctx, &checks, done)
 	cancel()
 	group.Wait()
 	if failed := <-loaded; err == nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(failed, net.ErrClosed) {
 		err = failed
 	}
-	if err != nil {
-		return checkpoint{}, 0, err
-	}
-	largest := slices.MaxFunc(seen, func(a, b checkpoint) int { return cmp.Compare(a.since(begin.at), b.since(begin.at)) })
-	return largest, rateBetween(moments, largest.began, largest.ended), nil
+	return seen, moments, err
 }
 
-// watch notes how many checks were answered when, until a large checkpoint was followed by a small one.
-func (s *saving) watch(ctx context.Context, begin moment, checks *atomic.Int64) (seen []checkpoint, moments []moment, err error) {
-	moments = []moment{begin}
+// watch is the part of load that watches. It asks the node for its metrics, which costs some of its speed, so that all that
+// is compared has to be watched.
+func (s *saving) watch(ctx context.Context, checks *atomic.Int64, done func([]checkpoint) bool) (seen []checkpoint, moments []moment, err error) {
+	begin := time.Now()
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
-	large := false
-	for time.Since(begin.at) < checkpointBound-5*time.Second {
+	for !done(seen) {
+		if time.Since(begin) > checkpointBound-5*time.Second {
+			return nil, nil, fmt.Errorf("no checkpoint of a good part of %d counters was followed by a small one within %v: have %d", s.changed, checkpointBound, len(seen))
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}
-		moments = append(moments, moment{time.Now(), checks.Load()})
-		c, err := s.lastCheckpoint(ctx)
+		cpu, err := s.node.cpu()
 		if err != nil {
 			return nil, nil, err
 		}
-		if c.ended.Before(begin.at) || len(seen) > 0 && c.began.Sub(seen[len(seen)-1].began) < watchInterval {
-			continue
+		moments = append(moments, moment{time.Now(), checks.Load(), cpu})
+		c, err := s.node.lastCheckpoint(ctx)
+		if err != nil {
+			return nil, nil, err
 		}
-		seen = append(seen, c)
-		if c.counters >= float64(s.changed)/8 { // changing all takes a while, so that several may share them
-			large = true
-		} else if large {
-			return seen, moments, nil
+		if !c.ended.Before(begin) && (len(seen) == 0 || c.began.Sub(seen[len(seen)-1].began) >= watchInterval) {
+			seen = append(seen, c)
 		}
 	}
-	return nil, nil, fmt.Errorf("no checkpoint of a good part of %d counters was followed by a small one within %v: have %d", s.changed, checkpointBound, len(seen))
+	return seen, moments, nil
 }
 
-// rateBetween is the rate of checks from one time to another, as far as moments reach.
-func rateBetween(moments []moment, from, to time.Time) float64 {
+// largeAndSmall reports whether there was a large checkpoint, and the last one is small.
+func (s *saving) largeAndSmall(seen []checkpoint) bool {
+	large := func(c checkpoint) bool { return c.counters >= float64(s.changed)/8 } // changing all takes a while, so that several may share them
+	return slices.ContainsFunc(seen, large) && !large(seen[len(seen)-1])
+}
+
+// between is the rate of checks from one time to another, as far as moments reach, and the node's processor time by the check,
+// in microseconds.
+func between(moments []moment, from, to time.Time) (rate, cpu float64) {
 	first, last := 0, 0
 	for i, m := range moments {
 		if !m.at.After(from) {
@@ -174,12 +183,13 @@ func rateBetween(moments []moment, from, to time.Time) float64 {
 		}
 	}
 	a, b := moments[first], moments[last]
-	return float64(b.checks-a.checks) / b.at.Sub(a.at).Seconds()
+	checks := float64(b.checks - a.checks)
+	return checks / b.at.Sub(a.at).Seconds(), micros(b.cpu-a.cpu) / checks
 }
 
 // lastCheckpoint is the last one that the node has completed.
-func (s *saving) lastCheckpoint(ctx context.Context) (checkpoint, error) {
-	m, err := s.node.metrics(ctx)
+func (n *node) lastCheckpoint(ctx context.Context) (checkpoint, error) {
+	m, err := n.metrics(ctx)
 	if err != nil {
 		return checkpoint{}, err
 	}
@@ -194,54 +204,14 @@ func (s *saving) lastCheckpoint(ctx context.Context) (checkpoint, error) {
 	}, nil
 }
 
-// settle waits for a checkpoint that has next to nothing to write.
-func (s *saving) settle(ctx context.Context) error {
+// awaitSmallCheckpoint waits for a checkpoint that begins from now on and has fewer than most counters to write.
+func (n *node) awaitSmallCheckpoint(ctx context.Context, most int) error {
 	var err error
-	waited := s.node.await(ctx, "a small checkpoint", func() bool {
+	begin := time.Now()
+	waited := n.await(ctx, "a small checkpoint", func() bool {
 		var c checkpoint
-		c, err = s.lastCheckpoint(ctx)
-		return err != nil || !c.began.IsZero() && c.counters < float64(s.changed)/10
+		c, err = n.lastCheckpoint(ctx)
+		return err != nil || c.began.After(begin) && c.counters < float64(most)
 	})
 	return errors.Join(waited, err)
-}
-
-// changeAll changes every counter once, as fast as it goes.
-func (s *saving) changeAll(ctx context.Context) error {
-	errs := make([]error, sweepLanes)
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for i := range sweepLanes {
-		group.Go(func() { errs[i] = s.changeSome(ctx, &next) })
-	}
-	group.Wait()
-	return errors.Join(errs...)
-}
-
-// changeSome sends one batch after another, as long as there are some that nobody has sent.
-func (s *saving) changeSome(ctx context.Context, next *atomic.Int64) error {
-	l, err := newLane(ctx, 0, &s.target, nil)
-	if err != nil {
-		return err
-	}
-	defer l.conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })()
-	for {
-		i := int(next.Add(1) - 1)
-		if i >= len(s.sweep) {
-			return nil
-		}
-		if err := l.conn.SetDeadline(time.Now().Add(stallTime)); err != nil {
-			return fmt.Errorf("set a deadline: %w", err)
-		}
-		if _, err := l.conn.Write(s.sweep[i]); err != nil {
-			return fmt.Errorf("send a batch: %w", err)
-		}
-		status, _, err := l.replies.read(l.conn)
-		if err != nil {
-			return fmt.Errorf("read the answer to a batch: %w", err)
-		}
-		if status != 200 {
-			return errors.New("a batch is answered with status " + strconv.Itoa(status))
-		}
-	}
 }

@@ -131,15 +131,15 @@ func TestRateWhileACheckpointRan(t *testing.T) {
 		if i > 5 {
 			checks = int64(500 + 50*(i-5))
 		}
-		moments = append(moments, moment{begin.Add(time.Duration(i) * time.Second), checks})
+		moments = append(moments, moment{begin.Add(time.Duration(i) * time.Second), checks, 2 * time.Second * time.Duration(i)})
 	}
 	at := func(s int) time.Time { return begin.Add(time.Duration(s) * time.Second) }
 	for _, tt := range []struct {
 		from, to int
 		want     float64
 	}{{0, 5, 100}, {5, 10, 50}, {-3, 5, 100}, {3, 7, 75}, {6, 99, 50}} {
-		if have := rateBetween(moments, at(tt.from), at(tt.to)); have != tt.want {
-			t.Errorf("%d to %d: have %v, want %v", tt.from, tt.to, have, tt.want)
+		if have, cpu := between(moments, at(tt.from), at(tt.to)); have != tt.want || cpu != 2e6/tt.want {
+			t.Errorf("%d to %d: have %v and %v µs, want %v", tt.from, tt.to, have, cpu, tt.want)
 		}
 	}
 	c := checkpoint{began: at(0), ended: at(4), counters: 100}
@@ -176,9 +176,14 @@ func TestProcessorTime(t *testing.T) {
 }
 
 // Every key has one place among the batches of a sweep.
-func TestSweepsHaveEachKeyOnce(t *testing.T) {
-	all := bytes.Join(sweeps(10, plenty, 95), nil)
-	for i := range 95 {
+func TestSweepHasEachKeyOnce(t *testing.T) {
+	const keys = 2*sweepBatch + 95
+	s := sweep{"", plenty, keys}
+	var all []byte
+	for i := range s.batches() {
+		all = append(all, s.request(i)...)
+	}
+	for i := range keys {
 		if n := bytes.Count(all, []byte(`"`+keyName(i)+`"`)); n != 1 {
 			t.Errorf("key %d is there %d times", i, n)
 		}

@@ -70,6 +70,7 @@ func experiments() []experiment {
 		{[]string{"S4", "S5", "S7"}, (*bench).inCluster},
 		{[]string{"S6"}, (*bench).memory},
 		{[]string{"S8"}, (*bench).underCheckpoints},
+		{[]string{"S9"}, (*bench).fromDisk},
 		{[]string{"S10"}, (*bench).asEnvoy},
 		{[]string{"S11"}, (*bench).atRest},
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -52,7 +54,7 @@ func serveMemory(c *conversation) error {
 	return c.answer(use)
 }
 
-// fill makes counters of the four algorithms whose state has one size, in turn.
+// fill makes counters of the four algorithms whose state has one size, in turn. None of them is fresh again for hours.
 func fill(table *counters.Table, count int) error {
 	var limits []algorithms.Limit
 	for _, kind := range []algorithms.Kind{
@@ -61,7 +63,7 @@ func fill(table *counters.Table, count int) error {
 		limits = append(limits, algorithms.Limit{Kind: kind, Amount: 100, Burst: 100, Window: 24 * time.Hour})
 	}
 	now := algorithms.At(time.Now())
-	ops := []counters.Op{{Cost: 1}}
+	ops := []counters.Op{{Cost: 50}}
 	for i := range count {
 		ops[0].Key, ops[0].Limit = scattered(uint64(i)), &limits[i%len(limits)]
 		table.Take(now, ops)
@@ -128,6 +130,9 @@ func (b *bench) memory(ctx context.Context) error {
 	if err := takeTurns(ctx, min(b.rounds, 3), turns, b.progress); err != nil { // memory hardly differs from round to round
 		return err
 	}
+	if err := b.memoryOfNode(ctx); err != nil {
+		return err
+	}
 	for _, size := range sizes {
 		of := thousands(int64(size)) + " counters"
 		if size > 0 {
@@ -140,4 +145,86 @@ func (b *bench) memory(ctx context.Context) error {
 		b.report.figure("S6", "pause of a forced collection, "+of, "longest", "µs", longest[size])
 	}
 	return nil
+}
+
+// memoryOfNode is the other half of S6: a whole node, with its data directory and checkpoints.
+func (b *bench) memoryOfNode(ctx context.Context) error {
+	for _, size := range b.counters {
+		var grown, anonymous, mapped series
+		for r := range min(b.rounds, 3) {
+			b.progress(fmt.Sprintf("round %d of %d: a node with %d counters", r+1, min(b.rounds, 3), size))
+			before, after, err := b.fillNode(ctx, fmt.Sprintf("holding-%d-%d", size, r), size)
+			if err != nil {
+				return err
+			}
+			grown = append(grown, float64(after.resident()-before.resident())/float64(size))
+			anonymous = append(anonymous, float64(after.anonymous-before.anonymous)/float64(size))
+			mapped = append(mapped, float64(after.mapped-before.mapped)/float64(size))
+		}
+		of := thousands(int64(size)) + " counters"
+		b.report.add("S6", "resident bytes a counter of a whole node, "+of, atMost(100, "≤ 100"), asRatio(grown), "")
+		b.report.figure("S6", "a whole node, "+of, "", "bytes a counter", grown)
+		b.report.figure("S6", "a whole node, "+of, "anonymous", "bytes a counter", anonymous)
+		b.report.figure("S6", "a whole node, "+of, "of files", "bytes a counter", mapped)
+	}
+	return nil
+}
+
+// fillNode starts a node, makes counters by batches, and returns its memory before and when the counters are on disk.
+func (b *bench) fillNode(ctx context.Context, name string, size int) (before, after residence, err error) {
+	n, err := b.startNode(b.program, name, b.host(1), "--max-counters", strconv.FormatInt(tableBound(size), 10))
+	if err != nil {
+		return before, after, err
+	}
+	defer func() {
+		n.stop()
+		err = errors.Join(err, os.RemoveAll(filepath.Join(b.dir, name)))
+	}()
+	if err := n.awaitReady(ctx); err != nil {
+		return before, after, err
+	}
+	if before, err = n.residence(); err != nil {
+		return before, after, err
+	}
+	if err := (sweep{n.data, plenty, size}).run(ctx); err != nil {
+		return before, after, err
+	}
+	if err := n.awaitSmallCheckpoint(ctx, size/100); err != nil {
+		return before, after, err
+	}
+	m, err := n.metrics(ctx)
+	if err != nil {
+		return before, after, err
+	}
+	if have := m["rlnode_counters"]; have < float64(size) {
+		return before, after, fmt.Errorf("the node has %.0f counters of %d", have, size)
+	}
+	after, err = n.residence()
+	return before, after, err
+}
+
+// residence is a process's resident memory, in bytes.
+type residence struct{ anonymous, mapped int64 }
+
+func (r residence) resident() int64 { return r.anonymous + r.mapped }
+
+func (p *process) residence() (r residence, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return r, fmt.Errorf("read the memory of %s: %w", p.name, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var name string
+		var kilobytes int64
+		if n, _ := fmt.Sscan(line, &name, &kilobytes); n < 2 {
+			continue
+		}
+		switch name {
+		case "RssAnon:":
+			r.anonymous = kilobytes << 10
+		case "RssFile:", "RssShmem:":
+			r.mapped += kilobytes << 10
+		}
+	}
+	return r, nil
 }

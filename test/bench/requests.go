@@ -89,19 +89,6 @@ func batches(n, size int, keys []string, body func(key string) string) [][]byte 
 	return all
 }
 
-// sweeps are requests that between them check each key once, size at a time.
-func sweeps(size int, attribute string, keys int) [][]byte {
-	var all [][]byte
-	for from := 0; from < keys; from += size {
-		var bodies []string
-		for i := from; i < min(from+size, keys); i++ {
-			bodies = append(bodies, checkBody(attribute, keyName(i)))
-		}
-		all = append(all, batchRequest(bodies))
-	}
-	return all
-}
-
 func batchRequest(bodies []string) []byte {
 	return postRequest("/v1/check/batch", `{"checks":[`+strings.Join(bodies, ",")+`]}`)
 }

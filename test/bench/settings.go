@@ -23,6 +23,7 @@ type settings struct {
 	keys       []int // of S1
 	counters   []int // of S6
 	changed    int   // of S8
+	stored     int   // of S9
 	given      string
 	beside     string
 	peer       string // of S10
@@ -51,6 +52,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.StringVar(&keys, "keys", "1000,100000,1000000", "`numbers` of keys in S1")
 	f.StringVar(&counters, "counters", "1000000,10000000", "`numbers` of counters in S6")
 	f.IntVar(&s.changed, "changed", 1_000_000, "changed counters in S8")
+	f.IntVar(&s.stored, "stored", 10_000_000, "counters on disk in S9")
 	f.StringVar(&s.given, "rlnode", "", "measure this `program` rather than building one from the checkout")
 	f.StringVar(&s.beside, "beside", "", "in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
 	f.StringVar(&s.gubernator, "gubernator", "", "in S2, measure gubernator beside rlnode, built from the source in this `folder`")
@@ -93,6 +95,8 @@ func (s *settings) check() error {
 		return fmt.Errorf("-rounds: %d is not in 1…100", s.rounds)
 	case s.changed < 1000 || s.changed > 5_000_000:
 		return fmt.Errorf("-changed: %d is not in 1,000…5,000,000", s.changed)
+	case s.stored < 1 || s.stored > 100_000_000:
+		return fmt.Errorf("-stored: %d is not in 1…100,000,000", s.stored)
 	case err != nil || !address.IsLoopback():
 		return fmt.Errorf("-loopback: %q is not the beginning of a loopback address", s.loopback)
 	}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var kills = flag.Int("kills", 0, "how often a node is killed under each load in TestG7_KillForgetsOnlySinceCheckpoint; 0: twice")
+
+// killLimit is more than any test takes. No window turns during one.
+const killLimit = 100_000_000
+
+const killRules = `version: 1
+rules:
+  - {name: year, key: [ip], limits: [{limit: 100000000, per: 8760h, algorithm: fixed-window}]}
+  - {name: log, key: [ip], limits: [{limit: 100000000, per: 8760h, algorithm: sliding-window-log}]}
+`
+
+// killLoad is what a node is asked for while it is killed: checks of subjects drawn at random.
+type killLoad struct {
+	name, rule string
+	subjects   int
+	batch      int // checks in a request
+}
+
+// TestG7_KillForgetsOnlySinceCheckpoint kills a node under load, again and again, where the next checkpoint begins: it is in
+// the middle of one, or just before or after.
+func TestG7_KillForgetsOnlySinceCheckpoint(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	for _, load := range []killLoad{
+		{"hot", "year", 20, 10},
+		{"random", "year", 20_000, 500},
+		{"logs", "log", 2, 2}, // a log has an entry for each moment at which it was asked, so that small batches fill it
+	} {
+		t.Run(load.name, func(t *testing.T) {
+			t.Parallel()
+			rounds := 2
+			if *kills > 0 {
+				rounds = *kills
+			}
+			killUnderLoad(t, load, rounds)
+		})
+	}
+}
+
+func killUnderLoad(t *testing.T, load killLoad, rounds int) {
+	dir, file := t.TempDir(), file(t, "rules.yaml", killRules)
+	l := &killing{killLoad: load, floor: make([]int64, load.subjects), sent: make([]atomic.Int64, load.subjects)}
+	inside, forgotten, entries := 0, int64(0), 0.0
+	for round := 0; ; round++ {
+		l.serving = start(t, dir, "--rules", file)
+		forgotten += l.compare(round)
+		entries = max(entries, l.metric("rlnode_counters_log_entries"))
+		if round == rounds {
+			break
+		}
+		if l.kill(time.Duration(500+rand.IntN(2000)) * time.Millisecond) {
+			inside++
+		}
+	}
+	if strings.Contains(l.log.String(), "damaged") {
+		t.Errorf("something is damaged:\n%s", l.log)
+	}
+	l.stop()
+	t.Logf("%d kills, of them %d in the middle of a checkpoint; %d hits forgotten of %d; at most %.0f entries of logs",
+		rounds, inside, forgotten, l.total, entries)
+}
+
+// killing is a node that is killed under load.
+type killing struct {
+	*serving
+	killLoad
+	floor []int64        // by subject: what must be there after the next start
+	sent  []atomic.Int64 // by subject: what may be there
+	total int64          // answered
+
+	killed atomic.Bool
+
+	mu    sync.Mutex // guards marks
+	marks []killMark
+}
+
+// killMark is an answer that admitted a batch.
+type killMark struct {
+	at       time.Time
+	subjects []int
+}
+
+// kill sends checks for a while, and kills the node about when its next checkpoint begins. It reports whether one was
+// under way.
+func (l *killing) kill(after time.Duration) bool {
+	l.t.Helper()
+	l.marks = nil
+	l.killed.Store(false)
+	var lanes sync.WaitGroup
+	for range 4 {
+		lanes.Go(l.ask)
+	}
+	<-time.After(after)
+	began, age := l.lastCheckpoint()
+	<-time.After(time.Second - age%time.Second + time.Duration(rand.IntN(100)-20)*time.Millisecond)
+	inside := l.metric("rlnode_checkpoint_age_seconds") > 1 // the next one begins a second after the last one began
+	l.killed.Store(true)
+	l.signal(syscall.SIGKILL)
+	l.end()
+	lanes.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.marks {
+		l.total += int64(len(m.subjects))
+		if m.at.Before(began) {
+			for _, s := range m.subjects {
+				l.floor[s]++
+			}
+		}
+	}
+	return inside
+}
+
+// ask sends batches until the node is gone.
+func (l *killing) ask() {
+	for {
+		subjects := make([]int, l.batch)
+		for i := range subjects {
+			subjects[i] = rand.IntN(l.subjects)
+			l.sent[subjects[i]].Add(1)
+		}
+		status, text, err := l.call("POST", l.data+"/v1/check/batch", "", l.checks(subjects, ""))
+		if err != nil && l.killed.Load() {
+			return
+		}
+		if err != nil || status != http.StatusOK || strings.Contains(text, `"allowed":false`) {
+			l.t.Errorf("a batch is answered with %d: %v, %.300s", status, err, text)
+			return
+		}
+		l.mu.Lock()
+		l.marks = append(l.marks, killMark{time.Now(), subjects})
+		l.mu.Unlock()
+	}
+}
+
+// checks is a batch with one check of each of the subjects.
+func (l *killing) checks(subjects []int, more string) string {
+	checks := make([]string, len(subjects))
+	for i, s := range subjects {
+		checks[i] = fmt.Sprintf(`{"rule":%q,"key":"s%d"%s}`, l.rule, s, more)
+	}
+	return `{"checks":[` + strings.Join(checks, ",") + `]}`
+}
+
+// lastCheckpoint returns the latest time at which the last completed checkpoint may have begun, and its age.
+func (l *killing) lastCheckpoint() (began time.Time, age time.Duration) {
+	l.t.Helper()
+	asked := time.Now()
+	_, text, err := l.call("GET", l.data+"/healthz", "", "")
+	var health struct {
+		Checkpoint struct {
+			AgeMS int64 `json:"age_ms"`
+		} `json:"checkpoint"`
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &health)
+	}
+	if err != nil {
+		l.t.Fatalf("%v: %s", err, text)
+	}
+	if health.Checkpoint.AgeMS < 0 {
+		return time.Time{}, 0 // there is none yet
+	}
+	// The age is rounded down to a millisecond, and read after asked.
+	age = time.Duration(health.Checkpoint.AgeMS) * time.Millisecond
+	return asked.Add(-age - time.Millisecond), age
+}
+
+// compare compares what is there after a start with what must and may be, and goes on from there. It returns how much was
+// forgotten.
+func (l *killing) compare(round int) (forgotten int64) {
+	l.t.Helper()
+	const each = 500
+	for from := 0; from < l.subjects; from += each {
+		var subjects []int
+		for s := from; s < min(from+each, l.subjects); s++ {
+			subjects = append(subjects, s)
+		}
+		for i, have := range l.usedBy(subjects) {
+			s := subjects[i]
+			if most := l.sent[s].Load(); have < l.floor[s] || have > most {
+				l.t.Fatalf("round %d: subject %d has used %d after the kill, want %d to %d", round, s, have, l.floor[s], most)
+			}
+			forgotten += l.sent[s].Swap(have) - have
+			l.floor[s] = have
+		}
+	}
+	return forgotten
+}
+
+// usedBy returns how much each of the subjects has used.
+func (l *killing) usedBy(subjects []int) []int64 {
+	l.t.Helper()
+	_, text, err := l.call("POST", l.data+"/v1/check/batch", "", l.checks(subjects, `,"peek":true`))
+	var answer struct {
+		Results []struct {
+			Remaining int64 `json:"remaining"`
+		} `json:"results"`
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &answer)
+	}
+	if err != nil || len(answer.Results) != len(subjects) {
+		l.t.Fatalf("%v: %.300s", err, text)
+	}
+	used := make([]int64, len(subjects))
+	for i, r := range answer.Results {
+		used[i] = killLimit - 1 - r.Remaining // a peek is answered as if it took its cost
+	}
+	return used
+}
+
+// metric returns a metric without labels; 0 if the node has none of that name.
+func (s *serving) metric(name string) float64 {
+	s.t.Helper()
+	_, text, err := s.call("GET", s.admin+"/metrics", "", "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return v
+		}
+	}
+	return 0
+}

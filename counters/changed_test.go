@@ -1,0 +1,40 @@
+package counters
+
+import (
+	"testing"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// Records in the order of the shards, as a base on disk has them, move each shard a few times only, and leave it no larger
+// than counters that came one by one would.
+func TestRestoreMovesFewTimes(t *testing.T) {
+	const n, batch = 400_000, 30_000
+	table, again := newTable(t, 2*n), newTable(t, 2*n)
+	for i := range uint64(n) {
+		table.Put(epoch, Record{Key: key(i), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady/1e9 + 60, State: algorithms.State{Count: 1, At: epoch.Steady}})
+	}
+	var all []Record
+	if err := table.Changed(func(records []Record) error { all = append(all, records...); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for rest := all; len(rest) > 0; {
+		have := min(batch, len(rest))
+		if restored, noRoom := again.Restore(epoch, rest[len(rest)-have:]); restored != have || noRoom != 0 {
+			t.Fatalf("have %d, %d of %d", restored, noRoom, have)
+		}
+		rest = rest[:len(rest)-have]
+	}
+	moves, before := 0, 0
+	for i := range again.shards {
+		moves += again.shards[i].one.moves
+		before += table.shards[i].one.moves
+	}
+	if shards := len(again.shards); moves > 2*shards || before < 10*shards {
+		t.Errorf("%d shards moved %d times; %d times as counters came one by one", shards, moves, before)
+	}
+	if have, most := again.Stats().Bytes, table.Stats().Bytes; have > most {
+		t.Errorf("the table takes %d bytes, want at most %d", have, most)
+	}
+	addsUp(t, again)
+}
