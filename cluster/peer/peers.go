@@ -114,7 +114,7 @@ func New(config Config) (*Peers, error) {
 // Start begins to answer. All handlers must be registered before.
 func (p *Peers) Start() {
 	p.spawn(p.accept)
-	p.spawn(p.watchAll)
+	p.spawn(p.pulse)
 }
 
 // Close ends all connections, fails all calls and waits for the goroutines. It may be called more than once.
