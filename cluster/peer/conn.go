@@ -56,9 +56,8 @@ type conn struct {
 
 	heard   atomic.Int64 // when something last arrived, as Peers.now
 	silent  atomic.Bool  // the connection is silent or broken
+	beaten  atomic.Int64 // when the last heartbeat was sent, as Peers.now
 	dropped sync.Once    // for the log message about dropped replies
-
-	beaten atomic.Int64 // when the last heartbeat was sent, as Peers.now
 
 	// Only the pulse uses these.
 	watched int64         // heard at the last check
@@ -181,22 +180,16 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 
 var errQuiet = errors.New("silent")
 
-// beat sends a heartbeat, if it is due in so many fifths of a pulse at most; see Reachable in the package comment.
-//
-// A heartbeat that arrives is answered by the next one if that is due soon, and then the pulse sends none. So one of two
-// nodes drives both. The two bounds differ, so that it stays so when the pulses move against each other.
-func (c *conn) beat(now int64, early time.Duration) {
+// beat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. It is called by the pulse only.
+func (c *conn) beat(now int64) {
 	if c.peers.finishing.Load() || !c.calls && now-c.heard.Load() > int64(c.limits.after*2/5) {
 		return
 	}
-	last := c.beaten.Load()
-	if now-last >= int64(c.limits.after/beats-early*c.peers.interval()/5) && c.beaten.CompareAndSwap(last, now) {
+	if now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2) {
+		c.beaten.Store(now)
 		c.queue.beat()
 	}
 }
-
-// How early a heartbeat may be, for beat.
-const earlyPulse, earlyAnswer = 2, 3
 
 // write sends what is queued.
 func (c *conn) write(ctx context.Context) error {
@@ -231,7 +224,7 @@ func (c *conn) read() error {
 		case m.what != 0 || m.id != 0 || len(m.body) != 0:
 			return errMessage
 		}
-		c.beat(c.peers.now(), earlyAnswer)
+		c.peers.hurry(c)
 		return nil
 	}
 	b := make([]byte, firstRead)

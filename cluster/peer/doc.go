@@ -24,8 +24,7 @@
 //
 // Messages queued while others are being written go out right after them: there is no timer. Each end sends a heartbeat,
 // which is an empty message, every fifth of Config.Silence, or every 400 ms over a far connection. All connections of a node
-// beat at once, and a heartbeat that arrives is answered by one that would be due soon: so two nodes wake up together, and
-// once for both their connections.
+// beat at once, and the nodes of a region together: the first one wakes the others.
 //
 // # Reachable
 //
