@@ -152,8 +152,8 @@ func (c *conn) markHeard() {
 	}
 }
 
-// checkSilence is called by the pulse only. gap is the time since its last check, but at most the interval of the pulse. It
-// returns how long it is until further silence counts for something.
+// checkSilence is called by the pulse only. gap is the time since its last check, as far as it counts. It returns how long
+// it is until further silence counts for something.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 	if heard := c.heard.Load(); heard != c.watched {

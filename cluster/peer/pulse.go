@@ -8,26 +8,24 @@ const beats = 5
 // pulse sends the heartbeats of all connections, and looks which of them are silent. All beat at once, and a heartbeat that
 // arrives brings the next pulse forward. So nodes at rest wake up together, and once for all their connections. Those that
 // were woken wait a little longer next time: the one that woke them comes first again.
-//
-// A late look, because this process did not run, adds no more silence than one in time: the others may have been sending all
-// along.
 func (p *Peers) pulse() {
-	wait := p.interval()
+	every := p.interval()
+	wait := every
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	var conns []*conn
 	last := p.now()
 	for {
-		next := p.interval()
+		next := every
 		select {
 		case <-timer.C:
 		case <-p.early:
-			next += next / 5
+			next += every / 5
 		case <-p.ctx.Done():
 			return
 		}
 		now := p.now()
-		gap := min(time.Duration(now-last), wait)
+		gap := counted(time.Duration(now-last), wait, every)
 		last = now
 		p.mu.Lock()
 		for c := range p.conns {
@@ -48,6 +46,15 @@ func (p *Peers) pulse() {
 		wait = next
 		timer.Reset(wait)
 	}
+}
+
+// counted returns how much silence a look adds that comes a time after the last one, and was to come after wait. If it is late
+// by half of every, this process did not run, and the others may have been sending all along.
+func counted(passed, wait, every time.Duration) time.Duration {
+	if passed-wait > every/2 {
+		return min(wait, every/2)
+	}
+	return min(passed, wait)
 }
 
 // interval is the time between two pulses.

@@ -48,3 +48,16 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 		})
 	}
 }
+
+// TestALateLookCountsLittle: silence is of the others only while this process runs.
+func TestALateLookCountsLittle(t *testing.T) {
+	const ms, every = time.Millisecond, 50 * time.Millisecond
+	for _, tt := range []struct{ passed, wait, want time.Duration }{
+		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every}, {80 * ms, every, every / 2}, {time.Hour, every, every / 2},
+		{10 * ms, ms, ms}, {time.Hour, ms, ms},
+	} {
+		if have := counted(tt.passed, tt.wait, every); have != tt.want {
+			t.Errorf("%v instead of %v: have %v, want %v", tt.passed, tt.wait, have, tt.want)
+		}
+	}
+}
