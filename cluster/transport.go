@@ -22,6 +22,8 @@ const (
 	storeRetry = 500 * time.Millisecond
 	// repeatEvery is how long a message is held back that tells a follower nothing new.
 	repeatEvery = 500 * time.Millisecond
+	// beats is how many heartbeats a follower gets within Timings.Heartbeat.
+	beats = 4
 )
 
 // transport is Raft's network transport with held-back failures. When sending entries to a node fails, Raft waits longer
@@ -34,6 +36,9 @@ const (
 // Raft repeats the commit index to each follower after Timings.Commit, whether it has changed or not. To tell it soon and not
 // wake idle nodes for nothing, transport holds a repetition back until there is an entry to send.
 //
+// For the same reason, transport holds back heartbeats, of which Raft sends some seven within Timings.Heartbeat, until this
+// node has others to send.
+//
 // Heartbeats also tell this node, while it leads, who still follows it; see [authority.Confirmations].
 type transport struct {
 	*raft.NetworkTransport
@@ -42,9 +47,13 @@ type transport struct {
 	// beyond returns a channel that is closed when this node's log has an entry after index.
 	beyond func(index uint64) <-chan struct{}
 
-	// mu guards told.
-	mu   sync.Mutex
-	told map[raft.ServerID]told // what each node has last taken; bounded as followers
+	beatEvery time.Duration          // about the time between heartbeats to one node
+	pulse     func() <-chan struct{} // returns a channel that is closed at this node's next pulse
+
+	// mu guards told and beaten, which are bounded as followers.
+	mu     sync.Mutex
+	told   map[raft.ServerID]told // what each node has last taken
+	beaten map[raft.ServerID]beat // the last heartbeat to each node
 
 	followers authority.Confirmations // bounded by the nodes that were ever in Raft
 
@@ -54,6 +63,12 @@ type transport struct {
 
 // told is the last message without entries that a follower took.
 type told struct{ term, last, committed uint64 }
+
+// beat is a heartbeat.
+type beat struct {
+	term uint64
+	at   time.Time
+}
 
 func newTransport(
 	cfg *Config, addresses raft.ServerAddressProvider, still func(raft.ServerID, uint64) bool, beyond func(uint64) <-chan struct{},
@@ -70,10 +85,13 @@ func newTransport(
 			Timeout:                 cfg.Timings.RPC,
 			MsgpackUseNewTimeFormat: true,
 		}),
-		still:   still,
-		beyond:  beyond,
-		told:    map[raft.ServerID]told{},
-		closing: closing,
+		still:     still,
+		beyond:    beyond,
+		beatEvery: cfg.Timings.Heartbeat / beats,
+		pulse:     cfg.Peers.Pulse,
+		told:      map[raft.ServerID]told{},
+		beaten:    map[raft.ServerID]beat{},
+		closing:   closing,
 	}
 }
 
@@ -85,6 +103,7 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 // AppendEntries sends entries or a heartbeat.
 func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	if isHeartbeat(args) {
+		t.holdHeartbeat(id, args.Term)
 		number := t.followers.Number()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {
@@ -110,6 +129,37 @@ func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args 
 		t.mu.Unlock()
 	}
 	return err
+}
+
+// holdHeartbeat waits for a pulse of this node at about the time when a heartbeat to the other one is due. The first one of
+// a term is due at once.
+func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
+	t.mu.Lock()
+	last := t.beaten[id]
+	t.mu.Unlock()
+	if last.term == term {
+		t.holdUntilPulse(last.at)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.beaten[id] = beat{term, time.Now()}
+}
+
+func (t *transport) holdUntilPulse(last time.Time) {
+	timer := time.NewTimer(time.Until(last.Add(t.beatEvery * 5 / 4)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.pulse():
+			if time.Since(last) >= t.beatEvery*3/4 {
+				return
+			}
+		case <-timer.C:
+			return
+		case <-t.closing:
+			return
+		}
+	}
 }
 
 // holdRepetition waits if all entries have committed and the node knows that: until there is another entry, at most

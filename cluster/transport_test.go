@@ -14,6 +14,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		leader := w.aLeader()
 		index, writes := leader.c.Load().State().Index, w.writes()
+		beats := leader.c.Load().trans.followers.Number()
 		time.Sleep(time.Minute)
 		if w.aLeader() != leader {
 			t.Skip("another node leads now")
@@ -23,6 +24,9 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 		}
 		if have := w.writes() - writes; have != 0 {
 			t.Errorf("%d writes of logs in a minute in which nothing happened", have)
+		}
+		if have := leader.c.Load().trans.followers.Number() - beats; have < 2*60*8 || have > 2*60*11 {
+			t.Errorf("%d heartbeats in a minute to two followers, want some ten a second to each", have)
 		}
 		for i := range 20 {
 			began := time.Now()

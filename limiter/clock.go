@@ -11,7 +11,7 @@ import (
 
 const (
 	// clockInterval is how often the system's wall clock is read.
-	clockInterval = 100 * time.Millisecond
+	clockInterval = time.Second
 	// slewDivisor bounds how fast Clock follows a wall clock that was set back: by 1/64 of the time that passes. Meanwhile a
 	// window lasts at most 1/63 longer.
 	slewDivisor = 64

@@ -8,7 +8,7 @@ import (
 
 // followLoads keeps the limiter up to date with the loads that this node receives and measures.
 func (n *Node) followLoads() {
-	tick, measure := time.NewTicker(loads.Tick), time.NewTicker(loads.CPUInterval)
+	tick, measure := time.NewTimer(loads.Tick), time.NewTicker(loads.CPUInterval)
 	defer tick.Stop()
 	defer measure.Stop()
 	for {
@@ -26,5 +26,8 @@ func (n *Node) followLoads() {
 			continue // Measure signals Changed if the load changed
 		}
 		n.limiter.Adapt()
+		if n.loads.Followed() {
+			tick.Reset(loads.Tick)
+		}
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,6 +239,51 @@ func TestSlowCaller(t *testing.T) {
 	}
 	if ctx.Err() != nil || status.Code(err) != codes.Canceled {
 		t.Errorf("reflection that asks nothing: have %v", err)
+	}
+}
+
+// The health follows the node while somebody watches it. Otherwise nobody looks.
+func TestHealthIsFollowedWhileWatched(t *testing.T) {
+	var looks atomic.Int64
+	var ill atomic.Bool
+	n := startNode(t, vectorRules, func(c *apitest.Config) {
+		c.Condition = func() error {
+			looks.Add(1)
+			if ill.Load() {
+				return errors.New("ill")
+			}
+			return nil
+		}
+	})
+	quiet := func() bool {
+		before := looks.Load()
+		time.Sleep(3 * healthInterval)
+		return looks.Load() == before
+	}
+	for end := time.Now().Add(20 * time.Second); !quiet(); {
+		if time.Now().After(end) {
+			t.Fatal("the health is looked at although nobody watches")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthpb.HealthCheckResponse_ServingStatus{
+		healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING,
+	} {
+		if h, err := watch.Recv(); err != nil || h.GetStatus() != want {
+			t.Fatalf("have %v, %v, want %v", h, err, want)
+		}
+		ill.Store(!ill.Load())
+	}
+	cancel()
+	for end := time.Now().Add(20 * time.Second); !quiet(); {
+		if time.Now().After(end) {
+			t.Fatal("the health is looked at although nobody watches any more")
+		}
 	}
 }
 

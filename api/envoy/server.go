@@ -47,7 +47,7 @@ const (
 	pingAfter   = time.Minute
 	pingTimeout = 20 * time.Second
 	pingLeast   = 5 * time.Second
-	// healthInterval is how often the health that watchers see follows the node's readiness.
+	// healthInterval is how often the health follows the node's readiness while somebody watches it.
 	healthInterval = 100 * time.Millisecond
 )
 
@@ -69,11 +69,12 @@ type Server struct {
 	server      *grpc.Server
 	health      *health.Server
 	latency     api.Latency
-	calls       atomic.Int64 // under way
-	waiting     atomic.Int64 // messages that have not arrived whole
-	openStreams atomic.Int64 // reflection, and those who watch the health
-	beyond      atomic.Int64 // requests refused or cut off, because there were too many
-	pool        sync.Pool    // of *call
+	calls       atomic.Int64  // under way
+	waiting     atomic.Int64  // messages that have not arrived whole
+	openStreams atomic.Int64  // reflection, and those who watch the health
+	opened      chan struct{} // capacity 1: a stream has been opened
+	beyond      atomic.Int64  // requests refused or cut off, because there were too many
+	pool        sync.Pool     // of *call
 
 	ctx  context.Context // of the streams that last; ends first
 	end  context.CancelFunc
@@ -89,7 +90,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	}
 	s := &Server{
 		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, places)), addr: ln.Addr(),
-		health: health.NewServer(), done: make(chan error, 1),
+		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.server = grpc.NewServer(
@@ -162,7 +163,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// follow makes the health follow the node's readiness.
+// follow makes the health follow the node's readiness while streams are open. A call that only asks finds out for itself.
 func (s *Server) follow() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
@@ -173,7 +174,12 @@ func (s *Server) follow() {
 			return
 		case <-draining:
 			draining = nil
+		case <-s.opened:
+			tick.Reset(healthInterval)
 		case <-tick.C:
+			if s.openStreams.Load() == 0 {
+				tick.Stop()
+			}
 		}
 		s.tellHealth()
 	}
@@ -207,6 +213,11 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		s.beyond.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpen))
 	}
+	select {
+	case s.opened <- struct{}{}:
+	default:
+	}
+	s.tellHealth()
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)

@@ -219,6 +219,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 		pr := f.parts[p]
 		if pr != nil && f.unacked > maxBehind {
 			f.parts[p], pr = nil, nil
+			k.moves = true
 		}
 		k.mu.Unlock()
 		if pr != nil {
@@ -227,11 +228,12 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	}
 }
 
-// pushCopies begins copies for followers that have none, as far as they keep up. It runs in the loop.
-func (k *Keeper) pushCopies() {
+// pushCopies begins copies for followers that have none, as far as they keep up. It reports whether there were any. It runs
+// in the loop.
+func (k *Keeper) pushCopies() (missed bool) {
 	v := k.view.Load()
 	if !v.member || v.From == nil || k.neverFollowed() {
-		return
+		return false
 	}
 	var buf [3]ring.NodeID
 	type target struct {
@@ -255,6 +257,7 @@ func (k *Keeper) pushCopies() {
 		k.copyTo(v, m.node, m.p)
 	}
 	k.flushAll()
+	return len(missing) > 0
 }
 
 // copyTo sends a whole copy of p to node, a follower in v, unless node already has one or has too much unacknowledged.

@@ -113,8 +113,9 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	return offers
 }
 
-// askDoubtful asks the other ends of moves whether they took the tokens that this node is in doubt about.
-func (k *Keeper) askDoubtful() {
+// askDoubtful asks the other ends of moves whether they took the tokens that this node is in doubt about. It reports whether
+// there are any.
+func (k *Keeper) askDoubtful() (doubts bool) {
 	v := k.view.Load()
 	questions := map[ring.NodeID]*tokens{}
 	k.mu.Lock()
@@ -122,6 +123,7 @@ func (k *Keeper) askDoubtful() {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
+		doubts = true
 		if _, to := v.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.ready(to) {
 			k.addToken(questions, v, to, p)
 		}
@@ -131,6 +133,7 @@ func (k *Keeper) askDoubtful() {
 	}
 	k.mu.Unlock()
 	k.sendTokens(questions)
+	return doubts
 }
 
 // tokensAnswered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were

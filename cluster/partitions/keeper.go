@@ -108,6 +108,7 @@ type Keeper struct {
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
 	seq         uint64        // number of the last message to a follower; only the loop uses it
+	moves       bool          // copies or tokens are on their way or looked for; only the loop uses it
 	loopWake    chan struct{} // capacity 1: there may be work before the next tick
 	inbox       chan message
 	stop        context.CancelFunc

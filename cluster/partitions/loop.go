@@ -8,7 +8,7 @@ import (
 )
 
 // run is the keeper's loop. Changes go out at each tick, or when a confirmation waits for them; hand-offs continue
-// whenever an acknowledgement or a new view may concern them.
+// whenever an acknowledgement or a new view may concern them, and at each tick while there is something to wait for.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
@@ -21,16 +21,20 @@ func (k *Keeper) run() {
 			k.probe()
 			k.payDebts()
 			k.dropOthers()
+			if k.confirmAll(); !k.moves {
+				continue
+			}
 		case <-k.confirmWake:
 			k.confirmAll()
 			continue
 		case <-k.loopWake:
+			k.confirmAll()
 		}
-		k.confirmAll()
-		k.pushCopies()
+		missing := k.pushCopies()
 		k.handOver()
-		k.askDoubtful()
-		k.recover()
+		doubt := k.askDoubtful()
+		recovers := k.recover()
+		k.moves = missing || doubt || recovers || !k.view.Load().Settled
 	}
 }
 

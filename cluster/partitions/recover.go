@@ -44,8 +44,9 @@ func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID
 }
 
 // recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
-// fetches the newest. Once every holder has answered or timed out, it continues with what it has. It runs in the loop.
-func (k *Keeper) recover() {
+// fetches the newest. Once every holder has answered or timed out, it continues with what it has. It reports whether it still
+// looks for any. It runs in the loop.
+func (k *Keeper) recover() (looks bool) {
 	v := k.view.Load()
 	requests := map[pendingCall][]int{}
 	alone, doubt := 0, 0
@@ -53,7 +54,11 @@ func (k *Keeper) recover() {
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.phase != recovering || !k.recovered(v, p, ended, requests) {
+		if pt.phase != recovering {
+			continue
+		}
+		if !k.recovered(v, p, ended, requests) {
+			looks = true
 			continue
 		}
 		switch vain, given := pt.search.outcome(); {
@@ -79,6 +84,7 @@ func (k *Keeper) recover() {
 	for e, list := range requests {
 		k.request(v, e, list)
 	}
+	return looks
 }
 
 // recovered reports whether p can be decided here without further waiting. Otherwise it adds p to the requests to send

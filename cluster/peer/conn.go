@@ -56,9 +56,10 @@ type conn struct {
 
 	heard   atomic.Int64 // when something last arrived, as Peers.now
 	silent  atomic.Bool  // the connection is silent or broken
+	beaten  atomic.Int64 // when the last heartbeat was sent, as Peers.now
 	dropped sync.Once    // for the log message about dropped replies
 
-	// Only the watcher uses these.
+	// Only the pulse uses these.
 	watched int64         // heard at the last check
 	silence time.Duration // how long nothing has arrived while this process was running
 
@@ -151,37 +152,52 @@ func (c *conn) markHeard() {
 	}
 }
 
-// checkSilence is called by the watcher only. gap is the time since its last check, but at most the watcher's interval.
-func (c *conn) checkSilence(gap time.Duration) {
-	if heard := c.heard.Load(); heard != c.watched {
-		c.watched, c.silence = heard, 0
-		return
-	}
+// checkSilence is called by the pulse only. gap is the time since its last check, as far as it counts. It returns how long
+// it is until further silence counts for something.
+func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
+	if heard := c.heard.Load(); heard != c.watched {
+		c.watched, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
+	}
+	after := c.limits.after
 	switch {
 	case c.silence >= c.limits.most:
 		c.breakOff(errSilent)
-	case c.silence >= c.limits.after && !c.silent.Load():
+	case c.silence >= after && !c.silent.Load():
 		c.fail(errQuiet, false)
 	}
-	if c.link != nil && c.silence >= c.limits.after/2 {
+	if c.silence < after/2 {
+		return after/2 - c.silence
+	}
+	if c.link != nil {
 		c.link.onQuiet(c)
 	}
+	if c.silence < after {
+		return after - c.silence
+	}
+	return after / beats
 }
 
 var errQuiet = errors.New("silent")
 
-// write sends what is queued, and a heartbeat whenever it has sent nothing for a fifth of limits.after.
+// beat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. It is called by the pulse only.
+func (c *conn) beat(now int64) {
+	if c.peers.finishing.Load() || !c.calls && now-c.heard.Load() > int64(c.limits.after*2/5) {
+		return
+	}
+	if now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2) {
+		c.beaten.Store(now)
+		c.queue.beat()
+	}
+}
+
+// write sends what is queued.
 func (c *conn) write(ctx context.Context) error {
-	every := c.limits.after / 5
-	idle := time.NewTimer(every)
-	defer idle.Stop()
 	for {
 		if b := c.queue.next(); len(b) > 0 {
 			if _, err := c.socket.Write(b); err != nil { // blocks while the remote does not read
 				return fmt.Errorf("send: %w", err)
 			}
-			idle.Reset(every)
 			continue
 		}
 		select {
@@ -190,14 +206,6 @@ func (c *conn) write(ctx context.Context) error {
 		case <-c.queue.wake:
 			// Let other goroutines that are about to send join the same batch.
 			runtime.Gosched()
-		case <-idle.C:
-			idle.Reset(every)
-			if c.peers.finishing.Load() || !c.calls && c.peers.now()-c.heard.Load() > int64(c.limits.after/2) {
-				continue // see Reachable in the package comment
-			}
-			if _, err := c.socket.Write(heartbeat[:]); err != nil {
-				return fmt.Errorf("send a heartbeat: %w", err)
-			}
 		}
 	}
 }
@@ -216,6 +224,7 @@ func (c *conn) read() error {
 		case m.what != 0 || m.id != 0 || len(m.body) != 0:
 			return errMessage
 		}
+		c.peers.hurry(c)
 		return nil
 	}
 	b := make([]byte, firstRead)

@@ -22,8 +22,9 @@
 // messages: calls from the node that dialled, replies in the other direction. So two nodes that call each other have two
 // connections.
 //
-// Messages queued while others are being written go out right after them: there is no timer. An end that has nothing to
-// say sends a heartbeat, which is an empty message, every fifth of Config.Silence, or every 400 ms over a far connection.
+// Messages queued while others are being written go out right after them: there is no timer. Each end sends a heartbeat,
+// which is an empty message, every fifth of Config.Silence, or every 400 ms over a far connection. All connections of a node
+// beat at once, and the nodes of a region together: the first one wakes the others.
 //
 // # Reachable
 //

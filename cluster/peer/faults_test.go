@@ -17,10 +17,10 @@ func TestSilenceIsNoticed(t *testing.T) {
 		heal   func(w *world, a, b *node)
 		within time.Duration
 	}{
-		{"cut", func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 310 * time.Millisecond},
-		{"there", func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 460 * time.Millisecond},
-		{"back", func(w *world, a, b *node) { w.net.CutOneWay(b.ip, a.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 460 * time.Millisecond},
-		{"frozen", func(w *world, a, b *node) { w.net.Freeze(b.ip) }, func(w *world, a, b *node) { w.net.Thaw(b.ip) }, 310 * time.Millisecond},
+		{"cut", func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 255 * time.Millisecond},
+		{"there", func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
+		{"back", func(w *world, a, b *node) { w.net.CutOneWay(b.ip, a.ip) }, func(w *world, a, b *node) { w.net.Heal(a.ip, b.ip) }, 355 * time.Millisecond},
+		{"frozen", func(w *world, a, b *node) { w.net.Freeze(b.ip) }, func(w *world, a, b *node) { w.net.Thaw(b.ip) }, 255 * time.Millisecond},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -39,9 +39,6 @@ func (m message) head() (h [messageHead]byte) {
 	return h
 }
 
-// heartbeat is an encoded empty message.
-var heartbeat = message{kind: messageBeat}.head()
-
 var errMessage = errors.New("the remote sent a message that makes no sense")
 
 // assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the

@@ -81,11 +81,13 @@ type Peers struct {
 	relays    atomic.Int64                          // tunnels that this node carries; at most maxRelayed
 	relayed   atomic.Int64                          // bytes carried in tunnels
 	finishing atomic.Bool                           // Close has begun: nothing is served any more
+	early     chan struct{}                         // capacity 1: the next pulse is now
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
 	sockets map[*socket]struct{} // all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
 	conns   map[*conn]struct{}   // connections whose silence is watched
+	pulsed  chan struct{}        // closed at the next pulse; nil if nobody waits
 }
 
 // New binds the peer port. Nothing is answered before Start: earlier connections wait in the listener. The caller must
@@ -102,6 +104,7 @@ func New(config Config) (*Peers, error) {
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
 		raft:     make(chan net.Conn, raftWaiting),
 		halfOpen: make(chan struct{}, maxHalfOpen),
+		early:    make(chan struct{}, 1),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
@@ -114,7 +117,7 @@ func New(config Config) (*Peers, error) {
 // Start begins to answer. All handlers must be registered before.
 func (p *Peers) Start() {
 	p.spawn(p.accept)
-	p.spawn(p.watchAll)
+	p.spawn(p.pulse)
 }
 
 // Close ends all connections, fails all calls and waits for the goroutines. It may be called more than once.

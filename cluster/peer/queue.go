@@ -46,6 +46,13 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
+// beat queues a heartbeat if nothing else is queued: other messages show as well that their sender is alive.
+func (q *queue) beat() {
+	if q.empty() {
+		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
+	}
+}
+
 // next returns the waiting messages, to be written now. The caller has written those of the last call.
 func (q *queue) next() []byte {
 	q.mu.Lock()

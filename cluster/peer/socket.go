@@ -87,7 +87,7 @@ func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
 
 // remember registers a connection as s, or closes it if that would be one too many or Close has begun.
 func (p *Peers) remember(raw net.Conn, s *socket) error {
-	s.Conn, s.raw, s.peers = raw, raw, p
+	s.Conn, s.raw, s.peers = directly(raw), raw, p
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

@@ -211,7 +211,7 @@ func (l *Loads) Load(source string) (load float64, known bool) {
 }
 
 // Steps returns the step of each rule of set that is in force now, by Rule.Index; -1: none. It returns nil if no rule
-// is adaptive. Call it at least every Tick, and when Changed fires.
+// is adaptive. Call it when Changed fires, and at least every Tick while some rule is Followed.
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,6 +231,9 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		}
 		h := l.held[r.Name]
 		if h == nil || !h.follows(r.Adaptive) {
+			if len(l.held) == 0 {
+				l.signal()
+			}
 			h = newHeld(r.Adaptive)
 			l.held[r.Name] = h
 		}
@@ -243,4 +246,11 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		}
 	}
 	return steps
+}
+
+// Followed reports whether some rule of the set of the last Steps is adaptive. Changed fires when that begins.
+func (l *Loads) Followed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.held) > 0
 }

@@ -316,3 +316,29 @@ func TestCPU(t *testing.T) {
 	write("proc/stat", "cpu x y\n")
 	look(7*time.Second, 0, false)
 }
+
+// Steps need be asked for again and again only while a rule is adaptive; that there is one now is news.
+func TestFollowed(t *testing.T) {
+	l := newLoads(1, &clock{})
+	changed := func() bool {
+		select {
+		case <-l.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	plain, adaptive := set(t, "  - {name: plain, key: [], limits: [{limit: 10, per: 1m}]}"), set(t, adaptiveRules)
+	for _, tt := range []struct {
+		set               *rules.Set
+		followed, changed bool
+	}{{plain, false, false}, {adaptive, true, true}, {adaptive, true, false}, {plain, false, false}, {adaptive, true, true}} {
+		l.Steps(tt.set)
+		if have := l.Followed(); have != tt.followed {
+			t.Errorf("followed: have %v, want %v", have, tt.followed)
+		}
+		if have := changed(); have != tt.changed {
+			t.Errorf("changed: have %v, want %v", have, tt.changed)
+		}
+	}
+}

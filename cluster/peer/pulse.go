@@ -1,0 +1,90 @@
+package peer
+
+import "time"
+
+// beats is how many heartbeats an end sends within the time after which silence counts.
+const beats = 5
+
+// pulse sends the heartbeats of all connections, and looks which of them are silent. All beat at once, and a heartbeat that
+// arrives brings the next pulse forward. So nodes at rest wake up together, and once for all their connections. Those that
+// were woken wait a little longer next time: the one that woke them comes first again.
+func (p *Peers) pulse() {
+	every := p.interval()
+	wait := every
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var conns []*conn
+	last := p.now()
+	for {
+		next := every
+		select {
+		case <-timer.C:
+		case <-p.early:
+			next += every / 5
+		case <-p.ctx.Done():
+			return
+		}
+		now := p.now()
+		gap := counted(time.Duration(now-last), wait, every)
+		last = now
+		p.mu.Lock()
+		for c := range p.conns {
+			conns = append(conns, c)
+		}
+		pulsed := p.pulsed
+		p.pulsed = nil
+		p.mu.Unlock()
+		if pulsed != nil {
+			close(pulsed)
+		}
+		for _, c := range conns {
+			next = min(next, c.checkSilence(now, gap))
+			c.beat(now)
+		}
+		clear(conns)
+		conns = conns[:0]
+		wait = next
+		timer.Reset(wait)
+	}
+}
+
+// counted returns how much silence a look adds that comes a time after the last one, and was to come after wait. If it is late
+// by half of every, this process did not run, and the others may have been sending all along.
+func counted(passed, wait, every time.Duration) time.Duration {
+	if passed-wait > every/2 {
+		return min(wait, every/2)
+	}
+	return min(passed, wait)
+}
+
+// interval is the time between two pulses.
+func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beats }
+
+// hurry brings the next pulse forward to answer a heartbeat that has arrived over c, unless the last one was a moment ago.
+func (p *Peers) hurry(c *conn) {
+	if c.socket.kind != kindFar && p.now()-c.beaten.Load() >= int64(p.interval()/2) {
+		signal(p.early)
+	}
+}
+
+// Pulse returns a channel that is closed at the next pulse. What can wait until then wakes this node up once less.
+func (p *Peers) Pulse() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pulsed == nil {
+		p.pulsed = make(chan struct{})
+	}
+	return p.pulsed
+}
+
+func (p *Peers) watch(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns[c] = struct{}{}
+}
+
+func (p *Peers) unwatch(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}

@@ -1,0 +1,63 @@
+package peer
+
+import (
+	"testing"
+	"time"
+)
+
+// TestNodesAtRestPulseTogether: whenever they were started, nodes send the heartbeats of all their connections at the same
+// twenty moments of a second.
+func TestNodesAtRestPulseTogether(t *testing.T) {
+	for late := range time.Duration(50) {
+		inBubble(t, func(t *testing.T, w *world) {
+			nodes := []*node{w.node(1)}
+			for i := range 2 {
+				time.Sleep(late * time.Millisecond)
+				nodes = append(nodes, w.node(i+2))
+			}
+			for i, n := range nodes {
+				n.knows(nodes[(i+1)%3], nodes[(i+2)%3])
+			}
+			time.Sleep(2 * time.Second)
+			moments, beats := map[time.Duration]bool{}, map[*conn]map[time.Duration]bool{}
+			for range 1000 {
+				time.Sleep(time.Millisecond)
+				for _, n := range nodes {
+					n.Peers.mu.Lock()
+					for c := range n.conns {
+						at := n.started.Sub(nodes[0].started) + time.Duration(c.beaten.Load())
+						if beats[c] == nil {
+							beats[c] = map[time.Duration]bool{}
+						}
+						moments[at], beats[c][at] = true, true
+					}
+					n.Peers.mu.Unlock()
+				}
+			}
+			if len(moments) > 21 {
+				t.Errorf("started %d ms later: %d moments in a second", late, len(moments))
+			}
+			for _, own := range beats {
+				if len(own) < 20 {
+					t.Errorf("started %d ms later: %d heartbeats of one end in a second", late, len(own))
+				}
+			}
+			if len(beats) != 12 {
+				t.Errorf("%d ends of connections beat, want 12", len(beats))
+			}
+		})
+	}
+}
+
+// TestALateLookCountsLittle: silence is of the others only while this process runs.
+func TestALateLookCountsLittle(t *testing.T) {
+	const ms, every = time.Millisecond, 50 * time.Millisecond
+	for _, tt := range []struct{ passed, wait, want time.Duration }{
+		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every}, {80 * ms, every, every / 2}, {time.Hour, every, every / 2},
+		{10 * ms, ms, ms}, {time.Hour, ms, ms},
+	} {
+		if have := counted(tt.passed, tt.wait, every); have != tt.want {
+			t.Errorf("%v instead of %v: have %v, want %v", tt.passed, tt.wait, have, tt.want)
+		}
+	}
+}
