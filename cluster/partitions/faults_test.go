@@ -13,7 +13,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "of the first random run")
-	seeds = flag.Uint64("seeds", 1, "how many random runs; make simulation has more")
+	seeds = flag.Uint64("seeds", 1, "how many random runs; make models has more")
 )
 
 // runs returns the number of random runs.
