@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -196,14 +195,12 @@ func (p *planet) another(settings *Config) *virtual {
 
 func (p *planet) address(i int) string { return fmt.Sprintf("10.0.%d.%d", p.subnet, i+1) }
 
-var allCases = flag.Bool("all-cases", false, "run all of several similar cases, not only the first; make models has them")
-
-// cases returns how many of n similar cases to run.
+// cases returns how many of n similar cases to run: one in short mode.
 func cases(n int) int {
-	if *allCases {
-		return n
+	if testing.Short() {
+		return 1
 	}
-	return 1
+	return n
 }
 
 func (p *planet) settings(i, n int) *Config {

@@ -7,12 +7,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
+// restTicks is how many ticks there are between two looks at all partitions while nothing moves or is missing.
+const restTicks = 10
+
 // run is the keeper's loop. Changes go out at each tick, or when a confirmation waits for them; hand-offs continue
-// whenever an acknowledgement or a new view may concern them, and at each tick while there is something to wait for.
+// whenever an acknowledgement or a new view may concern them, at each tick while there is something to wait for, and else at
+// each restTicks-th.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
-	for {
+	for ticks := 1; ; ticks++ {
 		select {
 		case <-k.ctx.Done():
 			return
@@ -21,7 +25,7 @@ func (k *Keeper) run() {
 			k.probe()
 			k.payDebts()
 			k.dropOthers()
-			if k.confirmAll(); !k.moves {
+			if k.confirmAll(); !k.moves && ticks%restTicks != 0 {
 				continue
 			}
 		case <-k.confirmWake:
