@@ -62,6 +62,9 @@ func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 	inside, forgotten, entries := 0, int64(0), 0.0
 	for round := 0; ; round++ {
 		l.serving = start(t, dir, "--rules", file)
+		if strings.Contains(l.log.String(), "damaged") {
+			t.Fatalf("round %d: something is damaged:\n%s", round, l.log)
+		}
 		forgotten += l.compare(round)
 		entries = max(entries, l.metric("rlnode_counters_log_entries"))
 		if round == rounds {
@@ -70,9 +73,6 @@ func killUnderLoad(t *testing.T, load killLoad, rounds int) {
 		if l.kill(time.Duration(500+rand.IntN(2000)) * time.Millisecond) {
 			inside++
 		}
-	}
-	if strings.Contains(l.log.String(), "damaged") {
-		t.Errorf("something is damaged:\n%s", l.log)
 	}
 	l.stop()
 	t.Logf("%d kills, of them %d in the middle of a checkpoint; %d hits forgotten of %d; at most %.0f entries of logs",
