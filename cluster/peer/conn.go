@@ -185,10 +185,15 @@ func (c *conn) beat(now int64) {
 	if c.peers.finishing.Load() || !c.calls && now-c.heard.Load() > int64(c.limits.after*2/5) {
 		return
 	}
-	if now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2) {
+	if c.due(now) {
 		c.beaten.Store(now)
 		c.queue.beat()
 	}
+}
+
+// due reports whether the next heartbeat is due by half a pulse.
+func (c *conn) due(now int64) bool {
+	return now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2)
 }
 
 // write sends what is queued.

@@ -62,7 +62,7 @@ func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilen
 
 // hurry brings the next pulse forward to answer a heartbeat that has arrived over c, unless the last one was a moment ago.
 func (p *Peers) hurry(c *conn) {
-	if c.socket.kind != kindFar && p.now()-c.beaten.Load() >= int64(p.interval()/2) {
+	if c.socket.kind != kindFar && c.due(p.now()) {
 		signal(p.early)
 	}
 }
