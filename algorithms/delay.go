@@ -23,7 +23,7 @@ import (
 const queueMark = 1 << 61
 
 // maxAhead is how far, in nanoseconds, a queue can be ahead of the clock.
-const maxAhead = int64(MaxMaxDelay) + maxSkew
+const maxAhead = int64(LongestDelay) + maxSkew
 
 // Window returns the number of the window that a windowed state is in.
 func (s State) Window() int64 {
@@ -165,7 +165,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreat(s State, now Now) State {
-	if l.Kind.SteadyAt() || !s.queued() || !s.Fresh() {
+	if l.Kind.OnSteadyClock() || !s.queued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}

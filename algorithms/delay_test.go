@@ -50,9 +50,9 @@ func (l *line) delay() {
 	case 0:
 		d = 1 + l.rng.Int64N(w/10)
 	case 1:
-		d = int64(MaxMaxDelay)
+		d = int64(LongestDelay)
 	}
-	l.limit.MaxDelay = min(time.Duration(d), MaxMaxDelay)
+	l.limit.MaxDelay = min(time.Duration(d), LongestDelay)
 	l.most = max(l.most, l.limit.MaxDelay)
 }
 

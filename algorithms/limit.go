@@ -14,8 +14,8 @@ const (
 	maxOwed   = 1 << 60               // debts stop growing here
 	// Forever is longer than any window, and longer than any useful bucket takes to fill.
 	Forever = time.Duration(1 << 61)
-	// MaxMaxDelay bounds Limit.MaxDelay.
-	MaxMaxDelay = 24 * time.Hour
+	// LongestDelay bounds Limit.MaxDelay.
+	LongestDelay = 24 * time.Hour
 )
 
 // Kind is one of the six algorithms.
@@ -67,15 +67,15 @@ func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket }
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
 
-// SteadyAt reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
+// OnSteadyClock reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
 // converted for another process.
-func (k Kind) SteadyAt() bool { return k.Valid() && kinds[k].steady }
+func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].steady }
 
-// Shared reports whether regions can divide a limit of k, and lend each other parts of it.
-func (k Kind) Shared() bool { return k.Valid() && kinds[k].shared }
+// Divisible reports whether regions can divide a limit of k, and lend each other parts of it.
+func (k Kind) Divisible() bool { return k.Valid() && kinds[k].shared }
 
-// Leased reports whether cost under a limit of k can be debited in advance and spent elsewhere.
-func (k Kind) Leased() bool { return k.Valid() && kinds[k].leased }
+// Leasable reports whether cost under a limit of k can be debited in advance and spent elsewhere.
+func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leased }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
@@ -84,7 +84,7 @@ type Limit struct {
 	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
-	// MaxDelay, 0…MaxMaxDelay, is the longest delay after which the limit allows a check instead of refusing it. Zero means
+	// MaxDelay, 0…LongestDelay, is the longest delay after which the limit allows a check instead of refusing it. Zero means
 	// no queue. A FirstWindow has none.
 	MaxDelay time.Duration
 }
@@ -308,7 +308,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 // Used returns how much is used at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Now) int64 {
 	switch {
-	case l.Kind.SteadyAt():
+	case l.Kind.OnSteadyClock():
 		return s.owed()
 	case s.queued():
 		return l.usedQueued(s)

@@ -10,7 +10,7 @@ import "time"
 // more than that. (Other refunds of the same bucket meanwhile are not known here. Several overlapping refunds may give back
 // cost that has drained, but together no more than they refund.) For numbered windows, Refund is Give.
 func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost int64) State {
-	if !l.Kind.SteadyAt() {
+	if !l.Kind.OnSteadyClock() {
 		return l.Give(s, from, now, cost)
 	}
 	s = l.Advance(s, now)

@@ -257,7 +257,7 @@ func TestKindsAreValid(t *testing.T) {
 		if k == FirstWindow {
 			want = FixedWindow // they share a name
 		}
-		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.SteadyAt() || k.Bucket() && !k.SteadyAt() {
+		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
 		}
 	}

@@ -58,7 +58,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Burst = d.UpTo(MaxAmount)
 	}
 	if first&limitDelay != 0 {
-		if l.MaxDelay = time.Duration(d.UpTo(int64(MaxMaxDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
+		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
 			d.Fail()
 		}
 	}
@@ -74,7 +74,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
 	// A region's share of a limit may be zero.
-	nothing := l.Amount == 0 && l.Burst == 0 && l.Kind.Shared()
+	nothing := l.Amount == 0 && l.Burst == 0 && l.Kind.Divisible()
 	if !l.Kind.Valid() || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
 		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()

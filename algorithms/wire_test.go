@@ -20,7 +20,7 @@ func TestLimitsTravel(t *testing.T) {
 		{Kind: FixedWindow, Window: time.Minute},
 		{Kind: TokenBucket, Window: time.Minute},
 		{Kind: TokenBucket, Amount: 5, Burst: 9, Window: time.Minute},
-		{Kind: LeakyBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MaxWindow, MaxDelay: MaxMaxDelay},
+		{Kind: LeakyBucket, Amount: MaxAmount, Burst: MaxAmount, Window: MaxWindow, MaxDelay: LongestDelay},
 		{Kind: SlidingLog, Amount: 1, Window: MinWindow},
 		{Kind: FirstWindow, Amount: MaxAmount, Window: MaxWindow},
 	} {
@@ -46,7 +46,7 @@ func TestLimitsTravel(t *testing.T) {
 		"a share of nothing in one":                    {Kind: FirstWindow, Window: time.Minute},
 		"no window":                                    {Kind: FixedWindow, Amount: 1},
 		"a long window":                                {Kind: FixedWindow, Amount: 1, Window: MaxWindow + 1},
-		"a long delay":                                 {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: MaxMaxDelay + 1},
+		"a long delay":                                 {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: LongestDelay + 1},
 	} {
 		if !failsWith(&bad, 0, 0) {
 			t.Errorf("%s was taken", name)

@@ -26,8 +26,8 @@ const (
 // keptBuffer bounds, in bytes, the buffers that are kept from request to request.
 const keptBuffer = 64 << 10
 
-// Kept returns b emptied for reuse, or nil if it is too large to keep.
-func Kept(b []byte) []byte {
+// Reuse returns b emptied for reuse, or nil if it is too large to keep.
+func Reuse(b []byte) []byte {
 	if cap(b) > keptBuffer {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t.conn, t.size, t.since = nil, size, time.Now()
-	if c := Below[*Connection](conn); c != nil {
+	if c := Unwrap[*Connection](conn); c != nil {
 		t.conn = c.Conn
 	}
 	if b.moving == nil {

@@ -174,8 +174,8 @@ type Connection struct {
 	once    sync.Once    // runs the close
 }
 
-// Below returns the connection of type T that c is or is based on; nil: none.
-func Below[T net.Conn](c net.Conn) (none T) {
+// Unwrap returns the connection of type T that c is or is based on; nil: none.
+func Unwrap[T net.Conn](c net.Conn) (none T) {
 	for {
 		if one, ok := c.(T); ok {
 			return one

@@ -63,7 +63,7 @@ func (d *Doors) Figures(s figures.Sink) {
 	if set := d.Decider.Rules(); set != nil {
 		s.Gauge("rules_version", "Version of the rules in force.", float64(set.Version))
 	}
-	s.Flag("ready", "1 if the node is ready, else 0.", d.Probe() == nil)
+	s.Flag("ready", "1 if the node is ready, else 0.", d.ProbeError() == nil)
 	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())
 	s.Count("connections_ended_total",
 		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.Ended())

@@ -19,38 +19,38 @@ type Code string
 
 // The codes of both planes.
 const (
-	BadJSON          Code = "bad-json"
-	UnknownField     Code = "unknown-field"
-	BadValue         Code = "bad-value"
-	MissingKey       Code = "missing-key"
-	BadRequest       Code = "bad-request" // not HTTP
-	Unauthorized     Code = "unauthorized"
-	Forbidden        Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
-	Denied           Code = "denied"       // a decision: the deny list or the default refuses the check
-	CrossOrigin      Code = "cross-origin" // the request comes from a page in a browser
-	WrongHost        Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
-	UnknownRule      Code = "unknown-rule"
-	UnknownReserve   Code = "unknown-reservation"
-	NotFound         Code = "not-found"
-	MethodNotAllowed Code = "method-not-allowed"
-	Timeout          Code = "timeout" // the request did not arrive in time
-	Conflict         Code = "conflict"
-	TooLarge         Code = "too-large"
-	InvalidRules     Code = "invalid-rules"
-	HeadersTooLarge  Code = "headers-too-large"
-	Internal         Code = "internal"
-	NotReady         Code = "not-ready"
-	Draining         Code = "draining"
-	NoLeader         Code = "no-leader" // for writes: no leader can agree to it now
-	NoOwner          Code = "no-owner"  // for a read of counters: no node that may answer can be reached
-	MemberThere      Code = "member-there"
-	OnlyMember       Code = "only-member"
-	LevelRefused     Code = "level-refused"
-	NoPrimary        Code = "no-primary" // for writes: the region where rules are written can't be reached
-	WriteFailed      Code = "write-failed"
-	Overloaded       Code = "overloaded"
-	RequestIDReused  Code = "request-id-reused"
-	Incomplete       Code = "incomplete" // for exports: a node that holds part of the data can't be asked
+	BadJSON            Code = "bad-json"
+	UnknownField       Code = "unknown-field"
+	BadValue           Code = "bad-value"
+	MissingKey         Code = "missing-key"
+	BadRequest         Code = "bad-request" // not HTTP
+	Unauthorized       Code = "unauthorized"
+	Forbidden          Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
+	Denied             Code = "denied"       // a decision: the deny list or the default refuses the check
+	CrossOrigin        Code = "cross-origin" // the request comes from a page in a browser
+	WrongHost          Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
+	UnknownRule        Code = "unknown-rule"
+	UnknownReservation Code = "unknown-reservation"
+	NotFound           Code = "not-found"
+	MethodNotAllowed   Code = "method-not-allowed"
+	Timeout            Code = "timeout" // the request did not arrive in time
+	Conflict           Code = "conflict"
+	TooLarge           Code = "too-large"
+	InvalidRules       Code = "invalid-rules"
+	HeadersTooLarge    Code = "headers-too-large"
+	Internal           Code = "internal"
+	NotReady           Code = "not-ready"
+	Draining           Code = "draining"
+	NoLeader           Code = "no-leader" // for writes: no leader can agree to it now
+	NoOwner            Code = "no-owner"  // for a read of counters: no node that may answer can be reached
+	MemberThere        Code = "member-there"
+	OnlyMember         Code = "only-member"
+	LevelRefused       Code = "level-refused"
+	NoPrimary          Code = "no-primary" // for writes: the region where rules are written can't be reached
+	WriteFailed        Code = "write-failed"
+	Overloaded         Code = "overloaded"
+	RequestIDReused    Code = "request-id-reused"
+	Incomplete         Code = "incomplete" // for exports: a node that holds part of the data can't be asked
 )
 
 // kinds gives each code its status and title.
@@ -58,38 +58,38 @@ var kinds = map[Code]struct {
 	status int
 	title  string
 }{
-	BadJSON:          {http.StatusBadRequest, "The body is not one strict JSON object"},
-	UnknownField:     {http.StatusBadRequest, "Unknown field"},
-	BadValue:         {http.StatusBadRequest, "Value out of bounds"},
-	MissingKey:       {http.StatusBadRequest, "Something needed is missing"},
-	BadRequest:       {http.StatusBadRequest, "The request is not valid HTTP"},
-	Unauthorized:     {http.StatusUnauthorized, "A valid token is needed"},
-	Forbidden:        {http.StatusForbidden, "This is not allowed"},
-	Denied:           {http.StatusForbidden, "The rules deny this"},
-	CrossOrigin:      {http.StatusForbidden, "Refused to a page in a browser"},
-	WrongHost:        {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
-	UnknownRule:      {http.StatusNotFound, "Unknown rule"},
-	UnknownReserve:   {http.StatusNotFound, "Unknown reservation"},
-	NotFound:         {http.StatusNotFound, "Not found"},
-	MethodNotAllowed: {http.StatusMethodNotAllowed, "Method not allowed"},
-	Timeout:          {http.StatusRequestTimeout, "The request did not arrive in time"},
-	Conflict:         {http.StatusPreconditionFailed, "The rules have changed"},
-	TooLarge:         {http.StatusRequestEntityTooLarge, "The body is too large"},
-	InvalidRules:     {http.StatusUnprocessableEntity, "The rules are not valid"},
-	HeadersTooLarge:  {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
-	Internal:         {http.StatusInternalServerError, "Internal error"},
-	NotReady:         {http.StatusServiceUnavailable, "Not ready"},
-	Draining:         {http.StatusServiceUnavailable, "Draining"},
-	NoLeader:         {http.StatusServiceUnavailable, "No leader"},
-	NoOwner:          {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
-	MemberThere:      {http.StatusConflict, "The cluster refuses this"},
-	OnlyMember:       {http.StatusConflict, "There is no other member"},
-	RequestIDReused:  {http.StatusConflict, "Another request had this id"},
-	LevelRefused:     {http.StatusConflict, "The feature level can't be raised to that"},
-	NoPrimary:        {http.StatusServiceUnavailable, "The primary region is away"},
-	WriteFailed:      {http.StatusServiceUnavailable, "The rules could not be stored"},
-	Overloaded:       {http.StatusServiceUnavailable, "Too much at once"},
-	Incomplete:       {http.StatusServiceUnavailable, "Not all nodes could be asked"},
+	BadJSON:            {http.StatusBadRequest, "The body is not one strict JSON object"},
+	UnknownField:       {http.StatusBadRequest, "Unknown field"},
+	BadValue:           {http.StatusBadRequest, "Value out of bounds"},
+	MissingKey:         {http.StatusBadRequest, "Something needed is missing"},
+	BadRequest:         {http.StatusBadRequest, "The request is not valid HTTP"},
+	Unauthorized:       {http.StatusUnauthorized, "A valid token is needed"},
+	Forbidden:          {http.StatusForbidden, "This is not allowed"},
+	Denied:             {http.StatusForbidden, "The rules deny this"},
+	CrossOrigin:        {http.StatusForbidden, "Refused to a page in a browser"},
+	WrongHost:          {http.StatusMisdirectedRequest, "Not a name of this node's admin plane"},
+	UnknownRule:        {http.StatusNotFound, "Unknown rule"},
+	UnknownReservation: {http.StatusNotFound, "Unknown reservation"},
+	NotFound:           {http.StatusNotFound, "Not found"},
+	MethodNotAllowed:   {http.StatusMethodNotAllowed, "Method not allowed"},
+	Timeout:            {http.StatusRequestTimeout, "The request did not arrive in time"},
+	Conflict:           {http.StatusPreconditionFailed, "The rules have changed"},
+	TooLarge:           {http.StatusRequestEntityTooLarge, "The body is too large"},
+	InvalidRules:       {http.StatusUnprocessableEntity, "The rules are not valid"},
+	HeadersTooLarge:    {http.StatusRequestHeaderFieldsTooLarge, "The headers are too large"},
+	Internal:           {http.StatusInternalServerError, "Internal error"},
+	NotReady:           {http.StatusServiceUnavailable, "Not ready"},
+	Draining:           {http.StatusServiceUnavailable, "Draining"},
+	NoLeader:           {http.StatusServiceUnavailable, "No leader"},
+	NoOwner:            {http.StatusServiceUnavailable, "The owner of the subject can't be reached"},
+	MemberThere:        {http.StatusConflict, "The cluster refuses this"},
+	OnlyMember:         {http.StatusConflict, "There is no other member"},
+	RequestIDReused:    {http.StatusConflict, "Another request had this id"},
+	LevelRefused:       {http.StatusConflict, "The feature level can't be raised to that"},
+	NoPrimary:          {http.StatusServiceUnavailable, "The primary region is away"},
+	WriteFailed:        {http.StatusServiceUnavailable, "The rules could not be stored"},
+	Overloaded:         {http.StatusServiceUnavailable, "Too much at once"},
+	Incomplete:         {http.StatusServiceUnavailable, "Not all nodes could be asked"},
 }
 
 // Error is an error that is reported to the caller.
@@ -148,7 +148,7 @@ var causes = []struct {
 }{
 	{rules.ErrNotFound, NotFound, ""},
 	{rules.ErrConflict, Conflict, ""},
-	{cluster.ErrUnknown, Timeout, ""},
+	{cluster.ErrOutcomeUnknown, Timeout, ""},
 	{cluster.ErrNoPrimary, NoPrimary, ""},
 	{cluster.ErrNoLeader, NoLeader, ""},
 	{cluster.ErrNotFound, NotFound, ""},
@@ -156,15 +156,15 @@ var causes = []struct {
 	{ErrOnlyMember, OnlyMember, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
 	{limiter.ErrUnknownRule, UnknownRule, ""},
-	{limiter.ErrUnknownReservation, UnknownReserve, "reservation: "},
-	{limiter.ErrReservation, BadValue, ""},
+	{limiter.ErrUnknownReservation, UnknownReservation, "reservation: "},
+	{limiter.ErrTooManyLimits, BadValue, ""},
 	{limiter.ErrKey, BadValue, "key: "},
 	{limiter.ErrInline, BadValue, ""},
 	{limiter.ErrNamespace, Forbidden, ""},
-	{limiter.ErrLevel, NotReady, ""},
-	{limiter.ErrUnit, BadValue, "costs: "},
-	{limiter.ErrRequestBody, RequestIDReused, ""},
-	{limiter.ErrRequests, Overloaded, ""},
+	{limiter.ErrLevelTooLow, NotReady, ""},
+	{limiter.ErrNoLimitInUnit, BadValue, "costs: "},
+	{limiter.ErrRequestIDReused, RequestIDReused, ""},
+	{limiter.ErrTooManyRequestIDs, Overloaded, ""},
 	{limiter.ErrFull, Overloaded, ""},
 	{loads.ErrFull, Overloaded, ""},
 }

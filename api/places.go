@@ -90,7 +90,7 @@ func addressOf(a net.Addr) netip.Prefix {
 
 // OnSpare reports whether c has a spare place.
 func OnSpare(c net.Conn) bool {
-	one := Below[*Connection](c)
+	one := Unwrap[*Connection](c)
 	return one != nil && one.Spare
 }
 

@@ -80,8 +80,8 @@ func (r *Readiness) Starting() string {
 	return ""
 }
 
-// Checks returns the error to answer checks with, nil if they are decided.
-func (r *Readiness) Checks() *Error {
+// ChecksError returns the error to answer checks with, nil if they are decided.
+func (r *Readiness) ChecksError() *Error {
 	if why := r.Starting(); why != "" {
 		return &Error{Code: NotReady, Detail: "not ready: " + why}
 	}
@@ -94,12 +94,12 @@ func (r *Readiness) Leaving() bool {
 	return c.state == stateDraining && time.Since(c.since) > stayOpen
 }
 
-// Probe returns the error to answer a readiness probe with, nil if the node is ready.
-func (r *Readiness) Probe() *Error {
+// ProbeError returns the error to answer a readiness probe with, nil if the node is ready.
+func (r *Readiness) ProbeError() *Error {
 	if r.load().state == stateDraining {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
-	if e := r.Checks(); e != nil || r.condition == nil {
+	if e := r.ChecksError(); e != nil || r.condition == nil {
 		return e
 	}
 	if err := r.condition(); err != nil {

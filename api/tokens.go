@@ -245,12 +245,12 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, known *Known
 	case who == nil:
 		return nil, Errorf(Unauthorized, "this node does not know the token: send one that it knows as Authorization: Bearer")
 	case !who.Scopes.Allows(need):
-		return nil, who.Lacks(need)
+		return nil, who.LacksError(need)
 	}
 	return who, nil
 }
 
-// Lacks returns the error for a token without the needed scope.
-func (t *Token) Lacks(need Scope) *Error {
+// LacksError returns the error for a token without the needed scope.
+func (t *Token) LacksError(need Scope) *Error {
 	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
 }

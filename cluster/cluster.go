@@ -185,7 +185,7 @@ func (c *Cluster) updateAddresses() {
 	delete(known, c.cfg.Self.ID)
 	delete(known, ring.NodeID{})
 	c.known.Store(&known)
-	c.cfg.Peers.Know(known)
+	c.cfg.Peers.SetNodes(known)
 	if c.cfg.Remember != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
 			c.crew.remembered = addresses

@@ -21,8 +21,8 @@ import (
 var (
 	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
 	ErrNoLeader = errors.New("the cluster has no leader")
-	// ErrUnknown means that it is unknown whether a change was made.
-	ErrUnknown = errors.New("it is not known whether the change was made")
+	// ErrOutcomeUnknown means that it is unknown whether a change was made.
+	ErrOutcomeUnknown = errors.New("it is not known whether the change was made")
 	// ErrNoPrimary means that the region where rules are written can't be reached, and that nothing was changed.
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.

@@ -18,7 +18,7 @@ import (
 type crew struct {
 	*core
 	remembered []string // as last passed to Remember; only updateAddresses uses it
-	tally      tally
+	tally      hashReports
 	// withoutAuthority are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty
 	// without contact. Never nil.
 	withoutAuthority atomic.Pointer[[]ring.NodeID]

@@ -7,7 +7,7 @@
 //
 // The agreed state is an [agreement.State]; [Cluster.State] returns the newest one that this node has applied.
 // [Config.OnState] and [Config.OnRules] are called for each change, from one goroutine. [Cluster.Write] changes the rules
-// from any node; [Cluster.Catch] waits until this node has applied everything agreed on before.
+// from any node; [Cluster.CatchUp] waits until this node has applied everything agreed on before.
 //
 // A Cluster has four parts over one core, which holds Raft, the agreed state and the calls between nodes:
 //

@@ -97,7 +97,7 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 		call := time.Now()
 		short, cancel := context.WithTimeout(context.Background(), time.Duration(1+chance.IntN(4))*time.Second)
 		if chance.IntN(3) == 0 {
-			if c.Catch(short) == nil {
+			if c.CatchUp(short) == nil {
 				s := c.State()
 				doc, v := s.History.Current()
 				known = v.Number
@@ -132,7 +132,7 @@ func outcomeOf(err error) outcomeOfWrite {
 		return written
 	case errors.Is(err, rules.ErrConflict):
 		return conflicted
-	case errors.Is(err, ErrUnknown):
+	case errors.Is(err, ErrOutcomeUnknown):
 		return notKnown
 	case errors.Is(err, ErrNoLeader):
 		return notMade
@@ -201,7 +201,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 		// Once connected again, all nodes agree.
 		call := time.Now()
 		for i, n := range nodes {
-			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().Catch(t.Context()) == nil })
+			w.until(20*time.Second, "reading through "+n.name, func() bool { return n.c.Load().CatchUp(t.Context()) == nil })
 			doc, v := n.c.Load().State().History.Current()
 			h.add(900+i, call, registerInput{read: true}, registerOutput{version: v.Number, value: limitOf(doc)})
 		}
@@ -316,7 +316,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		// It can't see its own write, since Raft has no second path; but the write is made.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrUnknown) {
+		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v", err)
 		}
 		if v := rulesVersion(leader.c.Load().State()); v != 2 {
@@ -356,7 +356,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
 		_, err := nodes[0].c.Load().Write(context.Background(), document(9), WriteOptions{})
-		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrUnknown) {
+		if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v, want ErrNoLeader", err)
 		}
 		if took := time.Since(begun); took > 6*time.Second {
@@ -365,7 +365,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		if nodes[0].c.Load().Authority() {
 			t.Error("it has authority")
 		}
-		if err := nodes[0].c.Load().Catch(context.Background()); !errors.Is(err, ErrNoLeader) {
+		if err := nodes[0].c.Load().CatchUp(context.Background()); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("have %v, want ErrNoLeader", err)
 		}
 	})

@@ -177,7 +177,7 @@ func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 		return nil, errBadCall
 	}
 	own, s := g.cfg.Self.Region, g.State()
-	switch err := g.governs(); {
+	switch err := g.requireGoverning(); {
 	case !g.leads():
 		return nil, err
 	case q.Region == own:

@@ -203,7 +203,7 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 // tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
 // start, a network that splits at that moment would make two clusters of them.
 func (f *founder) tooMany() error {
-	return tooMany(f.cfg.Expect, f.gossip.Load().Named(), f.gossip.Load().Members())
+	return tooMany(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
 // tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),

@@ -239,7 +239,7 @@ func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
 			t.Errorf("it was cluster %s and is now %s", id, have)
 		}
 		for _, n := range nodes {
-			if err := n.c.Load().Catch(t.Context()); err != nil || rulesVersion(n.c.Load().State()) != version {
+			if err := n.c.Load().CatchUp(t.Context()); err != nil || rulesVersion(n.c.Load().State()) != version {
 				t.Errorf("%s has version %d, %v; want %d", n.name, rulesVersion(n.c.Load().State()), err, version)
 			}
 		}

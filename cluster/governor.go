@@ -65,8 +65,8 @@ type governor struct {
 // secondary reports whether rules are written in another region than this one.
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
-// governs returns nil if this node leads the primary region, and the region's role is agreed on.
-func (g *governor) governs() error {
+// requireGoverning returns nil if this node leads the primary region, and the region's role is agreed on.
+func (g *governor) requireGoverning() error {
 	switch {
 	case !g.leads():
 		return fmt.Errorf("%w here", ErrNoLeader)
@@ -221,7 +221,7 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	}
 	probe, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
-	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrUnknown) {
+	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrOutcomeUnknown) {
 		// A probe changes nothing, whatever its outcome.
 		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, g.cfg.Primary)
 	} else if err != nil {
@@ -232,7 +232,7 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 
 // serveGoverns answers a probe, as the leader.
 func (g *governor) serveGoverns(context.Context, request) ([]byte, error) {
-	return nil, g.governs()
+	return nil, g.requireGoverning()
 }
 
 // RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits among
@@ -264,7 +264,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 // serveRemoveRegion removes a region, as the leader of the primary.
 func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
 	name := string(r.body)
-	if err := g.governs(); err != nil {
+	if err := g.requireGoverning(); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()

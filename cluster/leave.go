@@ -198,10 +198,10 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 		case <-time.After(retryPause):
 			poke(c.reconcile)
 		case <-ctx.Done():
-			return done{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+			return done{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}
 	}
-	return done{}, fmt.Errorf("%w: leadership was lost", ErrUnknown)
+	return done{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 
 // takeOut marks the process of a node that gossip has seen, so that it is not added again.

@@ -47,7 +47,7 @@ func (c *crew) levels(s *agreement.State) Levels {
 }
 
 // Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level agreed on
-// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrUnknown.
+// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()

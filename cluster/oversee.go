@@ -119,10 +119,10 @@ func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 // oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
 // version in force, and records that they do.
 func (g *governor) oversee(ctx context.Context) error {
-	if err := g.governs(); err != nil {
+	if err := g.requireGoverning(); err != nil {
 		return err
 	}
-	if err := g.comeAbreast(ctx); err != nil {
+	if err := g.overtakeRegionAhead(ctx); err != nil {
 		return err
 	}
 	s, honoured := g.honoured(ctx)
@@ -137,16 +137,16 @@ func (g *governor) oversee(ctx context.Context) error {
 	}
 	g.mu.Unlock()
 	if list = g.uncommitted(list); len(list) > 0 {
-		if err := g.addRegionsAlone(ctx, list); err != nil {
+		if err := g.addRegionsExclusively(ctx, list); err != nil {
 			return err
 		}
 	}
 	return g.record(ctx)
 }
 
-// comeAbreast begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
+// overtakeRegionAhead begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
 // has lost data. The regions then follow the new term, whatever they have.
-func (g *governor) comeAbreast(ctx context.Context) error {
+func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 	g.mu.Lock()
 	theirs := g.ahead
 	g.ahead = standing{}
@@ -187,8 +187,8 @@ func (g *governor) uncommitted(list []string) []string {
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
-// addRegionsAlone takes the writing token and calls addRegions.
-func (g *governor) addRegionsAlone(ctx context.Context, list []string) error {
+// addRegionsExclusively takes the writing token and calls addRegions.
+func (g *governor) addRegionsExclusively(ctx context.Context, list []string) error {
 	select {
 	case g.writing <- struct{}{}:
 		defer func() { <-g.writing }()

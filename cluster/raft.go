@@ -154,7 +154,7 @@ func (c *core) leads() bool {
 }
 
 // propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
-// proposed, and [ErrUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or regions
+// proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or regions
 // that is refused here is not proposed: another build might accept what this one refuses.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
@@ -230,7 +230,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	case errors.Is(err, ErrClosed):
 		return o.result, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	case err != nil:
-		return o.result, fmt.Errorf("%w: %w", ErrUnknown, err)
+		return o.result, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return o.result, o.err
 }
@@ -261,9 +261,9 @@ func applied(response any) (agreement.Result, error) {
 	case agreement.Result:
 		return r, nil
 	case error:
-		return agreement.Result{}, fmt.Errorf("%w here: %w", ErrUnknown, r)
+		return agreement.Result{}, fmt.Errorf("%w here: %w", ErrOutcomeUnknown, r)
 	}
-	return agreement.Result{}, fmt.Errorf("%w: there is no result", ErrUnknown)
+	return agreement.Result{}, fmt.Errorf("%w: there is no result", ErrOutcomeUnknown)
 }
 
 // proposeError classifies Raft's errors by whether the entry may have been proposed.
@@ -272,7 +272,7 @@ func proposeError(err error) error {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	return fmt.Errorf("%w: %w", ErrUnknown, err) // leadership lost, shutdown, a failed disk
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
 // followLeadership passes changes of leadership on to the giver, in order. Raft keeps only the last notice that is not

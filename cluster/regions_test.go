@@ -94,7 +94,7 @@ func TestThePrimaryIsAway(t *testing.T) {
 					t.Errorf("%s: have %v, want the primary's name in it", n.name, err)
 				}
 			}
-			if err := n.c.Load().Catch(t.Context()); err != nil {
+			if err := n.c.Load().CatchUp(t.Context()); err != nil {
 				t.Errorf("%s: have %v, want reads as before", n.name, err)
 			}
 			if !n.c.Load().Authority() || n.c.Load().Ready() != nil {
@@ -130,7 +130,7 @@ func TestAWriteCutInTheMiddle(t *testing.T) {
 			return false
 		}
 		f.mu.Unlock()
-		if _, err := us.write(9, 0); !errors.Is(err, ErrUnknown) {
+		if _, err := us.write(9, 0); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v, want ErrUnknown", err)
 		}
 		f.mu.Lock()

@@ -42,7 +42,7 @@ var kindsByCode = []struct {
 	code peer.Code
 	kind error
 }{
-	{codeUnknown, ErrUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrNoLeader}, {codeNoLeader, authority.ErrNotLeading},
+	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary}, {codeNoLeader, ErrNoLeader}, {codeNoLeader, authority.ErrNotLeading},
 	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
 	// These are only received.
 	{codeBusy, ErrNoLeader}, {peer.CodeNoMethod, ErrRefused},
@@ -130,7 +130,7 @@ func (c *core) serveBy(call *peer.Call, h handler) {
 		call.Fail(codeBusy, "too many calls are being answered")
 		return
 	}
-	call.Keep()
+	call.CopyBody()
 	if !c.spawn(func() {
 		defer func() { <-c.tasks }()
 		ctx, cancel := context.WithTimeout(c.ctx, serveBound)
@@ -171,11 +171,11 @@ func callError(err error) error {
 	case ok:
 		for _, k := range kindsByCode {
 			if remote.Code == k.code {
-				return &agreement.Told{Text: remote.Detail, Kind: k.kind}
+				return &agreement.ReportedError{Text: remote.Detail, Kind: k.kind}
 			}
 		}
 	}
-	return fmt.Errorf("%w: %w", ErrUnknown, err)
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
 // toLeader addresses a callJSON to the leader.
@@ -197,7 +197,7 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 		return err
 	}
 	if err := json.Unmarshal(b, reply); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return nil
 }
@@ -231,13 +231,13 @@ func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
-		unknown = unknown || errors.Is(err, ErrUnknown)
-		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrUnknown) || unknown && errors.Is(err, ErrNoPrimary)
+		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
+		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
 		if again && c.pause(ctx) {
 			continue
 		}
-		if again && unknown && !errors.Is(err, ErrUnknown) {
-			err = fmt.Errorf("%w: %w", ErrUnknown, err)
+		if again && unknown && !errors.Is(err, ErrOutcomeUnknown) {
+			err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 		if again && c.ctx.Err() != nil {
 			err = errors.Join(err, ErrClosed)

@@ -82,9 +82,9 @@ func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 
 func TestMachineSnapshots(t *testing.T) {
 	woken := 0
-	m := newMachine(agreement.This, func() { woken++ })
+	m := newMachine(agreement.ThisBuild, func() { woken++ })
 	entry := func(e agreement.Entry) []byte {
-		b, err := agreement.This.Encode(e)
+		b, err := agreement.ThisBuild.Encode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestMachineSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := newMachine(agreement.This, func() {})
+	other := newMachine(agreement.ThisBuild, func() {})
 	if err := other.Restore(data); err != nil {
 		t.Fatal(err)
 	}
@@ -141,10 +141,10 @@ func TestRecover(t *testing.T) {
 		}
 		left = nodes[2]
 	})
-	if err := Recover(&store{disk: left.disk}, agreement.This, left.id, "", nil); err != nil {
+	if err := Recover(&store{disk: left.disk}, agreement.ThisBuild, left.id, "", nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := Recover(&store{disk: newDisk()}, agreement.This, left.id, "", nil); err == nil {
+	if err := Recover(&store{disk: newDisk()}, agreement.ThisBuild, left.id, "", nil); err == nil {
 		t.Error("an empty node was recovered")
 	}
 	bubble(t, func(t *testing.T, w *world) {
@@ -199,7 +199,7 @@ func TestOnDisk(t *testing.T) {
 	}
 	stop()
 	open()
-	if err := Recover(disk, agreement.This, n.id, "10.0.0.1:7947", nil); err != nil {
+	if err := Recover(disk, agreement.ThisBuild, n.id, "10.0.0.1:7947", nil); err != nil {
 		t.Error(err)
 	}
 	if err := disk.Close(); err != nil {

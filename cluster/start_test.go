@@ -30,7 +30,7 @@ func TestBeforeStart(t *testing.T) {
 		if c.Await(ctx, 1, 1) || c.crew.Behind() || c.crew.Split() || c.Condition() != nil || c.Replacing() != nil {
 			t.Error("it says something of what it does not know")
 		}
-		if err := c.Catch(ctx); !errors.Is(err, ErrNoLeader) {
+		if err := c.CatchUp(ctx); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("catch: have %v", err)
 		}
 		for what, ask := range map[string]func() error{
@@ -42,7 +42,7 @@ func TestBeforeStart(t *testing.T) {
 			"remove":        func() error { return c.Remove(ctx, "n2", false) },
 			"remove region": func() error { _, err := c.RemoveRegion(ctx, "there"); return err },
 		} {
-			if err := ask(); err == nil || errors.Is(err, ErrUnknown) {
+			if err := ask(); err == nil || errors.Is(err, ErrOutcomeUnknown) {
 				t.Errorf("%s: have %v", what, err)
 			}
 		}

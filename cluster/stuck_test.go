@@ -20,7 +20,7 @@ import (
 
 func entryOf(t testing.TB, e agreement.Entry) []byte {
 	t.Helper()
-	b, err := agreement.This.Encode(e)
+	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,10 +46,10 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 	for name, entry := range map[string][]byte{
 		"kind": change(1, 200), "format": change(2, 200), "level": change(3, 100), "field": unknownField,
 	} {
-		m := newMachine(agreement.This, func() {})
+		m := newMachine(agreement.ThisBuild, func() {})
 		m.Apply(&raft.Log{Index: 3, Data: entryOf(t, agreement.Empty{})})
 		m.Apply(&raft.Log{Index: 4, Data: entry})
-		if _, err := applied(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrUnknown) || !errors.Is(err, ErrStuck) {
+		if _, err := applied(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
 		if have := m.state.Load().Index; have != 3 {
@@ -124,7 +124,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		if last := c.raft.Load().LastIndex(); last+20 < others[0].c.Load().raft.Load().LastIndex() {
 			t.Errorf("it stores no more: the last entry is %d", last)
 		}
-		if err := c.Catch(t.Context()); !errors.Is(err, ErrStuck) {
+		if err := c.CatchUp(t.Context()); !errors.Is(err, ErrStuck) {
 			t.Errorf("have %v", err)
 		}
 		odd.stop()
@@ -262,7 +262,7 @@ func TestSkip(t *testing.T) {
 			return true
 		})
 	})
-	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.This, old[0].id, "", nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
+	if err := Recover(&store{disk: old[0].disk.clone()}, agreement.ThisBuild, old[0].id, "", nil); err == nil || !strings.Contains(err.Error(), "can't be applied") {
 		t.Errorf("recovered, with an entry that can't be applied: %v", err)
 	}
 	if stuck.Hash != sha256.Sum256(poison) {
@@ -270,16 +270,16 @@ func TestSkip(t *testing.T) {
 	}
 	for _, n := range old {
 		s := &store{disk: n.disk}
-		if err := Skip(s, agreement.This, stuck.Index, sha256.Sum256(nil)); !errors.Is(err, ErrRefused) {
+		if err := Skip(s, agreement.ThisBuild, stuck.Index, sha256.Sum256(nil)); !errors.Is(err, ErrRefused) {
 			t.Errorf("another entry was skipped: %v", err)
 		}
-		if err := Skip(s, agreement.This, stuck.Index, stuck.Hash); err != nil {
+		if err := Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash); err != nil {
 			t.Error(err)
 		}
-		if err := Skip(s, agreement.This, stuck.Index, stuck.Hash); !errors.Is(err, ErrRefused) {
+		if err := Skip(s, agreement.ThisBuild, stuck.Index, stuck.Hash); !errors.Is(err, ErrRefused) {
 			t.Errorf("skipped twice: %v", err)
 		}
-		if err := Skip(s, agreement.This, 1, stuck.Hash); !errors.Is(err, ErrRefused) {
+		if err := Skip(s, agreement.ThisBuild, 1, stuck.Hash); !errors.Is(err, ErrRefused) {
 			t.Errorf("Raft's own entry was skipped: %v", err)
 		}
 	}

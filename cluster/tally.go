@@ -17,11 +17,11 @@ import (
 var errDiverged = errors.New("its state differs from what a majority made of the same entries: " +
 	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
 
-// tally collects the state hashes that nodes report with requests for authority, while this node leads.
-type tally struct {
+// hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
+type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// hashes are the hashes by index, for the last keptChecks indices. compare bounds it to the nodes of Raft.
+	// hashes are the hashes by index, for the last keptHashes indices. compare bounds it to the nodes of Raft.
 	hashes  map[uint64]*checked
 	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
 }
@@ -33,25 +33,25 @@ type checked struct {
 }
 
 const (
-	// keptChecks is for how many indices hashes are compared.
-	keptChecks = 4
-	// checkPatience is how long after the first report of an index all live nodes have certainly reported it, if they apply
+	// keptHashes is for how many indices hashes are compared.
+	keptHashes = 4
+	// hashPatience is how long after the first report of an index all live nodes have certainly reported it, if they apply
 	// nothing more. A node that has applied nothing more for so long reports the hash of all that it has applied.
-	checkPatience = 2 * time.Second
+	hashPatience = 2 * time.Second
 )
 
 // check returns the hash to report with a request for authority, given what this node has applied: as of the last index at
 // which all nodes can be compared, and, once nothing more has come for a while, of everything.
-func (c *crew) check(s *agreement.State) agreement.Check {
+func (c *crew) check(s *agreement.State) agreement.HashAt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.Index != c.still {
 		c.still, c.stillSince = s.Index, time.Now()
 	}
-	if time.Since(c.stillSince) < checkPatience {
+	if time.Since(c.stillSince) < hashPatience {
 		return s.Check
 	}
-	return agreement.Check{Index: s.Index + 1, Hash: s.Hash}
+	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
 
 // split reports whether the nodes differ, and no side is a majority of all members.
@@ -62,7 +62,7 @@ func (h *checked) split(members int) bool {
 
 // note records a node's report. It reports whether the node differs from a majority of all members, and whether nodes
 // differ without a majority at an index that all live nodes have had the time to report.
-func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, split bool) {
+func (t *hashReports) note(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.hashes == nil {
@@ -72,14 +72,14 @@ func (t *tally) note(id ring.NodeID, c agreement.Check, members int) (differs, s
 	if at == nil {
 		at = &checked{map[ring.NodeID]agreement.Hash{}, time.Now()}
 		t.hashes[c.Index] = at
-		for len(t.hashes) > keptChecks {
+		for len(t.hashes) > keptHashes {
 			oldest := slices.Min(slices.Collect(maps.Keys(t.hashes)))
 			split = split || t.hashes[oldest].split(members)
 			delete(t.hashes, oldest)
 		}
 	}
 	at.by[id] = c.Hash
-	split = split || time.Since(at.since) >= checkPatience && at.split(members)
+	split = split || time.Since(at.since) >= hashPatience && at.split(members)
 	votes, most := count(at.by)
 	return 2*votes[most] > members && most != c.Hash, split
 }

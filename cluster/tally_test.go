@@ -12,7 +12,7 @@ import (
 )
 
 func TestTally(t *testing.T) {
-	var tl tally
+	var tl hashReports
 	a, b, c := agreement.Hash{1}, agreement.Hash{2}, agreement.Hash{3}
 	for i, step := range []struct {
 		node           byte
@@ -40,15 +40,15 @@ func TestTally(t *testing.T) {
 		{1, 112, a, false, true}, // 48 is dropped, and had none
 		{1, 128, a, false, false},
 	} {
-		differs, split := tl.note(ring.NodeID{step.node}, agreement.Check{Index: step.index, Hash: step.hash}, 5)
+		differs, split := tl.note(ring.NodeID{step.node}, agreement.HashAt{Index: step.index, Hash: step.hash}, 5)
 		if differs != step.differs || split != step.split {
 			t.Errorf("step %d: have %v, %v", i, differs, split)
 		}
 	}
 	for i := range uint64(100) {
-		tl.note(ring.NodeID{1}, agreement.Check{Index: 16 * (i + 3), Hash: a}, 5)
+		tl.note(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
 	}
-	if len(tl.hashes) != keptChecks {
+	if len(tl.hashes) != keptHashes {
 		t.Errorf("%d indices are kept", len(tl.hashes))
 	}
 }

@@ -29,7 +29,7 @@ type WriteOptions struct {
 
 // Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors];
 // or it wraps [rules.ErrConflict], [rules.ErrNotFound], [ErrNoLeader] if nothing was changed because no leader could agree,
-// [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrUnknown].
+// [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrOutcomeUnknown].
 // Without a deadline in ctx it takes at most Timings.Write.
 //
 // Outside the primary region, Write has the change made in the primary, and waits only briefly for it to arrive here. It
@@ -72,7 +72,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 		return result.Version, nil
 	}
 	if c.wait(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
-		return 0, fmt.Errorf("%w here: version %d was agreed on, but is not in force on this node yet", ErrUnknown, result.Version)
+		return 0, fmt.Errorf("%w here: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
 	}
 	return result.Version, nil
 }
@@ -89,8 +89,8 @@ func (c *core) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 func (c *core) inPrimary(err error) error {
 	switch {
 	case !c.secondary():
-	case errors.Is(err, ErrUnknown):
-		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrUnknown, c.cfg.Primary, err)
+	case errors.Is(err, ErrOutcomeUnknown):
+		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.cfg.Primary, err)
 	case errors.Is(err, ErrNoLeader):
 		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.cfg.Primary, err)
 	}
@@ -134,7 +134,7 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := g.governs(); err != nil {
+	if err := g.requireGoverning(); err != nil {
 		return nil, err
 	}
 	select {
@@ -166,22 +166,22 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	if err == nil {
 		if err = json.Unmarshal(b, &r); err != nil {
-			err = fmt.Errorf("%w: %w", ErrUnknown, err)
+			err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 	}
 	return r, err
 }
 
-// Catch returns when this node has applied everything that had been agreed on when it was called. The error wraps
+// CatchUp returns when this node has applied everything that had been agreed on when it was called. The error wraps
 // ErrNoLeader, or is the context's. Without a deadline in ctx it takes at most Timings.Write.
-func (c *Cluster) Catch(ctx context.Context) error {
+func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var index uint64
 	err := c.insist(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
 		if err != nil {
-			err = &agreement.Told{Text: err.Error(), Kind: ErrNoLeader} // it is only a query, so nothing can be unknown
+			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrNoLeader} // it is only a query, so nothing can be unknown
 		}
 		return err
 	})

@@ -11,8 +11,8 @@ import (
 // debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
 // Checks never ask companions.
 
-// ErrWindow: the counter is not in the window that the loan is for; nothing was changed.
-var ErrWindow = errors.New("counter is in another window")
+// ErrOtherWindow: the counter is not in the window that the loan is for; nothing was changed.
+var ErrOtherWindow = errors.New("counter is in another window")
 
 // A companion has its counter's Key, except for these bits of Lo.
 const (
@@ -122,8 +122,8 @@ func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 		return Loans{}, ErrShut
 	}
 	stand := t.loansHeld(s, now, k, l)
-	if !l.Kind.Shared() || stand.Window != window {
-		return stand, ErrWindow
+	if !l.Kind.Divisible() || stand.Window != window {
+		return stand, ErrOtherWindow
 	}
 	return stand, nil
 }

@@ -182,7 +182,7 @@ func (m *loanModel) borrow(t *rapid.T) {
 	before := m.stand(f.to)
 	n, err := m.tables[f.to].Borrow(m.now, m.key, m.limits[f.to], f.window, f.n, out, always)
 	after := m.stand(f.to)
-	if wrong := f.window != before.Window; wrong != errors.Is(err, ErrWindow) {
+	if wrong := f.window != before.Window; wrong != errors.Is(err, ErrOtherWindow) {
 		t.Fatalf("have %v for window %d in %d", err, f.window, before.Window)
 	}
 	most := f.n // the part that a fixed window has not used yet widens it
@@ -315,9 +315,9 @@ func TestLoanRefused(t *testing.T) {
 		}
 		table.Unlend(now, k, l, window, 10, same)
 	}
-	try("next window", fixed, window+1, always, ErrWindow)
-	try("window before", fixed, window-1, always, ErrWindow)
-	try("sliding window", sliding, window, always, ErrWindow)
+	try("next window", fixed, window+1, always, ErrOtherWindow)
+	try("window before", fixed, window-1, always, ErrOtherWindow)
+	try("sliding window", sliding, window, always, ErrOtherWindow)
 	table.Shut(k.Partition())
 	try("shut", fixed, window, always, ErrShut)
 	table.Open(k.Partition())

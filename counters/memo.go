@@ -17,8 +17,8 @@ const (
 	noteBytes = 6 + 6 + 4 // bytes of an answer that fit in the Count, Detail and At of a note
 )
 
-// ErrBody: the memo belongs to a request with the same id and another body.
-var ErrBody = errors.New("a request with this id had another body")
+// ErrRequestIDReused: the memo belongs to a request with the same id and another body.
+var ErrRequestIDReused = errors.New("a request with this id had another body")
 
 // Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes; the first
 // holds the hash of the request's body and the answer's length and checksum.
@@ -60,7 +60,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 		return false, nil
 	}
 	if uint64(head[0].Count) != m.Body {
-		return true, ErrBody
+		return true, ErrRequestIDReused
 	}
 	m.Answer = nil
 	size, sum := int(head[0].Detail>>32), uint32(head[0].Detail)

@@ -37,7 +37,7 @@ func TestAmendOnce(t *testing.T) {
 	}
 	expect("first", table, now, amendment(now, 5, 77, size), false, nil, 5)
 	expect("again", table, now, amendment(now, 5, 77, size), true, nil, 5)
-	expect("with another body", table, now, amendment(now, 5, 78, size), true, ErrBody, 5)
+	expect("with another body", table, now, amendment(now, 5, 78, size), true, ErrRequestIDReused, 5)
 	soon := algorithms.At(time.Unix(1_800_000_059, 0))
 	expect("59 s later", table, soon, amendment(soon, 5, 77, size), true, nil, 5)
 

@@ -22,7 +22,7 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 		if v := table.Take(now, fill); v != Admitted {
 			t.Fatalf("%s: have %v", name, v)
 		}
-		ops := []Op{{Key: counted, Limit: &limit, Cost: 5, Mode: Count}, {Key: other, Limit: &limit, Cost: 4}}
+		ops := []Op{{Key: counted, Limit: &limit, Cost: 5, Mode: CountMode}, {Key: other, Limit: &limit, Cost: 4}}
 		if v := table.Take(at, ops); v != Refused || ops[0].Decision.Used != 3 {
 			t.Errorf("%s: have %v, %d used", name, v, ops[0].Decision.Used)
 		}
@@ -30,11 +30,11 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 			t.Errorf("%s: %d used, want 3: the check was refused", name, used)
 		}
 		ops = ops[:1]
-		ops[0].Mode = Count
+		ops[0].Mode = CountMode
 		if v := table.Take(at, ops); v != Admitted || ops[0].Decision.Allowed || ops[0].Decision.Used != 8 {
 			t.Errorf("%s: have %v, %+v", name, v, ops[0].Decision)
 		}
-		look := []Op{{Key: counted, Limit: &limit, Cost: 1, Mode: Peek}}
+		look := []Op{{Key: counted, Limit: &limit, Cost: 1, Mode: PeekMode}}
 		if v := table.Take(at, look); v != Refused || look[0].Decision.Used != 8 {
 			t.Errorf("%s: a look: have %v, %+v", name, v, look[0].Decision)
 		}

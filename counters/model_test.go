@@ -270,7 +270,7 @@ func (r *run) put() {
 	switch {
 	case rec.Kind == algorithms.SlidingLog && n > 0:
 		rec.Log = []algorithms.Entry{{At: r.m.now.Steady - 1e9, N: n}, {At: r.m.now.Steady, N: 1}}
-	case rec.Kind.SteadyAt():
+	case rec.Kind.OnSteadyClock():
 		rec.State = algorithms.State{Count: n, At: r.m.now.Steady}
 	case rec.Kind != algorithms.SlidingLog:
 		rec.State = algorithms.State{Count: n, At: r.m.now.Wall / int64(time.Minute)}

@@ -74,20 +74,20 @@ type Mode uint8
 
 // The modes.
 const (
-	Check Mode = iota // take the cost, if the whole check is admitted
-	Peek              // decide as Check does, but take nothing
-	Count             // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
-	Modes             // how many there are
+	CheckMode Mode = iota // take the cost, if the whole check is admitted
+	PeekMode              // decide as Check does, but take nothing
+	CountMode             // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
+	Modes                 // how many there are
 )
 
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
-	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != Peek || op.Mode == Count && !op.Full)
+	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
 }
 
 // Refuses reports whether op, which is decided, makes its check fail.
 func (op *Op) Refuses() bool {
-	return !op.Decision.Allowed && !op.Shadow && (op.Mode != Count || op.Full)
+	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
 }
 
 // MoreAfter returns how long until more remains of op's limit, a sliding window, than the check has left; zero if nothing is

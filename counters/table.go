@@ -138,7 +138,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.at.found() && op.Mode != Count { // a count is stored only in commit
+		if !op.Decision.Allowed && op.at.found() && op.Mode != CountMode { // a count is stored only in commit
 			s.touchRefused(now, op)
 		}
 		blocks = blocks || op.Block
@@ -235,7 +235,7 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	op.state, allowed = op.Limit.Take(op.at.state(), now, op.Cost)
-	if !allowed && op.Mode == Count {
+	if !allowed && op.Mode == CountMode {
 		op.state = op.Limit.Force(op.state, op.Limit.Taken(op.state, now), now, op.Cost)
 	}
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
@@ -322,7 +322,7 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
-		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != Count {
+		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {
 			continue
 		}
 		s, cost := t.shardOf(op.Key), int64(0)
@@ -399,7 +399,7 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
 		return math.MaxUint32
 	}
-	if !l.Kind.SteadyAt() {
+	if !l.Kind.OnSteadyClock() {
 		left += left / 63
 	}
 	at := (now.Steady+left+1e9-1)/1e9 + 1

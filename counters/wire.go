@@ -31,7 +31,7 @@ const (
 	maxAge  = math.MaxInt64 / 2 // nanoseconds
 	// maxQueue is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
 	// be.
-	maxQueue = int64(algorithms.MaxMaxDelay + 10*time.Second)
+	maxQueue = int64(algorithms.LongestDelay + 10*time.Second)
 	// maxWindowNumber bounds window numbers on a clock that counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
@@ -74,7 +74,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	switch {
 	case s.Fresh():
 		return b
-	case r.Kind.SteadyAt():
+	case r.Kind.OnSteadyClock():
 		return binary.AppendUvarint(b, age(s.At, now))
 	}
 	return binary.AppendVarint(b, s.At)
@@ -142,7 +142,7 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 	switch {
 	case s.Fresh():
 		return algorithms.State{}
-	case kind.SteadyAt():
+	case kind.OnSteadyClock():
 		s.At = now.Steady - d.UpTo(maxAge)
 		return s
 	}

@@ -53,7 +53,7 @@ func TestRecordsTravel(t *testing.T) {
 			if want.FreshAt < math.MaxUint32 {
 				want.FreshAt += ahead / 1e9
 			}
-			if want.Kind.SteadyAt() && !want.State.Fresh() {
+			if want.Kind.OnSteadyClock() && !want.State.Fresh() {
 				want.State.At += ahead
 			}
 			want.Log = nil
@@ -142,7 +142,7 @@ func FuzzRecord(f *testing.F) {
 		if !bytes.HasSuffix(b, rest) || len(rest) >= len(b) || len(r.Log) > algorithms.MaxLogEntries {
 			t.Fatalf("have %d of %d bytes left, %d entries", len(rest), len(b), len(r.Log))
 		}
-		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.SteadyAt() && r.State.At > now.Steady {
+		if r.State.Count < 0 || r.State.Part < 0 || r.Kind.OnSteadyClock() && r.State.At > now.Steady {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {

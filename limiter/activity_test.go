@@ -86,7 +86,7 @@ rules:
 	ask(byAttribute("k", "bad"))
 	ask(byAttribute("nothing", "x"))
 	peek := byAttribute("k", "x")
-	peek.Mode = counters.Peek
+	peek.Mode = counters.PeekMode
 	ask(peek)
 	have := l.Activity()
 	if len(have) != 1 || have[0].Node != (ring.NodeID{}) {

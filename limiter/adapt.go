@@ -2,9 +2,9 @@ package limiter
 
 import "github.com/rlnode/rlnode/rules"
 
-// Follow sets the function that says which step of each adaptive rule in a set is in force, by Rule.Index (−1 for none; a nil
+// FollowLoads sets the function that says which step of each adaptive rule in a set is in force, by Rule.Index (−1 for none; a nil
 // result means none for any rule). Use and Adapt call it for sets with at least one adaptive rule.
-func (l *Limiter) Follow(steps func(*rules.Set) []int) {
+func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.steps = steps

@@ -38,7 +38,7 @@ func hotQueries() map[string]struct {
 		"many limits, and a shadow that refuses": {Query{
 			Attributes: attrs("user", "u"), Costs: []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
 		}, true},
-		"a peek":           {Query{Attributes: attrs("user", "u"), Mode: counters.Peek}, true},
+		"a peek":           {Query{Attributes: attrs("user", "u"), Mode: counters.PeekMode}, true},
 		"refused":          {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
 		"refused by key":   {byKey("little", "198.51.100.7"), false},
 		"refused by a log": {Query{Attributes: attrs("log", "x")}, false},
@@ -47,7 +47,7 @@ func hotQueries() map[string]struct {
 		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []rules.InlineLimit{
 			{Limit: 1_000_000, Per: "1m", Algorithm: "token-bucket"}, {Limit: 1_000_000, PerMS: 90_000},
 		}}}}}, true},
-		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.Count, InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
+		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.CountMode, InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
 			{Limit: 10, Per: "1h", Algorithm: "fixed-window"},
 		}}}}}, false},
 		"refused by one of": {Query{Attributes: attrs("user", "u", "ip", "198.51.100.8")}, false},

@@ -45,7 +45,7 @@ type Query struct {
 	// out once.
 	RequestID string
 	// Matched is the set of rules in which Subjects found their nodes; nil if none did. Once other rules are in force, the check
-	// fails with ErrMatched.
+	// fails with ErrRulesChanged.
 	Matched *rules.Set
 	// Looks makes subjects with the mode Peek looks: a lease or a remembered refusal answers them, and they count as demand for
 	// leases and in the figures, as checks do.
@@ -58,16 +58,16 @@ func (q *Query) Peeks() bool {
 		return false
 	}
 	for i := range q.Subjects {
-		if q.Subjects[i].Mode != counters.Peek {
+		if q.Subjects[i].Mode != counters.PeekMode {
 			return false
 		}
 	}
-	return len(q.Subjects) > 0 || q.Mode == counters.Peek
+	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
 }
 
 // counts reports whether q takes the cost of something whether or not it fits.
 func (q *Query) counts() bool {
-	return q.Mode == counters.Count || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.Count })
+	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
 }
 
 // Subject is a subject that brings its limits, or has matched a node of a tree, with what the check takes of them.
@@ -170,10 +170,10 @@ var (
 	ErrKey = rules.ErrKey
 	// ErrInline means that the limits of the call are wrong.
 	ErrInline = rules.ErrInline
-	// ErrMatched means that other rules have come into force since Query.Subjects were matched: match them again.
-	ErrMatched = errors.New("the rules have changed meanwhile")
-	// ErrLevel means that not all nodes of the cluster know yet what the check asks for.
-	ErrLevel = errors.New("the feature level is too low")
+	// ErrRulesChanged means that other rules have come into force since Query.Subjects were matched: match them again.
+	ErrRulesChanged = errors.New("the rules have changed meanwhile")
+	// ErrLevelTooLow means that not all nodes of the cluster know yet what the check asks for.
+	ErrLevelTooLow = errors.New("the feature level is too low")
 	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.
 	ErrNamespace = rules.ErrNamespace
 )
@@ -192,8 +192,8 @@ func (e *SubjectError) Unwrap() error { return e.Err }
 
 // Errors of Usage, Adjust and Reset.
 var (
-	// ErrUnit means that the subject has no limit in a unit of the costs.
-	ErrUnit = errors.New("there is no limit in the unit")
+	// ErrNoLimitInUnit means that the subject has no limit in a unit of the costs.
+	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
 	// ErrFull means that the table of counters has no room for another one.
 	ErrFull = counters.ErrFull
 	// ErrNoOwner means that no node that may read or change the subject's counters can be reached now. Check never returns it:

@@ -85,7 +85,7 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	}
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
-			a.status = undecided
+			a.status = neverDecided
 			return
 		}
 		i = last

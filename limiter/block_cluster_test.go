@@ -53,7 +53,7 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 		}
 		w.everywhere("before", "login", key, 0)
 		peek := byKey("login", key)
-		peek.Mode = counters.Peek
+		peek.Mode = counters.PeekMode
 		if a := w.nodes[1].check(peek); a.Allowed || !nearly(a.Limits[0].RetryAfter, blockLength) {
 			t.Errorf("peek: have %+v", a.Limits)
 		}

@@ -30,7 +30,7 @@ func (b blocked) ask(t *testing.T, l *Limiter, rule string) *Answer {
 	t.Helper()
 	q := byKey(rule, "k")
 	if q.Costs = []UnitCost{{"requests", b.cost}}; b.peek {
-		q.Mode = counters.Peek
+		q.Mode = counters.PeekMode
 	}
 	a := check(t, l, after(b.after), q)
 	have := blocked{b.after, b.cost, b.peek, a.Allowed, a.Limits[max(0, a.Tightest)].RetryAfter}

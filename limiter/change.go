@@ -90,7 +90,7 @@ func (c *change) Code(w *wire.Coder) {
 }
 
 // apply carries out c at the owner of its counters, which may be this node. It may ask again an owner that has perhaps done it
-// already: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestBody or ErrRequests.
+// already: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
 	t := c.ticket
 	ctx, cancel := context.WithTimeout(context.Background(), checkTime)

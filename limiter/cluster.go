@@ -29,10 +29,10 @@ const (
 	maxServing = 4096
 	// maxTurns bounds how often a check looks again for its counters while the cluster is moving them.
 	maxTurns = 64
-	// newsTime is how long a check first waits for news of the ring if no node claims to be the owner. The wait doubles up to
-	// maxNewsTime.
-	newsTime    = 200 * time.Microsecond
-	maxNewsTime = 10 * time.Millisecond
+	// retryPause is how long a check first waits for news of the ring if no node claims to be the owner. The wait doubles up to
+	// maxRetryPause.
+	retryPause    = 200 * time.Microsecond
+	maxRetryPause = 10 * time.Millisecond
 	// maxResultsByReader bounds the work (checks × limits) of a question that the connection's reader decides itself.
 	maxResultsByReader = 1024
 	// defaultLeases is the default bound on the subjects with leases.
@@ -102,7 +102,7 @@ type ClusterConfig struct {
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring returns the latest ring this node knows, or nil before the first. Its members divide limits among themselves.
 	Ring func() *ring.Table
-	// Fallback holds the counters of what this node decides alone; see localcache.New. The limiter does not close it.
+	// Fallback holds the counters of what this node decides alone; see localcache.NewFallbackTable. The limiter does not close it.
 	Fallback *counters.Table
 	// Far reaches other regions. If it is nil, nothing is borrowed from them.
 	Far Far

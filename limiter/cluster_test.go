@@ -140,7 +140,7 @@ func TestSameAnswersAsAlone(t *testing.T) {
 }
 
 func testSameAnswers(t *testing.T, kind string, inline bool) {
-	text, modes := "rules: []", [...]counters.Mode{counters.Peek, counters.Check, counters.Count, 6: counters.Check}
+	text, modes := "rules: []", [...]counters.Mode{counters.PeekMode, counters.CheckMode, counters.CountMode, 6: counters.CheckMode}
 	if !inline {
 		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
 	}
@@ -600,7 +600,7 @@ func TestGiftsAreLooked(t *testing.T) {
 			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
 			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodGive, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})
+			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}

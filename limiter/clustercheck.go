@@ -191,7 +191,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
 		// the limit in a healthy cluster. Ask them again when there is news of the ring, or in a moment.
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
-		c.wait(now.Add(min(newsTime<<min(s.turns, 6), maxNewsTime)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(retryPause<<min(s.turns, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
@@ -256,7 +256,7 @@ func (c *clusterCheck) takeHere(list []int) {
 // spendLease decides s from its lease or from a remembered refusal, and reports whether it could.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.Peek && !c.looks {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.looks {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -332,7 +332,7 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAwaitReply, a
 	var terms localcache.Terms
-	if (c.ops(s)[0].Mode != counters.Peek || c.looks) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.looks) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {
@@ -404,7 +404,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
 		s.absence = partitions.WithoutAuthority
 	case a.status == unreachable:
 		c.limiter.member.Ownership.Learn(ring.PartitionOf(s.hi), a.revision, a.hint)
-	case a.status == undecided:
+	case a.status == neverDecided:
 		s.unmarkTried(a.to)
 	case a.status == notOwner:
 		s.redirect(a.to, a.hint)

@@ -23,7 +23,7 @@ func TestDelaysAsAlone(t *testing.T) {
 				for i := range 300 {
 					q := byKey("r", fmt.Sprint(i%5))
 					if i%7 == 0 {
-						q.Mode = counters.Peek
+						q.Mode = counters.PeekMode
 					}
 					q.Costs = []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 					have, want := w.nodes[i%3].check(q), &Answer{}
@@ -129,7 +129,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 							t.Fatalf("have %+v", a.Limits)
 						}
 					}
-					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true, Mode: counters.Peek}).Delay()
+					before := n.check(Query{Rule: "slow", Key: []string{slow}, ByKey: true, Mode: counters.PeekMode}).Delay()
 					for range 40 {
 						n.check(Query{Attributes: attrs("k", slow, "o", other)})
 						w.calls.Wait()

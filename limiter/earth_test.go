@@ -129,7 +129,7 @@ func (a *earthAnswer) finish(body []byte, err error) {
 	})
 }
 
-// Reply implements Answerer.
+// Reply implements Responder.
 func (a *earthAnswer) Reply(body []byte) {
 	body = bytes.Clone(body)
 	f := a.f
@@ -145,7 +145,7 @@ func (a *earthAnswer) Reply(body []byte) {
 	})
 }
 
-// Fail implements Answerer.
+// Fail implements Responder.
 func (a *earthAnswer) Fail(code peer.Code, detail string) {
 	a.finish(nil, &peer.RemoteError{Code: code, Detail: detail})
 }

@@ -18,7 +18,7 @@ envoy:
       - {key: path, value: /a*, rate_limit: {unit: minute, requests_per_unit: 2}, descriptors: [{key: user, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 3}}]}
       - {key: closed, rate_limit: {unit: minute, requests_per_unit: 0}}
 `)
-	l.Follow(func(*rules.Set) []int { return []int{-1, 1} })
+	l.FollowLoads(func(*rules.Set) []int { return []int{-1, 1} })
 	l.Adapt()
 	user := Query{Rule: "edge.path_/a*.user", Key: []string{"/ab", "u"}, ByKey: true}
 	for i, want := range []bool{true, true, true, false} {

@@ -38,7 +38,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 // usedOf returns what a descriptor has used, as its owner knows it.
 func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
 	t.Helper()
-	u, err := l.Usage(descriptor(l, key, value, counters.Check, 1))
+	u, err := l.Usage(descriptor(l, key, value, counters.CheckMode, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 				cost := 50 + rand.Int64N(300)
 				mu.Unlock()
 				var a Answer
-				if err := n.Check(descriptor(n.Limiter, key, value, counters.Peek, 1), &a); err != nil {
+				if err := n.Check(descriptor(n.Limiter, key, value, counters.PeekMode, 1), &a); err != nil {
 					t.Error(err)
 					return
 				}
@@ -98,7 +98,7 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 				open[i] = cost
 				mu.Unlock()
 				time.Sleep(time.Duration(rand.Int64N(int64(100 * time.Millisecond))))
-				if err := n.Check(descriptor(n.Limiter, key, value, counters.Count, cost), &a); err != nil {
+				if err := n.Check(descriptor(n.Limiter, key, value, counters.CountMode, cost), &a); err != nil {
 					t.Error(err)
 				}
 				mu.Lock()
@@ -136,12 +136,12 @@ func TestEnvoyLooks(t *testing.T) {
 			by := map[DecidedBy]int{}
 			for turn := range 2000 {
 				if turn%20 == 0 {
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Check, 1), &a); err != nil {
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.CheckMode, 1), &a); err != nil {
 						t.Fatal(err)
 					}
 					taken++
 				}
-				if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil || !a.Allowed {
+				if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil || !a.Allowed {
 					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
 				}
 				by[a.DecidedBy]++
@@ -158,11 +158,11 @@ func TestEnvoyLooks(t *testing.T) {
 		for i, n := range w.nodes {
 			var a Answer
 			for range 3 {
-				_ = n.Check(descriptor(n.Limiter, "few", "", counters.Check, 1), &a)
+				_ = n.Check(descriptor(n.Limiter, "few", "", counters.CheckMode, 1), &a)
 			}
 			by := map[DecidedBy]int{}
 			for range 10 {
-				if err := n.Check(descriptor(n.Limiter, "few", "", counters.Peek, 1), &a); err != nil || a.Allowed {
+				if err := n.Check(descriptor(n.Limiter, "few", "", counters.PeekMode, 1), &a); err != nil || a.Allowed {
 					t.Fatalf("node %d: %v, allowed %v", i, err, a.Allowed)
 				}
 				by[a.DecidedBy]++
@@ -185,7 +185,7 @@ func TestEnvoyGifts(t *testing.T) {
 			}
 		}
 		give := func(key string, cost int64) *Usage {
-			u, err := w.nodes[0].Give(descriptor(w.nodes[0].Limiter, key, "g", counters.Check, cost))
+			u, err := w.nodes[0].GiveBack(descriptor(w.nodes[0].Limiter, key, "g", counters.CheckMode, cost))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +194,7 @@ func TestEnvoyGifts(t *testing.T) {
 		refusedAt := func(key string) (n int) {
 			for _, node := range w.nodes {
 				var a Answer
-				if err := node.Check(descriptor(node.Limiter, key, "g", counters.Peek, 1), &a); err != nil {
+				if err := node.Check(descriptor(node.Limiter, key, "g", counters.PeekMode, 1), &a); err != nil {
 					t.Fatal(err)
 				}
 				if !a.Allowed {
@@ -205,7 +205,7 @@ func TestEnvoyGifts(t *testing.T) {
 		}
 		for range 5 {
 			var a Answer
-			_ = w.nodes[1].Check(descriptor(w.nodes[1].Limiter, "few", "g", counters.Check, 1), &a)
+			_ = w.nodes[1].Check(descriptor(w.nodes[1].Limiter, "few", "g", counters.CheckMode, 1), &a)
 		}
 		if have := refusedAt("few"); have != 3 {
 			t.Fatalf("%d nodes refuse, want 3", have)
@@ -238,13 +238,13 @@ func TestMatchedByOldRules(t *testing.T) {
 	l := New(counters.New(100), NewClock())
 	t.Cleanup(func() { l.clock.Close() })
 	l.Use(compile(t, 1, "version: 1\n"+envoyRules))
-	q := descriptor(l, "few", "", counters.Check, 1)
+	q := descriptor(l, "few", "", counters.CheckMode, 1)
 	l.Use(compile(t, 2, "version: 1\n"+envoyRules))
 	var a Answer
-	if err := l.Check(q, &a); !errors.Is(err, ErrMatched) {
+	if err := l.Check(q, &a); !errors.Is(err, ErrRulesChanged) {
 		t.Errorf("have %v", err)
 	}
-	if err := l.Check(descriptor(l, "few", "", counters.Check, 1), &a); err != nil || !a.Allowed {
+	if err := l.Check(descriptor(l, "few", "", counters.CheckMode, 1), &a); err != nil || !a.Allowed {
 		t.Errorf("have %v, %v", err, a.Allowed)
 	}
 }
@@ -259,11 +259,11 @@ func TestEnvoyOnlooker(t *testing.T) {
 			for charged < 10_000 {
 				var a Answer
 				for _, n := range w.nodes[1:] {
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil {
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.Count, 400), &a); err != nil {
+				if err := w.nodes[0].Check(descriptor(w.nodes[0].Limiter, "team", value, counters.CountMode, 400), &a); err != nil {
 					t.Fatal(err)
 				}
 				charged += 400
@@ -272,7 +272,7 @@ func TestEnvoyOnlooker(t *testing.T) {
 			for _, n := range w.nodes[1:] {
 				for range 10 {
 					var a Answer
-					if err := n.Check(descriptor(n.Limiter, "team", value, counters.Peek, 1), &a); err != nil {
+					if err := n.Check(descriptor(n.Limiter, "team", value, counters.PeekMode, 1), &a); err != nil {
 						t.Fatal(err)
 					}
 					if a.Allowed {

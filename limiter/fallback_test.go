@@ -33,7 +33,7 @@ func TestG4_FallbackOwes(t *testing.T) {
 			w.separate(n, w.nodes[2], true)
 			before := w.owedIn()
 			key := w.keyOf(rule, w.nodes[0], w.nodes[2])
-			n.check(Query{Rule: rule, Key: []string{key}, ByKey: true, Mode: counters.Peek})
+			n.check(Query{Rule: rule, Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 			for range 20 {
 				n.check(byKey(rule, key))
 			}
@@ -70,17 +70,17 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.Peek}).Limits[0].Limit
+		limit := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode}).Limits[0].Limit
 		at := counters.Key{Hi: u.Hash.Hi, Lo: u.Hash.Lo ^ limit.ID}
 		n.copies.Take(n.clock.Now(), []counters.Op{{Key: at, Limit: &limit.Limit, Cost: 7}})
 		for i, want := range []int64{1, 0} {
-			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.Peek})
+			peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 			a := n.check(byKey("r", key))
 			if !a.Allowed || a.DecidedBy != ByFallback || a.Limits[0].Remaining != want || peek.Limits[0].Remaining != want {
 				t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy, a.Limits[0].Decision, peek.Limits[0].Decision)
 			}
 		}
-		peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.Peek})
+		peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 		a := n.check(byKey("r", key))
 		if a.Allowed || peek.Allowed || a.Limits[0].RetryAfter <= 0 || peek.Limits[0].RetryAfter <= 0 || a.Limits[0].Remaining != 0 {
 			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed, peek.Limits[0].Decision)

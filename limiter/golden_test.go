@@ -58,10 +58,10 @@ func TestGolden(t *testing.T) {
 		message("reserve-inline", &reserveRequest{
 			query: &Query{Subjects: []Subject{{
 				InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"k"}, Exact: true, Limits: []rules.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
-				Costs:         []UnitCost{{"tokens", 9}}, Mode: counters.Count,
+				Costs:         []UnitCost{{"tokens", 9}}, Mode: counters.CountMode,
 			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
 		}),
-		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.Count}, ticket: ticketOf("x", 5, 0), hops: 1}),
+		message("reserve-count", &reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("answer", &keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{lo: 7}}, id: []byte{1, 2}}),
 		message("top", &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Refused: 5, Checks: 900}}}),
 		message("activity", &NodeActivity{Incarnation: 7, Uptime: time.Hour, Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),

@@ -46,8 +46,8 @@ type history struct {
 // step is the number of the step that the wall clock is in.
 func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(HistoryStep) }
 
-// Remember notes what was decided in a step, once it is over. Call it each second.
-func (l *Limiter) Remember() {
+// EndHistoryStep notes what was decided in a step, once it is over. Call it each second.
+func (l *Limiter) EndHistoryStep() {
 	b, now := l.inForce.Load(), l.step()
 	if b == nil {
 		return

@@ -25,7 +25,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 			for range seconds {
 				time.Sleep(time.Second)
 				for _, n := range w.nodes {
-					n.Remember()
+					n.EndHistoryStep()
 				}
 			}
 		}
@@ -103,7 +103,7 @@ func TestTopRecent(t *testing.T) {
 			for range d / time.Second {
 				time.Sleep(time.Second)
 				for _, n := range w.nodes {
-					n.Remember()
+					n.EndHistoryStep()
 				}
 			}
 		}

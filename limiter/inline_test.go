@@ -254,7 +254,7 @@ func TestCountsAddUp(t *testing.T) {
 					sum, leased, over := int64(0), 0, 0
 					for i := range 900 {
 						cost := int64(1 + i%3)
-						a := ask(w.nodes[i%3], counters.Count, cost, exact)
+						a := ask(w.nodes[i%3], counters.CountMode, cost, exact)
 						if sum += cost; a.Limits[0].Full || !a.Allowed && !a.Counted {
 							t.Fatalf("count %d was refused: %+v", i, a.Limits[0])
 						}
@@ -271,7 +271,7 @@ func TestCountsAddUp(t *testing.T) {
 					}
 					time.Sleep(localcache.MaxTTL + time.Second)
 					for _, n := range w.nodes {
-						if a := ask(n, counters.Peek, 0, true); a.Limits[0].Used != sum {
+						if a := ask(n, counters.PeekMode, 0, true); a.Limits[0].Used != sum {
 							t.Errorf("%d used of %d counted, %d by leases, %d over", a.Limits[0].Used, sum, leased, over)
 						}
 					}

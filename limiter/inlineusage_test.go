@@ -86,7 +86,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 				}
 			}
 		}
-		if _, err := other.Adjust(inlineQuery(key, hour).costing(UnitCost{"tokens", 1})); !errors.Is(err, ErrUnit) {
+		if _, err := other.Adjust(inlineQuery(key, hour).costing(UnitCost{"tokens", 1})); !errors.Is(err, ErrNoLimitInUnit) {
 			t.Errorf("no such unit: have %v", err)
 		}
 		if u, err := w.nodes[2].Reset(inlineQuery(key, hour)); err != nil || u.Limits[0].Used != 0 {
@@ -115,7 +115,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		have(other, inlineQuery(key, hour), 0, 3)
 		changed := *inlineQuery(key, hour)
 		changed.RequestID = "all"
-		if _, err := other.Reset(&changed); !errors.Is(err, ErrRequestBody) {
+		if _, err := other.Reset(&changed); !errors.Is(err, ErrRequestIDReused) {
 			t.Errorf("another reset with the id: have %v", err)
 		}
 	})

@@ -36,7 +36,7 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops); outcome == localcache.Unknown {
 		return outcome
 	}
-	if outcome == localcache.Refused && ops[0].Mode == counters.Count {
+	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {
 		return localcache.Unknown // a count must reach the owner
 	}
 	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
@@ -114,7 +114,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			res := &results[first+i]
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
-			if asked[i].Mode == counters.Peek && res.Allowed { // what it says is left is less its cost, which nothing took
+			if asked[i].Mode == counters.PeekMode && res.Allowed { // what it says is left is less its cost, which nothing took
 				ops[i].Decision.Remaining += asked[i].Cost
 			}
 			refused = refused || !res.Allowed

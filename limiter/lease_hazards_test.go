@@ -254,7 +254,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	})
 }
 
-// ignored is an Answerer that drops all answers.
+// ignored is an Responder that drops all answers.
 type ignored struct{}
 
 func (ignored) Reply([]byte)           {}
@@ -283,7 +283,7 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	w.mu.Unlock()
 	mu.Lock()
 	defer mu.Unlock()
-	for _, m := range []peer.Method{MethodAsk, MethodGive} {
+	for _, m := range []peer.Method{MethodAsk, MethodRefund} {
 		if len(seen[m]) == 0 {
 			t.Fatalf("no message of method %d", m)
 		}

@@ -25,7 +25,7 @@ const (
 )
 
 // ServeFarFor answers a message from another region. It does not block. body is valid until it returns.
-func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
+func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 	switch {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is not in a cluster")
@@ -40,7 +40,7 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Answerer) {
 
 // serve gets the owner's answer to a request for a loan. passed means that another node of this region passed it on, taking
 // this one for the owner.
-func (ls *loans) serve(body []byte, passed bool, to Answerer) {
+func (ls *loans) serve(body []byte, passed bool, to Responder) {
 	m := ls.l.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
@@ -69,11 +69,11 @@ func (ls *loans) serve(body []byte, passed bool, to Answerer) {
 	}
 }
 
-func answerLoan(to Answerer, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
+func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
 // lendLater answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
 // nothing.
-func (ls *loans) lendLater(r *LoanRequest, to Answerer) {
+func (ls *loans) lendLater(r *LoanRequest, to Responder) {
 	m := ls.l.member
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer ls.lending.Add(-1)

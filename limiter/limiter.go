@@ -117,7 +117,7 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrLevel or ErrMatched, and
+// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrLevelTooLow or ErrRulesChanged, and
 // then the answer must not be used. With q.RequestID, which q must count for, q is decided once within a minute; then the error
 // may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
@@ -149,7 +149,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && q.Matched != b.set {
-			return false, ErrMatched
+			return false, ErrRulesChanged
 		}
 		if err := a.matchSubjects(q); err != nil {
 			return false, err
@@ -179,7 +179,7 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		b.enforce(m, now.Wall)
 	}
 	a.listCounters(q)
-	if q.Mode == counters.Count {
+	if q.Mode == counters.CountMode {
 		return false, l.mayAsk(q, a)
 	}
 	return false, nil
@@ -195,9 +195,9 @@ func (l *Limiter) mayAsk(q *Query, a *Answer) error {
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
-		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.Check && !q.Peeks() {
+		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
 			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit take %d, and the cluster is at %d",
-				ErrLevel, levelOfModes, l.member.Level())
+				ErrLevelTooLow, levelOfModes, l.member.Level())
 		}
 	}
 	return nil
@@ -409,7 +409,7 @@ func (a *Answer) conclude() {
 		// Copy field by field: copying the whole struct right after these writes would stall the processor.
 		la.Allowed, la.Remaining, la.Full = op.Decision.Allowed, op.Decision.Remaining, op.Full
 		la.Used, la.RetryAfter, la.ResetAfter, la.Delay = op.Decision.Used, op.Decision.RetryAfter, op.Decision.ResetAfter, op.Decision.Delay
-		if a.Allowed && op.Mode == counters.Count && !la.Allowed && !la.Rule.Shadow {
+		if a.Allowed && op.Mode == counters.CountMode && !la.Allowed && !la.Rule.Shadow {
 			a.Allowed, a.Counted = false, true
 		}
 		if !la.Rule.Shadow && (a.Tightest < 0 || la.comesBefore(&a.Limits[a.Tightest])) {

@@ -259,7 +259,7 @@ rules:
 	if u, _ = l.Usage(&Query{Rule: "r", Key: key}); u.Limits[0].Used != 0 || u.Limits[1].Remaining != 5 {
 		t.Errorf("after a reset: have %+v", u)
 	}
-	if _, err := l.Adjust(adjustment("tokens", []string{"x"}, 1, "")); !errors.Is(err, ErrUnit) {
+	if _, err := l.Adjust(adjustment("tokens", []string{"x"}, 1, "")); !errors.Is(err, ErrNoLimitInUnit) {
 		t.Errorf("have %v", err)
 	}
 }

@@ -65,7 +65,7 @@ rules:
 	for _, q := range []Query{
 		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "tokens", Cost: 70}}},
 		{Attributes: attrs("user", "u", "endpoint", "/small")},
-		{Attributes: attrs("user", "u", "endpoint", "/big"), Mode: counters.Peek},
+		{Attributes: attrs("user", "u", "endpoint", "/big"), Mode: counters.PeekMode},
 		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "requests", Cost: 11}}}, // refused
 		{Attributes: attrs("user", "v", "endpoint", "/x"), Costs: []UnitCost{{Unit: "requests", Cost: 0}, {Unit: "tokens", Cost: 9}}},
 		{Attributes: attrs("user", "u", "endpoint", "/big", "ip", "203.0.113.1")},

@@ -31,7 +31,7 @@ func TestPoliciesTravel(t *testing.T) {
 		t.Errorf("have %+v", have.ops)
 	}
 	two, never := block, slow
-	two.Burst, never.MaxDelay = 2, algorithms.MaxMaxDelay+1
+	two.Burst, never.MaxDelay = 2, algorithms.LongestDelay+1
 	for name, op := range map[string]counters.Op{
 		"a block of another kind": {Limit: &slow, Block: true},
 		"a block of two":          {Limit: &two, Block: true},

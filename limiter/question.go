@@ -12,7 +12,7 @@ import (
 // The messages between limiters.
 const (
 	MethodAsk      peer.Method = 80 + iota // a question, with a reply
-	MethodGive                             // one way: gives back cost that was debited and not spent
+	MethodRefund                           // one way: gives back cost that was debited and not spent
 	MethodTop                              // the subjects refused most, with a reply
 	MethodForget                           // one way: leases or remembered refusals of a subject no longer hold
 	MethodChange                           // an operator's request about a subject's counters, with a reply

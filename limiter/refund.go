@@ -55,7 +55,7 @@ type refund struct {
 // maxRefunds bounds the refunds in one message.
 const maxRefunds = 1024
 
-// refundList is the body of MethodGive.
+// refundList is the body of MethodRefund.
 type refundList struct{ list []refund }
 
 // Code implements wire.Message.
@@ -97,7 +97,7 @@ func (l *Limiter) refund(list []refund) {
 	}
 	for to, list := range byOwner {
 		for some := range slices.Chunk(list, maxRefunds) {
-			if m.Peers.Send(to, MethodGive, wire.Encode(nil, &refundList{some})) != nil {
+			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{some})) != nil {
 				for i := range some {
 					l.reservations.countLost(&some[i])
 				}

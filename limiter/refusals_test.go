@@ -24,7 +24,7 @@ rules:
 	}
 	check(t, l, epoch, Query{Attributes: attrs("quiet", "q"), Costs: []UnitCost{{"requests", 9}}})
 	peek := user
-	peek.Mode = counters.Peek
+	peek.Mode = counters.PeekMode
 	check(t, l, epoch, peek)
 	if have := l.Refusals(); len(have) != 0 {
 		t.Fatalf("nothing was refused: have %+v", have[0])

@@ -89,7 +89,7 @@ func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 }
 
 // serveShare tells another region what is used here of a subject's limits.
-func (l *Limiter) serveShare(body []byte, to Answerer) {
+func (l *Limiter) serveShare(body []byte, to Responder) {
 	var n subjectRef
 	if err := wire.Decode(body, &n, "subject"); err != nil {
 		to.Fail(CodeMessage, err.Error())

@@ -86,7 +86,7 @@ func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method
 }
 
 // serveForwarded does what another node's message asks for, in a goroutine of its own.
-func serveForwarded[R wire.Message](m *member, to Answerer, body []byte, ask wire.Message, do func() (R, error)) {
+func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
@@ -182,7 +182,7 @@ func (m *member) spawn(work func()) bool {
 
 // serveLater runs work, which may wait for something and then answers to. If work can't run, it tells the asker that this node
 // is busy, and returns false.
-func (m *member) serveLater(to Answerer, work func()) bool {
+func (m *member) serveLater(to Responder, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}

@@ -14,21 +14,21 @@ import (
 type status uint8
 
 const (
-	decided     status = iota
-	notOwner           // this node is not the owner; the reply may say which node is
-	noAuthority        // the owner has no authority now
-	unreachable        // this node could not reach the owner, and could not act for it
-	askerBehind        // the asker's rules are older than those here
-	tableFull          // the table of counters has no room for the change
-	otherBody          // an earlier request with the same id had another body
-	noMemoRoom         // there is no room to keep the answer to a request with an id
-	unknown            // no such reservation can be settled any more
-	undecided          // never sent: the answer ended before this check's turn
-	statuses    = undecided
+	decided            status = iota
+	notOwner                  // this node is not the owner; the reply may say which node is
+	noAuthority               // the owner has no authority now
+	unreachable               // this node could not reach the owner, and could not act for it
+	askerBehind               // the asker's rules are older than those here
+	tableFull                 // the table of counters has no room for the change
+	requestIDReused           // an earlier request with the same id had another body
+	tooManyRequestIDs         // there is no room to keep the answer to a request with an id
+	unknownReservation        // no such reservation can be settled any more
+	neverDecided              // never sent: the answer ended before this check's turn
+	statuses           = neverDecided
 )
 
 // statusErrors are the errors that are sent as a status.
-var statusErrors = [...]error{tableFull: ErrFull, otherBody: ErrRequestBody, noMemoRoom: ErrRequests, unknown: ErrUnknownReservation}
+var statusErrors = [...]error{tableFull: ErrFull, requestIDReused: ErrRequestIDReused, tooManyRequestIDs: ErrTooManyRequestIDs, unknownReservation: ErrUnknownReservation}
 
 // statusOf returns the status for err.
 func statusOf(err error) status {

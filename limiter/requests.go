@@ -37,10 +37,10 @@ const (
 
 // Errors of requests with an id.
 var (
-	// ErrRequestBody means that an earlier request about the same subject had the same id but asked for something else.
-	ErrRequestBody = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
-	// ErrRequests means that too many answers are kept, and none can be dropped for this one. Nothing was changed.
-	ErrRequests = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
+	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
+	ErrRequestIDReused = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
+	// ErrTooManyRequestIDs means that too many answers are kept, and none can be dropped for this one. Nothing was changed.
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
 )
 
 // ticket identifies a request to the owner of its subject.
@@ -223,7 +223,7 @@ func (r *requests) count() (n int) {
 }
 
 // amend applies c to the counters here; if c has a ticket, only once. The error is or wraps counters.ErrShut, ErrFull,
-// ErrRequestBody or ErrRequests.
+// ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
 	if c.ticket != nil {
@@ -235,8 +235,8 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 		a.Answer = func(a *counters.Amendment) []byte { return wire.Encode(nil, resultsOf(a.Ops)) }
 	}
 	err := l.table.Amend(now, &a)
-	if errors.Is(err, counters.ErrBody) {
-		return ErrRequestBody
+	if errors.Is(err, counters.ErrRequestIDReused) {
+		return ErrRequestIDReused
 	}
 	if err != nil || !a.Repeated {
 		return err
@@ -250,22 +250,22 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 }
 
 // recall returns the memo of c's ticket, and whether it is kept already. If not, there is room for it; it is nil if there is none
-// and c may go without. The error is or wraps counters.ErrShut, ErrRequestBody or ErrRequests.
+// and c may go without. The error is or wraps counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
 	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.lo()}, now)
 	switch found, err = l.table.Recall(now, memo); {
-	case errors.Is(err, counters.ErrBody):
-		return nil, false, ErrRequestBody
+	case errors.Is(err, counters.ErrRequestIDReused):
+		return nil, false, ErrRequestIDReused
 	case err != nil || found || l.requests.makeRoom(l.table, c.ticket.kind(), memo, now):
 		return memo, found, err
 	case c.ticket.kind() == ofWrite:
-		return nil, false, ErrRequests
+		return nil, false, ErrTooManyRequestIDs
 	}
 	return nil, false, nil
 }
 
 // clear makes every inline counter of c's subject fresh, some at a time; with a ticket, only once. The error is or wraps
-// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestBody or ErrRequests.
+// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo

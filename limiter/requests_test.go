@@ -56,10 +56,10 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 			}
 		}
 		used(15)
-		if _, err := w.nodes[0].reserveAs("a", key, 11, &again); !errors.Is(err, ErrRequestBody) {
+		if _, err := w.nodes[0].reserveAs("a", key, 11, &again); !errors.Is(err, ErrRequestIDReused) {
 			t.Errorf("another cost: have %v", err)
 		}
-		if _, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 5, "a")); !errors.Is(err, ErrRequestBody) {
+		if _, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 5, "a")); !errors.Is(err, ErrRequestIDReused) {
 			t.Errorf("an adjustment by the id of a reservation: have %v", err)
 		}
 		if u, err := w.nodes[2].Reset(&Query{Rule: "r", Key: []string{key}, RequestID: "c"}); err != nil || u.Limits[0].Used != 0 {
@@ -170,7 +170,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	if err := adjust(maxRequests - 1); err != nil {
 		t.Errorf("the one that takes a check's place: %v", err)
 	}
-	if err := adjust(maxRequests); !errors.Is(err, ErrRequests) {
+	if err := adjust(maxRequests); !errors.Is(err, ErrTooManyRequestIDs) {
 		t.Errorf("one more: %v", err)
 	}
 	if err := adjust(0); err != nil {
@@ -197,7 +197,7 @@ func TestReserveRequestsComeBack(t *testing.T) {
 	for _, r := range []*reserveRequest{
 		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""}, Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5, 0), version: 7, hops: 1},
 		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}}, ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
-		{query: &Query{Rule: "r", Mode: counters.Count}, ticket: ticketOf("x", 5, 0), hops: 1},
+		{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1},
 	} {
 		b := wire.Encode(nil, r)
 		have, err := read[reserveRequest](b)
@@ -310,7 +310,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 		}
 		p := ring.PartitionOf(home.Hash.Hi)
 		var a Answer
-		id, err := w.nodes[2].Reserve(both(counters.Check, 6, "reserve"), time.Minute, &a)
+		id, err := w.nodes[2].Reserve(both(counters.CheckMode, 6, "reserve"), time.Minute, &a)
 		if err != nil || id == "" || !a.Allowed || a.DecidedBy != ByForward || len(a.Limits) != 2 {
 			t.Fatalf("have %q, %v, %+v", id, err, a)
 		}
@@ -319,30 +319,30 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				if round == 2 && i == 1 {
 					w.handOver(p, w.nodes[1])
 				}
-				same, err := n.Reserve(both(counters.Check, 6, "reserve"), time.Minute, &a)
+				same, err := n.Reserve(both(counters.CheckMode, 6, "reserve"), time.Minute, &a)
 				if err != nil || same != id || !a.Allowed || a.Limits[1].Used != 6 {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
-				if err := n.Check(both(counters.Count, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
+				if err := n.Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Allowed || !a.Counted || a.Limits[0].Used != 11 || a.Limits[1].Used != 11 {
 					t.Errorf("node %d: have %v, %+v", i, err, a.Limits)
 				}
-				if same, err := n.Reserve(both(counters.Check, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.InOrder(0)].Allowed {
+				if same, err := n.Reserve(both(counters.CheckMode, 2, "refused"), time.Minute, &a); err != nil || same != "" || a.Allowed || a.Counted || a.Limits[a.InOrder(0)].Allowed {
 					t.Errorf("node %d: have %q, %v, %+v", i, same, err, a.Limits)
 				}
 			}
 		}
 		used(11, 11)
 		for name, q := range map[string]*Query{
-			"another cost": both(counters.Count, 4, "count"),
-			"another mode": both(counters.Check, 5, "count"),
+			"another cost": both(counters.CountMode, 4, "count"),
+			"another mode": both(counters.CheckMode, 5, "count"),
 		} {
-			if _, err := w.nodes[1].decideOnce(q, 0, &a); !errors.Is(err, ErrRequestBody) {
+			if _, err := w.nodes[1].decideOnce(q, 0, &a); !errors.Is(err, ErrRequestIDReused) {
 				t.Errorf("%s: have %v", name, err)
 			}
 		}
-		changed := both(counters.Count, 5, "count")
+		changed := both(counters.CountMode, 5, "count")
 		changed.Subjects[0].Limits = []rules.InlineLimit{{Limit: 12, Per: "1h", Algorithm: "fixed-window"}}
-		if err := w.nodes[1].Check(changed, &a); !errors.Is(err, ErrRequestBody) {
+		if err := w.nodes[1].Check(changed, &a); !errors.Is(err, ErrRequestIDReused) {
 			t.Errorf("another amount: have %v", err)
 		}
 		if out, err := w.nodes[1].Settle(id, nil); err != nil || out.Repeated {
@@ -351,8 +351,8 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 		synctest.Wait()
 		used(5, 5)
 		// A batch keeps the order of its checks, with ids and without.
-		plain := both(counters.Count, 1, "")
-		queries := []*Query{plain, both(counters.Count, 3, "batch"), plain, both(counters.Count, 3, "batch")}
+		plain := both(counters.CountMode, 1, "")
+		queries := []*Query{plain, both(counters.CountMode, 3, "batch"), plain, both(counters.CountMode, 3, "batch")}
 		answers, errs := []*Answer{{}, {}, {}, {}}, make([]error, 4)
 		w.nodes[2].CheckAll(queries, answers, errs)
 		for i, want := range []int64{6, 9, 10, 9} {
@@ -361,7 +361,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 			}
 		}
 		time.Sleep(requestTime + 2*time.Second)
-		if err := w.nodes[0].Check(both(counters.Count, 5, "count"), &a); err != nil || a.Limits[0].Used != 15 {
+		if err := w.nodes[0].Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Limits[0].Used != 15 {
 			t.Errorf("a minute later: have %v, %+v", err, a.Limits)
 		}
 	})

@@ -32,7 +32,7 @@ type reservations struct {
 // Reserve decides q as Check does; the costs are an estimate. If q is allowed, any node can [Limiter.Settle] the returned id
 // for ttl (at most MaxReservationTime) with the real costs. After that the reserved costs stay charged. Reserve asks the owners
 // even if this node holds leases. With q.RequestID it is decided once within a minute, unless the owner of the first subject
-// can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrReservation, ErrRequestBody, or ErrNoOwner: the owner decided
+// can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the owner decided
 // but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
@@ -46,7 +46,7 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		return "", err
 	}
 	if len(a.scratch.ops) > MaxReserved {
-		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrReservation, len(a.scratch.ops), MaxReserved)
+		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
 	if q.RequestID == "" || over {
 		return l.reservations.reserve(q, ttl, a, over)
@@ -162,7 +162,7 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 
 // reservable reports whether op took its cost, or would have if there were one.
 func reservable(op *counters.Op) bool {
-	return op.Decision.Allowed && op.Mode != counters.Peek || op.Took()
+	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
 
 // Bounds of reservations.
@@ -193,8 +193,8 @@ const (
 var (
 	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
-	// ErrReservation means that the check has too many limits for one reservation.
-	ErrReservation = errors.New("too many limits for a reservation or a request_id")
+	// ErrTooManyLimits means that the check has too many limits for one reservation.
+	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
 )
 
 // reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;

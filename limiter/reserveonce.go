@@ -30,7 +30,7 @@ type reserveRequest struct {
 }
 
 // reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
-// error is ErrNoOwner if it could not be decided that way, or ErrRequestBody.
+// error is ErrNoOwner if it could not be decided that way, or ErrRequestIDReused.
 func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
@@ -69,8 +69,8 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 	a.Now = rs.l.clock.Now()
 	found, err := rs.l.table.Recall(a.Now, memo)
 	switch {
-	case errors.Is(err, counters.ErrBody):
-		return "", ErrRequestBody
+	case errors.Is(err, counters.ErrRequestIDReused):
+		return "", ErrRequestIDReused
 	case err != nil:
 		return "", err
 	case found && memo.Answer != nil:
@@ -257,10 +257,10 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		c.Text(&a.Value, maxText)
 	})
 	codeCosts(c, &q.Costs)
-	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.Check) { // from feature level 2 on
+	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // from feature level 2 on
 		wire.Number(c, &q.Mode, int64(counters.Modes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
-		c.Require(len(q.Subjects) > 0 || q.Mode != counters.Check)
+		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
 	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.counts()))
 }

@@ -20,8 +20,8 @@ const (
 	CodeBusy                          // too many questions are waiting here
 )
 
-// Answerer takes the answer to a message, once. *peer.Call implements it.
-type Answerer interface {
+// Responder takes the answer to a message, once. *peer.Call implements it.
+type Responder interface {
 	Reply(body []byte)
 	Fail(code peer.Code, detail string)
 }
@@ -64,7 +64,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 }
 
 // ServeFor answers a message from another limiter of this region. It does not block. body is valid until it returns.
-func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Answerer) {
+func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Responder) {
 	m := l.member
 	if m == nil {
 		to.Fail(CodeMessage, "this node is not in a cluster")
@@ -73,7 +73,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	switch method {
 	case MethodAsk:
 		l.serveAsk(from, body, to)
-	case MethodGive:
+	case MethodRefund:
 		var g refundList
 		if wire.Decode(body, &g, "what is given back") == nil {
 			for i := range g.list {
@@ -126,7 +126,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	}
 }
 
-func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
+func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	m := l.member
 	v := m.newServedAsk()
 	v.from = from
@@ -150,7 +150,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Answerer) {
 	}
 }
 
-func (s *servedAsk) sendReply(to Answerer) {
+func (s *servedAsk) sendReply(to Responder) {
 	s.out = s.reply.append(s.out[:0])
 	to.Reply(s.out)
 }
@@ -176,7 +176,7 @@ func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 }
 
 // waitAndAnswer answers a question that must wait for something or that belongs to another node.
-func (s *servedAsk) waitAndAnswer(l *Limiter, to Answerer) {
+func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 	m, q := l.member, &s.question
 	defer m.release(s)
 	ctx, cancel := context.WithTimeout(m.ctx, q.patience)
@@ -226,7 +226,7 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 
 // passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
 // node was asked as the standby, it acts for the owner. It returns false if there was no answer; s's reply then says why.
-func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Answerer) bool {
+func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
 	m, q := l.member, &s.question
 	s.reply.reset()
 	s.reply.revision, s.reply.version = r.Revision, l.version()
@@ -266,7 +266,7 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 
 // relay passes s's question on to owner, and the answer back. It returns false if there was no decision; s's reply then says
 // why.
-func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Answerer) bool {
+func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
 	m := l.member
 	next := s.question
 	next.hops++

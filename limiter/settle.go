@@ -276,7 +276,7 @@ func (rs *reservations) charge(c *change) {
 	ok := m.spawn(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
 		defer cancel()
-		for pause := newsTime; ctx.Err() == nil; pause = min(2*pause, checkTime) {
+		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTime) {
 			if c.apply(rs.l) == nil {
 				return
 			}

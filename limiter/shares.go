@@ -48,7 +48,7 @@ func (l *Limiter) stale(version int64) bool {
 
 // loanable reports whether loans move shares of a limit.
 func loanable(r *rules.Rule, limit *rules.Limit) bool {
-	kind := limit.Kind.Shared()
+	kind := limit.Kind.Divisible()
 	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 

@@ -155,8 +155,8 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 
 // Adjust adds q's costs (each −MaxAmount…MaxAmount, none 0) to what the subject has used of the limits in their units: a
 // penalty, which may become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. If q.RequestID is
-// repeated within a minute, nothing changes and the answer is the first one. The error wraps ErrUnit, ErrFull, ErrNoOwner,
-// ErrRequestBody, ErrRequests or one of Locate's.
+// repeated within a minute, nothing changes and the answer is the first one. The error wraps ErrNoLimitInUnit, ErrFull, ErrNoOwner,
+// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -165,7 +165,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	costs := q.subjectCosts()
 	for _, c := range costs {
 		if !slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool { return lu.Limit.Unit == c.Unit }) {
-			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrUnit, c.Unit)
+			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
 		}
 	}
 	c := changeOf(verbAdjust, u, costs)
@@ -173,9 +173,9 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	return u, l.applyChange(c, u)
 }
 
-// Give gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
+// GiveBack gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
 // afterwards. Refusals that nodes remember are dropped, within noticeTime; leases stay. The error is one of Adjust's.
-func (l *Limiter) Give(q *Query) (*Usage, error) {
+func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
@@ -190,8 +190,8 @@ func (l *Limiter) Give(q *Query) (*Usage, error) {
 }
 
 // Reset makes a subject's counters fresh and lifts its block: those of an inline subject's limits, or all of them if it comes
-// without. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner, ErrRequestBody,
-// ErrRequests or one of Locate's.
+// without. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner, ErrRequestIDReused,
+// ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {

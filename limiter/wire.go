@@ -62,9 +62,9 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 		}
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
-		if op.Mode != counters.Check {
+		if op.Mode != counters.CheckMode {
 			wire.Number(c, &op.Mode, int64(counters.Modes-1))
-			c.Require(op.Mode != counters.Check)
+			c.Require(op.Mode != counters.CheckMode)
 		}
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
@@ -76,7 +76,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
-		op.Shadow, op.Block, op.Mode = flags&limitShadow != 0, flags&limitBlock != 0, counters.Check
+		op.Shadow, op.Block, op.Mode = flags&limitShadow != 0, flags&limitBlock != 0, counters.CheckMode
 		if flags&limitMode != 0 {
 			op.Mode = counters.Modes // until the byte is read
 		}
@@ -91,7 +91,7 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	if op.Block {
 		flags |= limitBlock
 	}
-	if op.Mode != counters.Check {
+	if op.Mode != counters.CheckMode {
 		flags |= limitMode
 	}
 	c.Out = op.Limit.Append(c.Out, flags)

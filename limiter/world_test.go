@@ -100,7 +100,7 @@ func newRegion(t testing.TB, n int, text string, far Far) *world {
 func (w *world) open(id ring.NodeID, text string) *worldNode {
 	n := &worldNode{w: w, id: id, copies: counters.New(10_000)}
 	n.authority.Store(true)
-	table, clock, fallback := counters.New(100_000), NewClock(), localcache.New(100_000)
+	table, clock, fallback := counters.New(100_000), NewClock(), localcache.NewFallbackTable(100_000)
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()
@@ -292,7 +292,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	}
 	body = bytes.Clone(body)
 	a := &worldAnswer{done: done}
-	if m == MethodGive && pause == 0 && n.w.pause == nil {
+	if m == MethodRefund && pause == 0 && n.w.pause == nil {
 		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question may arrive first
 		return
 	}

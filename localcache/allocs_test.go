@@ -58,7 +58,7 @@ func TestSpendAllocatesNothing(t *testing.T) {
 }
 
 func TestCountersAllocateNothing(t *testing.T) {
-	c := New(8000)
+	c := NewFallbackTable(8000)
 	defer c.Close()
 	ops := opsOf(1, 1)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))

@@ -125,7 +125,7 @@ func (g *grant) unspend(ops []counters.Op) {
 
 // covers reports whether the i-th grant is enough for ops.
 func (le *lease) covers(i int, ops []counters.Op) bool {
-	if i >= len(le.grants) || ops[0].Mode == counters.Peek && !le.answersLooks() {
+	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.answersLooks() {
 		return false
 	}
 	for j := range ops {
@@ -144,9 +144,9 @@ func (le *lease) answersLooks() bool { return le.checked && !le.counted }
 // noteModes notes what ops, all of one subject, do with their costs. Renewals have none.
 func (le *lease) noteModes(ops []counters.Op) {
 	switch mode := ops[0].Mode; {
-	case mode == counters.Count:
+	case mode == counters.CountMode:
 		le.counted = true
-	case mode == counters.Check && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
+	case mode == counters.CheckMode && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
 		le.checked = true
 	}
 }
@@ -157,7 +157,7 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
 		took := op.Cost
-		if op.Mode == counters.Peek {
+		if op.Mode == counters.PeekMode {
 			took = 0
 		}
 		le.grants[0].parts[i].left -= took

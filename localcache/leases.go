@@ -206,7 +206,7 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 // Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
 // already handed it out, the cost is lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
-	if ops[0].Mode == counters.Peek {
+	if ops[0].Mode == counters.PeekMode {
 		return
 	}
 	sh, e := ls.lock(ops)
@@ -243,7 +243,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 		ls.end(sh, e, at)
 		e.source, e.seen = Source{Owner: owner}, 0
 	}
-	if t.Small || ops[0].Mode == counters.Peek && !e.answersLooks() {
+	if t.Small || ops[0].Mode == counters.PeekMode && !e.answersLooks() {
 		ls.schedule(sh, e)
 		return LeaseRequest{}, false
 	}

@@ -62,7 +62,7 @@ func TestWithoutShare(t *testing.T) {
 }
 
 func TestCounters(t *testing.T) {
-	c := New(0)
+	c := NewFallbackTable(0)
 	defer c.Close()
 	if have := c.Stats().Max; have != minCounters {
 		t.Errorf("have a bound of %d", have)

@@ -61,7 +61,7 @@ func Leasable(l *algorithms.Limit, nodes int) bool {
 
 // leased reports whether limits like l take leases if they are large enough.
 func leased(l *algorithms.Limit) bool {
-	return l.Kind.Leased() && l.MaxDelay == 0 && l.Window >= minWindow
+	return l.Kind.Leasable() && l.MaxDelay == 0 && l.Window >= minWindow
 }
 
 // IdleTotal returns how much of a limit all leases together may hold above Threshold.

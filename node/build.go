@@ -123,7 +123,7 @@ func openStore(c *settings) (s storage, err error) {
 func (n *Node) openTables() error {
 	n.clock = limiter.NewClock()
 	n.closes(n.clock)
-	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.New(n.config.MaxCounters)
+	n.table, n.fallback = counters.New(n.config.MaxCounters), localcache.NewFallbackTable(n.config.MaxCounters)
 	n.atEnd(func(context.Context) error {
 		n.table.Close()
 		n.fallback.Close()
@@ -239,8 +239,8 @@ func (n *Node) openPartitions() (err error) {
 		return err
 	}
 	n.closes(n.limiter)
-	n.limiter.Follow(n.loads.Steps)
-	n.recent.read, n.recent.remember, n.recent.log = n.limiter.Stats, n.limiter.Remember, n.logRefusals
+	n.limiter.FollowLoads(n.loads.Steps)
+	n.recent.read, n.recent.remember, n.recent.log = n.limiter.Stats, n.limiter.EndHistoryStep, n.logRefusals
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)
 		n.usage = usage.Join(n.meter, n.peers, n.countingMembers)
@@ -301,7 +301,7 @@ func (n *Node) listen() (err error) {
 	}
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, Catch: n.cluster.Catch,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, Catch: n.cluster.CatchUp,
 	}
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Figures)

@@ -348,29 +348,29 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 func modeOf(m client.Mode) counters.Mode {
 	switch m {
 	case client.PeekMode:
-		return counters.Peek
+		return counters.PeekMode
 	case client.CountMode:
-		return counters.Count
+		return counters.CountMode
 	}
-	return counters.Check
+	return counters.CheckMode
 }
 
 // peek makes i take nothing.
 func (i *inquiry) peek() {
-	i.Mode = counters.Peek
+	i.Mode = counters.PeekMode
 	for j := range i.Subjects {
-		i.Subjects[j].Mode = counters.Peek
+		i.Subjects[j].Mode = counters.PeekMode
 	}
 }
 
 // takesOther reports whether i has another mode than a reservation, which takes.
 func (i *inquiry) takesOther() bool {
-	return i.Mode != counters.Check || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.Check })
+	return i.Mode != counters.CheckMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode != counters.CheckMode })
 }
 
 // counts reports whether some of i is counted.
 func (i *inquiry) counts() bool {
-	return i.Mode == counters.Count || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.Count })
+	return i.Mode == counters.CountMode || slices.ContainsFunc(i.Subjects, func(s limiter.Subject) bool { return s.Mode == counters.CountMode })
 }
 
 // allCosts appends cost, which is in requests, and costs to list.

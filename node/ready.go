@@ -59,7 +59,7 @@ func (n *Node) awaitRules() bool {
 		if err == nil && since.IsZero() {
 			since = time.Now()
 		}
-		if err == nil && time.Since(since) < copiesTime && n.keeper.Lacking() {
+		if err == nil && time.Since(since) < copiesTime && n.keeper.LacksCopies() {
 			err = errCopies
 		}
 		if err != nil {

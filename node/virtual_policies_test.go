@@ -40,7 +40,7 @@ func (p *planet) queue(v *virtual, key string) map[string]time.Duration {
 	have := map[string]time.Duration{}
 	for _, rule := range []string{"slow", "log", "window"} {
 		var a limiter.Answer
-		q := limiter.Query{Rule: rule, Key: []string{key}, ByKey: true, Mode: counters.Peek}
+		q := limiter.Query{Rule: rule, Key: []string{key}, ByKey: true, Mode: counters.PeekMode}
 		if err := v.node.limiter.Check(&q, &a); err != nil || !a.Allowed {
 			p.t.Errorf("%s: %v, %+v", rule, err, a.Limits)
 		}

@@ -156,7 +156,7 @@ func (a *asking) query(i int) *limiter.Query {
 	if i%4 < 2 {
 		return &limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: costs, RequestID: id}
 	}
-	one := limiter.Subject{Costs: costs, Mode: counters.Count}
+	one := limiter.Subject{Costs: costs, Mode: counters.CountMode}
 	one.Key, one.Exact, one.Limits = []string{key}, true, []rules.InlineLimit{{Limit: 100, Per: "8760h", Algorithm: "fixed-window"}}
 	return &limiter.Query{Subjects: []limiter.Subject{one}, RequestID: id}
 }

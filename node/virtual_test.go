@@ -488,7 +488,7 @@ func (p *planet) usedNow(rule, key string) (int64, error) {
 func (v *virtual) lookInline(key string) (int64, error) {
 	var a limiter.Answer
 	q := v.planet.query("", key)
-	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.Peek, []limiter.UnitCost{{Unit: rules.Requests}}
+	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: rules.Requests}}
 	err := v.node.limiter.Check(&q, &a)
 	if err == nil && a.DecidedBy < limiter.ByForward {
 		err = limiter.ErrNoOwner

@@ -74,7 +74,7 @@ func (c *condition) holds(m *Match, v *value) bool {
 	if len(c.globs) == 0 {
 		return false
 	}
-	text := m.counted(v)
+	text := m.canonicalText(v)
 	for i := range c.globs {
 		if c.globs[i].matches(text) {
 			return true

@@ -137,7 +137,7 @@ func settingFields[T any](at func(*T) *Settings) map[string]field[T] {
 		of("on_partition", wordCodec(partitionWords[:]...), func(t *T) *string { return &at(t).OnPartition }),
 		of("lease", leaseCodec, func(t *T) *LeaseSpec { return &at(t).Lease }),
 		of("on_limit", wordCodec("refuse", "delay"), func(t *T) *string { return &at(t).OnLimit }),
-		of("max_delay", spanCodec(time.Millisecond, algorithms.MaxMaxDelay), func(t *T) *Span { return &at(t).MaxDelay }),
+		of("max_delay", spanCodec(time.Millisecond, algorithms.LongestDelay), func(t *T) *Span { return &at(t).MaxDelay }),
 		of("ipv6_prefix", integerCodec(1, 128), func(t *T) *int { return &at(t).IPv6Prefix }),
 		of("tz", zoneCodec, func(t *T) *string { return &at(t).TZ }),
 	} {

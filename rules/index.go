@@ -263,7 +263,7 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	if a.prefixes.lengths == nil && a.suffixes.lengths == nil {
 		return found
 	}
-	text := m.counted(v)
+	text := m.canonicalText(v)
 	for _, n := range a.prefixes.lengths {
 		if n > len(text) {
 			break

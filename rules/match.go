@@ -48,9 +48,9 @@ func (v *value) isAddress() bool {
 	return v.valid
 }
 
-// counted returns the text of v that globs and cost tables are compared with: an address in canonical notation. It is
+// canonicalText returns the text of v that globs and cost tables are compared with: an address in canonical notation. It is
 // valid until m is used again.
-func (m *Match) counted(v *value) string {
+func (m *Match) canonicalText(v *value) string {
 	if !v.holdsAddress || !v.isAddress() {
 		return v.text
 	}
@@ -224,7 +224,7 @@ func (s *Set) hit(r *Rule, m *Match, cost int64) {
 // costOf looks up a check in the rule's cost table.
 func (r *Rule) costOf(m *Match) int64 {
 	if v := m.value(r.cost.attribute); v != nil {
-		if cost, ok := r.cost.byText[m.counted(v)]; ok {
+		if cost, ok := r.cost.byText[m.canonicalText(v)]; ok {
 			return cost
 		}
 	}

@@ -136,7 +136,7 @@ func (c *checker) global(path string, r *RuleSpec, limits []*LimitSpec) {
 		return
 	}
 	for i, l := range limits {
-		if kind := c.doc.kind(l); l.Per != "" && !kind.Shared() {
+		if kind := c.doc.kind(l); l.Per != "" && !kind.Divisible() {
 			c.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
 				"the rule %q has scope: global, which is for fixed-window and token-bucket, not for %s", r.Name, kind)
 		}

@@ -172,7 +172,7 @@ func (c *Cluster) Handle(p *peer.Peers) {
 
 // serve answers a message of another node. It does not block.
 func (c *Cluster) serve(call *peer.Call) {
-	call.Keep()
+	call.CopyBody()
 	c.gate.Lock()
 	defer c.gate.Unlock()
 	if c.closed {

@@ -56,7 +56,7 @@ type Server struct {
 type connectionKey struct{}
 
 func noteConnection(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, api.Below[*api.Connection](c))
+	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
 // spared answers one probe on a connection that holds a spare place.

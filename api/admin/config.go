@@ -62,7 +62,7 @@ type Levels interface {
 // RuleStore keeps the rules document across restarts.
 type RuleStore interface {
 	// Write makes a change. When it returns a version, the change is durable and in force. The error is or wraps
-	// rules.Errors, rules.ErrNotFound, rules.ErrConflict, cluster.ErrNoLeader, cluster.ErrNoPrimary or cluster.ErrUnknown.
+	// rules.Errors, rules.ErrNotFound, rules.ErrConflict, cluster.ErrNoLeader, cluster.ErrNoPrimary or cluster.ErrOutcomeUnknown.
 	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
 	// Versions lists the latest versions, newest first.
 	Versions() []rules.Version

@@ -8,14 +8,14 @@ import (
 
 // feedback records that a subject was refused and should not have been.
 func (s *Server) feedback(w http.ResponseWriter, r *http.Request) error {
-	if e := s.doors.Checks(); e != nil {
+	if e := s.doors.ChecksError(); e != nil {
 		return e
 	}
 	q, err := readForm(r, codec.FeedbackForm, codec.MaxBody)
 	if err != nil {
 		return err
 	}
-	if e := q.NeedsKey(s.doors.Decider.Rules()); e != nil {
+	if e := q.RequireKey(s.doors.Decider.Rules()); e != nil {
 		return e
 	}
 	rule, key := q.Subject()

@@ -35,7 +35,7 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 	if set == nil {
 		return "", nil, api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
-	if e := s.doors.Checks(); e != nil {
+	if e := s.doors.ChecksError(); e != nil {
 		return "", nil, e // a subject that is not loaded yet would look unused
 	}
 	rule, text := q.Get("rule"), q.Get("key")
@@ -191,7 +191,7 @@ func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
 
 // getReady answers whether the node takes checks.
 func (s *Server) getReady(w http.ResponseWriter, _ *http.Request) error {
-	if e := s.doors.Probe(); e != nil {
+	if e := s.doors.ProbeError(); e != nil {
 		return e
 	}
 	s.sendJSON(w, s.doors.HealthReport())

@@ -12,7 +12,7 @@ import (
 // try answers what a check would get, with the status and headers as data. It takes nothing, unless the check says
 // "peek": false.
 func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
-	if e := s.doors.Checks(); e != nil {
+	if e := s.doors.ChecksError(); e != nil {
 		return e
 	}
 	q, err := readForm(r, codec.TryForm, codec.MaxBody)
@@ -20,14 +20,14 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	decider := s.doors.Decider
-	if e := q.NeedsKey(decider.Rules()); e != nil {
+	if e := q.RequireKey(decider.Rules()); e != nil {
 		return e
 	}
 	if e := tokenIn(r).Permits(&q.Query); e != nil {
 		return e
 	}
 	if who := tokenIn(r); who != nil && !q.Peeks() && !who.Scopes.Allows(api.ScopeCheck) {
-		return who.Lacks(api.ScopeCheck)
+		return who.LacksError(api.ScopeCheck)
 	}
 	var a limiter.Answer
 	if err := decider.Check(&q.Query, &a); err != nil {

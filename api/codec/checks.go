@@ -24,7 +24,7 @@ func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
 		case name != "checks":
 			dec.unknown(name, "checks")
 		case given:
-			dec.fail("checks is given twice, the second time")
+			dec.failSyntax("checks is given twice, the second time")
 		default:
 			given = true
 			dec.next()
@@ -34,7 +34,7 @@ func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
 	}
 	dec.end()
 	if dec.err() == nil && !given {
-		dec.mean(api.MissingKey, "checks is missing")
+		dec.failValue(api.MissingKey, "checks is missing")
 	}
 	if e = dec.err(); e == nil {
 		dec.reset(body)
@@ -51,7 +51,7 @@ func (dec *Decoder) More(n int) bool { return dec.more(n, ']') }
 func (dec *Decoder) countChecks() (n int) {
 	if dec.next() != '[' {
 		dec.skip()
-		dec.mean(api.BadValue, "checks must be an array")
+		dec.failValue(api.BadValue, "checks must be an array")
 		return 0
 	}
 	dec.open()
@@ -60,7 +60,7 @@ func (dec *Decoder) countChecks() (n int) {
 			dec.skip()
 		}
 		if n == maxBatch {
-			dec.mean(api.BadValue, "checks: at most %d are allowed", maxBatch)
+			dec.failValue(api.BadValue, "checks: at most %d are allowed", maxBatch)
 		}
 	}
 	return min(n, maxBatch)
@@ -81,7 +81,7 @@ func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 	case e == nil && q.Wait:
 		e = api.Errorf(api.BadValue, "wait must be false in a batch: its answer is not held")
 	case e == nil:
-		e = q.NeedsKey(set)
+		e = q.RequireKey(set)
 	}
 	if e != nil {
 		// Continue after this check, wherever in it the scanner stopped.

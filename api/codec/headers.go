@@ -57,8 +57,8 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
-// Limits adds the headers about limits to an answer that says the rest in its own way.
-func (r *Reply) Limits(a *limiter.Answer) {
+// AddRateHeaders adds the headers about limits to an answer that says the rest in its own way.
+func (r *Reply) AddRateHeaders(a *limiter.Answer) {
 	if r.rateHeaders(a); !a.Allowed && !a.Counted {
 		r.retryAfter(a)
 	}

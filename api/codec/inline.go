@@ -11,7 +11,7 @@ import (
 )
 
 // modeNames are the values of mode, by counters.Mode.
-var modeNames = [...]string{counters.Check: "check", counters.Peek: "peek", counters.Count: "count"}
+var modeNames = [...]string{counters.CheckMode: "check", counters.PeekMode: "peek", counters.CountMode: "count"}
 
 // subjectFields are the fields of a subject that brings its limits, in a check of one and in each of subjects.
 const subjectFields = fieldNamespace | fieldKey | fieldLimits | fieldConsistency | fieldShadow | fieldCost | fieldCosts | fieldMode
@@ -50,15 +50,15 @@ func resetSubjects(list []limiter.Subject) []limiter.Subject {
 // readMode reads the value of mode.
 func (s *Decoder) readMode(path string) counters.Mode {
 	switch s.word(path) {
-	case modeNames[counters.Check]:
-	case modeNames[counters.Peek]:
-		return counters.Peek
-	case modeNames[counters.Count]:
-		return counters.Count
+	case modeNames[counters.CheckMode]:
+	case modeNames[counters.PeekMode]:
+		return counters.PeekMode
+	case modeNames[counters.CountMode]:
+		return counters.CountMode
 	default:
-		s.mean(api.BadValue, "%s must be check, peek or count", path)
+		s.failValue(api.BadValue, "%s must be check, peek or count", path)
 	}
-	return counters.Check
+	return counters.CheckMode
 }
 
 // readExact reads the value of consistency.
@@ -68,7 +68,7 @@ func (s *Decoder) readExact(path string) bool {
 		return true
 	case "hybrid":
 	default:
-		s.mean(api.BadValue, "%s must be hybrid or exact", path)
+		s.failValue(api.BadValue, "%s must be hybrid or exact", path)
 	}
 	return false
 }
@@ -80,7 +80,7 @@ func (s *Decoder) word(path string) string { return s.quoted("", path, 1, MaxVal
 func (r *Request) readSubjects(s *Decoder) {
 	if s.next() != '[' {
 		s.skip()
-		s.mean(api.BadValue, "subjects must be an array of objects")
+		s.failValue(api.BadValue, "subjects must be an array of objects")
 		return
 	}
 	s.open()
@@ -88,13 +88,13 @@ func (r *Request) readSubjects(s *Decoder) {
 	for ; s.more(n, ']'); n++ {
 		if n >= rules.MaxInlineSubjects {
 			s.skip()
-			s.mean(api.BadValue, "subjects: at most %d are allowed", rules.MaxInlineSubjects)
+			s.failValue(api.BadValue, "subjects: at most %d are allowed", rules.MaxInlineSubjects)
 			continue
 		}
 		r.readSubject(s, n)
 	}
 	if n == 0 {
-		s.mean(api.BadValue, "subjects must have at least one subject")
+		s.failValue(api.BadValue, "subjects must have at least one subject")
 	}
 }
 
@@ -103,7 +103,7 @@ func (r *Request) readSubject(s *Decoder, i int) {
 	path := func(field string) string { return fmt.Sprintf("subjects[%d].%s", i, field) }
 	if s.next() != '{' {
 		s.skip()
-		s.mean(api.BadValue, "subjects[%d] must be an object", i)
+		s.failValue(api.BadValue, "subjects[%d] must be an object", i)
 		return
 	}
 	one := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, part: path} // its fields are read as those of a check
@@ -114,10 +114,10 @@ func (r *Request) readSubject(s *Decoder, i int) {
 // validateSubject turns what was read into a subject.
 func (r *Request) validateSubject(s *Decoder) {
 	if r.given&fieldLimits == 0 {
-		s.mean(api.MissingKey, "%s is missing", r.path("limits"))
+		s.failValue(api.MissingKey, "%s is missing", r.path("limits"))
 	}
 	if r.given&fieldKey == 0 {
-		s.mean(api.MissingKey, "%s is missing", r.path("key"))
+		s.failValue(api.MissingKey, "%s is missing", r.path("key"))
 	}
 	r.validateCosts(s)
 	r.takeSubject()
@@ -139,7 +139,7 @@ func (r *Request) readLimits(s *Decoder) {
 	one := r.nextSubject()
 	if s.next() != '[' {
 		s.skip()
-		s.mean(api.BadValue, "%s must be an array of objects", r.path("limits"))
+		s.failValue(api.BadValue, "%s must be an array of objects", r.path("limits"))
 		return
 	}
 	s.open()
@@ -147,19 +147,19 @@ func (r *Request) readLimits(s *Decoder) {
 	for ; s.more(n, ']'); n++ {
 		if n >= rules.MaxInlineLimits {
 			s.skip()
-			s.mean(api.BadValue, "%s: at most %d are allowed", r.path("limits"), rules.MaxInlineLimits)
+			s.failValue(api.BadValue, "%s: at most %d are allowed", r.path("limits"), rules.MaxInlineLimits)
 			continue
 		}
 		if s.next() != '{' {
 			s.skip()
-			s.mean(api.BadValue, "%s[%d] must be an object", r.path("limits"), n)
+			s.failValue(api.BadValue, "%s[%d] must be an object", r.path("limits"), n)
 			continue
 		}
 		one.Limits = append(one.Limits, rules.InlineLimit{})
 		r.readLimit(s, &one.Limits[n], n)
 	}
 	if n == 0 {
-		s.mean(api.BadValue, "%s must have at least one limit", r.path("limits"))
+		s.failValue(api.BadValue, "%s must have at least one limit", r.path("limits"))
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *Request) readLimit(s *Decoder, l *rules.InlineLimit, i int) {
 			s.unknown(name, "limit, per, per_ms, algorithm, burst, unit, name, tz, from")
 			continue
 		case given&bit != 0:
-			s.fail(path() + " is given twice, the second time")
+			s.failSyntax(path() + " is given twice, the second time")
 			return
 		}
 		given |= bit
@@ -187,25 +187,25 @@ func (r *Request) readLimit(s *Decoder, l *rules.InlineLimit, i int) {
 		case number != nil:
 			v, ok := s.whole(0)
 			if !ok || v < 1 {
-				s.mean(api.BadValue, "%s must be a whole number in plain digits from 1 to %d", path(), int64(algorithms.MaxAmount))
+				s.failValue(api.BadValue, "%s must be a whole number in plain digits from 1 to %d", path(), int64(algorithms.MaxAmount))
 			}
 			*number = v
 		default:
 			if s.next() != '"' {
 				s.skip()
-				s.mean(api.BadValue, "%s must be a string", path())
+				s.failValue(api.BadValue, "%s must be a string", path())
 				continue
 			}
 			if *word = s.text(); s.syntax == nil && (len(*word) == 0 || len(*word) > MaxValue) {
-				s.mean(api.BadValue, "%s must have 1 to %d bytes", path(), MaxValue)
+				s.failValue(api.BadValue, "%s must have 1 to %d bytes", path(), MaxValue)
 			}
 		}
 	}
 	if s.syntax == nil && given&bitLimit == 0 {
-		s.mean(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
+		s.failValue(api.MissingKey, "%s[%d].limit is missing", r.path("limits"), i)
 	}
 	if s.syntax == nil && given&(bitPer|bitPerMS) == 0 {
-		s.mean(api.MissingKey, "%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms", r.path("limits"), i)
+		s.failValue(api.MissingKey, "%s[%d].per is missing: the window, such as 10s, 1m or day, or per_ms", r.path("limits"), i)
 	}
 }
 

@@ -98,16 +98,16 @@ func TestInlineFields(t *testing.T) {
 	one, two := r.Subjects[0], r.Subjects[1]
 	first := rules.InlineLimit{Limit: 5, Per: "1m", Algorithm: "a", Burst: 9, Unit: "u", Name: "x", TZ: "z", From: "f"}
 	if one.Namespace != "n" || !slices.Equal(one.Key, []string{"a", "b"}) || !slices.Equal(one.Limits, []rules.InlineLimit{first, {Limit: 6, PerMS: 7}}) ||
-		len(one.Costs) != 1 || one.Costs[0].Cost != 3 || one.Mode != counters.Count || !one.Exact || !one.Shadow {
+		len(one.Costs) != 1 || one.Costs[0].Cost != 3 || one.Mode != counters.CountMode || !one.Exact || !one.Shadow {
 		t.Errorf("have %+v", one)
 	}
 	if two.Namespace != "" || !slices.Equal(two.Key, []string{"c"}) || !slices.Equal(two.Limits, []rules.InlineLimit{{Limit: 8, Per: "day"}}) ||
-		len(two.Costs) != 0 || two.Mode != counters.Check || two.Exact || two.Shadow {
+		len(two.Costs) != 0 || two.Mode != counters.CheckMode || two.Exact || two.Shadow {
 		t.Errorf("have %+v", two)
 	}
 	read(`{"key":"d","limits":[{"limit":1,"per":"1s"}],"cost":4}`)
 	if one := r.Subjects[0]; len(r.Subjects) != 1 || one.Namespace != "" || !slices.Equal(one.Key, []string{"d"}) || len(one.Limits) != 1 ||
-		one.Limits[0] != (rules.InlineLimit{Limit: 1, Per: "1s"}) || len(one.Costs) != 1 || one.Costs[0].Cost != 4 || one.Mode != counters.Check || one.Exact || one.Shadow {
+		one.Limits[0] != (rules.InlineLimit{Limit: 1, Per: "1s"}) || len(one.Costs) != 1 || one.Costs[0].Cost != 4 || one.Mode != counters.CheckMode || one.Exact || one.Shadow {
 		t.Errorf("have %+v", r.Subjects)
 	}
 	if read(`{"rule":"r","key":"k"}`); len(r.Subjects) != 0 || !r.ByKey {

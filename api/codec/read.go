@@ -214,7 +214,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 		s.unknown(name, f.names)
 		return
 	case r.given&field != 0:
-		s.fail(name + " is given twice, the second time")
+		s.failSyntax(name + " is given twice, the second time")
 		return
 	}
 	r.given |= field
@@ -231,7 +231,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 		r.readCosts(s, f.minCost)
 	case fieldPeek:
 		if s.boolean(name) {
-			r.Mode = counters.Peek
+			r.Mode = counters.PeekMode
 		}
 	case fieldWait:
 		r.Wait = s.boolean(name)
@@ -240,7 +240,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	case fieldTTL:
 		ms, ok := s.whole(0)
 		if !ok || ms < 1 || ms > f.maxTTL.Milliseconds() {
-			s.mean(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
+			s.failValue(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
 			return
 		}
 		r.TTL = time.Duration(ms) * time.Millisecond
@@ -296,8 +296,8 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 	return b
 }
 
-// NeedsKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
-func (r *Request) NeedsKey(set *rules.Set) *api.Error {
+// RequireKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
+func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
 	}
@@ -309,14 +309,14 @@ func (r *Request) NeedsKey(set *rules.Set) *api.Error {
 
 func (r *Request) validatePlainCheck(s *Decoder) {
 	r.validateCheck(s)
-	if r.RequestID != "" && r.Mode != counters.Count && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.Count }) {
-		s.mean(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
+	if r.RequestID != "" && r.Mode != counters.CountMode && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
+		s.failValue(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
 	}
 }
 
 func (r *Request) validateCheck(s *Decoder) {
 	if r.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
-		s.mean(api.BadValue, "peek and mode exclude each other")
+		s.failValue(api.BadValue, "peek and mode exclude each other")
 	}
 	if r.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
 		r.validateInline(s)
@@ -324,13 +324,13 @@ func (r *Request) validateCheck(s *Decoder) {
 	}
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case r.given == 0:
-		s.mean(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
+		s.failValue(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
 	case has(fieldKey) && has(fieldAttributes):
-		s.mean(api.BadValue, "key and attributes exclude each other")
+		s.failValue(api.BadValue, "key and attributes exclude each other")
 	case has(fieldKey) && !has(fieldRule):
-		s.mean(api.MissingKey, "rule is missing: a key is asked of one rule")
+		s.failValue(api.MissingKey, "rule is missing: a key is asked of one rule")
 	case !has(fieldRule) && !has(fieldAttributes):
-		s.mean(api.MissingKey, "give rule and key, or attributes")
+		s.failValue(api.MissingKey, "give rule and key, or attributes")
 	}
 	r.validateCosts(s)
 }
@@ -339,11 +339,11 @@ func (r *Request) validateCheck(s *Decoder) {
 func (r *Request) validateInline(s *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case has(fieldRule | fieldAttributes):
-		s.mean(api.BadValue, "limits and subjects exclude rule and attributes")
+		s.failValue(api.BadValue, "limits and subjects exclude rule and attributes")
 	case !has(fieldSubjects):
 		r.validateSubject(s)
 	case has(subjectFields | fieldPeek):
-		s.mean(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
+		s.failValue(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
 	}
 }
 
@@ -352,7 +352,7 @@ func (r *Request) validateCosts(s *Decoder) {
 	if r.given&fieldCost != 0 {
 		for i := range r.Costs {
 			if r.Costs[i].Unit == rules.Requests {
-				s.mean(api.BadValue, "cost and costs.requests exclude each other")
+				s.failValue(api.BadValue, "cost and costs.requests exclude each other")
 			}
 		}
 		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.Cost})
@@ -363,20 +363,20 @@ func (r *Request) validateCosts(s *Decoder) {
 func (r *Request) validateTry(s *Decoder) {
 	r.validateCheck(s)
 	if r.Wait {
-		s.mean(api.BadValue, "wait must be false: the answer to a try is not held")
+		s.failValue(api.BadValue, "wait must be false: the answer to a try is not held")
 	}
 	if r.given&(fieldPeek|fieldMode) == 0 {
-		r.Mode = counters.Peek
+		r.Mode = counters.PeekMode
 		for i := range r.Subjects {
-			r.Subjects[i].Mode = counters.Peek
+			r.Subjects[i].Mode = counters.PeekMode
 		}
 	}
 }
 
 func (r *Request) validateReserve(s *Decoder) {
 	r.validateCheck(s)
-	if r.Mode != counters.Check || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.Check }) {
-		s.mean(api.BadValue, "in a reservation peek must not be true, and mode must be check")
+	if r.Mode != counters.CheckMode || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
+		s.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
 }
@@ -390,7 +390,7 @@ func (r *Request) validateAdjust(s *Decoder) {
 	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
 	r.validateCosts(s)
 	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
-		s.mean(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+		s.failValue(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
 	}
 	r.validateTarget(s)
 	if r.given&fieldNamespace != 0 {
@@ -402,9 +402,9 @@ func (r *Request) validateAdjust(s *Decoder) {
 func (r *Request) validateTarget(s *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
-		s.mean(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
+		s.failValue(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
 	case has(fieldNamespace|fieldLimits) && has(fieldRule):
-		s.mean(api.BadValue, "namespace and limits exclude rule")
+		s.failValue(api.BadValue, "namespace and limits exclude rule")
 	case has(fieldNamespace | fieldLimits):
 		r.needs(s, fieldKey, "key is missing")
 		r.takeSubject()
@@ -415,7 +415,7 @@ func (r *Request) validateFeedback(s *Decoder) {
 	r.needs(s, fieldRule, "rule is missing")
 	r.needs(s, fieldVerdict, "verdict is missing")
 	if r.verdict != FalsePositive {
-		s.mean(api.BadValue, "verdict must be %s", FalsePositive)
+		s.failValue(api.BadValue, "verdict must be %s", FalsePositive)
 	}
 }
 
@@ -428,7 +428,7 @@ func (r *Request) validateLoad(s *Decoder) {
 // needs records an error if none of the fields in any was given.
 func (r *Request) needs(s *Decoder, any fields, otherwise string) {
 	if r.given&any == 0 {
-		s.mean(api.MissingKey, "%s", otherwise)
+		s.failValue(api.MissingKey, "%s", otherwise)
 	}
 }
 
@@ -441,7 +441,7 @@ func (r *Request) readKey(s *Decoder) {
 		s.open()
 		for n := 0; s.more(n, ']'); n++ {
 			if n >= rules.MaxAttributes {
-				s.mean(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
+				s.failValue(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
 				s.skip()
 				continue
 			}
@@ -449,14 +449,14 @@ func (r *Request) readKey(s *Decoder) {
 		}
 	default:
 		s.skip()
-		s.mean(api.BadValue, "key must be a string or an array of strings")
+		s.failValue(api.BadValue, "key must be a string or an array of strings")
 	}
 }
 
 func (r *Request) readAttributes(s *Decoder) {
 	if s.next() != '{' {
 		s.skip()
-		s.mean(api.BadValue, "attributes must be an object of strings")
+		s.failValue(api.BadValue, "attributes must be an object of strings")
 		return
 	}
 	s.open()
@@ -466,16 +466,16 @@ func (r *Request) readAttributes(s *Decoder) {
 			return
 		}
 		if len(name) > MaxValue {
-			s.mean(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
+			s.failValue(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
 		}
 		for i := range r.Attributes {
 			if r.Attributes[i].Name == name {
-				s.fail("attributes." + api.Excerpt(name) + " is given twice")
+				s.failSyntax("attributes." + api.Excerpt(name) + " is given twice")
 				return
 			}
 		}
 		if n >= rules.MaxAttributes {
-			s.mean(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
+			s.failValue(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
 			s.skip()
 			continue
 		}
@@ -487,7 +487,7 @@ func (r *Request) readAttributes(s *Decoder) {
 func (r *Request) readCosts(s *Decoder, least int64) {
 	if s.next() != '{' {
 		s.skip()
-		s.mean(api.BadValue, "costs must be an object of amounts by unit")
+		s.failValue(api.BadValue, "costs must be an object of amounts by unit")
 		return
 	}
 	s.open()
@@ -497,16 +497,16 @@ func (r *Request) readCosts(s *Decoder, least int64) {
 			return
 		}
 		if len(unit) > MaxValue {
-			s.mean(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
+			s.failValue(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
 		}
 		for i := range r.Costs {
 			if r.Costs[i].Unit == unit {
-				s.fail("costs." + api.Excerpt(unit) + " is given twice")
+				s.failSyntax("costs." + api.Excerpt(unit) + " is given twice")
 				return
 			}
 		}
 		if n >= limiter.MaxCosts {
-			s.mean(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
+			s.failValue(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
 			s.skip()
 			continue
 		}

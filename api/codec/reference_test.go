@@ -198,7 +198,7 @@ func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 		note(ok, api.BadValue)
 	case "peek":
 		if flag() {
-			r.Mode = counters.Peek
+			r.Mode = counters.PeekMode
 		}
 	case "wait":
 		r.Wait = flag()

@@ -36,7 +36,7 @@ const (
 // Reset prepares r for the next request.
 func (r *Reply) Reset() {
 	*r = Reply{
-		Headers: r.Headers[:0], Body: api.Kept(r.Body), values: api.Kept(r.values), order: r.order[:0], spare: api.Kept(r.spare),
+		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values), order: r.order[:0], spare: api.Reuse(r.spare),
 		limit: r.limit, version: r.version, origin: r.origin,
 	}
 }

@@ -27,7 +27,7 @@ type Decoder struct {
 // Reset forgets the body.
 func (dec *Decoder) Reset() {
 	dec.reset(nil)
-	dec.scratch = api.Kept(dec.scratch)
+	dec.scratch = api.Reuse(dec.scratch)
 }
 
 // Forget releases the strings of the checks that Next has read so far.
@@ -58,9 +58,9 @@ func (dec *Decoder) object() bool {
 		return true
 	}
 	if dec.pos == len(dec.src) {
-		dec.fail("the body is empty")
+		dec.failSyntax("the body is empty")
 	} else if dec.skip(); dec.syntax == nil {
-		dec.fail("the body is not an object")
+		dec.failSyntax("the body is not an object")
 	}
 	return false
 }
@@ -73,15 +73,15 @@ func (dec *Decoder) err() *api.Error {
 	return dec.meaning
 }
 
-// fail ends the scan.
-func (dec *Decoder) fail(what string) {
+// failSyntax ends the scan.
+func (dec *Decoder) failSyntax(what string) {
 	if dec.syntax == nil {
 		dec.syntax = api.Errorf(api.BadJSON, "%s at byte %d of %d", what, dec.pos, len(dec.src))
 	}
 }
 
-// mean records a value that is valid JSON but wrong.
-func (dec *Decoder) mean(code api.Code, format string, args ...any) {
+// failValue records a value that is valid JSON but wrong.
+func (dec *Decoder) failValue(code api.Code, format string, args ...any) {
 	if dec.meaning == nil {
 		dec.meaning = api.Errorf(code, format, args...)
 	}
@@ -90,7 +90,7 @@ func (dec *Decoder) mean(code api.Code, format string, args ...any) {
 // utf8 validates the whole source at once.
 func (dec *Decoder) utf8() bool {
 	if !utf8.Valid(dec.src) {
-		dec.fail("the body is not UTF-8")
+		dec.failSyntax("the body is not UTF-8")
 	}
 	return dec.syntax == nil
 }
@@ -112,7 +112,7 @@ func (dec *Decoder) next() byte {
 func (dec *Decoder) end() {
 	if dec.syntax == nil {
 		if dec.next(); dec.pos < len(dec.src) {
-			dec.fail("more follows after the object")
+			dec.failSyntax("more follows after the object")
 		}
 	}
 }
@@ -121,7 +121,7 @@ func (dec *Decoder) end() {
 func (dec *Decoder) open() {
 	dec.pos++
 	if dec.depth++; dec.depth > maxDepth {
-		dec.fail("nested too deep")
+		dec.failSyntax("nested too deep")
 	}
 }
 
@@ -142,14 +142,14 @@ func (dec *Decoder) more(n int, closing byte) bool {
 		dec.pos++
 		return true
 	}
-	dec.fail("a comma or the end is missing")
+	dec.failSyntax("a comma or the end is missing")
 	return false
 }
 
 // name reads a member's name and the colon.
 func (dec *Decoder) name() string {
 	if dec.next() != '"' {
-		dec.fail("a name in quotes is missing")
+		dec.failSyntax("a name in quotes is missing")
 		return ""
 	}
 	name := dec.text()
@@ -157,7 +157,7 @@ func (dec *Decoder) name() string {
 		return ""
 	}
 	if dec.next() != ':' {
-		dec.fail("a colon is missing")
+		dec.failSyntax("a colon is missing")
 		return ""
 	}
 	dec.pos++
@@ -177,12 +177,12 @@ func (dec *Decoder) text() string {
 			return dec.escapedText(from, i)
 		case c < ' ':
 			dec.pos = i
-			dec.fail("a control character in a string")
+			dec.failSyntax("a control character in a string")
 			return ""
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.fail("a string without end")
+	dec.failSyntax("a string without end")
 	return ""
 }
 
@@ -203,7 +203,7 @@ func (dec *Decoder) escapedText(from, i int) string {
 			i = dec.pos
 		case c < ' ':
 			dec.pos = i
-			dec.fail("a control character in a string")
+			dec.failSyntax("a control character in a string")
 			return ""
 		default:
 			dec.scratch = append(dec.scratch, c)
@@ -211,14 +211,14 @@ func (dec *Decoder) escapedText(from, i int) string {
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.fail("a string without end")
+	dec.failSyntax("a string without end")
 	return ""
 }
 
 // escape decodes one escape into scratch.
 func (dec *Decoder) escape() {
 	if dec.pos+1 >= len(dec.src) {
-		dec.fail("a string without end")
+		dec.failSyntax("a string without end")
 		return
 	}
 	c := dec.src[dec.pos+1]
@@ -238,7 +238,7 @@ func (dec *Decoder) escape() {
 		dec.unicodeEscape()
 		return
 	default:
-		dec.fail("an unknown escape in a string")
+		dec.failSyntax("an unknown escape in a string")
 		return
 	}
 	dec.scratch = append(dec.scratch, c)
@@ -248,14 +248,14 @@ func (dec *Decoder) escape() {
 func (dec *Decoder) unicodeEscape() {
 	r, ok := dec.hex4(dec.pos)
 	if !ok {
-		dec.fail(`\u needs four hex digits`)
+		dec.failSyntax(`\u needs four hex digits`)
 		return
 	}
 	size := 6
 	if utf16.IsSurrogate(r) {
 		low, ok := dec.hex4(dec.pos + 6)
 		if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
-			dec.fail("a lone surrogate in a string")
+			dec.failSyntax("a lone surrogate in a string")
 			return
 		}
 		size = 12
@@ -295,13 +295,13 @@ func (dec *Decoder) number() string {
 	if dec.peek() == '0' {
 		dec.pos++
 	} else if dec.digits() == 0 {
-		dec.fail("not a number")
+		dec.failSyntax("not a number")
 		return ""
 	}
 	if dec.peek() == '.' {
 		dec.pos++
 		if dec.digits() == 0 {
-			dec.fail("digits are missing after the point")
+			dec.failSyntax("digits are missing after the point")
 		}
 	}
 	if dec.peek()|0x20 == 'e' {
@@ -310,7 +310,7 @@ func (dec *Decoder) number() string {
 			dec.pos++
 		}
 		if dec.digits() == 0 {
-			dec.fail("digits are missing in the exponent")
+			dec.failSyntax("digits are missing in the exponent")
 		}
 	}
 	return View(dec.src[from:dec.pos])
@@ -334,7 +334,7 @@ func (dec *Decoder) digits() int {
 // literal reads one of the words true, false and null.
 func (dec *Decoder) literal(word string) {
 	if len(dec.src)-dec.pos < len(word) || View(dec.src[dec.pos:dec.pos+len(word)]) != word {
-		dec.fail("not a JSON value")
+		dec.failSyntax("not a JSON value")
 		return
 	}
 	dec.pos += len(word)
@@ -371,7 +371,7 @@ func (dec *Decoder) skip() {
 			dec.number()
 			return
 		}
-		dec.fail("a value is missing")
+		dec.failSyntax("a value is missing")
 	}
 }
 

@@ -13,16 +13,16 @@ import (
 func (dec *Decoder) quoted(outer, field string, least, most int) string {
 	if dec.next() != '"' {
 		dec.skip()
-		dec.mean(api.BadValue, "%s must be a string", pathOf(outer, field))
+		dec.failValue(api.BadValue, "%s must be a string", pathOf(outer, field))
 		return ""
 	}
 	v := dec.text()
 	switch {
 	case dec.syntax != nil:
 	case least == 0 && len(v) > most:
-		dec.mean(api.BadValue, "%s must not have more than %d bytes", pathOf(outer, field), most)
+		dec.failValue(api.BadValue, "%s must not have more than %d bytes", pathOf(outer, field), most)
 	case len(v) < least || len(v) > most:
-		dec.mean(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), least, most)
+		dec.failValue(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), least, most)
 	}
 	return v
 }
@@ -40,7 +40,7 @@ func (dec *Decoder) boolean(field string) bool {
 	c := dec.next()
 	dec.skip()
 	if c != 't' && c != 'f' {
-		dec.mean(api.BadValue, "%s must be true or false", field)
+		dec.failValue(api.BadValue, "%s must be true or false", field)
 	}
 	return c == 't'
 }
@@ -49,7 +49,7 @@ func (dec *Decoder) boolean(field string) bool {
 func (dec *Decoder) amount(outer, field string, least int64) int64 {
 	v, ok := dec.whole(least)
 	if !ok {
-		dec.mean(api.BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), least, int64(algorithms.MaxAmount))
+		dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), least, int64(algorithms.MaxAmount))
 	}
 	return v
 }
@@ -85,12 +85,12 @@ func (dec *Decoder) whole(least int64) (v int64, ok bool) {
 func (dec *Decoder) decimal(field string) float64 {
 	if c := dec.next(); c != '-' && (c < '0' || c > '9') {
 		dec.skip()
-		dec.mean(api.BadValue, "%s must be a number", field)
+		dec.failValue(api.BadValue, "%s must be a number", field)
 		return 0
 	}
 	v, err := strconv.ParseFloat(dec.number(), 64)
 	if dec.syntax == nil && (err != nil || math.Signbit(v) && v != 0) {
-		dec.mean(api.BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
+		dec.failValue(api.BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
 	}
 	return math.Abs(v)
 }
@@ -98,5 +98,5 @@ func (dec *Decoder) decimal(field string) float64 {
 // unknown skips and rejects an unknown field.
 func (dec *Decoder) unknown(name, known string) {
 	dec.skip()
-	dec.mean(api.UnknownField, "there is no field %q here: the fields are %s", api.Excerpt(name), known)
+	dec.failValue(api.UnknownField, "there is no field %q here: the fields are %s", api.Excerpt(name), known)
 }

@@ -46,7 +46,7 @@ func (a *arrival) await(ctx context.Context, cut func(), read func(any) error, m
 	s := a.server
 	defer s.waiting.Add(-1)
 	if s.waiting.Add(1) > maxWaiting {
-		s.beyond.Add(1)
+		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d requests have not arrived whole", maxWaiting))
 	}
 	conn := callerOf(ctx)
@@ -102,7 +102,7 @@ func (a *arrival) charge(n int64) bool {
 	}
 	s := a.server
 	if !s.Budget.Take(n - a.charged) {
-		s.beyond.Add(1)
+		s.overloads.Add(1)
 		return false
 	}
 	if a.charged == 0 {

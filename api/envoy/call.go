@@ -51,7 +51,7 @@ func (c *call) release() {
 		c.charged = 0
 	}
 	c.Reset()
-	c.buf = api.Kept(c.buf)
+	c.buf = api.Reuse(c.buf)
 	c.server.pool.Put(c)
 }
 
@@ -61,7 +61,7 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	defer s.recover(path, &err)
 	defer s.calls.Add(-1)
 	if s.calls.Add(1) > maxCalls {
-		s.beyond.Add(1)
+		s.overloads.Add(1)
 		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are under way", maxCalls))
 	}
 	c := s.acquire()
@@ -107,7 +107,7 @@ func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
 	if e := s.crowded(ctx); e != nil {
 		return nil, e
 	}
-	if e := s.Checks(); e != nil {
+	if e := s.ChecksError(); e != nil {
 		return nil, e
 	}
 	return s.permit(ctx)

@@ -30,7 +30,7 @@ func (h handshake) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	in := &inbound{Conn: secured, place: api.Below[*api.Connection](conn), skip: prefaceBytes, spare: spareFrames}
+	in := &inbound{Conn: secured, place: api.Unwrap[*api.Connection](conn), skip: prefaceBytes, spare: spareFrames}
 	return in, caller{info, in}, nil
 }
 

@@ -73,7 +73,7 @@ type Server struct {
 	waiting     atomic.Int64  // messages that have not arrived whole
 	openStreams atomic.Int64  // reflection, and those who watch the health
 	opened      chan struct{} // capacity 1: a stream has been opened
-	beyond      atomic.Int64  // requests refused or cut off, because there were too many
+	overloads   atomic.Int64  // requests refused or cut off, because there were too many
 	pool        sync.Pool     // of *call
 
 	ctx  context.Context // of the streams that last; ends first
@@ -129,7 +129,7 @@ func (s *Server) Addr() net.Addr { return s.addr }
 // Figures shows what the door counts.
 func (s *Server) Figures(sink figures.Sink) {
 	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
-	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were under way.", s.beyond.Load())
+	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were under way.", s.overloads.Load())
 	s.conns.Figures(sink, "envoy")
 }
 
@@ -187,7 +187,7 @@ func (s *Server) follow() {
 
 func (s *Server) tellHealth() {
 	now := healthpb.HealthCheckResponse_SERVING
-	if s.Probe() != nil {
+	if s.ProbeError() != nil {
 		now = healthpb.HealthCheckResponse_NOT_SERVING
 	}
 	for _, name := range healthNames {
@@ -210,7 +210,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	s.latency.Stripe().Count()
 	defer s.openStreams.Add(-1)
 	if s.openStreams.Add(1) > maxOpen {
-		s.beyond.Add(1)
+		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpen))
 	}
 	select {

@@ -223,7 +223,7 @@ var times = regexp.MustCompile(`t=\d+`)
 // stingy is a decider that gives nothing back.
 type stingy struct{ *limiter.Limiter }
 
-// Give implements rls.Giver.
+// GiveBack implements rls.Returner.
 func (stingy) Give(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
 }

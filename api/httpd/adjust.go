@@ -27,7 +27,7 @@ func (p *plane) onSubject(x *exchange, do func(*limiter.Query) (*limiter.Usage, 
 	if e := x.token.Permits(&q.Query); e != nil {
 		return e
 	}
-	if e := q.NeedsKey(p.Decider.Rules()); e != nil {
+	if e := q.RequireKey(p.Decider.Rules()); e != nil {
 		return e
 	}
 	u, err := do(&q.Query)

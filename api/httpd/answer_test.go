@@ -46,7 +46,7 @@ func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limi
 func (f *fixed) Reset(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
 
 func (f *fixed) Adjust(*limiter.Query) (*limiter.Usage, error) {
-	return nil, limiter.ErrUnit
+	return nil, limiter.ErrNoLimitInUnit
 }
 
 func (f *fixed) Rules() *rules.Set { return f.set }

@@ -22,7 +22,7 @@ type plane struct {
 	latency   api.Latency
 	exchanges sync.Pool // of *exchange
 	chunks    sync.Pool // of *chunk
-	replies   sync.Pool // of *reply, with buffers that api.Kept keeps
+	replies   sync.Pool // of *reply, with buffers that api.Reuse keeps
 }
 
 func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
@@ -152,7 +152,7 @@ func (p *plane) serve(r *route, x *exchange) {
 // dispatch runs r's handler on x. Probes are answered at any time.
 func (p *plane) dispatch(r *route, x *exchange) *api.Error {
 	if r.need != api.Anyone {
-		if e := p.Checks(); e != nil {
+		if e := p.ChecksError(); e != nil {
 			return e
 		}
 	}
@@ -189,7 +189,7 @@ func (p *plane) check(x *exchange) *api.Error {
 	if e := x.token.Permits(&x.check.Query); e != nil {
 		return e
 	}
-	if e := x.check.NeedsKey(p.Decider.Rules()); e != nil {
+	if e := x.check.RequireKey(p.Decider.Rules()); e != nil {
 		return e
 	}
 	if err := p.checkOrReserve(x); err != nil {
@@ -229,7 +229,7 @@ func (p *plane) welcome(x *exchange) *api.Error {
 
 // readyz answers whether the node takes checks.
 func (p *plane) readyz(x *exchange) *api.Error {
-	if e := p.Probe(); e != nil {
+	if e := p.ProbeError(); e != nil {
 		return e
 	}
 	return p.healthz(x)

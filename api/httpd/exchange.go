@@ -67,13 +67,13 @@ func (e *exchange) size() int64 {
 
 // reset prepares e for the next request.
 func (e *exchange) reset() {
-	e.request = request{body: api.Kept(e.request.body)}
+	e.request = request{body: api.Reuse(e.request.body)}
 	e.Reply.Reset()
 	e.scan.Reset()
 	e.check.Reset()
 	clear(e.lines)
 	e.token, e.decided, e.checks, e.work = nil, false, 0, 0
-	e.values, e.wire = api.Kept(e.values), api.Kept(e.wire)
+	e.values, e.wire = api.Reuse(e.values), api.Reuse(e.wire)
 	e.began, e.due, e.after, e.hangUp = time.Time{}, time.Time{}, 0, false
 }
 

@@ -110,7 +110,7 @@ func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
 		return
 	}
-	if c := api.Below[*connection](conn); c != nil {
+	if c := api.Unwrap[*connection](conn); c != nil {
 		c.between = state == fasthttp.StateIdle
 	}
 }
@@ -232,7 +232,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 // hangUp ends the connection after the answer, such that a caller who is still sending can read it.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
-	if c := api.Below[*api.Connection](ctx.Conn()); c != nil {
+	if c := api.Unwrap[*api.Connection](ctx.Conn()); c != nil {
 		c.Linger()
 	}
 }

@@ -425,10 +425,10 @@ func (s *secured) Read(b []byte) (int, error) {
 
 // frameOf returns the framing of c, a connection as the library has it; nil if it has none.
 func frameOf(c net.Conn) *framing {
-	if s := api.Below[*secured](c); s != nil {
+	if s := api.Unwrap[*secured](c); s != nil {
 		return &s.frame
 	}
-	if d := api.Below[*connection](c); d != nil {
+	if d := api.Unwrap[*connection](c); d != nil {
 		return &d.frame
 	}
 	return nil

@@ -46,7 +46,7 @@ func (s *Server) park(w *waiter, c net.Conn) {
 	}
 	w.conn = raw.UnsafeConn()
 	w.fd = descriptor(w.conn)
-	if c := api.Below[*api.Connection](w.conn); c != nil {
+	if c := api.Unwrap[*api.Connection](w.conn); c != nil {
 		s.conns.Park(c)
 	}
 	if more, err := arrived(c, w.conn); err != nil {
@@ -100,7 +100,7 @@ func (r *rewound) NetConn() net.Conn { return r.Conn }
 // descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
 // closed meanwhile, an answer about another file with that number does no harm.
 func descriptor(c net.Conn) int {
-	one := api.Below[*api.Connection](c)
+	one := api.Unwrap[*api.Connection](c)
 	if one == nil {
 		return -1
 	}
@@ -122,7 +122,7 @@ func descriptor(c net.Conn) int {
 // send answers w with left as the rest of its delay, then goes on serving its connection.
 func (s *Server) send(w *waiter, left time.Duration) {
 	now := time.Now()
-	c := api.Below[*api.Connection](w.conn)
+	c := api.Unwrap[*api.Connection](w.conn)
 	closes := w.closes || s.plane.Leaving() || c != nil && !s.conns.Resume(c)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}

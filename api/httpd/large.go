@@ -35,7 +35,7 @@ func (r *reply) Close() error {
 	p, size := r.plane, r.size
 	p.Budget.Finish(&r.Transfer)
 	r.Reset(nil)
-	r.body = api.Kept(r.body)
+	r.body = api.Reuse(r.body)
 	p.replies.Put(r)
 	p.Budget.Give(size)
 	return nil

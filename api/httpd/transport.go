@@ -31,7 +31,7 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.over(api.Below[*api.Connection](c)), nil
+	return l.over(api.Unwrap[*api.Connection](c)), nil
 }
 
 func (t *transport) over(c *api.Connection) *connection {

@@ -75,7 +75,7 @@ func TestTwentyThousandWait(t *testing.T) {
 	inner := s.waiting.answer
 	s.waiting.answer = func(w *waiter, left time.Duration) {
 		mu.Lock()
-		due[api.Below[*api.Connection](w.conn).Conn] = w.due
+		due[api.Unwrap[*api.Connection](w.conn).Conn] = w.due
 		mu.Unlock()
 		inner(w, left)
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Giver gives back to subjects what they have used. *limiter.Limiter is one.
-type Giver interface {
-	// Give gives the costs of the only subject of q back, and returns the usage afterwards.
-	Give(q *limiter.Query) (*limiter.Usage, error)
+// Returner gives back to subjects what they have used. *limiter.Limiter is one.
+type Returner interface {
+	// GiveBack gives the costs of the only subject of q back, and returns the usage afterwards.
+	GiveBack(q *limiter.Query) (*limiter.Usage, error)
 }
 
 // Call is one request and its answer. It is reused, and belongs to one goroutine.
@@ -60,7 +60,7 @@ func (c *Call) Reset() {
 	c.domain = ""
 	clear(c.entries)
 	clear(c.descriptors)
-	c.text, c.inner = api.Kept(c.text), api.Kept(c.inner)
+	c.text, c.inner = api.Reuse(c.text), api.Reuse(c.inner)
 	c.reply.Reset()
 }
 
@@ -82,7 +82,7 @@ func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
 		if c.Asked {
 			c.query.Matched = set
 			err := d.Decider.Check(&c.query, &c.Answer)
-			if errors.Is(err, limiter.ErrMatched) {
+			if errors.Is(err, limiter.ErrRulesChanged) {
 				continue
 			}
 			if err != nil {
@@ -106,7 +106,7 @@ func (c *Call) permit(who *api.Token) *api.Error {
 		}
 	}
 	if !who.Scopes.Allows(api.ScopeAdjust) && slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.gives }) {
-		return who.Lacks(api.ScopeAdjust)
+		return who.LacksError(api.ScopeAdjust)
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (c *Call) match(set *rules.Set) *api.Error {
 	}
 	if c.closed {
 		for i := range c.query.Subjects {
-			c.query.Subjects[i].Mode = counters.Peek // nothing is taken of a request that is refused anyway
+			c.query.Subjects[i].Mode = counters.PeekMode // nothing is taken of a request that is refused anyway
 		}
 	}
 	return nil
@@ -216,12 +216,12 @@ func (c *Call) hits(d *descriptor) int64 {
 // ask adds the i-th descriptor to the query. A descriptor that is given twice is one subject, with the hits of both.
 func (c *Call) ask(i int) *api.Error {
 	d := &c.descriptors[i]
-	cost, mode := c.hits(d), counters.Check
+	cost, mode := c.hits(d), counters.CheckMode
 	switch {
 	case d.own && cost == 0:
-		cost, mode = 1, counters.Peek
+		cost, mode = 1, counters.PeekMode
 	case d.own:
-		mode = counters.Count
+		mode = counters.CountMode
 	}
 	for j := range i {
 		before := &c.descriptors[j]
@@ -233,7 +233,7 @@ func (c *Call) ask(i int) *api.Error {
 		}
 		d.subject = before.subject
 		s := &c.query.Subjects[d.subject]
-		if taken := &s.Costs[0].Cost; s.Mode == counters.Peek || mode == counters.Peek {
+		if taken := &s.Costs[0].Cost; s.Mode == counters.PeekMode || mode == counters.PeekMode {
 			*taken = max(*taken, cost)
 		} else {
 			*taken = min(*taken+cost, algorithms.MaxAmount)
@@ -249,12 +249,12 @@ func (c *Call) ask(i int) *api.Error {
 // stronger returns the mode of a subject that is given twice, with two modes.
 func stronger(a, b counters.Mode) counters.Mode {
 	switch {
-	case a == counters.Count || b == counters.Count:
-		return counters.Count
-	case a == counters.Check || b == counters.Check:
-		return counters.Check
+	case a == counters.CountMode || b == counters.CountMode:
+		return counters.CountMode
+	case a == counters.CheckMode || b == counters.CheckMode:
+		return counters.CheckMode
 	}
-	return counters.Peek
+	return counters.PeekMode
 }
 
 // nextSubject appends a subject to the query, reusing the slices of the one that had its place.
@@ -351,7 +351,7 @@ func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 		if la.RetryAfter > 0 {
 			wait = la.RetryAfter
 		}
-	case subject.Mode == counters.Peek && !refused:
+	case subject.Mode == counters.PeekMode && !refused:
 		remaining += subject.Costs[0].Cost // what a look says is left is less its cost, which nothing took
 	}
 	s.remaining = saturated(min(remaining, la.Limit.UndividedCapacity()))
@@ -373,7 +373,7 @@ func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 // addRateHeaders adds the headers that Envoy can't compose itself: it knows no windows but the units.
 func (c *Call) addRateHeaders() {
 	c.reply.Reset()
-	c.reply.Limits(&c.Answer)
+	c.reply.AddRateHeaders(&c.Answer)
 	for _, h := range c.reply.Headers {
 		if strings.HasPrefix(h.Name, "X-") {
 			continue // Envoy writes these itself, of the limits that it knows
@@ -387,7 +387,7 @@ func (c *Call) addRateHeaders() {
 // hits that were taken stay taken, so a caller that retried after an error would be charged twice, and a refusal would pass
 // where errors pass.
 func (c *Call) give(d *api.Doors) *api.Error {
-	giver, _ := d.Decider.(Giver)
+	giver, _ := d.Decider.(Returner)
 	if giver == nil {
 		return nil
 	}
@@ -401,7 +401,7 @@ func (c *Call) give(d *api.Doors) *api.Error {
 		case one.gives && one.limited() && !(one.override && one.requests == 0):
 			back = c.hits(one)
 		case c.quotas > 1 && c.over && c.Answer.Allowed && one.subject >= 0 && !one.status.over && (one.node == nil || !one.node.Quota):
-			if s := &c.query.Subjects[one.subject]; s.Mode == counters.Check {
+			if s := &c.query.Subjects[one.subject]; s.Mode == counters.CheckMode {
 				back = c.hits(one)
 			}
 		}
@@ -409,9 +409,9 @@ func (c *Call) give(d *api.Doors) *api.Error {
 			continue
 		}
 		subjects := make([]limiter.Subject, 1)
-		c.fill(&subjects[0], one, back, counters.Check)
+		c.fill(&subjects[0], one, back, counters.CheckMode)
 		wait.Go(func() {
-			u, err := giver.Give(&limiter.Query{Subjects: subjects})
+			u, err := giver.GiveBack(&limiter.Query{Subjects: subjects})
 			if errs[i] = err; err == nil && one.gives {
 				one.given(u)
 			}

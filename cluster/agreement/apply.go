@@ -22,7 +22,7 @@ type Result struct {
 
 // Apply calls [Build.Apply] on this build.
 func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
-	return This.Apply(s, index, entry, nil)
+	return ThisBuild.Apply(s, index, entry, nil)
 }
 
 // Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry changes

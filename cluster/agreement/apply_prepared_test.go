@@ -21,7 +21,7 @@ func TestApplyPrepared(t *testing.T) {
 	bad := write(2, "rulez: []\n")
 	index, plain, prepared := uint64(0), New(), New()
 	for _, e := range []Rules{good, bad, good, write(3, "")} {
-		entry, err := This.Encode(e)
+		entry, err := ThisBuild.Encode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func TestApplyPrepared(t *testing.T) {
 		p := prepared.Prepare(e)
 		var want, have Result
 		plain, want = plain.Apply(index, entry)
-		prepared, have = This.Apply(prepared, index, entry, p)
+		prepared, have = ThisBuild.Apply(prepared, index, entry, p)
 		if have.Version != want.Version || (have.Err == nil) != (want.Err == nil) {
 			t.Errorf("entry %d: have %+v, want %+v", index, have, want)
 		}
@@ -40,8 +40,8 @@ func TestApplyPrepared(t *testing.T) {
 		}
 	}
 	stale := New().Prepare(write(9, ""))
-	entry, _ := This.Encode(write(4, "rulez: []\n"))
-	if _, r := This.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
+	entry, _ := ThisBuild.Encode(write(4, "rulez: []\n"))
+	if _, r := ThisBuild.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
 		t.Errorf("another entry's preparation was used: %+v", r)
 	}
 }

@@ -28,8 +28,8 @@ type Build struct {
 // MaxRelease bounds the name of a release, in bytes.
 const MaxRelease = 64
 
-// This is the build of this program, without a release name.
-var This = Build{Level: Newest}
+// ThisBuild is the build of this program, without a release name.
+var ThisBuild = Build{Level: Newest}
 
 // Unreadable reports that an entry or snapshot contains something that this build doesn't know or reads differently.
 // Carrying on without it would make this node's state diverge from that of nodes that know it.

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// CheckEvery is the interval between two checks, in indices of Raft's log.
-const CheckEvery = 16
+// HashEvery is the interval between two checks, in indices of Raft's log.
+const HashEvery = 16
 
 // Hash is a SHA-256 hash.
 type Hash [sha256.Size]byte
@@ -20,17 +20,17 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// Check is State.Hash as of an index that is a multiple of CheckEvery. It makes nodes that have applied different numbers
+// HashAt is State.Hash as of an index that is a multiple of HashEvery. It makes nodes that have applied different numbers
 // of entries comparable. The zero value is no check.
-type Check struct {
+type HashAt struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`
 }
 
 // chained sets next.Hash: the hash of s extended by the entry and its outcome.
 func (next *State) chained(s *State, entry []byte, r Result) {
-	if next.Index/CheckEvery != s.Index/CheckEvery {
-		next.Check = Check{Index: next.Index / CheckEvery * CheckEvery, Hash: s.Hash}
+	if next.Index/HashEvery != s.Index/HashEvery {
+		next.Check = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}
 	h := sha256.New()
 	h.Write(s.Hash[:])

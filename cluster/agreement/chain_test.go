@@ -24,8 +24,8 @@ func TestTheHashTellsWaysApart(t *testing.T) {
 			t.Errorf("another %s makes the same hash", name)
 		}
 	}
-	moved, _ := a.Apply(3*CheckEvery+5, encoded(t, Empty{}))
-	if moved.Check.Index != 3*CheckEvery || moved.Check.Hash != a.Hash {
+	moved, _ := a.Apply(3*HashEvery+5, encoded(t, Empty{}))
+	if moved.Check.Index != 3*HashEvery || moved.Check.Hash != a.Hash {
 		t.Errorf("have %+v", moved.Check)
 	}
 	if next := do(t, moved, Empty{}); next.Check != moved.Check {

@@ -68,7 +68,7 @@ func needs(e Entry) Level {
 // Encode writes an entry, with its signature. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
-func (b *Build) encode(e Entry, terms *Terms) ([]byte, error) {
+func (b *Build) encode(e Entry, terms *Transition) ([]byte, error) {
 	kind := kindOf(e)
 	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
@@ -129,7 +129,7 @@ type written struct {
 	Entry
 	level   Level // needed to read it
 	release string
-	terms   *Terms // nil if there are none
+	terms   *Transition // nil if there are none
 }
 
 func (b *Build) decode(entry []byte) (written, error) {

@@ -159,9 +159,9 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 		s, other := New(), New()
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			e := entryFor(t, s)
-			entry, err := This.Encode(e)
+			entry, err := ThisBuild.Encode(e)
 			if rapid.Bool().Draw(t, "terms") {
-				entry, _, err = This.Propose(s, e)
+				entry, _, err = ThisBuild.Propose(s, e)
 			}
 			if err != nil {
 				t.Fatalf("%v", err)
@@ -179,7 +179,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v", err)
 				}
-				if other, err = This.Parse(b); err != nil {
+				if other, err = ThisBuild.Parse(b); err != nil {
 					t.Fatalf("%v", err)
 				}
 				if c, _ := s.AppendBinary(nil); !bytes.Equal(b, c) {

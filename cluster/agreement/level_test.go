@@ -47,7 +47,7 @@ func TestLevels(t *testing.T) {
 		t.Errorf("have %v", r.Err)
 	}
 	before := s
-	if r := apply(&This, Raise{Level: Newest + 1}); !errors.As(r.Err, new(*Unreadable)) || s != before {
+	if r := apply(&ThisBuild, Raise{Level: Newest + 1}); !errors.As(r.Err, new(*Unreadable)) || s != before {
 		t.Errorf("a build that doesn't know the level went on: %v", r.Err)
 	}
 	if r := apply(&next, Raise{Level: Newest + 1}); r.Err != nil || s.Level != Newest+1 {
@@ -62,7 +62,7 @@ func TestLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := This.Parse(b); !errors.As(err, new(*Unreadable)) {
+	if _, err := ThisBuild.Parse(b); !errors.As(err, new(*Unreadable)) {
 		t.Errorf("have %v", err)
 	}
 	if back, err := next.Parse(b); err != nil || back.Level != s.Level || back.Boots[node(2)].Zones != "2031a" {
@@ -85,7 +85,7 @@ func TestRulesNeedALevel(t *testing.T) {
 			begun := found
 			begun.Level = at
 			write := Rules{Change: rules.Change{Body: []byte("version: 1\n" + body)}}
-			raw, err := This.Encode(write)
+			raw, err := ThisBuild.Encode(write)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
 		t.Helper()
-		b, err := This.Encode(e)
+		b, err := ThisBuild.Encode(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestALaterTermIsTaken(t *testing.T) {
 		{Primary{Region: "us", World: WorldID{2}, Term: -1}, 6, true},
 		{Primary{Region: "us", World: WorldID{2}, Term: 1 << 62}, 6, true},
 	} {
-		b, err := This.Encode(tt.have)
+		b, err := ThisBuild.Encode(tt.have)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ func TestReign(t *testing.T) {
 		{"a process named in another", Boot{Node: node(2), Boot: 1, Reign: 6}, false},
 	}
 	for _, tt := range tests {
-		b, err := This.Encode(tt.have)
+		b, err := ThisBuild.Encode(tt.have)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestFormerProcessesNeverComeBack(t *testing.T) {
 		t.Fatalf("have %+v", have)
 	}
 	for boot := uint64(all - keptFormer); boot < all; boot++ {
-		b, _ := This.Encode(Boot{Node: node(1), Boot: boot})
+		b, _ := ThisBuild.Encode(Boot{Node: node(1), Boot: boot})
 		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) || next.Boot(node(1)) != all || !have.Was(boot) {
 			t.Errorf("process %d: have %v, want it rejected", boot, r.Err)
 		}

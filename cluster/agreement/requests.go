@@ -69,7 +69,7 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	}
 	for _, e := range errorKinds {
 		if e.word == t.Error {
-			r.Err = &Told{t.Text, e.kind}
+			r.Err = &ReportedError{t.Text, e.kind}
 		}
 	}
 	if t.Error != "" && r.Err == nil {
@@ -78,17 +78,17 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Told is an error that was reported before, or on another node.
-type Told struct {
+// ReportedError is an error that was reported before, or on another node.
+type ReportedError struct {
 	Text string
 	Kind error
 }
 
 // Error returns the text as it was reported.
-func (e *Told) Error() string { return e.Text }
+func (e *ReportedError) Error() string { return e.Text }
 
 // Unwrap returns the kind.
-func (e *Told) Unwrap() error { return e.Kind }
+func (e *ReportedError) Unwrap() error { return e.Kind }
 
 // answered returns the remembered answer to a request, or nil.
 func (s *State) answered(id RequestID) *answer {
@@ -112,7 +112,7 @@ func (s *State) remember(id RequestID, r Result) {
 	if errors.As(r.Err, &wrong) {
 		a.Result.Err = first(wrong)
 	} else if r.Err != nil {
-		a.Result.Err = &Told{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
+		a.Result.Err = &ReportedError{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
 	kept := s.Answers
 	if len(kept) >= KeptRequests {

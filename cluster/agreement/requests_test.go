@@ -12,7 +12,7 @@ import (
 
 func reread(t testing.TB, s *State) *State {
 	t.Helper()
-	back, err := This.Parse(snapshotOf(t, s))
+	back, err := ThisBuild.Parse(snapshotOf(t, s))
 	if err != nil {
 		t.Fatal(err)
 	}

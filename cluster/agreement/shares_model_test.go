@@ -158,7 +158,7 @@ func newWorld(seed uint64, bucket bool) *world {
 }
 
 func (w *world) do(r *region, e Entry) error {
-	b, err := This.Encode(e)
+	b, err := ThisBuild.Encode(e)
 	if err != nil {
 		panic(err)
 	}

@@ -25,7 +25,7 @@ const snapshotFormat = 4
 var ErrSnapshot = errors.New("not a snapshot")
 
 // AppendBinary calls [Build.AppendSnapshot] on this build.
-func (s *State) AppendBinary(b []byte) ([]byte, error) { return This.AppendSnapshot(b, s) }
+func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.AppendSnapshot(b, s) }
 
 // AppendSnapshot appends the whole state to b. One release writes equal states as equal bytes.
 func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
@@ -168,7 +168,7 @@ func (s *State) check() error {
 		return fmt.Errorf("epoch %d does not fit its rings", s.Epoch)
 	case s.Settled != (s.From == s.To):
 		return errors.New("it is settled with two rings, or unsettled with one")
-	case s.Check.Index > s.Index || s.Check.Index%CheckEvery != 0:
+	case s.Check.Index > s.Index || s.Check.Index%HashEvery != 0:
 		return fmt.Errorf("there can be no check as of entry %d", s.Check.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)

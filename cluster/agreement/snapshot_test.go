@@ -51,19 +51,19 @@ func TestDamagedSnapshots(t *testing.T) {
 	for i := 0; i < len(good); i += 1 + i/100 {
 		b := bytes.Clone(good)
 		b[i] ^= 1
-		if s, err := This.Parse(b); !errors.Is(err, ErrSnapshot) || s != nil {
+		if s, err := ThisBuild.Parse(b); !errors.Is(err, ErrSnapshot) || s != nil {
 			t.Fatalf("byte %d: have %v", i, err)
 		}
 	}
 	for i := 0; i < len(good); i += 97 {
-		if _, err := This.Parse(good[:i]); !errors.Is(err, ErrSnapshot) {
+		if _, err := ThisBuild.Parse(good[:i]); !errors.Is(err, ErrSnapshot) {
 			t.Fatalf("cut at %d: have %v", i, err)
 		}
-		if _, err := This.Parse(seal(bytes.Clone(good[:i]))); !errors.Is(err, ErrSnapshot) {
+		if _, err := ThisBuild.Parse(seal(bytes.Clone(good[:i]))); !errors.Is(err, ErrSnapshot) {
 			t.Fatalf("cut and sealed at %d: have %v", i, err)
 		}
 	}
-	if _, err := This.Parse(seal(append(bytes.Clone(good[:len(good)-4]), 0))); !errors.Is(err, ErrSnapshot) {
+	if _, err := ThisBuild.Parse(seal(append(bytes.Clone(good[:len(good)-4]), 0))); !errors.Is(err, ErrSnapshot) {
 		t.Errorf("more behind: have %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestContradictorySnapshots(t *testing.T) {
 		"no secret":     func(s *State) { s.Secret = nil },
 		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
 		"level":         func(s *State) { s.Level = 0 },
-		"check":         func(s *State) { s.Check.Index = s.Index/CheckEvery*CheckEvery + CheckEvery },
+		"check":         func(s *State) { s.Check.Index = s.Index/HashEvery*HashEvery + HashEvery },
 		"odd check":     func(s *State) { s.Check.Index = 1 },
 		"epoch":         func(s *State) { s.Epoch = -1 },
 		"no epoch":      func(s *State) { s.Epoch = 0 },
@@ -106,7 +106,7 @@ func TestContradictorySnapshots(t *testing.T) {
 	for name, harm := range tests {
 		s := rich(t)
 		harm(s)
-		if back, err := This.Parse(snapshotOf(t, s)); !errors.Is(err, ErrSnapshot) || back != nil {
+		if back, err := ThisBuild.Parse(snapshotOf(t, s)); !errors.Is(err, ErrSnapshot) || back != nil {
 			t.Errorf("%s: have %v, want ErrSnapshot", name, err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := This.Parse(good); err != nil {
+	if _, err := ThisBuild.Parse(good); err != nil {
 		t.Fatal(err)
 	}
 	body := good[len(writer.signature([]byte{snapshotFormat}, 1)) : len(good)-4]
@@ -133,11 +133,11 @@ func TestUnreadableSnapshots(t *testing.T) {
 		"format": {append(writer.signature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
 		"field":  {append(writer.signature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
-		_, err := This.Parse(seal(test.snapshot))
+		_, err := ThisBuild.Parse(seal(test.snapshot))
 		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.why) {
 			t.Errorf("%s: have %v, want %q", name, err, test.why)
 		}
-		if _, err := This.Parse(append(test.snapshot, 1, 2, 3, 4)); errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) {
+		if _, err := ThisBuild.Parse(append(test.snapshot, 1, 2, 3, 4)); errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) {
 			t.Errorf("%s, damaged: have %v", name, err)
 		}
 	}
@@ -157,7 +157,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// Mutations rarely guess a checksum.
 		for _, b := range [][]byte{b, seal(bytes.Clone(b))} {
-			s, err := This.Parse(b)
+			s, err := ThisBuild.Parse(b)
 			if err != nil {
 				if !errors.Is(err, ErrSnapshot) || s != nil {
 					t.Fatalf("have %v", err)

@@ -27,10 +27,10 @@ type State struct {
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before Found
 	Index   uint64    `json:"index"`            // of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same Index and different Hashes have diverged.
-	// Check is its value at the last multiple of CheckEvery.
-	Hash  Hash  `json:"hash"`
-	Check Check `json:"check"`
-	Level Level `json:"level"` // the feature level; at least 1, and it never decreases
+	// Check is its value at the last multiple of HashEvery.
+	Hash  Hash   `json:"hash"`
+	Check HashAt `json:"check"`
+	Level Level  `json:"level"` // the feature level; at least 1, and it never decreases
 	// Revision is the index of the last entry that changed which node may own what: a Ring, Leave, Settled, Ended or Boot.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring

@@ -32,7 +32,7 @@ func members(of ...int) (out []Member) {
 
 func encoded(t testing.TB, e Entry) []byte {
 	t.Helper()
-	b, err := This.Encode(e)
+	b, err := ThisBuild.Encode(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	if s.Generation(node(110)) != 2 || s.Generation(node(111)) != 0 {
 		t.Error("a stranger that was ended again is still the oldest")
 	}
-	if _, err := This.Parse(snapshotOf(t, s)); err != nil {
+	if _, err := ThisBuild.Parse(snapshotOf(t, s)); err != nil {
 		t.Error(err)
 	}
 }
@@ -437,7 +437,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4}, Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
 		Boot{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2}, Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1}, followed(t, moved(t)), followed(t, begun(t)),
 	} {
-		have, err := This.Decode(encoded(t, want))
+		have, err := ThisBuild.Decode(encoded(t, want))
 		if err != nil || !reflect.DeepEqual(have, want) {
 			t.Errorf("have %+v, %v, want %+v", have, err, want)
 		}
@@ -454,7 +454,7 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 		"attribute": Rules{Change: rules.Change{Attribute: "\xff"}},
 		"long name": Rules{Change: rules.Change{Name: strings.Repeat("x", maxHead)}},
 	} {
-		if b, err := This.Encode(e); !errors.Is(err, ErrEntry) || b != nil {
+		if b, err := ThisBuild.Encode(e); !errors.Is(err, ErrEntry) || b != nil {
 			t.Errorf("%s: have %v", name, err)
 		}
 	}

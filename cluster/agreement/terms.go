@@ -23,9 +23,9 @@ type Edition struct {
 	Hash   [sha256.Size]byte
 }
 
-// Terms are the state that an entry which may change rules or regions was proposed for, and its result. Every node parses
+// Transition are the state that an entry which may change rules or regions was proposed for, and its result. Every node parses
 // rules when it applies them: builds that read them differently would diverge.
-type Terms struct{ Base, Result Edition }
+type Transition struct{ Base, Result Edition }
 
 // Edition returns the edition of s.
 func (s *State) Edition() (Edition, error) {
@@ -38,7 +38,7 @@ func (s *State) Edition() (Edition, error) {
 	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
 }
 
-func (t *Terms) append(b []byte) []byte {
+func (t *Transition) append(b []byte) []byte {
 	for _, e := range []Edition{t.Base, t.Result} {
 		b = binary.BigEndian.AppendUint64(b, uint64(e.Number))
 		b = append(b, e.Hash[:]...)
@@ -47,11 +47,11 @@ func (t *Terms) append(b []byte) []byte {
 }
 
 // decodeTerms reads the terms; nil if there are none.
-func decodeTerms(d *wire.Decoder) *Terms {
+func decodeTerms(d *wire.Decoder) *Transition {
 	if !d.Bool() {
 		return nil
 	}
-	t := new(Terms)
+	t := new(Transition)
 	for _, e := range []*Edition{&t.Base, &t.Result} {
 		e.Number = int64(d.BigUint64())
 		d.Fill(e.Hash[:])
@@ -75,7 +75,7 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 		out, err := b.Encode(e)
 		return out, nil, err
 	}
-	var terms Terms
+	var terms Transition
 	var err error
 	if terms.Base, err = s.Edition(); err != nil {
 		return nil, nil, err
@@ -98,7 +98,7 @@ func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 }
 
 // applyOn applies an entry with terms. next is s with the entry's index. If the error wraps ErrDiffers, s stays in force.
-func (t *Terms) applyOn(s, next *State, apply func() Result) (Result, error) {
+func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {
 		return Result{}, err

@@ -8,7 +8,7 @@ import (
 // proposed returns an entry as a leader proposes it in a state.
 func proposed(t testing.TB, s *State, e Entry) []byte {
 	t.Helper()
-	b, _, err := This.Propose(s, e)
+	b, _, err := ThisBuild.Propose(s, e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,19 +51,19 @@ func TestAnotherResultStopsTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	result, _ := do(t, s, write(2, 6)).Edition()
-	for name, terms := range map[string]Terms{
+	for name, terms := range map[string]Transition{
 		"document": {base, Edition{result.Number, [32]byte{1}}}, "number": {base, Edition{result.Number + 1, result.Hash}}, "none": {base, base},
 	} {
 		raw, err := writer.encode(write(2, 6), &terms)
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, r := This.Apply(s, s.Index+1, raw, p)
+		next, r := ThisBuild.Apply(s, s.Index+1, raw, p)
 		if !errors.Is(r.Err, ErrDiffers) || !errors.As(r.Err, new(*Unreadable)) || next != s {
 			t.Errorf("%s: have %v", name, r.Err)
 		}
 	}
-	if next, r := This.Apply(s, s.Index+1, good, p); r.Err != nil || r.Version != 2 {
+	if next, r := ThisBuild.Apply(s, s.Index+1, good, p); r.Err != nil || r.Version != 2 {
 		t.Errorf("have %+v", r)
 	} else if have, _ := next.Edition(); have != result {
 		t.Errorf("have %+v, want %+v", have, result)

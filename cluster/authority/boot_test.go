@@ -15,7 +15,7 @@ func TestQuickRestart(t *testing.T) {
 		node  byte
 		after time.Duration // the earliest time at which the new process is registered
 	}{
-		{"its authority has to run out", func(*desk) {}, 2, Wait},
+		{"its authority has to run out", func(*desk) {}, 2, EndingWait},
 		{"the leader itself", func(d *desk) { d.ledger.boot++ }, 1, 0},
 		{"it gave up", func(d *desk) {
 			q := d.request(2)
@@ -28,7 +28,7 @@ func TestQuickRestart(t *testing.T) {
 				d.t.Errorf("have %+v for a request that was on its way", have)
 			}
 		}, 2, 0},
-		{"a new leader knows of no grant", func(d *desk) { d.lead(3) }, 2, Wait},
+		{"a new leader knows of no grant", func(d *desk) { d.lead(3) }, 2, EndingWait},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).State = gossip.Left
-	d.want(d.run(Wait-tickEvery, 1, 2))
+	d.want(d.run(EndingWait-tickEvery, 1, 2))
 	d.want(d.run(2*tickEvery, 1, 2), "Ended")
 }
 

@@ -54,7 +54,7 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 // detectStall detects whether this loop has stalled. After a stall requests may lie unread, so it discards all evidence
 // against nodes and cancels every pending end.
 func (l *authorityLedger) detectStall(now time.Duration) {
-	if now-l.lastTick > tickEvery+late {
+	if now-l.lastTick > tickEvery+loopSlack {
 		l.trusted = now
 		for _, r := range l.records {
 			r.cutSince, r.relayedSince, r.failingSince, r.staleSince, r.ending = never, never, never, never, false
@@ -202,7 +202,7 @@ func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 // endEntry ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the
 // reign's first entry: an earlier leader may have granted authority.
 func (l *authorityLedger) endEntry(v *view) agreement.Entry {
-	if v.now-l.since < Wait {
+	if v.now-l.since < EndingWait {
 		return nil
 	}
 	for _, id := range v.members {

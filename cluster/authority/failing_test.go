@@ -345,7 +345,7 @@ func TestRemovedByForce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	d.node(3).State, d.node(3).Removed = gossip.Left, true
-	list := ended(d.run(Wait+time.Second, 1, 2, 3))
+	list := ended(d.run(EndingWait+time.Second, 1, 2, 3))
 	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want that node 3 is ended", list)
 	}

@@ -66,7 +66,7 @@ func (s *sequence) propose(ctx context.Context, n int, e agreement.Entry) (agree
 		s.mu.Unlock()
 		return agreement.Result{}, errors.New("not the leader")
 	}
-	b, _ := agreement.This.Encode(e)
+	b, _ := agreement.ThisBuild.Encode(e)
 	var result agreement.Result
 	s.state, result = s.state.Apply(s.state.Index+1, b)
 	s.entries = append(s.entries, e)
@@ -131,7 +131,7 @@ func newSequence() *sequence {
 		agreement.Found{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
 		agreement.Boot{Node: id(1), Boot: 101}, agreement.Boot{Node: id(2), Boot: 102},
 	} {
-		b, _ := agreement.This.Encode(e)
+		b, _ := agreement.ThisBuild.Encode(e)
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 	}
 	return s
@@ -215,7 +215,7 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		time.Sleep(time.Second)
 		s.mu.Lock()
 		s.held = nil
-		b, _ := agreement.This.Encode(agreement.Reign{Number: 5})
+		b, _ := agreement.ThisBuild.Encode(agreement.Reign{Number: 5})
 		s.state, _ = s.state.Apply(s.state.Index+1, b)
 		s.mu.Unlock()
 		close(held)

@@ -39,7 +39,7 @@ func TestHonoured(t *testing.T) {
 		d.ask(d.request(1))
 		d.ask(d.request(3))
 	}
-	if d.now-asked < Wait {
+	if d.now-asked < EndingWait {
 		t.Errorf("after %v node 2 might still have had authority", d.now-asked)
 	}
 	if r := d.ask(old); r.Granted || r.Why != whyRules || r.Index != index {
@@ -74,7 +74,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 			d.ask(d.request(n))
 		}
 	}
-	if d.now-begun < Wait {
+	if d.now-begun < EndingWait {
 		t.Errorf("after %v a node might still have had authority of the earlier leader", d.now-begun)
 	}
 }
@@ -109,7 +109,7 @@ func TestGiverTellsWhatIsHonoured(t *testing.T) {
 		}
 		g.Lead()
 		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickEvery) {
-			if time.Since(begun) > 2*Wait {
+			if time.Since(begun) > 2*EndingWait {
 				t.Fatal("nothing is honoured though nobody has authority")
 			}
 		}

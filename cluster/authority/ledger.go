@@ -28,8 +28,8 @@ const (
 	// followTime is how long after a majority of the ring a node may apply new rules before it is refused. Including the
 	// rest of its term, it uses the old rules for less than 5 s.
 	followTime = 2500 * time.Millisecond
-	// late is how late the leader's own loop may run before the leader stops trusting silence.
-	late = 500 * time.Millisecond
+	// loopSlack is how late the leader's own loop may run before the leader stops trusting silence.
+	loopSlack = 500 * time.Millisecond
 
 	// maxRecords bounds the nodes a leader tracks; requests from further nodes are refused.
 	maxRecords = 8192
@@ -194,7 +194,7 @@ func (l *authorityLedger) hasAuthority(now time.Duration, s *agreement.State, id
 
 // expired reports whether all authority of r's node has expired, whichever leader granted it.
 func (l *authorityLedger) expired(now time.Duration, r *record) bool {
-	return r.gaveUp || now-max(l.since, r.granted) >= Wait
+	return r.gaveUp || now-max(l.since, r.granted) >= EndingWait
 }
 
 // silence returns how long a node that last asked at asked has been silent, as far as the leader can tell.

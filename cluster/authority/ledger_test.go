@@ -45,7 +45,7 @@ func (d *desk) lead(expect int) {
 
 func (d *desk) apply(e agreement.Entry) {
 	d.t.Helper()
-	b, err := agreement.This.Encode(e)
+	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -296,13 +296,13 @@ func TestEnding(t *testing.T) {
 		asks     bool
 		ended    time.Duration // at the earliest after its last request; 0: never
 	}{
-		{"gossip says so and it is silent", gossip.Failed, false, false, Wait},
-		{"it left and is silent", gossip.Left, false, false, Wait},
-		{"nobody reaches it and it is silent", gossip.Alive, true, false, Wait},
+		{"gossip says so and it is silent", gossip.Failed, false, false, EndingWait},
+		{"it left and is silent", gossip.Left, false, false, EndingWait},
+		{"nobody reaches it and it is silent", gossip.Alive, true, false, EndingWait},
 		{"it is just silent", gossip.Alive, false, false, failingPatience},
 		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
-		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + Wait - 300*time.Millisecond},
+		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + EndingWait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

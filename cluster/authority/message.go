@@ -10,9 +10,9 @@ import (
 const (
 	// Term is how long authority lasts, counted by its holder from when it sent the request: "A" in the docs.
 	Term = 2 * time.Second
-	// Wait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, by which
+	// EndingWait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, by which
 	// two nodes' clocks may differ in pace.
-	Wait = Term + Term/100
+	EndingWait = Term + Term/100
 )
 
 // Methods of this package's calls between nodes: 32 to 47. Messages are JSON.
@@ -52,7 +52,7 @@ type Request struct {
 	Zones   string          `json:"zones"`
 
 	// Check is the hash of what the node has applied, as of an index.
-	Check agreement.Check `json:"check"`
+	Check agreement.HashAt `json:"check"`
 }
 
 // Reply is the leader's answer.

@@ -151,7 +151,7 @@ func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Reques
 // requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
 // that way. A node with authority from an earlier leader that has not asked this one may have applied less.
 func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
-	if now-l.since < Wait {
+	if now-l.since < EndingWait {
 		return false
 	}
 	for _, r := range l.records {

@@ -281,7 +281,7 @@ func (p *process) confirm(ctx context.Context, reign uint64) error {
 
 // append adds an entry to the log and checks that it is allowed there. The caller holds mu.
 func (w *world) append(e agreement.Entry) agreement.Result {
-	b, err := agreement.This.Encode(e)
+	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		panic(err)
 	}

@@ -45,9 +45,9 @@ func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// Meet names addresses, each as ip:port, where members may be that this node has not met. New ones are joined at once,
+// AddAddresses names addresses, each as ip:port, where members may be that this node has not met. New ones are joined at once,
 // and remembered like Config.Remembered.
-func (g *Gossip) Meet(addresses []string) {
+func (g *Gossip) AddAddresses(addresses []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -238,8 +238,8 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// Named returns how many nodes Config.Join names, including this one; 0 if that is not known yet.
-func (g *Gossip) Named() int {
+// NamedNodes returns how many nodes Config.Join names, including this one; 0 if that is not known yet.
+func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.named

@@ -124,13 +124,13 @@ func TestMeet(t *testing.T) {
 		w.start(2, alone)
 		time.Sleep(time.Minute)
 		w.agree(0, "1 alive", 1)
-		w.nodes[1].Meet([]string{"nonsense", ip(1) + ":7946", ip(2) + ":7946", ip(9) + ":7946"})
+		w.nodes[1].AddAddresses([]string{"nonsense", ip(1) + ":7946", ip(2) + ":7946", ip(9) + ":7946"})
 		w.agree(2*time.Second, all(2, nil))
 		var many []string
 		for i := range 2 * maxRemembered {
 			many = append(many, fmt.Sprintf("10.1.%d.%d:7946", i/256, i%256))
 		}
-		w.nodes[1].Meet(many)
+		w.nodes[1].AddAddresses(many)
 		if have := len(w.nodes[1].Addresses()); have > maxRemembered {
 			t.Errorf("have %d addresses", have)
 		}

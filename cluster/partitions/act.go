@@ -36,7 +36,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 			within[i].Limit = ops[i].Limit
 		}
 	}
-	if v := k.shares.Take(now, within); v != counters.Admitted {
+	if v := k.standbyCounters.Take(now, within); v != counters.Admitted {
 		for i := range ops {
 			ops[i].Decision, ops[i].Full = within[i].Decision, within[i].Full
 		}
@@ -48,7 +48,7 @@ func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares [
 		from := takenNow(op.Limit, now)
 		if verdict != counters.Admitted {
 			if within[i].Took() {
-				_ = k.shares.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
+				_ = k.standbyCounters.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
 			}
 			continue
 		}

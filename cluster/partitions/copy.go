@@ -23,7 +23,7 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	asks := c.Method == MethodLook || c.Method == MethodPull
+	asks := c.Method == MethodCopyInfo || c.Method == MethodPull
 	gives := c.Method == MethodBack || c.Method == MethodDebts
 	ended := asks && d.Bool() // the sender says that this node was ended, which this node need not know
 	v, ok := k.view.Load(), true
@@ -48,7 +48,7 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 		k.acceptPush(v, c, h, d)
 	case MethodFlip:
 		k.acceptFlips(v, c, d)
-	case MethodLook, MethodPull:
+	case MethodCopyInfo, MethodPull:
 		k.answerCopyRequest(v, c, ended, d)
 	case MethodBack:
 		k.acceptCopies(c, d)

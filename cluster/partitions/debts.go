@@ -42,7 +42,7 @@ func (o *owed) timeLeft(now algorithms.Now) time.Duration {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
 	}
 	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
-	if o.limit.Kind.SteadyAt() {
+	if o.limit.Kind.OnSteadyClock() {
 		s.At = o.taken.Steady
 	}
 	if s = o.limit.Advance(s, now); s.Fresh() {

@@ -110,7 +110,7 @@ func (n *node) start(boot uint64) {
 	}
 	handle := func(c *peer.Call) {
 		if n.mute.Load() {
-			c.Keep()
+			c.CopyBody()
 		} else {
 			n.keeper.serve(c)
 		}
@@ -132,7 +132,7 @@ func (n *node) start(boot uint64) {
 		f.t.Fatal(err)
 	}
 	n.peers.Start()
-	n.peers.Know(known)
+	n.peers.SetNodes(known)
 	n.alive.Store(true)
 	n.done.Go(n.listen)
 	f.mu.Lock()
@@ -194,7 +194,7 @@ func (n *node) close() {
 // agree appends an entry to the log.
 func (f *fleet) agree(e agreement.Entry) {
 	f.t.Helper()
-	b, err := agreement.This.Encode(e)
+	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		f.t.Fatal(err)
 	}

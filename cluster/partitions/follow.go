@@ -408,7 +408,7 @@ func (k *Keeper) Handle(p *peer.Peers) {
 
 // serve queues a message from another keeper. It does not block.
 func (k *Keeper) serve(c *peer.Call) {
-	c.Keep()
+	c.CopyBody()
 	select {
 	case k.inbox <- message{c, time.Now()}:
 	default:

@@ -38,8 +38,8 @@ type Config struct {
 	// Patience is how long a node that lost its memory waits for its standbys before it continues from its last
 	// checkpoint; 2 s by default.
 	Patience time.Duration
-	// Shares bounds the counters kept while acting as a standby; 65,536 by default.
-	Shares int64
+	// StandbyCounters bounds the counters kept while acting as a standby; 65,536 by default.
+	StandbyCounters int64
 	// Save writes the table's counters to disk and returns once they are there. Confirm needs it for partitions without a
 	// standby. It may be nil.
 	Save   func(ctx context.Context) error
@@ -49,7 +49,7 @@ type Config struct {
 // DefaultConfig returns a Config with every default set.
 func DefaultConfig() Config {
 	return Config{
-		Interval: 100 * time.Millisecond, Patience: 2 * time.Second, Shares: 1 << 16, Logger: slog.Default(),
+		Interval: 100 * time.Millisecond, Patience: 2 * time.Second, StandbyCounters: 1 << 16, Logger: slog.Default(),
 		Authority: func() bool { return true },
 	}
 }
@@ -61,7 +61,7 @@ func (c *Config) Validate() error {
 		return errors.New("partitions: Self is zero")
 	case c.Table == nil, c.Now == nil, c.Calls == nil, c.Authority == nil, c.Logger == nil:
 		return errors.New("partitions: Table, Now, Calls, Authority or Logger is nil")
-	case c.Interval <= 0, c.Patience <= 0, c.Shares < 1:
+	case c.Interval <= 0, c.Patience <= 0, c.StandbyCounters < 1:
 		return errors.New("partitions: Interval, Patience or Shares is not above 0")
 	}
 	return nil
@@ -69,8 +69,8 @@ func (c *Config) Validate() error {
 
 // Keeper manages this node's part of the ring. All methods may be called concurrently.
 type Keeper struct {
-	cfg    Config
-	shares *counters.Table // costs admitted while acting, under shares of the limits
+	cfg             Config
+	standbyCounters *counters.Table // costs admitted while acting, under shares of the limits
 
 	// view and phases are what checks read. Both are written under mu.
 	view   atomic.Pointer[view]
@@ -91,7 +91,7 @@ type Keeper struct {
 	incoming    map[ring.NodeID]*incomingCopy
 	pending     map[pendingCall]bool
 	pauses      map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
-	contact     map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
+	tellDebtsAt map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
 	debts       debtLedger
 	checked     time.Time // when debts that are over were last pruned
 	dropPending bool      // partitions that no longer concern this node may still have counters
@@ -191,9 +191,9 @@ func Open(cfg Config) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{
-		cfg: cfg, shares: counters.New(cfg.Shares), debts: newDebtLedger(&cfg), followers: followers{},
+		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebtLedger(&cfg), followers: followers{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
-		pauses: map[ring.NodeID]time.Time{}, contact: map[ring.NodeID]time.Time{},
+		pauses: map[ring.NodeID]time.Time{}, tellDebtsAt: map[ring.NodeID]time.Time{},
 		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1), inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
@@ -209,7 +209,7 @@ func (k *Keeper) Close() error {
 	k.stop()
 	k.done.Wait()
 	k.cfg.Table.ShutAll()
-	k.shares.Close()
+	k.standbyCounters.Close()
 	return nil
 }
 

@@ -112,9 +112,9 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		}
 		a.authority.Store(false)
 		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), lookTimeout)
+		ctx, cancel := context.WithTimeout(t.Context(), copyInfoTimeout)
 		defer cancel()
-		_, err := b.peers.Call(ctx, a.id, MethodLook, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
+		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
 		if took := time.Since(began); err != nil || took > 2*catchUp {
 			t.Errorf("it answers after %v, %v", took, err)
 		}

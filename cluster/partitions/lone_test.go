@@ -84,14 +84,14 @@ func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
-		f.eventually("all copies are there", func() bool { return !a.keeper.Lacking() && !b.keeper.Lacking() })
+		f.eventually("all copies are there", func() bool { return !a.keeper.LacksCopies() && !b.keeper.LacksCopies() })
 		f.net.Delay(30 * time.Millisecond) // make copies take their time
 		b.kill()
 		b.restart()
 		f.bring(b)
-		f.eventually("it lacks copies", func() bool { return b.keeper.Lacking() })
+		f.eventually("it lacks copies", func() bool { return b.keeper.LacksCopies() })
 		f.eventually("its copies are there", func() bool {
-			return b.keeper.AdoptedRevision() == f.state.Revision && !b.keeper.Recovering() && !b.keeper.Lacking()
+			return b.keeper.AdoptedRevision() == f.state.Revision && !b.keeper.Recovering() && !b.keeper.LacksCopies()
 		})
 		for p := range ring.Partitions {
 			if f.state.From.Standby(p) == b.id && !b.keeper.holdsCopy(p) {
@@ -101,10 +101,10 @@ func TestLacking(t *testing.T) {
 		b.kill()
 		b.restart()
 		f.bring(b)
-		f.eventually("it lacks copies again", func() bool { return b.keeper.Lacking() })
+		f.eventually("it lacks copies again", func() bool { return b.keeper.LacksCopies() })
 		a.kill()
 		f.nodes[2].kill()
-		f.eventually("nobody is there to send them", func() bool { return !b.keeper.Lacking() })
+		f.eventually("nobody is there to send them", func() bool { return !b.keeper.LacksCopies() })
 		b.close()
 	})
 }

@@ -102,13 +102,13 @@ func (k *Keeper) payDebts() {
 // caller holds mu.
 func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(owner) {
-		delete(k.contact, owner)
+		delete(k.tellDebtsAt, owner)
 		return true
 	}
-	at, known := k.contact[owner]
+	at, known := k.tellDebtsAt[owner]
 	if !known {
 		at = time.Now().Add(contactPause + rand.N(contactPause))
-		k.contact[owner] = at
+		k.tellDebtsAt[owner] = at
 	}
 	return time.Now().Before(at)
 }
@@ -116,7 +116,7 @@ func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
 // forgetDebts occasionally forgets debts that are over: of a long cut, only the end matters. The caller holds mu.
 func (k *Keeper) forgetDebts(now algorithms.Now) {
 	if k.debts.n == 0 {
-		clear(k.contact) // the next cut starts from scratch
+		clear(k.tellDebtsAt) // the next cut starts from scratch
 		return
 	}
 	if time.Since(k.checked) < debtsCheck {

@@ -40,7 +40,7 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		}
 	}
 	k.mu.Unlock()
-	if c.Method == MethodLook {
+	if c.Method == MethodCopyInfo {
 		c.Reply(reply)
 		return
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// lookTimeout bounds how long a node may take to say how new its copies are.
-	lookTimeout = 2 * time.Second
+	// copyInfoTimeout bounds how long a node may take to say how new its copies are.
+	copyInfoTimeout = 2 * time.Second
 	// pullTimeout bounds how long it may take to give them.
 	pullTimeout = 30 * time.Second
 	// slowPatience is how many times Config.Patience to wait for a reachable node, if this node has no whole copy or the
@@ -97,7 +97,7 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[pen
 	open := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch look := (pendingCall{node, MethodLook}); {
+		switch look := (pendingCall{node, MethodCopyInfo}); {
 		case known && f.boot == v.Boot(node):
 		case !k.patient(pt, node):
 			s.found[node] = finding{boot: v.Boot(node), done: true, unanswered: true}
@@ -170,14 +170,14 @@ func (s *search) outcome() (vain, given bool) {
 
 // request asks a node how new its copies are, or fetches them; the copies arrive before the answer.
 func (k *Keeper) request(v *view, e pendingCall, list []int) {
-	boot, timeout := v.Boot(e.node), lookTimeout
+	boot, timeout := v.Boot(e.node), copyInfoTimeout
 	if e.method == MethodPull {
 		timeout = pullTimeout
 	}
 	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // if not, it was ended, and may not know it
 	k.cfg.Calls.Go(e.node, e.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
-		if err == nil && e.method == MethodLook {
+		if err == nil && e.method == MethodCopyInfo {
 			found, err = parseFindings(reply)
 		}
 		k.mu.Lock()
@@ -202,7 +202,7 @@ func (k *Keeper) request(v *view, e pendingCall, list []int) {
 			}
 			f := s.found[e.node]
 			f.done = true
-			if e.method == MethodLook {
+			if e.method == MethodCopyInfo {
 				var has bool
 				f, has = found[p]
 				f.boot, f.done = boot, !has

@@ -144,9 +144,9 @@ func (k *Keeper) Recovering() bool {
 	return false
 }
 
-// Lacking reports whether this node still lacks a whole copy of a partition that it is the standby of and whose owner can
+// LacksCopies reports whether this node still lacks a whole copy of a partition that it is the standby of and whose owner can
 // be reached. Until it has one, the owner's death costs more than the last moment.
-func (k *Keeper) Lacking() bool {
+func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()

@@ -13,12 +13,12 @@ import (
 
 // Messages between keepers.
 const (
-	MethodPush  peer.Method = 48 + iota // copies and changes; answered with the partitions that were not taken
-	MethodFlip                          // tokens, offered or asked for; answered with the partitions whose tokens are there
-	MethodLook                          // "how new are your copies of these?"; answered with findings
-	MethodPull                          // "give me your copies of these"; answered once all of them are sent back
-	MethodBack                          // the copies that MethodPull asked for
-	MethodDebts                         // debts; answered with those that were not taken
+	MethodPush     peer.Method = 48 + iota // copies and changes; answered with the partitions that were not taken
+	MethodFlip                             // tokens, offered or asked for; answered with the partitions whose tokens are there
+	MethodCopyInfo                         // "how new are your copies of these?"; answered with findings
+	MethodPull                             // "give me your copies of these"; answered once all of them are sent back
+	MethodBack                             // the copies that MethodPull asked for
+	MethodDebts                            // debts; answered with those that were not taken
 )
 
 // Failure codes of a message.

@@ -34,7 +34,7 @@ func benchPair(b *testing.B, serve func(*Call)) (near *Peers, far ring.NodeID) {
 	}
 	p, _ := open(1)
 	_, address := open(2)
-	p.Know(map[ring.NodeID]string{nodeID(2): address})
+	p.SetNodes(map[ring.NodeID]string{nodeID(2): address})
 	for end := time.Now().Add(10 * time.Second); !p.Reachable(nodeID(2)); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			b.Fatal("not connected")

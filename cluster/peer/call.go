@@ -57,8 +57,8 @@ type Call struct {
 	answered atomic.Bool
 }
 
-// Keep replaces Body with a copy that stays valid.
-func (c *Call) Keep() { c.Body = append([]byte(nil), c.Body...) }
+// CopyBody replaces Body with a copy that stays valid.
+func (c *Call) CopyBody() { c.Body = append([]byte(nil), c.Body...) }
 
 // Reply answers the call. body may be reused afterwards.
 func (c *Call) Reply(body []byte) {

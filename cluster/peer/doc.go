@@ -2,8 +2,8 @@
 //
 // [New] makes a [Peers], which listens at the peer port. [Peers.Handle] registers the handler of a method, for callers in
 // the region or in other regions; [Peers.Start] begins to answer. Peers keeps one connection to every node that
-// [Peers.Know] has named. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node. [Peers.CallAt] calls an
-// address whose node is not known yet. [Peers.Raft] gives Raft its connections. [Peers.KnowFar] is for nodes of other
+// [Peers.SetNodes] has named. [Peers.Go], [Peers.Call] and [Peers.Send] send messages to such a node. [Peers.CallAt] calls an
+// address whose node is not known yet. [Peers.Raft] gives Raft its connections. [Peers.SetFarNodes] is for nodes of other
 // regions, which are other clusters.
 //
 // # Methods

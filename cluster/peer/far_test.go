@@ -29,7 +29,7 @@ func (n *node) knowsFar(others ...*node) {
 	for _, o := range others {
 		nodes[o.id] = o.address
 	}
-	n.KnowFar(nodes)
+	n.SetFarNodes(nodes)
 }
 
 func TestFarCallsReachFarHandlersOnly(t *testing.T) {
@@ -57,7 +57,7 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 		a.knows() // does not affect far connections, and vice versa
 		a.knowsFar(b)
 		w.echo(a, b, "still there")
-		a.KnowFar(nil)
+		a.SetFarNodes(nil)
 		if a.Reachable(b.id) {
 			w.until("the link is gone", func() bool { return !a.Reachable(b.id) })
 		}

@@ -183,11 +183,11 @@ func TestAddressChange(t *testing.T) {
 		a.knows(moved)
 		w.until("the new address is used", func() bool { r, ok := a.Remote(b.id); return ok && r.Boot == 2 && a.Reachable(b.id) })
 		w.echo(a, moved, "moved")
-		a.Know(nil)
+		a.SetNodes(nil)
 		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) {
 			t.Errorf("have %v", err)
 		}
-		b.Know(nil)
+		b.SetNodes(nil)
 		synctest.Wait()
 		time.Sleep(10 * time.Second)
 		for _, ip := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
@@ -202,7 +202,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		wanted := nodeID(3)
-		a.Know(map[ring.NodeID]string{wanted: b.address})
+		a.SetNodes(map[ring.NodeID]string{wanted: b.address})
 		time.Sleep(30 * time.Second)
 		if a.Reachable(wanted) {
 			t.Error("another node is taken for the one that is known")

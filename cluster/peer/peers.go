@@ -179,12 +179,12 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// Know sets the other nodes of this region and their addresses. Connections to nodes that are not named are closed, and
+// SetNodes sets the other nodes of this region and their addresses. Connections to nodes that are not named are closed, and
 // so are those to a node whose address has changed. After Close it does nothing.
-func (p *Peers) Know(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
+func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
 
-// KnowFar is Know for nodes of other regions. Nodes that Know has named are skipped.
-func (p *Peers) KnowFar(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
+// SetFarNodes is Know for nodes of other regions. Nodes that Know has named are skipped.
+func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
 
 func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 	p.mu.Lock()

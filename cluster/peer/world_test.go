@@ -159,18 +159,18 @@ func (n *node) serve(c *Call) {
 	case methodFail:
 		c.Fail(7, string(c.Body))
 	case methodNever:
-		c.Keep()
+		c.CopyBody()
 		n.mu.Lock()
 		n.calls = append(n.calls, c)
 		n.mu.Unlock()
 	case methodLater:
-		c.Keep()
+		c.CopyBody()
 		n.later.Go(func() {
 			c.Reply(c.Body)
 			c.Fail(1, "answered twice")
 		})
 	case methodSlow:
-		c.Keep()
+		c.CopyBody()
 		n.later.Go(func() {
 			time.Sleep(50 * time.Millisecond)
 			c.Reply(c.Body)
@@ -200,7 +200,7 @@ func (n *node) knows(others ...*node) {
 	for _, o := range others {
 		nodes[o.id] = o.address
 	}
-	n.Know(nodes)
+	n.SetNodes(nodes)
 }
 
 // until polls for a condition, with a deadline.

@@ -77,7 +77,7 @@ func (p *Pool) step(now time.Time) {
 		}
 		if !slices.Equal(learned, o.met) {
 			o.met = learned
-			o.gossip.Meet(learned)
+			o.gossip.AddAddresses(learned)
 		}
 	}
 	p.remember(learned)
@@ -129,7 +129,7 @@ func (p *Pool) exit() {
 // quit closes what enter opened.
 func (p *Pool) quit() {
 	p.view.Store(nowhere)
-	p.config.Peers.KnowFar(nil)
+	p.config.Peers.SetFarNodes(nil)
 	o := &p.pool
 	if o.gossip == nil {
 		return
@@ -169,7 +169,7 @@ func (p *Pool) see(now time.Time) {
 	o.said = troubles
 	v.addresses = o.addresses(all, p.config.Self.ID)
 	if !maps.Equal(v.links, before.links) {
-		p.config.Peers.KnowFar(v.links)
+		p.config.Peers.SetFarNodes(v.links)
 	}
 	p.view.Store(v)
 }

@@ -156,7 +156,7 @@ func (w *world) meet(r int) {
 					others[id] = address
 				}
 			}
-			n.peers.Know(others)
+			n.peers.SetNodes(others)
 			n.pool.Load().SetMembers(len(all))
 		}
 	}

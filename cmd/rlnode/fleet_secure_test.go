@@ -248,8 +248,8 @@ func tryCalls(t *testing.T, what string, credentials peer.Credentials, ip string
 		}
 	}
 	far := strangerPeers(t, credentials, "elsewhere")
-	far.KnowFar(map[ring.NodeID]string{id: address})
-	near.Know(map[ring.NodeID]string{id: address})
+	far.SetFarNodes(map[ring.NodeID]string{id: address})
+	near.SetNodes(map[ring.NodeID]string{id: address})
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if far.Reachable(id) || near.Reachable(id) {
 			t.Fatalf("%s: connected", what)

@@ -40,9 +40,9 @@ func TestHostileCalls(t *testing.T) {
 		defer p.Close()
 		at := map[ring.NodeID]string{id: fmt.Sprintf("127.0.0.1:%d", port)}
 		if region == "default" {
-			p.Know(at)
+			p.SetNodes(at)
 		} else {
-			p.KnowFar(at)
+			p.SetFarNodes(at)
 		}
 		slots := make(chan struct{}, 256)
 		var under sync.WaitGroup

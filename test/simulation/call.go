@@ -118,15 +118,15 @@ func (c *call) serve(target *process) {
 	clear(c.body) // it holds only until then
 }
 
-var _ limiter.Answerer = (*call)(nil)
+var _ limiter.Responder = (*call)(nil)
 
-// Reply is for limiter.Answerer.
+// Reply is for limiter.Responder.
 func (c *call) Reply(body []byte) {
 	c.from.w.noteLoan(c.asked, body)
 	c.answer(bytes.Clone(body), nil)
 }
 
-// Fail is for limiter.Answerer.
+// Fail is for limiter.Responder.
 func (c *call) Fail(code peer.Code, detail string) {
 	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
 }

@@ -207,14 +207,14 @@ func (c *farCall) arrive() {
 	clear(c.body) // it holds only until then
 }
 
-// Reply is for limiter.Answerer.
+// Reply is for limiter.Responder.
 func (c *farCall) Reply(body []byte) {
 	c.to.noteLoan(c.asked, body)
 	c.tempt(body)
 	c.answer(bytes.Clone(body), nil)
 }
 
-// Fail is for limiter.Answerer.
+// Fail is for limiter.Responder.
 func (c *farCall) Fail(code peer.Code, detail string) {
 	c.answer(nil, &peer.RemoteError{Code: code, Detail: detail})
 }

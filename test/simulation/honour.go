@@ -32,7 +32,7 @@ func (p *process) remember() error {
 	if err != nil {
 		return fmt.Errorf("write what is agreed: %w", err)
 	}
-	if p.rules, err = agreement.This.Parse(b); err != nil {
+	if p.rules, err = agreement.ThisBuild.Parse(b); err != nil {
 		return fmt.Errorf("read what is agreed: %w", err)
 	}
 	p.noteMost(p.rules)
@@ -139,7 +139,7 @@ func (w *World) propose(e agreement.Entry) agreement.Result {
 	if w.leader.index < 0 {
 		return agreement.Result{Err: errNoLeader}
 	}
-	b, err := agreement.This.Encode(e)
+	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
 		return agreement.Result{Err: err}
 	}

@@ -146,7 +146,7 @@ func (w *World) build() (err error) {
 	w.agreed = newAgreed(table, w.region, w.cfg.Nodes)
 	w.leader = leadership{index: 0, term: 1}
 	for i := range w.cfg.Nodes {
-		n := &node{index: i, id: idIn(w.region, i), fallback: localcache.New(8000), contact: true}
+		n := &node{index: i, id: idIn(w.region, i), fallback: localcache.NewFallbackTable(8000), contact: true}
 		w.nodes = append(w.nodes, n)
 		if err := w.boot(n); err != nil {
 			return err

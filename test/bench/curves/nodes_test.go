@@ -124,7 +124,7 @@ type answer struct {
 	done func([]byte, error)
 }
 
-// Reply is for limiter.Answerer.
+// Reply is for limiter.Responder.
 func (a *answer) Reply(body []byte) {
 	a.sent.message(body)
 	body = append([]byte(nil), body...)
@@ -134,7 +134,7 @@ func (a *answer) Reply(body []byte) {
 	})
 }
 
-// Fail is for limiter.Answerer.
+// Fail is for limiter.Responder.
 func (a *answer) Fail(code peer.Code, detail string) {
 	a.sent.message(nil)
 	a.group.Go(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
@@ -161,7 +161,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 	peers := map[ring.NodeID]*member{}
 	for _, id := range ids {
 		m := &member{id: id, ring: table, peers: peers, sent: sent, group: group}
-		own, fallback := counters.New(10_000), localcache.New(8000)
+		own, fallback := counters.New(10_000), localcache.NewFallbackTable(8000)
 		own.ShutAll()
 		for p := range ring.Partitions {
 			if table.Owner(p) == id {
