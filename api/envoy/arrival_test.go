@@ -93,7 +93,7 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 			}
 			all.Wait()
 			apitest.UntilWithin(t, 8*time.Second, "little is held", func() bool { return heap()-before < most })
-			apitest.Until(t, "the node answers others", func() bool {
+			apitest.UntilWithin(t, 30*time.Second, "the node answers others", func() bool {
 				_, err := ask(t, n.conn, "", one("k", "a", ""))
 				return err == nil
 			})
