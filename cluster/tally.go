@@ -35,8 +35,8 @@ type checked struct {
 const (
 	// keptHashes is for how many indices hashes are compared.
 	keptHashes = 4
-	// hashPatience is how long after the first report of an index all live nodes have certainly reported it, if they apply
-	// nothing more. A node that has applied nothing more for so long reports the hash of all that it has applied.
+	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply nothing
+	// more. A node that has applied nothing for that long reports the hash of everything that it has applied.
 	hashPatience = 2 * time.Second
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// HashEvery is the interval between two checks, in indices of Raft's log.
+// HashEvery is the interval between two hashes that are compared, in indices of Raft's log.
 const HashEvery = 16
 
 // Hash is a SHA-256 hash.
@@ -20,8 +20,8 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// HashAt is State.Hash as of an index that is a multiple of HashEvery. It makes nodes that have applied different numbers
-// of entries comparable. The zero value is no check.
+// HashAt is State.Hash as of an index. That is a multiple of HashEvery, so that nodes that have applied different numbers of
+// entries can be compared, or follows the last entry of a node that applies nothing more. The zero value is no hash.
 type HashAt struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`

@@ -12,9 +12,9 @@ import (
 // Confirmations is what a leader knows about who still follows it: for each node, the newest of the leader's messages that
 // it has answered, and the node's Raft term then. Messages have numbers, so that no clock matters. The zero value is empty.
 //
-// A leader that a majority of the voters follows has not been replaced: each later leader needs the vote of one of them,
-// and who has voted for a later leader is in a later term. That is only known of the time when the message was sent, since
-// the answer may be late. So what is to be confirmed must have happened before that.
+// A leader that a majority of the voters follows has not been replaced: each later leader needs the vote of one of them, and
+// a node that has voted for a later leader is in a later term. The answer may be late, so it proves this only for the moment
+// at which the message was sent. Whatever is to be confirmed must have happened before that moment.
 type Confirmations struct {
 	sent atomic.Uint64
 
@@ -26,7 +26,7 @@ type Confirmations struct {
 // answered is the newest message that a node has answered.
 type answered struct{ term, number uint64 }
 
-// Number returns the number of a message that is sent after the call.
+// Number returns the number for a message. The message must be sent after the call.
 func (c *Confirmations) Number() uint64 { return c.sent.Add(1) }
 
 // Answered records that a node in that term has answered the message with that number.

@@ -173,7 +173,7 @@ func (pt *partState) otherReplaced(v *view) bool {
 	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
 }
 
-// void says that flips of a process up to an attempt are no longer accepted: the process was told so.
+// void is the last attempt of a process whose flips are no longer accepted here. The process was told that they were not taken.
 type void struct {
 	boot    uint64 // of the process that flips; boots are random
 	attempt uint64

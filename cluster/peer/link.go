@@ -20,8 +20,8 @@ const (
 	lastFarPause = 500 * time.Millisecond
 	// settled is how long a connection must have lasted for the pauses to start over.
 	settled = time.Second
-	// stopTime is for how long after a node has closed its connection nothing is said of tries that fail: it stops, and gossip
-	// may tell that last.
+	// stopTime is how long failed dials are not logged after a node has closed its connection: it is stopping, and gossip may
+	// be the last to say so.
 	stopTime = 2 * time.Second
 )
 
