@@ -224,7 +224,7 @@ var times = regexp.MustCompile(`t=\d+`)
 type stingy struct{ *limiter.Limiter }
 
 // GiveBack implements rls.Returner.
-func (stingy) Give(*limiter.Query) (*limiter.Usage, error) {
+func (stingy) GiveBack(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
 }
 
