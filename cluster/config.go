@@ -72,7 +72,7 @@ type Timings struct {
 	Stable      time.Duration // how long without a change until a node is made a voter, or a failed one is replaced
 	Absent      time.Duration // how long until a member that gossip has not seen since this node started counts as failed
 	Forgotten   time.Duration // how long until a failed member is taken out of Raft
-	Write       time.Duration // bounds a write or a Catch whose context has no deadline
+	Write       time.Duration // bounds a write or a CatchUp whose context has no deadline
 	Rise        time.Duration // how long all members must know a higher feature level before it rises by itself
 	Follow      time.Duration // how often, at least, a leader asks the primary region for news, or checks the regions' reports
 }

@@ -99,7 +99,7 @@ func (t *Table) Mark(part, n int) (next, marked int) {
 func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
 	coming := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
 	for i := range records {
-		if records[i].Kind != algorithms.SlidingLog {
+		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
 			coming[t.index(records[i].Key)]++
 		}
 	}

@@ -301,7 +301,7 @@ func (n *Node) listen() (err error) {
 	}
 	config := admin.Config{
 		Addr: c.AdminAddr, Hosts: c.AdminHosts, Subjects: n.limiter, Rules: self, Cluster: self, Membership: self, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, Catch: n.cluster.CatchUp,
+		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.limiter.History, CatchUp: n.cluster.CatchUp,
 	}
 	if n.usage != nil {
 		config.Months, sources = n.usage, append(sources, n.meter.Figures)

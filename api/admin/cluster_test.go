@@ -51,12 +51,12 @@ func TestMembership(t *testing.T) {
 }
 
 // A read of the rules includes writes made at other nodes, or says that it may not.
-func TestCatch(t *testing.T) {
+func TestCatchUp(t *testing.T) {
 	t.Parallel()
 	var mode atomic.Int64
 	n := startNode(t, func(c *apitest.Config) {
 		l := c.Decider.(*limiter.Limiter)
-		c.Catch = func(ctx context.Context) error {
+		c.CatchUp = func(ctx context.Context) error {
 			switch mode.Load() {
 			case 0:
 				doc, err := l.Rules().Document.Apply(rules.Change{Part: rules.WholeDocument, Body: []byte(yamlRules)})

@@ -91,9 +91,9 @@ type Config struct {
 	// Figures are those of all parts of the node except the API's own and the admin plane's. All are exported as metrics.
 	Figures []figures.Source
 
-	// Catch returns once this node has everything that was agreed before the call. A read of the rules calls it to show
+	// CatchUp returns once this node has everything that was agreed before the call. A read of the rules calls it to show
 	// what was written at another node. If it fails, the answer says that it may be stale.
-	Catch func(context.Context) error
+	CatchUp func(context.Context) error
 }
 
 // Validate returns an error that lists what is missing.
@@ -108,6 +108,6 @@ func (c *Config) Validate() error {
 		api.Need(c.Activity != nil, "admin: Activity"),
 		api.Need(c.History != nil, "admin: History"),
 		api.Need(c.Loads != nil, "admin: Loads"),
-		api.Need(c.Catch != nil, "admin: Catch"),
+		api.Need(c.CatchUp != nil, "admin: CatchUp"),
 	)
 }

@@ -17,7 +17,7 @@ func TestOpenErrors(t *testing.T) {
 		"Loads is missing":         func(c *apitest.Config) { c.Loads = nil },
 		"Levels is missing":        func(c *apitest.Config) { c.Levels = nil },
 		"Regions is missing":       func(c *apitest.Config) { c.Regions = nil },
-		"Catch is missing":         func(c *apitest.Config) { c.Catch = nil },
+		"CatchUp is missing":       func(c *apitest.Config) { c.CatchUp = nil },
 	} {
 		config := n.Config
 		change(&config)

@@ -70,7 +70,7 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) catch(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
 	defer cancel()
-	if err := s.config.Catch(ctx); err != nil {
+	if err := s.config.CatchUp(ctx); err != nil {
 		w.Header().Set("Rlnode-Stale", "true")
 		s.doors.Logger.Debug("rules may be stale", "error", err)
 	}

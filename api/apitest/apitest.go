@@ -151,7 +151,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 		plane: admin.Config{
 			Addr: "127.0.0.1:0", Subjects: l, Rules: n.Rules, Cluster: Alone{Name: "n1", ID: ring.NodeID{1}, Address: "127.0.0.1", Region: "default"},
 			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{}, Loads: loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
-			Catch: func(context.Context) error { return nil }, Activity: l.Activity, History: l.History, Figures: []figures.Source{l.Figures, table.Figures},
+			CatchUp: func(context.Context) error { return nil }, Activity: l.Activity, History: l.History, Figures: []figures.Source{l.Figures, table.Figures},
 		},
 	}
 	if change != nil {

@@ -157,7 +157,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	}
 }
 
-// A span of a call is a child of the span that the metadata names. It says how the call was decided, and never whom it was about.
+// The span of a call is a child of the span that the caller names in its metadata. It shows how the node decided, and never the subject.
 func TestCallsAreTraced(t *testing.T) {
 	collector := apitest.StartCollector(t)
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
@@ -201,7 +201,7 @@ func TestCallsAreTraced(t *testing.T) {
 	}
 }
 
-// Connections beyond the bound are told their health, and nothing else.
+// On connections over the bound, the node answers questions about its health, and nothing else.
 func TestCrowded(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Places = 5 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

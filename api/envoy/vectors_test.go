@@ -229,7 +229,7 @@ func (stingy) GiveBack(*limiter.Query) (*limiter.Usage, error) {
 }
 
 // If hits can't be given back, what was decided about the other descriptors stands: an error would make callers ask again, and pay
-// again. A request that only gives is told.
+// again. A request that only gives back gets the error.
 func TestGiftsFail(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = stingy{c.Decider.(*limiter.Limiter)} })
 	mixed := `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}]},{"entries":[{"key":"three","value":"a"}],"isNegativeHits":true}]}`

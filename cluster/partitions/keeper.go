@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 	case c.Table == nil, c.Now == nil, c.Calls == nil, c.Authority == nil, c.Logger == nil:
 		return errors.New("partitions: Table, Now, Calls, Authority or Logger is nil")
 	case c.Interval <= 0, c.Patience <= 0, c.StandbyCounters < 1:
-		return errors.New("partitions: Interval, Patience or Shares is not above 0")
+		return errors.New("partitions: Interval, Patience or StandbyCounters is not above 0")
 	}
 	return nil
 }

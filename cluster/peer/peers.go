@@ -183,7 +183,7 @@ func (p *Peers) spawn(f func()) bool {
 // so are those to a node whose address has changed. After Close it does nothing.
 func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
 
-// SetFarNodes is Know for nodes of other regions. Nodes that Know has named are skipped.
+// SetFarNodes is SetNodes for nodes of other regions. Nodes that SetNodes has named are skipped.
 func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
 
 func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
