@@ -285,6 +285,9 @@ func (tr *trial) run(seed uint64, length time.Duration) {
 			tr.rest(10*time.Second, 60*time.Second)
 		}
 		tr.episode()
+		if tr.nodes >= simManyNodes { // this takes hours: show how far it is
+			tr.t.Logf("seed %d: %v of %v", seed, (tr.now() - began).Round(time.Second), length)
+		}
 	}
 	time.Sleep(began + length - tr.now())
 	cancel()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -139,16 +138,7 @@ func (b *bench) build(ctx context.Context) error {
 	}
 	b.progress("building rlnode")
 	b.program = filepath.Join(b.dir, "rlnode")
-	build := exec.CommandContext(ctx, b.goTool, "build", "-trimpath", "-o", b.program, "./cmd/rlnode")
-	build.Dir = b.root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return fmt.Errorf("build rlnode: %w\n%s", err, out)
-	}
-	return nil
+	return b.compile(ctx, b.root, b.program, "./cmd/rlnode")
 }
 
 // how says how long it was measured.

@@ -16,20 +16,21 @@ import (
 
 // settings are the flags.
 type settings struct {
-	only     []string      // rows; none: all
-	time     time.Duration // of one load
-	rounds   int
-	json     string
-	keys     []int // of S1
-	counters []int // of S6
-	changed  int   // of S8
-	stored   int   // of S9
-	given    string
-	beside   string
-	peer     string // of S10
-	root     string
-	goTool   string
-	loopback string
+	only       []string      // rows; none: all
+	time       time.Duration // of one load
+	rounds     int
+	json       string
+	keys       []int // of S1
+	counters   []int // of S6
+	changed    int   // of S8
+	stored     int   // of S9
+	given      string
+	beside     string
+	peer       string // of S10
+	gubernator string // of S2
+	root       string
+	goTool     string
+	loopback   string
 }
 
 const usage = `bench measures rlnode beside what a user would pick instead, and prints a table in Markdown. It needs Linux and Go, and
@@ -55,6 +56,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.StringVar(&s.given, "rlnode", "", "measure this `program` rather than building one from the checkout")
 	f.StringVar(&s.beside, "beside", "", "in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
 	f.StringVar(&s.peer, "ratelimit", "", "in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
+	f.StringVar(&s.gubernator, "gubernator", "", "in S2, measure gubernator beside rlnode, built from this `folder` of its source")
 	f.StringVar(&s.root, "root", "", "`folder` of the checkout (default: found above the working directory)")
 	f.StringVar(&s.goTool, "go", "go", "the go `command`")
 	f.StringVar(&s.loopback, "loopback", "127.0.41", "first three numbers of the loopback `addresses` that servers listen on")
@@ -103,7 +105,7 @@ func (s *settings) check() error {
 
 // complete finds the checkout, and makes paths absolute: processes have a working directory of their own.
 func (s *settings) complete() error {
-	for _, path := range []*string{&s.given, &s.beside, &s.peer} {
+	for _, path := range []*string{&s.given, &s.beside, &s.peer, &s.gubernator} {
 		if *path == "" {
 			continue
 		}
@@ -112,7 +114,7 @@ func (s *settings) complete() error {
 			return fmt.Errorf("find %s: %w", *path, err)
 		}
 		if _, err := os.Stat(full); err != nil {
-			return fmt.Errorf("find a program: %w", err)
+			return fmt.Errorf("find what a flag names: %w", err)
 		}
 		*path = full
 	}

@@ -14,10 +14,6 @@ const (
 	batchKinds  = 500 // different requests
 )
 
-// gubernatorPart is what gubernator did over HTTP, as a part of an empty handler on fasthttp: 8,300 checks a second against
-// 113,000, both measured on one machine of two cores in one session.
-const gubernatorPart = 8_300.0 / 113_000
-
 // server is a process under load, with what was measured of it, a value a round.
 type server struct {
 	*process
@@ -142,10 +138,18 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 		viaRedis.process = bucket.server
 		turns = append(turns, contender{viaRedis.name, func(ctx context.Context) error { return viaRedis.redisRound(ctx, b, bucket) }})
 	}
+	peer, err := b.startGubernator(ctx, keys)
+	if err != nil {
+		return err
+	}
+	if peer != nil {
+		defer peer.end()
+		turns = append(turns, peer.contender(b))
+	}
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err
 	}
-	b.reportSingle(all, viaRedis)
+	b.reportSingle(all, viaRedis, peer)
 	b.reportInline("S2", "single check", atMost(1.3, "≤ 1.3"), inline, all[0])
 	return nil
 }
@@ -183,7 +187,7 @@ func (s *server) redisRound(ctx context.Context, b *bench, bucket *redisBucket) 
 	return nil
 }
 
-func (b *bench) reportSingle(all []*server, viaRedis *server) {
+func (b *bench) reportSingle(all []*server, viaRedis, peer *server) {
 	r, node, empty := b.report, all[0], all[1]
 	part := over(node.rates, empty.rates)
 	r.add("S2", "single check over HTTP ÷ empty handler on the same library", atLeast(0.9, "≥ 0.9"), part, sizesDiffer(node, empty))
@@ -194,9 +198,7 @@ func (b *bench) reportSingle(all []*server, viaRedis *server) {
 	} else {
 		r.add("S2", what, redisGoal, over(node.rates, viaRedis.rates), "")
 	}
-	r.add("S2", "single check over HTTP ÷ gubernator over HTTP", atLeast(10, "≥ 10"), part.times(1/gubernatorPart),
-		fmt.Sprintf("gubernator not run: taken as %.3f of the empty handler", gubernatorPart))
-	r.derived()
+	b.reportGubernator(node, peer, part)
 	r.add("S2", "processor time a check ÷ that of the empty handler", atMost(1.2, "≤ 1.2"), over(node.cpu, empty.cpu), "")
 	for _, s := range all[2:] {
 		r.add("S2", "single check over HTTP ÷ "+s.name, noGoal(), over(node.rates, s.rates), "")
