@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// hotRules have everything a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
+// hotRules cover everything that a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
 const hotRules = `
 lists:
   deny: [{ip: 192.0.2.0/24}]
@@ -23,7 +23,7 @@ rules:
   - {name: watched, key: [user], shadow: true, limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
 `
 
-// hotQueries are checks by hotRules, and whether each is allowed in the long run.
+// hotQueries returns checks against hotRules, and whether each is allowed in the long run.
 func hotQueries() map[string]struct {
 	q       Query
 	allowed bool
@@ -63,7 +63,7 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for range 200 { // until the queries that should be refused are
+		for range 200 { // until each query that should be refused is refused
 			run()
 		}
 		if n := testing.AllocsPerRun(500, run); n != 0 || a.Allowed != tt.allowed {
@@ -102,7 +102,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The top list costs nothing extra, neither for a subject in it nor for one outside.
+// The top list allocates nothing, neither for a subject in it nor for any other.
 func TestFiguresAllocateNothing(t *testing.T) {
 	l := open(t, hotRules)
 	q := byKey("little", "198.51.100.7")
@@ -158,7 +158,7 @@ func (l *looks) Reachable(to ring.NodeID) bool {
 	return l.Peers.Reachable(to)
 }
 
-// A node that can't reach any other does not look at all members of a large cluster on every check.
+// A node that can't reach any other does not try all members of a large cluster on every check.
 func TestFallbackLooksAtFewMembers(t *testing.T) {
 	for _, nodes := range []int{40, 64} {
 		w := newWorld(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
@@ -171,7 +171,7 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 		var a Answer
 		w.nodes[0].Check(&q, &a)
 		if a.DecidedBy != ByFallback || seen.n > 8 {
-			t.Errorf("%d nodes: decided by %s, having looked at %d", nodes, a.DecidedBy, seen.n)
+			t.Errorf("%d nodes: decided by %s after %d calls of Reachable", nodes, a.DecidedBy, seen.n)
 		}
 	}
 }

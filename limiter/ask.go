@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer to it. It owns everything it refers to: the answer may arrive after
+// ask is one check's question to one node, and the answer. It owns everything it refers to, because the answer may arrive after
 // the check was decided without it.
 type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // grants the leases in the answer
 	q     question    // its ops receive the decisions
-	// terms are the terms of leases, by subject. It is nil if no lease is wanted.
+	// terms are the lease terms, by subject; nil if the check wants no lease.
 	terms    []localcache.Terms
-	renewal  bool        // only renews a lease: no check waits for it
+	renewal  bool        // the question only renews a lease: no check waits for it
 	rule     *rules.Rule // of the only subject
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
@@ -31,7 +31,7 @@ type ask struct {
 	// The answer, written before done is signalled.
 	leased      bool // answered from a lease; receipt says which
 	receipt     localcache.Receipt
-	err         error // the question was not delivered, or not answered
+	err         error // the question was not delivered or not answered
 	status      status
 	revision    int64
 	version     int64
@@ -49,7 +49,7 @@ type ask struct {
 const (
 	askOpen      = iota
 	askAnswered  // the check uses the answer
-	askAbandoned // the check was decided without the answer; what the answer took is given back
+	askAbandoned // the check was decided without the answer: give back what the answer took
 )
 
 // wait reports whether the answer arrived by a.deadline. If not, it abandons a.
@@ -73,7 +73,7 @@ func (a *ask) wait() bool {
 	return true
 }
 
-// readAnswer copies the answer for the i-th of the identical checks into a.
+// readAnswer copies into a the answer for the i-th of the identical checks.
 func (a *ask) readAnswer(r *reply, err error, i int) {
 	a.err = err
 	if err != nil {
@@ -98,14 +98,14 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
 		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
-		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't say it
+		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't send it
 			d.Used = max(0, a.q.ops[j].Limit.Capacity()-d.Remaining)
 		}
 		a.windows = append(a.windows, res.window)
 	}
 }
 
-// flights are the questions under way. An identical question can share the next message.
+// flights are the questions in flight. Identical questions can share the next message.
 type flights struct {
 	shard [64]flightShard
 }
@@ -116,7 +116,7 @@ type flightShard struct {
 	_     [64]byte
 }
 
-// flight is a question under way, plus the identical ones that arrived meanwhile. They make up the next message.
+// flight is a question in flight, plus the identical questions that have queued up for the next message.
 type flight struct {
 	shard *flightShard
 	key   string // the node asked, then the question's body
@@ -125,7 +125,7 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. If together is set, it may share a message with identical questions.
+// dispatch sends a's question. If together is set, the question may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
@@ -143,7 +143,7 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 		s.mu.Unlock()
 		return
 	case under:
-		f = nil // the queue is full: send this one by itself
+		f = nil // the queue is full: send this question by itself
 	default:
 		f = &flight{shard: s, key: string(v.key)}
 		if s.known == nil {
@@ -155,13 +155,13 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	l.post(f, v.key[keyPrefix:], []*ask{a})
 }
 
-// post sends one message for asks, which are identical.
+// post sends one message for asks, which are identical. f is nil if no other ask can queue up behind them.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
 	now := time.Now()
 	q := &asks[0].q
-	timeout := asks[len(asks)-1].deadline.Sub(now) // the last one has the latest deadline
+	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
 	head := question{count: len(asks), patience: timeout, hops: q.hops}
 	l.member.leases.addRequests(&head, asks)
 	sent := l.member.Boottime()
@@ -175,7 +175,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	})
 }
 
-// handleReply delivers the answer to asks and sends the questions that have queued up meanwhile.
+// handleReply delivers the answer to asks and sends the questions that have queued up.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
@@ -187,7 +187,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
-		// After a timeout, ask the slow node again for the checks that still have time.
+		// After a timeout, ask the slow node again on behalf of the checks that still have time.
 		next = f.nextAsks(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
@@ -197,7 +197,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		}
 	}
 	if failed && !errors.Is(err, peer.ErrTimeout) {
-		// The next message would fail in the same way.
+		// The next message would fail the same way.
 		asks, next = append(asks, next...), nil
 	}
 	if failed {
@@ -211,7 +211,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 }
 
-// nextAsks returns the asks for the next message: all of them, or at most bound. If there are none, the flight is over.
+// nextAsks removes and returns the asks for the next message: at most bound of those queued or, if all is set, every one. The
+// flight is over if all is set or none are queued.
 func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
@@ -227,7 +228,7 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver gives one ask its answer. If its check is already decided, deliver gives back what the answer took.
+// deliver hands the answer to a's check. If the check was decided without it, deliver gives back what the answer took.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.readAnswer(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
@@ -239,7 +240,7 @@ func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.done <- struct{}{}
 }
 
-// rollBack gives back what a took, if a was admitted.
+// rollBack gives back what a's check took, if it was admitted.
 func (a *ask) rollBack(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return

@@ -6,12 +6,12 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxInFlight bounds the checks of one batch that wait for other nodes at the same time.
+// maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would, but all as of one time until it has to wait. answers and errs have an
-// element for each. It sends questions to other nodes without waiting for earlier replies, but keeps the order of checks of one
-// subject.
+// CheckAll decides queries in order, each as Check would. It reads the clock once, and again after each wait. answers and errs
+// have one element per query. CheckAll sends questions to other nodes without waiting for earlier replies, but keeps checks of
+// the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
 	b.look()
@@ -22,7 +22,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b.finishUntil(len(queries))
 }
 
-// maxUnvouched bounds the checks that are decided here between two looks at authority.
+// maxUnvouched bounds the checks that this node decides between two readings of its authority.
 const maxUnvouched = 32
 
 // batch is a CheckAll in progress.
@@ -31,28 +31,28 @@ type batch struct {
 	queries []*Query
 	answers []*Answer
 	errs    []error
-	now     algorithms.Now // read once, and again after each wait
-	// authorized says whether this node had authority at the last look, which was at began.
+	now     algorithms.Now
+	// authorized says whether this node had authority when it was last read, at began on the recorder's clock.
 	authorized bool
 	began      int64
-	// here are the first unvouched checks: this node has decided them since the last look. Their answers hold only if it
-	// has authority at the next one, too.
+	// here lists the checks that this node has decided since it last read its authority; unvouched is how many. Their answers
+	// stand only if the node still has authority at the next reading.
 	here      [maxUnvouched]int
 	unvouched int
 	first     int // checks before it are decided
 	waiting   []int
-	// asked maps a subject to the last check of it that may still be waiting. It is nil until a check waits.
+	// asked maps a subject to the last of its checks that may still be waiting. It is nil until a check waits.
 	asked map[rules.Hash]int
 }
 
-// look looks at this node's authority.
+// look reads this node's authority.
 func (b *batch) look() {
 	m := b.limiter.member
 	b.began = m.clock()
 	b.authorized = m == nil || m.Authority()
 }
 
-// check decides the i-th check, or starts it.
+// check decides the i-th check, or begins to ask other nodes.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
 	if q.RequestID != "" { // it waits for the owner
@@ -85,8 +85,8 @@ func (b *batch) check(i int) {
 	}
 }
 
-// vouch completes the checks that were decided here if this node still has authority. Otherwise they are decided again, and
-// what they took stays taken: ownership can no longer be proved.
+// vouch completes the checks decided here, if this node still has authority. Otherwise it decides them again and keeps what
+// they took: ownership can no longer be proved.
 func (b *batch) vouch() {
 	n := b.unvouched
 	if n == 0 {
@@ -106,10 +106,10 @@ func (b *batch) vouch() {
 	}
 }
 
-// start decides the i-th check as one by itself, or begins to ask other nodes.
+// start decides the i-th check by itself, or begins to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
-	a.scratch.here = false // if it was decided without authority
+	a.scratch.here = false // it may have been decided here without authority
 	if b.limiter.start(q, a) {
 		b.close(i, nil)
 		return
@@ -127,15 +127,15 @@ func (b *batch) start(i int) {
 	}
 }
 
-// close completes a check that did not wait.
+// close completes a check that does not wait for other nodes.
 func (b *batch) close(i int, err error) {
 	if b.errs[i] = err; err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
 	}
 }
 
-// keepOrder finishes the waiting checks of the i-th check's subjects, unless they are identical to it: identical checks keep
-// their order on the way.
+// keepOrder finishes the waiting checks that share a subject with the i-th check. Identical checks may go on waiting: they keep
+// their order on the way to the owner.
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {
@@ -149,7 +149,7 @@ func (b *batch) keepOrder(i int) {
 	}
 }
 
-// alike reports whether two checks are identical and about a single subject.
+// alike reports whether two checks are identical and have a single subject.
 func (b *batch) alike(i, j int) bool {
 	if b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false

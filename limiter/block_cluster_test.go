@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// blockLength is longer than the limits take to admit again.
+// blockLength is longer than the time after which the limits admit again.
 const blockLength = 8000 * time.Hour
 
 const blockRules = `rules:
@@ -21,7 +21,7 @@ const blockRules = `rules:
 
 func nearly(have, want time.Duration) bool { return have > want-time.Minute && have <= want }
 
-// everywhere checks on every node that a subject is blocked for want.
+// everywhere checks on every node that a subject is blocked for the duration want; zero for not blocked.
 func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	w.t.Helper()
 	for i, n := range w.nodes {
@@ -41,7 +41,7 @@ func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	}
 }
 
-// A block that a check on one node begins holds on all nodes, moves with its partition, and is lifted by a reset on any node.
+// A block that a check on one node triggers holds on all nodes, moves with its partition, and is lifted by a reset on any node.
 func TestBlockHoldsEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -74,7 +74,8 @@ func TestBlockHoldsEverywhere(t *testing.T) {
 	})
 }
 
-// Many checks at once, on all nodes: after a node's first refusal none is admitted there, and no more than the limit in all.
+// Many checks run at once on all nodes. After its first refusal a node admits none, and all nodes together admit no more than
+// the limit.
 func TestBlockUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -109,7 +110,7 @@ func TestBlockUnderLoad(t *testing.T) {
 	})
 }
 
-// A refusal by another rule, on another node or here, begins no block. All of the check's cost is given back.
+// A refusal by another rule, on this node or another, triggers no block. All of the check's cost is given back.
 func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, blockRules)
@@ -143,8 +144,7 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	})
 }
 
-// A node that is cut off, and a standby that acts, begin blocks themselves. Dividing limits among nodes does not divide a
-// block.
+// A cut-off node and an acting standby begin blocks themselves. Nodes divide limits, but not blocks.
 func TestBlockAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:
@@ -182,7 +182,7 @@ func TestBlockAlone(t *testing.T) {
 	})
 }
 
-// A copy whose refusal stops a node that is cut off begins the block on that node, even if the copy is read-only.
+// If a copy's refusal stops a cut-off node, the block begins on that node, even if the copy is read-only.
 func TestBlockByACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
@@ -203,7 +203,7 @@ func TestBlockByACopy(t *testing.T) {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
 			}
 		}
-		// The block holds without the copy too.
+		// The block holds even without the copy.
 		n.copies.Drop(w.partition("r", key))
 		if a := n.check(byKey("r", key)); a.Allowed || !a.Limits[0].Blocked {
 			t.Errorf("without the copy: have %+v", a.Limits)

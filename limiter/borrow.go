@@ -15,42 +15,43 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is the borrower's side of loans between regions. A node that sees little left of a share notifies the subject's
-// owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region believed to have
-// the most unused. The lender debits a loan before it sends it. The borrower puts it into the counter at most once, and only in
-// the window and the lineage it was requested for. A loan lost on the way is lost quota.
+// This file is the borrower's side of loans between regions. A node that sees that little of a share is left notifies the
+// subject's owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region that it
+// believes has the most unused quota. The lender debits a loan before it sends it. The borrower credits it to the counter at
+// most once, and only in the window and the lineage that it requested the loan for. A loan lost in transit is lost quota.
 
 const (
-	// noticePause is the least time between two notifications about one subject.
+	// noticePause is the minimum time between two notifications about one subject.
 	noticePause = 20 * time.Millisecond
-	// noticeSlots is how many slots record those times. Subjects that share a slot share its pause.
+	// noticeSlots is the number of slots that record when owners were notified. Subjects that share a slot share its pause.
 	noticeSlots = 4096
-	// loanTime bounds how long a loan is waited for.
+	// loanTime bounds how long the borrower waits for a loan.
 	loanTime = time.Second
-	// maxBorrowers bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
+	// maxBorrowers bounds the counters whose lenders this node remembers; maxLoans bounds the loans in flight.
 	maxBorrowers = 16_384
 	maxLoans     = 1024
-	// borrowerLife is how long the lenders of a counter are remembered after it last looked for a loan.
+	// borrowerLife is how long this node remembers a counter's lenders after it last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking again a region that could not lend just now; unknownPause, one that knows no
-	// such limit.
+	// laterPause is how long to wait before asking a region again that could not lend just then; unknownPause is the same for a
+	// region that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
-	// noLenderPause is how long to wait before looking for a lender again.
+	// noLenderPause is how long to wait before looking for a lender again if no region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
-	// awayPause is how long to wait before asking again a region that did not answer.
+	// awayPause is how long to wait before asking a region again that did not answer.
 	awayPause = 2 * time.Second
 )
 
-// loans is what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady clock.
+// loans tracks what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady
+// clock.
 type loans struct {
 	l        *Limiter
-	notified [noticeSlots]atomic.Int64 // when an owner was last notified
-	lending  atomic.Int64              // requests from other regions being answered
+	notified [noticeSlots]atomic.Int64 // when an owner was last notified, by slot
+	lending  atomic.Int64              // requests from other regions that this node is answering
 
 	mu       sync.Mutex // guards known, inFlight and away
 	known    map[counters.Key]*borrower
 	inFlight int
-	away     map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
+	away     map[string]int64 // regions that did not answer, and until when not to ask them; at most the regions with shares
 }
 
 // borrower is a counter that borrows.
@@ -58,28 +59,28 @@ type borrower struct {
 	window    int64
 	used      int64 // when it last looked for a lender
 	inFlight  bool  // whether a loan is under way
-	restUntil int64 // no region is worth asking until then
+	restUntil int64 // don't look for a lender before then
 	from      map[string]*lender
 }
 
-// lender is what is known of a region as a lender of one counter in one window.
+// lender is what this node knows about a region as a lender to one counter in one window.
 type lender struct {
-	unused int64 // units of its share, when last heard
-	after  int64 // it is not asked until then
+	unused int64 // units left of its share, as last reported
+	after  int64 // don't ask it before then
 }
 
 func (ls *loans) init(l *Limiter) {
 	ls.l, ls.known, ls.away = l, make(map[counters.Key]*borrower), make(map[string]int64)
 }
 
-// noticeDue reports whether to notify the owner of a subject now.
+// noticeDue reports whether this node should notify the owner of a subject now.
 func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
 	slot := &ls.notified[subject.Lo%noticeSlots]
 	last := slot.Load()
 	return (steady-last >= int64(noticePause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
-// notifyOwners notifies the owners of subjects whose share is nearly used.
+// notifyOwners notifies the owners of those subjects whose share is nearly used up.
 func (ls *loans) notifyOwners(q *Query, a *Answer) {
 	m := ls.l.member
 	if m.Far == nil || a.DecidedBy == ByFallback {
@@ -107,7 +108,7 @@ func anyShort(limits []LimitAnswer) bool {
 	return false
 }
 
-// notifyOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends
+// notifyOwner notifies the owner of h's subject that a share is nearly used up. If the message is lost, a later check sends
 // another.
 func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
 	m := ls.l.member
@@ -124,7 +125,7 @@ func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
 	}
 }
 
-// borrow requests loans for those limits of an owned subject that are short. It does not wait for them.
+// borrow requests loans for the limits of an owned subject that are short. It does not wait for them.
 func (ls *loans) borrow(n *subjectRef) {
 	m := ls.l.member
 	if m.Far == nil {
@@ -138,7 +139,7 @@ func (ls *loans) borrow(n *subjectRef) {
 	}
 }
 
-// loan is a loan under way to a counter here.
+// loan is a requested loan to a counter on this node.
 type loan struct {
 	request  LoanRequest
 	region   string
@@ -149,7 +150,7 @@ type loan struct {
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, unless one is under way or no region has anything to lend.
+// borrowFor requests a loan for one limit, unless a loan is already in flight or no region has anything to lend.
 func (ls *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
 	m := ls.l.member
 	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
@@ -172,10 +173,10 @@ func (ls *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
 	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { ls.handleReply(f, body, err) })
 }
 
-// choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
-// having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
-// choose returns no borrower if there is no region to ask, if a loan to the counter is already under way, or if too many loans
-// are.
+// choose picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not reported
+// yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more
+// than it needs. choose returns a nil borrower if there is no region to ask, if a loan to the counter is already in flight, or
+// if too many loans are.
 func (ls *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
@@ -211,7 +212,8 @@ func (ls *loans) choose(d *divided, window, steady int64, far Far) (region strin
 	return region, c
 }
 
-// borrower returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
+// borrower returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any other window.
+// The caller holds mu.
 func (ls *loans) borrower(k counters.Key, window, steady int64) *borrower {
 	c := ls.known[k]
 	if c == nil {
@@ -228,8 +230,8 @@ func (ls *loans) borrower(k counters.Key, window, steady int64) *borrower {
 	return c
 }
 
-// dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxBorrowers. The caller
-// holds mu.
+// dropOne drops an arbitrary borrower without a loan in flight. One exists, because maxLoans is less than maxBorrowers. The
+// caller holds mu.
 func (ls *loans) dropOne() {
 	for k, c := range ls.known {
 		if !c.inFlight {
@@ -239,7 +241,7 @@ func (ls *loans) dropOne() {
 	}
 }
 
-// sweep forgets counters that no longer ask for loans.
+// sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
 func (ls *loans) sweep(steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -247,7 +249,7 @@ func (ls *loans) sweep(steady int64) {
 	maps.DeleteFunc(ls.away, func(_ string, until int64) bool { return steady > until })
 }
 
-// handleReply handles the answer to a request for a loan, once.
+// handleReply handles the first answer to a loan request and ignores any other.
 func (ls *loans) handleReply(f *loan, body []byte, err error) {
 	if !f.answered.CompareAndSwap(false, true) {
 		return
@@ -265,7 +267,7 @@ func (ls *loans) handleReply(f *loan, body []byte, err error) {
 	ls.recordAnswer(f, &r, err != nil, now.Steady)
 }
 
-// recordAnswer records what a region's answer, or its silence, means for the next choice.
+// recordAnswer records for the next choice what a region answered, or that it did not.
 func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -293,7 +295,7 @@ func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) 
 			heard.after = steady + int64(f.to.life())
 		}
 	case r.status == loanNothing:
-		heard.unused = 0 // nor will there be any in this window
+		heard.unused = 0 // and will stay so until the window ends
 	}
 	if f.borrower.from == nil {
 		f.borrower.from = make(map[string]*lender)
@@ -301,7 +303,7 @@ func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) 
 	f.borrower.from[f.region] = heard
 }
 
-// creditLoan puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
+// creditLoan credits a loan to its counter, if that is still the counter that requested it. It credits no more than was
 // requested. For a token bucket it also leaves out what may have refilled at the lender since.
 func (ls *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
 	m := ls.l.member

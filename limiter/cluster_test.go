@@ -20,8 +20,8 @@ import (
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
 
-// G1: the nodes of a cluster together admit exactly the limit, whatever the algorithm, whichever node is asked, and while the
-// partition moves from node to node.
+// G1: the nodes of a cluster together admit exactly the limit, with every algorithm, through any node, and while the partition
+// moves from node to node.
 func TestG1_ExactTogether(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		for _, kind := range kinds {
@@ -78,7 +78,7 @@ func testExactTogether(t *testing.T, kind string, moving bool) {
 	}
 }
 
-// G1: a check over subjects of several owners takes from all or from none.
+// G1: a check over subjects of several owners takes from all of them or from none.
 func TestG1_NothingLeaks(t *testing.T) {
 	for _, kind := range kinds[:4] {
 		t.Run(kind, func(t *testing.T) {
@@ -124,13 +124,13 @@ func testNothingLeaks(t *testing.T, kind string) {
 	}
 }
 
-// Sequential checks through any node get the same answers as on a single node: checks, looks and counts, of rules and of limits
-// that come with the call. What is used is that of the algorithm run in one place.
+// Sequential checks through any node get the same answers and the same usage as on a standalone node: checks, peeks and counts,
+// of rules and of limits in the call.
 func TestSameAnswersAsAlone(t *testing.T) {
 	for _, kind := range append(slices.Clone(kinds), "first") {
 		for _, inline := range []bool{false, true} {
 			if kind == "first" && !inline {
-				continue // rules can't say it
+				continue // rules can't express it
 			}
 			t.Run(fmt.Sprintf("%s, inline %v", kind, inline), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { testSameAnswers(t, kind, inline) })
@@ -210,7 +210,7 @@ func TestDecidedByWeakest(t *testing.T) {
 			t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
 		}
 		if n := w.nodes[2].figure("standby_decisions_total"); n != 4 {
-			t.Errorf("have %d decisions as standby", n)
+			t.Errorf("have %d decisions as standby, want 4", n)
 		}
 		// The standby is gone too.
 		w.separate(w.nodes[0], w.nodes[2], true)
@@ -256,7 +256,7 @@ func TestFallback(t *testing.T) {
 				}
 			}
 		}
-		// A fallback that refuses gives back what the fallback counters gave.
+		// A fallback that refuses gives back what it took from the fallback counters.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
 		_ = other
 		w.nodes[1].Use(compile(t, 2, `version: 1
@@ -291,7 +291,7 @@ func TestLocalConsistency(t *testing.T) {
 	})
 }
 
-// Without authority an owner decides nothing, not even what it took in the meantime.
+// Without authority an owner decides nothing, not even if it loses authority during the Take.
 func TestWithoutAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
@@ -311,15 +311,15 @@ func TestWithoutAuthority(t *testing.T) {
 			t.Errorf("have %d used", used)
 		}
 		calls := 0
-		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost in the middle, each time
+		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
-			t.Errorf("lost in the middle: have %s", a.DecidedBy)
+			t.Errorf("lost during the decision: have %s", a.DecidedBy)
 		}
 	})
 }
 
-// A batch looks at authority before its first check, and after each maxUnvouched that were decided here. What was decided since the
-// last look that found it does not count as the owner's.
+// A batch reads authority before its first check, and after every maxUnvouched checks decided here. Once a reading finds none,
+// the checks since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
@@ -337,18 +337,18 @@ func TestBatchLosesAuthority(t *testing.T) {
 			want := min(max(0, looks-1)*maxUnvouched, len(queries))
 			for i, a := range answers {
 				if errs[i] != nil || a.DecidedBy != ByOwner && a.DecidedBy != ByFallback {
-					t.Fatalf("%d looks, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
+					t.Fatalf("%d readings, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
 				}
 				if have := a.DecidedBy == ByOwner; have != (i < want) {
-					t.Fatalf("%d looks, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
+					t.Fatalf("%d readings, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
 				}
 			}
 		}
 	})
 }
 
-// A node with older rules waits for the newer ones. If it does not get them, it is served by its own version as long as it has
-// authority: then it gets them soon.
+// A node with older rules waits for the newer ones. If it does not get them, owners decide by its version as long as it has
+// authority: then it gets the newer ones soon.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
@@ -367,7 +367,7 @@ func TestVersions(t *testing.T) {
 		w.mu.Lock()
 		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
 			if from == w.nodes[1].id && m == MethodAsk {
-				w.nodes[1].Use(newer) // after it matched, and before the owner's answer
+				w.nodes[1].Use(newer) // after matching, before the owner answers
 			}
 		}
 		w.mu.Unlock()
@@ -416,7 +416,7 @@ func TestCoalescing(t *testing.T) {
 	})
 }
 
-// A node that is reachable but does not answer is waited for, but no longer than a check may take.
+// A check waits for a node that is reachable but does not answer, but no longer than a check may take.
 func TestSlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -433,7 +433,7 @@ func TestSlowOwner(t *testing.T) {
 	})
 }
 
-// A node that is wrong about the owner is corrected.
+// Other nodes correct a node that is wrong about the owner.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -444,7 +444,7 @@ func TestWrongOwner(t *testing.T) {
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward || a.Limits[0].Remaining != 29 {
 			t.Errorf("have %s, %+v", a.DecidedBy, a.Limits[0].Decision)
 		}
-		// Frozen for ever: there is no owner, and the standby may not act.
+		// Frozen forever: there is no owner, and the standby may not act.
 		w.change(func() { w.place[p].frozen = true })
 		w.nodes[1].table.Shut(p)
 		began := time.Now()
@@ -516,7 +516,7 @@ func TestTopOfAll(t *testing.T) {
 	})
 }
 
-// A batch is decided in order, check by check, although the questions travel together.
+// A batch is decided in order, check by check, although its questions are sent together.
 func TestCheckAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
@@ -553,7 +553,7 @@ func TestCheckAll(t *testing.T) {
 	})
 }
 
-// An answer that comes too late for its check is given back.
+// What an answer took is given back if it arrives too late for its check.
 func TestLateAnswerIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
@@ -572,7 +572,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
-		until(t, "it was taken and given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
+		until(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
 		if used := w.nodes[1].used("r", key); used != 0 {
 			t.Errorf("have %d used", used)
@@ -580,7 +580,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 	})
 }
 
-// A refund of another lineage, or of another process's clock, is dropped.
+// A node drops a refund of another lineage or of another process's clock.
 func TestGiftsAreLooked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")

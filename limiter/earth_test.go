@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// earth is several regions, each a world of its own, with a network between them that delays, cuts and loses messages.
+// earth is several regions, each a world of its own. The network between them can delay, cut off and lose messages.
 type earth struct {
 	t     testing.TB
 	names []string
@@ -23,18 +23,18 @@ type earth struct {
 	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]bool      // from one region to another
 	pause func() time.Duration    // delay of each message, one way
-	lose  func(reply []byte) bool // reports whether a reply is lost; nil: none is
+	lose  func(reply []byte) bool // reports whether a reply is lost; nil: no reply is
 	heard func(from, to string, m peer.Method, body []byte)
-	over  bool // nothing is sent any more
+	over  bool // the test is over: send nothing
 }
 
-// earthFar is how one region reaches the others.
+// earthFar implements Far for one region.
 type earthFar struct {
 	*earth
 	region string
 }
 
-// newEarth returns regions of two nodes each, with these rules.
+// newEarth returns regions of two nodes each, with the given rules.
 func newEarth(t testing.TB, text string, names ...string) *earth {
 	t.Helper()
 	e := &earth{
@@ -63,14 +63,14 @@ func (e *earth) spawn(f func()) bool {
 	return true
 }
 
-// use makes all regions use these rules, recorded for the named regions.
+// use makes all regions use the given rules, recorded for the named regions.
 func (e *earth) use(version int64, text string, names []string) {
 	for _, name := range e.names {
 		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.View{Names: names, At: 1})
 	}
 }
 
-// useIn makes one region use set; view says what is agreed about it. Each region hashes subjects with a secret of its own.
+// useIn makes one region use set, which view describes. Each region hashes subjects with a secret of its own.
 func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
@@ -103,7 +103,7 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 	w := f.all[region]
 	if !f.spawn(func() {
 		<-time.After(there)
-		if f.Reachable(region) { // a message under way when the link is cut is lost
+		if f.Reachable(region) { // a message in flight is lost when the link is cut
 			w.nodes[rand.IntN(len(w.nodes))].ServeFarFor(m, body, a)
 		}
 		clear(body)
@@ -112,7 +112,7 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 	}
 }
 
-// earthAnswer brings a reply back, unless it gets lost.
+// earthAnswer is a Responder that returns a reply to another region, unless the reply is lost.
 type earthAnswer struct {
 	f      *earthFar
 	region string
@@ -150,15 +150,15 @@ func (a *earthAnswer) Fail(code peer.Code, detail string) {
 	a.finish(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
 
-// change changes the state of the network.
+// change runs f, which may change the network, under mu.
 func (e *earth) change(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f()
 }
 
-// flood checks on every node of these regions until want checks are admitted in all, or time is up, and then a little longer.
-// It returns how many were admitted.
+// flood runs checks on every node of the given regions until want are admitted in total or bound has passed, and then a few
+// more. It returns how many were admitted.
 func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
@@ -200,10 +200,10 @@ func (e *earth) stands(rule, key string) (out string) {
 	return out
 }
 
-// loanStats is what nodes did with loans.
+// loanStats sums up loans.
 type loanStats struct{ Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64 }
 
-// stats sums up what the nodes of a region did with loans.
+// stats sums up the loans of a region's nodes.
 func (w *world) stats() (s loanStats) {
 	for _, n := range w.nodes {
 		one := n.stats()
@@ -232,10 +232,10 @@ func (e *earth) usage(region, rule, key string) LimitUsage {
 	return u.Limits[0]
 }
 
-// idle waits until no loan is under way.
+// idle waits until no loan is in flight.
 func (e *earth) idle() {
 	e.t.Helper()
-	until(e.t, "no loan is under way", func() bool {
+	until(e.t, "no loan is in flight", func() bool {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
 				n.member.loans.mu.Lock()

@@ -9,10 +9,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`: the owner may be back by then.
+// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. The owner may be back by then.
 const uncountedRetry = time.Second
 
-// decideAlone decides subjects on this node alone: those of `consistency: local` rules (by is ByOwner), and those in fallback.
+// decideAlone decides subjects on this node alone: subjects of `consistency: local` rules (by is ByOwner), and subjects in
+// fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.member
 	nodes, rank := m.rankInRing()
@@ -33,7 +34,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
-				op.Cost, op.Shadow = 0, true // takes part without taking
+				op.Cost, op.Shadow = 0, true // so that it neither takes nor refuses
 			}
 			c.aloneOps = append(c.aloneOps, op)
 		}
@@ -56,15 +57,15 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
 		s.when = c.now
-		s.withdrawn = !admitted && !refused && !undone // if owe refused, Remaining already includes the cost
+		s.withdrawn = !admitted && !refused && !undone // if owe refused, the decisions report the cost as taken
 	}
 	c.refused = c.refused || !admitted
 }
 
-// applyShare replaces op's limit by this node's part of it. It returns false, with op decided, if nothing needs counting.
+// applyShare replaces op's limit with this node's share of it, and reports whether to count op. If not, it has decided op.
 func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
-		return true // a block is not divided: it holds in full on this node
+		return true // nodes don't divide a block: it applies in full on this node
 	}
 	switch mode {
 	case rules.Full:
@@ -84,7 +85,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 		return false
 	}
-	c.shares = append(c.shares, share) // if the slice moves, earlier ops still point into the old array
+	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
 }
@@ -95,19 +96,19 @@ func (c *clusterCheck) copyDecisions(s *subject) {
 	for j := range ops {
 		op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
 		if uncounted(op, counted) {
-			continue // applyShare has decided it
+			continue // applyShare decided it
 		}
 		op.Decision, op.Full = localcache.Unscaled(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
 	}
 }
 
-// uncounted reports whether applyShare has decided op; counted is the op that stands for it in clusterCheck.aloneOps.
+// uncounted reports whether applyShare decided op. counted is the op's counterpart in clusterCheck.aloneOps.
 func uncounted(op, counted *counters.Op) bool {
 	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
 }
 
-// owe records what the fallback counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
-// used up, owe returns false, and everything taken is put back.
+// owe records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that the whole
+// limit is used up, owe puts back everything taken and returns false.
 func (c *clusterCheck) owe(list []int) bool {
 	m := c.limiter.member
 	c.gathered = c.gathered[:0]
@@ -142,7 +143,7 @@ func (c *clusterCheck) owe(list []int) bool {
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
-		for j := range ops { // if refused, put back everything; if admitted, what shadow limits took although the copy refuses
+		for j := range ops { // if admitted, put back only what shadow limits took although the copy refuses
 			counted := &c.aloneOps[s.aloneAt+j]
 			if c.peek || !counted.Took() || admitted && ops[j].Took() {
 				continue
@@ -158,13 +159,13 @@ func (c *clusterCheck) owe(list []int) bool {
 	return admitted
 }
 
-// giveFallback gives back what op took of the fallback counters.
+// giveFallback gives back what op took from the fallback counters.
 func (c *clusterCheck) giveFallback(op *counters.Op, at algorithms.Now) {
 	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
-// narrow narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
-// left as if the cost had been taken.
+// narrow combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one wins.
+// Both report what is left as if the cost had been taken.
 func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {
@@ -181,7 +182,7 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// rollBackAlone gives s's cost back to the fallback counters and takes back the debt recorded for it.
+// rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {

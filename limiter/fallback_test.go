@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owedIn returns what all nodes together owe.
+// owedIn returns the sum of all debts.
 func (w *world) owedIn() (sum int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -17,8 +17,8 @@ func (w *world) owedIn() (sum int64) {
 	return sum
 }
 
-// G4: what fallbacks by share and in full admit is owed to the owners, and nothing else is. What another limit of the check
-// refuses is taken back.
+// G4: what a fallback with share or full admits becomes a debt to the owner, and nothing else does. If another limit refuses
+// the check, the debt is cancelled.
 func TestG4_FallbackOwes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:
@@ -58,7 +58,7 @@ rules:
 	})
 }
 
-// G4: a copy here that is at its limit refuses, and the share is left as it was.
+// G4: if the node's copy is at its limit, it refuses, and the share stays as it was.
 func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")

@@ -16,7 +16,7 @@ func read[T any, M interface {
 	return v, wire.Decode(b, M(&v), "it")
 }
 
-// A message is read as it was written.
+// A message survives encoding and decoding.
 func TestFarMessages(t *testing.T) {
 	n := subjectRef{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
 	if have, err := read[subjectRef](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {

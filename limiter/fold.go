@@ -5,8 +5,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
-// It reports whether the check is decided.
+// fold combines the subjects into one answer once all are decided or one is refused. The answer's DecidedBy is the weakest of
+// theirs. fold reports whether the check is decided.
 func (c *clusterCheck) fold() bool {
 	a := c.answer
 	switch {
@@ -21,8 +21,8 @@ func (c *clusterCheck) fold() bool {
 	return true
 }
 
-// dropUndecided removes the undecided subjects from the answer to a refused check. The others are rolled back, so it reports
-// them as never charged.
+// dropUndecided removes the undecided subjects from the answer to a refused check. It reports the others as never charged,
+// because they are rolled back.
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
@@ -48,7 +48,7 @@ func (c *clusterCheck) dropUndecided() {
 	k.match.Hits, k.ops, a.Limits = hits, ops, limits
 }
 
-// rollBack gives back everything that was taken.
+// rollBack gives back everything that the check took.
 func (c *clusterCheck) rollBack() {
 	l := c.limiter
 	for i := range c.subjects {
@@ -65,12 +65,12 @@ func (c *clusterCheck) rollBack() {
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			s.from.rollBack(l)
-			s.from.admitted = false // so that its other subjects don't give it back again
+			s.from.admitted = false // so that its other subjects don't roll it back again
 		}
 	}
 }
 
-// rollBackHere gives s's cost back to the counters here, if they are still the ones it came from.
+// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
 	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantFor grants the requests of v's question as far as the limits allow. It debits each grant first.
+// grantFor grants the lease requests in v's question as far as the limits allow. It debits each grant first.
 func (ls *leases) grantFor(v *servedAsk, now algorithms.Now) {
 	q, r, m := &v.question, &v.reply, ls.l.member
 	last := len(r.admitted) - 1
@@ -34,7 +34,7 @@ func (ls *leases) grantFor(v *servedAsk, now algorithms.Now) {
 	}
 }
 
-// grant grants one request, and reports whether it did.
+// grant grants one lease request. It returns false if the limits do not allow it.
 func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := ls.l.member
 	g := leaseGrant{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
@@ -60,14 +60,14 @@ func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, 
 	return g, g.ID != 0
 }
 
-// forgetEverywhere makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL
-// anyway.
+// forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
+// a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
 	ls.held.Forget(ls.l.member.Boottime(), f.hi, f.room)
 	ls.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
-// leaseRequest asks for a lease on one of a question's subjects.
+// leaseRequest requests a lease on one of a question's subjects.
 type leaseRequest struct {
 	hi     uint64 // Key.Hi of the subject
 	holder ring.NodeID
@@ -81,7 +81,7 @@ type leaseGrant struct {
 }
 
 const (
-	// minLeaseRequestBytes and minGrantBytes are the least sizes of a request and a grant, in bytes.
+	// minLeaseRequestBytes and minGrantBytes are the minimum sizes of an encoded request and grant.
 	minLeaseRequestBytes = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
 	minGrantBytes        = 8 + 1 + 1 + 2 + 2
 )
@@ -122,7 +122,7 @@ func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 // forgetMessage is the body of MethodForget.
 type forgetMessage struct {
 	hi   uint64 // Key.Hi of the subject
-	room bool   // there is room again: forget only refusals, not leases
+	room bool   // there is room again: forget the refusals, keep the leases
 }
 
 // Code implements wire.Message.

@@ -17,7 +17,7 @@ func sumOf(c *Counts) (n int64) {
 	return n
 }
 
-// Each node keeps what it decided in each half minute of the last hour, and no more.
+// Each node keeps its decisions of each half minute in the last hour, and no more.
 func TestHistoryIsAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
@@ -58,7 +58,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(10 * time.Minute) // nobody runs: what was decided then is of no step
+		time.Sleep(10 * time.Minute) // suspended: the decisions in it belong to no step
 		w.nodes[0].check(byKey("r", "x"))
 		pass(31)
 		have = w.nodes[0].History()
@@ -73,7 +73,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 	})
 }
 
-// What was refused in the last five minutes stands beside what was refused since the process began.
+// TopRecent reports the refusals of the last five minutes beside those since the process started.
 func TestTopRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
@@ -125,7 +125,7 @@ func TestTopRecent(t *testing.T) {
 	})
 }
 
-// A subject that takes another one's place in the list begins at none, whatever the other one had.
+// A subject that replaces another in the list starts with no recent refusals, whatever the other one had.
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
 	s.entries = append(s.entries, topEntry{turns: 0})

@@ -9,15 +9,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leases are the leases that this node holds, and those that it has granted as an owner.
+// leases holds the leases that this node holds, and those that it has granted as an owner.
 type leases struct {
 	l       *Limiter
 	held    *localcache.Leases
 	granted *localcache.LeaseLedger
-	given   notices // the subjects to which something was given back
+	given   notices // subjects that got quota back
 }
 
-// termsOf returns the terms of leases for a hit's subject; none if it takes no leases.
+// termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.
 func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
@@ -26,7 +26,8 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// spend takes ops, all of one subject, from its lease. The receipt records what was spent.
+// spend decides ops, all of one subject, from the subject's lease or from a remembered refusal. The receipt records what was
+// spent.
 func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
 	m := ls.l.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
@@ -39,7 +40,8 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {
 		return localcache.Unknown // a count must reach the owner
 	}
-	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
+	// The process may have been suspended in between. Cost spent too late counts as unspent, and goes back with the rest of the
+	// lease.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -55,13 +57,13 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	return outcome
 }
 
-// renew fetches the next grant in the background, with a question that costs nothing.
+// renew requests the next grant in the background, with a question that costs nothing.
 func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
 	m := ls.l.member
 	if t.None() {
 		return
 	}
-	// No check waits for it. If the answer is lost, so is the quota.
+	// If the answer is lost, so is the quota.
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags = flagIgnoreNewer
@@ -76,7 +78,7 @@ func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op
 	a.dispatch(ls.l, false)
 }
 
-// addRequests adds to a message's head the leases that this node wants of asks' subjects.
+// addRequests adds to a message's head the requests for leases on the subjects of asks.
 func (ls *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
@@ -92,7 +94,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	}
 }
 
-// acceptReply takes over the leases and refusals in the reply to asks.
+// acceptReply stores the leases and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	a, m := asks[0], ls.l.member
 	if a.terms == nil {
@@ -114,7 +116,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 			res := &results[first+i]
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
-			if asked[i].Mode == counters.PeekMode && res.Allowed { // what it says is left is less its cost, which nothing took
+			if asked[i].Mode == counters.PeekMode && res.Allowed { // a peek reports Remaining as if it took the cost
 				ops[i].Decision.Remaining += asked[i].Cost
 			}
 			refused = refused || !res.Allowed
@@ -140,7 +142,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	}
 }
 
-// decideQueued answers queued asks from a lease that arrived meanwhile. It returns the rest.
+// decideQueued answers queued asks from a lease that has just arrived. It returns the rest.
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
@@ -163,7 +165,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// tend gives leases back as they end, until the limiter is closed.
+// tend returns leases as they end, until the limiter is closed.
 func (ls *leases) tend() {
 	m := ls.l.member
 	var ended []localcache.Ended
@@ -186,16 +188,16 @@ func (ls *leases) tend() {
 }
 
 const (
-	// renewTime bounds how long the answer to a renewal is waited for.
+	// renewTime bounds how long this node waits for the answer to a renewal.
 	renewTime = 2 * localcache.MaxTTL
-	// minPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
+	// minPause is the minimum time between two searches for ended leases, so that leases that end at nearly the same time share
 	// a message.
 	minPause = time.Millisecond
-	// ledgerPause is the longest time between two sweeps of the ledger of leases that other nodes hold.
+	// ledgerPause is the maximum time between two sweeps of the ledger of leases that other nodes hold.
 	ledgerPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of ended leases.
+// returnEnded gives back what is left of the ended leases.
 func (ls *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {
@@ -206,7 +208,7 @@ func (ls *leases) returnEnded(ended []localcache.Ended) {
 	ls.l.refund(list)
 }
 
-// UseLeases sets whether this node leases from other nodes. With false, because the node is leaving, it gives back all its
+// UseLeases sets whether this node takes leases from other nodes. UseLeases(false), for a node that is leaving, returns all its
 // leases at once.
 func (l *Limiter) UseLeases(yes bool) {
 	m := l.member

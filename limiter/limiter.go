@@ -20,9 +20,9 @@ type Limiter struct {
 	clock       *Clock
 	inForce     atomic.Pointer[activeRules]
 	top         *top
-	answers     atomic.Uint32 // number of Answers seen so far; see stripes
+	answers     atomic.Uint32 // number of Answers that have been used; see stripes
 	member      *member       // nil for a standalone node
-	incarnation uint64        // random; identifies this process's counts and readings of its clock
+	incarnation uint64        // random; identifies this process, its counts and its clock readings
 	began       time.Time
 	rounds      rounds[NodeActivity]
 	history     history
@@ -32,18 +32,18 @@ type Limiter struct {
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and what Refusals has taken
+	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and refusals.taken
 	steps       func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
 
-// activeRules is a version of the rules together with the figures of its rules.
+// activeRules is a version of the rules with the figures of its rules.
 type activeRules struct {
 	set     *rules.Set
 	stats   []*ruleStats // by Rule.Index
-	whole   *ruleStats   // whole checks by decision, however many rules applied
-	monthly bool         // some rule of the set counts usage by month
-	// global is true if the set has limits that regions divide. recorded is the last version that the primary has recorded as
+	whole   *ruleStats   // counts each check once, however many rules applied
+	monthly bool         // some rule has `usage: monthly`
+	// global is true if regions divide some limits of the set. recorded is the latest version that the primary has recorded as
 	// honoured by all regions; zero if there is none.
 	global   bool
 	recorded int64
@@ -51,8 +51,8 @@ type activeRules struct {
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
-// rules. If clock is nil, only the methods that take the time as an argument may be called.
+// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before Use. If clock
+// is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), began: time.Now()}
 	l.reservations.l, l.requests.deciding = l, make(map[counters.Key]chan struct{})
@@ -60,8 +60,8 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 	return l
 }
 
-// Use puts set in force. Checks already under way finish with the rules they began with. A rule keeps its figures as long as it
-// keeps its name.
+// Use puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
+// its name.
 func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +93,8 @@ func (l *Limiter) Use(set *rules.Set) {
 	l.inForce.Store(next)
 }
 
-// authorityAt returns a wall time (Unix nanoseconds) up to which this node had authority and used the rules in force, or zero if it
-// has no authority now.
+// authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
+// zero if it has no authority now.
 func (l *Limiter) authorityAt() int64 {
 	if l.member == nil {
 		return 0
@@ -117,9 +117,9 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrLevelTooLow or ErrRulesChanged, and
-// then the answer must not be used. With q.RequestID, which q must count for, q is decided once within a minute; then the error
-// may also be one of Reserve's.
+// Check decides q now. If it fails, the answer is invalid; the error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace,
+// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
+// also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.RequestID != "" {
 		_, err := l.decideOnce(q, 0, a)
@@ -141,8 +141,8 @@ func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
 	return nil
 }
 
-// prepare matches q against the rules in force and lists the counters to ask. If there are none, the check is decided, and over
-// is true.
+// prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
+// and over is true.
 func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
 	b := l.inForce.Load()
 	a.begin(b, now)
@@ -185,10 +185,10 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 	return false, nil
 }
 
-// levelOfModes is the feature level from which all nodes understand the modes of ops, and windows that begin with a hit.
+// levelOfModes is the feature level at which all nodes support the modes of ops, and windows that begin with the first hit.
 const levelOfModes = 2
 
-// mayAsk returns an error if a check asks for more than all nodes of the cluster understand.
+// mayAsk returns an error if the check needs something that not all nodes of the cluster support.
 func (l *Limiter) mayAsk(q *Query, a *Answer) error {
 	if l.member == nil || l.member.Level == nil || l.member.Level() >= levelOfModes {
 		return nil
@@ -196,7 +196,7 @@ func (l *Limiter) mayAsk(q *Query, a *Answer) error {
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
-			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit take %d, and the cluster is at %d",
+			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit need level %d, but the cluster is at %d",
 				ErrLevelTooLow, levelOfModes, l.member.Level())
 		}
 	}
@@ -204,7 +204,7 @@ func (l *Limiter) mayAsk(q *Query, a *Answer) error {
 }
 
 // start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
-// questions and leaves the rest to finish.
+// questions and leaves it to finish to wait for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	s, unauthorized := &a.scratch, false
 	if l.mayOwn(a) {
@@ -227,20 +227,19 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
-// mayOwn reports whether this node owns all that a prepared check asks for, as far as it knows without looking at its
-// authority.
+// mayOwn reports whether this node, if it has authority, owns all counters of a prepared check.
 func (l *Limiter) mayOwn(a *Answer) bool {
 	s := &a.scratch
 	return l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops)
 }
 
-// decidedHere notes that the owner's counters, which are this node's, have decided the whole check.
+// decidedHere records that this node decided the whole check as the owner.
 func (a *Answer) decidedHere(v counters.Verdict) {
 	a.Allowed, a.DecidedBy, a.scratch.here = v == counters.Admitted, ByOwner, true
 }
 
-// takeAsOwner decides ops from the counters here, as their owner. It checks authority before and after. Without authority the
-// verdict is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
+// takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
+// the verdict is Shut, and any debit is kept: ownership can no longer be proved.
 func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
 	m := l.member
 	if m != nil && !m.Authority() {
@@ -258,7 +257,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 	return verdict, true
 }
 
-// take decides ops from the counters here, unless a gate is shut.
+// take decides ops from this node's counters, unless a gate is shut.
 func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
 	if peek {
 		return l.table.Peek(now, ops)
@@ -266,12 +265,12 @@ func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counter
 	return l.table.Take(now, ops)
 }
 
-// finish completes a check that start left under way. It waits for replies, and asks again, until the check is decided.
+// finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
 		c.collect()
-		if c.newerRules > 0 && !c.ignoreNewer { // decide it again, by the newer rules
+		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
 			c.rollBack()
 			l.catchUp(l.member.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
@@ -293,7 +292,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return nil
 }
 
-// matchSubjects finds the limits of q's subjects, and lists their counters.
+// matchSubjects finds the limits of q's subjects and lists their counters.
 func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
 		s, m := &q.Subjects[i], &a.scratch.match
@@ -318,8 +317,8 @@ func (a *Answer) matchSubjects(q *Query) error {
 	a.listCounters(q)
 	for i := range a.scratch.ops {
 		for j := range i {
-			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // for want of bits, once in 2^32
-				return fmt.Errorf("%w: two of the windows can't be told apart; change one a little", ErrInline)
+			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // the hashes of their IDs collide: one chance in 2^32
+				return fmt.Errorf("%w: two of the windows have the same hash; change one of them slightly", ErrInline)
 			}
 		}
 	}
@@ -365,8 +364,8 @@ func (a *Answer) listCounters(q *Query) {
 	}
 }
 
-// addOp appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
-// and copying them would cost more than filling them in. subject is the index in Query.Subjects.
+// addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
+// these large structs would cost more than filling them in. subject is an index in Query.Subjects.
 func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
@@ -398,8 +397,8 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// conclude copies the counters' decisions into the answer and finds the tightest limit. An admitted check whose counts did not
-// fit is not allowed.
+// conclude copies the counters' decisions into the answer and finds the tightest limit. If an admitted check counted a cost
+// that a limit refused, the answer is not allowed.
 func (a *Answer) conclude() {
 	if a.scratch.blocks {
 		a.foldBlocks()

@@ -35,7 +35,7 @@ func TestG8_AllInOneRegion(t *testing.T) {
 	}
 }
 
-// G8: so can a region that joined in the middle of the window, when another region had everything.
+// G8: so can a region that joined in the middle of a window, in which another region had the whole limit.
 func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	}
 }
 
-// seeds returns how many random runs a test makes.
+// seeds returns the number of random runs of a test.
 func seeds(n int) int {
 	if testing.Short() {
 		return min(n, 2)
@@ -76,7 +76,8 @@ func seeds(n int) int {
 	return n
 }
 
-// G8: with traffic in all regions the total is exactly the limit too, however late messages are and whichever region is busier.
+// G8: with traffic in all regions the total is also exactly the limit, however late messages are and whichever region is
+// busier.
 func TestG8_AllRegions(t *testing.T) {
 	for seed := range seeds(12) {
 		text := globalExact
@@ -88,7 +89,7 @@ func TestG8_AllRegions(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
 			e := newEarth(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(10_000)) * time.Microsecond }
-			// One region is early, and borrows before the others begin.
+			// One region starts early, and borrows before the others begin.
 			early := int64(random.IntN(500))
 			n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
@@ -98,8 +99,8 @@ func TestG8_AllRegions(t *testing.T) {
 	}
 }
 
-// G8: whatever is cut, one way or both, and whatever replies are lost, no more than the limit is admitted. Anything missing was
-// lost on the way from lenders to borrowers, and each region could spend its share less what it lent.
+// G8: whatever links are cut, one way or both, and whatever replies are lost, the regions admit no more than the limit.
+// Anything missing was lost between lenders and borrowers, and each region can spend its share less what it lent.
 func TestG8_Cuts(t *testing.T) {
 	for seed := range seeds(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -129,7 +130,7 @@ func TestG8_Cuts(t *testing.T) {
 			admitted += e.flood(q, 900-admitted, 1500*time.Millisecond, e.names...)
 			close(stop)
 			cutter.Wait()
-			e.change(func() { clear(e.cut) }) // what was leased comes back too, and is spent
+			e.change(func() { clear(e.cut) }) // leases are returned, too, and their cost is spent
 			admitted += e.flood(q, 900-admitted, 700*time.Millisecond, e.names...)
 			e.idle()
 			var lent, borrowed, own int64
@@ -147,13 +148,13 @@ func TestG8_Cuts(t *testing.T) {
 	}
 }
 
-// admission is a check that was admitted.
+// admission is an admitted check.
 type admission struct {
 	began, ended time.Time
-	end          int64 // end of the window it was admitted in, by the answer; ns
+	end          int64 // end of its window, according to the answer; ns
 }
 
-// record checks on all nodes of these regions for a time, and returns the checks that were admitted.
+// record runs checks on all nodes of the given regions for d, and returns the admitted ones.
 func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admission) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -185,7 +186,7 @@ func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admis
 	return all
 }
 
-// G8: loans end with the window. A loan that arrives after the window has turned is not spent in the next one.
+// G8: loans end with the window. A loan that arrives after the window's end is not spent in the next one.
 func TestG8_WindowsTurn(t *testing.T) {
 	const window = 400 * time.Millisecond
 	for seed := range seeds(3) {
@@ -197,7 +198,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 			e.pause = func() time.Duration { return time.Duration(random.IntN(100_000)) * time.Microsecond }
 			perWindow := map[int64]int{}
 			for _, a := range e.record(byKey("r", "x"), 1700*time.Millisecond, e.names[:1+seed%3]...) {
-				// The answer was read some time before or after the owner read its clock.
+				// The owner read its clock some time before the answer was read.
 				perWindow[(a.end+int64(window)/2)/int64(window)]++
 			}
 			most := 0
@@ -207,7 +208,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 				}
 			}
 			if most <= 30 {
-				t.Errorf("have %d admitted at most: nothing was borrowed", most)
+				t.Errorf("have at most %d admitted: nothing was borrowed", most)
 			}
 		})
 	}

@@ -114,7 +114,7 @@ func TestMessagesComeBack(t *testing.T) {
 	}
 }
 
-// The largest check that rules allow fits into a message.
+// The largest check that the rules allow fits into a message.
 func TestLargestQuestion(t *testing.T) {
 	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
 	q := &question{count: 1}
@@ -219,7 +219,7 @@ func FuzzQuestion(f *testing.F) {
 		}
 		again := &question{}
 		if err := again.read(have.appendBody(have.appendHead(nil))); err != nil {
-			t.Errorf("what was read can't be read again: %v", err)
+			t.Errorf("can't decode the message after encoding it again: %v", err)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func FuzzGifts(f *testing.F) {
 			}
 		}
 		if err := wire.Decode(wire.Encode(nil, &have), &again, "gifts"); err != nil {
-			t.Errorf("what was read can't be read again: %v", err)
+			t.Errorf("can't decode the message after encoding it again: %v", err)
 		}
 	})
 }

@@ -45,8 +45,8 @@ func (b *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit
 	b.Add(wall, s, unit, cost, checks)
 }
 
-// An admitted check is billed once for each unit of each rule with `usage: monthly`. Refusals, peeks, shadow rules, checks
-// decided by a list, and what other rules admit are not billed.
+// The limiter bills an admitted check once for each unit of each rule with `usage: monthly`. It does not bill refusals, peeks,
+// shadow rules, checks decided by a list, or other rules.
 func TestMeterHearsWhatIsAdmitted(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestMoreAfter: by whichever node a check is decided, the time until there is more is never wrong. Of a sliding window only the
-// owner's own admissions and refusals know it.
+// TestMoreAfter: MoreAfter is never wrong, whichever node decides the check. For a sliding window, only refusals and the
+// owner's own admissions know it.
 func TestMoreAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, `rules:

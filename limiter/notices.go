@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	// noticeTime is the least time between two messages of one kind to all nodes about one subject.
+	// noticeTime is the minimum time between two broadcasts of one kind about one subject.
 	noticeTime = 20 * time.Millisecond
-	// maxNotices bounds the subjects that a node knows it has sent messages about.
+	// maxNotices bounds the subjects whose last broadcast a node remembers.
 	maxNotices = 4096
 )
 
-// notices are the subjects of which all nodes were told something a moment ago.
+// notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// told has when the nodes were last told of a subject, or will be; guarded by mu.
+	// told holds the time of each subject's last broadcast, which may still lie ahead. By Key.Hi; guarded by mu.
 	told map[uint64]time.Duration
 }
 
-// next returns how long to wait before the nodes are told of a subject; below zero if they will be told anyway.
+// next returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
 func (n *notices) next(at time.Duration, hi uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -31,14 +31,14 @@ func (n *notices) next(at time.Duration, hi uint64) time.Duration {
 		n.told[hi] = last + noticeTime
 		return last + noticeTime - at
 	}
-	if n.told == nil || len(n.told) >= maxNotices { // to forget all costs a few messages more
+	if n.told == nil || len(n.told) >= maxNotices { // forgetting them only costs a few more messages
 		n.told = make(map[uint64]time.Duration)
 	}
 	n.told[hi] = at
 	return 0
 }
 
-// notify makes all nodes forget what f says, at once or a moment later.
+// notify makes all nodes forget what f names, at once or up to noticeTime later.
 func (ls *leases) notify(n *notices, f forgetMessage) {
 	m := ls.l.member
 	wait := n.next(m.Boottime(), f.hi)

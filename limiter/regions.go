@@ -10,14 +10,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// RegionUsage is what one region has used of a subject's limits.
+// RegionUsage reports what one region has used of a subject's limits.
 type RegionUsage struct {
 	Name      string
-	Reachable bool         // the region answered, or is this node's own
+	Reachable bool         // the region answered, or is this node's region
 	Limits    []ShareUsage // nil if unknown
 }
 
-// ShareUsage is what a region has used of its share of a limit.
+// ShareUsage reports what a region has used of its share of a limit.
 type ShareUsage struct {
 	Name      string `json:"name"`  // of the limit
 	Share     int64  `json:"share"` // capacity of the region's share
@@ -30,7 +30,7 @@ type ShareUsage struct {
 	id uint64 // rules.Limit.ID
 }
 
-// askRegions adds to u what each region has, and has used.
+// askRegions adds to u each region's shares, and what it has used of them.
 func (l *Limiter) askRegions(u *Usage) {
 	b := l.inForce.Load()
 	x := b.set.Shares()
@@ -64,7 +64,7 @@ func (l *Limiter) askRegions(u *Usage) {
 	})
 }
 
-// sharedOf returns what this region reports of u's limits.
+// sharedOf returns this region's report on u's limits.
 func sharedOf(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -75,7 +75,7 @@ func sharedOf(u *Usage) (list []ShareUsage) {
 	return list[:min(len(list), maxShared)]
 }
 
-// sharesOf selects what a region reported of u's limits, in u's order, and fills in their names.
+// sharesOf selects from a region's report the entries for u's limits, in u's order, and fills in Name and Own.
 func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
@@ -88,7 +88,7 @@ func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	return out
 }
 
-// serveShare tells another region what is used here of a subject's limits.
+// serveShare reports to another region what this region has used of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Responder) {
 	var n subjectRef
 	if err := wire.Decode(body, &n, "subject"); err != nil {
@@ -96,7 +96,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 		return
 	}
 	if b := l.inForce.Load(); b == nil || b.set.Rule(n.Rule) == nil || b.set.Rule(n.Rule).Scope != rules.GlobalScope {
-		to.Fail(CodeMessage, "no such rule that regions share")
+		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}
 	l.member.serveLater(to, func() {

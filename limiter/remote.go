@@ -17,18 +17,18 @@ import (
 // ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type ownerRequest struct {
 	hi   uint64
-	hops int // how often it was passed on before it came to this node
-	// here does the work with the counters here. It fails with counters.ErrShut if they have moved.
+	hops int // how many times it was passed on before it reached this node
+	// here does the work on this node's counters. It fails with counters.ErrShut if they have moved.
 	here func() error
-	// forward makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
-	// asked.
+	// forward asks another node to do the work. It fails with ErrNoOwner if that node could not, so that doAtOwner asks the
+	// next one.
 	forward func(to ring.NodeID) error
 }
 
-// doAtOwner has the owner of e's subject, which may be this node, do e. The standby is asked too: it may have become the owner
-// a moment ago. It fails with ErrNoOwner if no owner can be reached, or as e fails.
+// doAtOwner has the owner of e's subject, which may be this node, do e. It also asks the standby, which may just have become
+// the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns e's error.
 func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
-	m, t := l.member, candidates{hi: e.hi, acted: true, standbyAsked: true} // only an owner may do it, so no node acts as the standby
+	m, t := l.member, candidates{hi: e.hi, acted: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
 		return e.here()
 	}
@@ -57,7 +57,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
 	return ErrNoOwner
 }
 
-// call asks another node and waits for the reply until ctx's deadline.
+// call calls another node and waits for the reply until ctx's deadline.
 func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
@@ -69,8 +69,8 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 	return reply, err
 }
 
-// forward makes another node do something. The reply begins with a status. The error is one of statusErrors, or ErrNoOwner if
-// the other node did not do it.
+// forward sends ask to another node and reads the reply, which begins with a status. The error is one of statusErrors, or
+// ErrNoOwner if the other node did not do what was asked.
 func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
@@ -85,7 +85,7 @@ func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method
 	return nil
 }
 
-// serveForwarded does what another node's message asks for, in a goroutine of its own.
+// serveForwarded decodes another node's message into ask, runs do in a goroutine of its own, and replies with its result.
 func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
 		to.Fail(CodeMessage, err.Error())
@@ -113,17 +113,17 @@ func (m *member) others() (list []ring.NodeID) {
 	return list
 }
 
-// broadcast sends body to all other nodes, without a reply.
+// broadcast sends body to all other nodes. It expects no reply.
 func (m *member) broadcast(method peer.Method, body []byte) {
 	for _, id := range m.others() {
 		_ = m.Peers.Send(id, method, body)
 	}
 }
 
-// gatherTime bounds how long replies from all nodes are waited for.
+// gatherTime bounds how long a node waits for replies from all others.
 const gatherTime = 500 * time.Millisecond
 
-// gatherFrom asks all other nodes that can be reached. take is called for each reply that arrives in time and can be read.
+// gatherFrom asks all other nodes that can be reached, and calls take for each valid reply that arrives in time.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
@@ -138,7 +138,7 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for all, and take for each reply that arrives within gatherTime, one after another.
+// gather calls ask for each of all, and then take for each reply that arrives within gatherTime, one after another.
 func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
 	type answer struct {
 		id   ID
@@ -180,8 +180,8 @@ func (m *member) spawn(work func()) bool {
 	return true
 }
 
-// serveLater runs work, which may wait for something and then answers to. If work can't run, it tells the asker that this node
-// is busy, and returns false.
+// serveLater runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it answers that
+// this node is busy and returns false.
 func (m *member) serveLater(to Responder, work func()) bool {
 	if m.spawn(work) {
 		return true

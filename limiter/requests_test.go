@@ -18,15 +18,15 @@ import (
 
 const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
 
-// reserveAs reserves a cost for a subject at a node, with a request's id.
+// reserveAs reserves a cost for a subject on n, with a request id.
 func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
 	q := byKey("r", key)
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
 	return n.Reserve(&q, time.Minute, a)
 }
 
-// A request with an id is decided once, whichever nodes are asked, wherever its counters go meanwhile, and however many callers
-// ask at the same time.
+// A request with an id is decided once, through whichever nodes, wherever its counters move meanwhile, and however many callers
+// send it at once.
 func TestRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
@@ -90,7 +90,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 	})
 }
 
-// Without the owner a reservation is still decided, but not remembered.
+// Without the owner a reservation is still decided, but its answer is not kept.
 func TestRequestsWithoutTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
@@ -112,7 +112,7 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
-// A node that has not heard yet that the standby has become the owner adjusts, reserves and settles there.
+// A node that does not know yet that the standby has become the owner still adjusts, reserves and settles there.
 func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
@@ -139,8 +139,8 @@ func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
 	})
 }
 
-// A node keeps a bounded number of answers. Beyond that it forgets the oldest one of a check; if all are of writes, it refuses
-// further writes.
+// A node keeps a bounded number of answers. Beyond that it forgets the oldest answer to a check; if only answers to writes are
+// left, it refuses further writes.
 func TestAnswersAreBounded(t *testing.T) {
 	table := counters.New(10_000_000)
 	t.Cleanup(table.Close)
@@ -231,8 +231,8 @@ func FuzzReserveRequest(f *testing.F) {
 	})
 }
 
-// A reservation with an id whose answer can't be kept is taken back and decided again: because its first subject moves away
-// while other owners are asked, or because its owner gets authority only after it was asked to decide.
+// A reservation with an id is taken back and decided again if its answer can't be kept: because its first subject moves away
+// while other owners are being asked, or because its owner gets authority only after it was asked.
 func TestAnswersThatCantBeKept(t *testing.T) {
 	for name, disturb := range map[string]func(w *world, p int, m peer.Method){
 		"its subject moves": func(w *world, p int, m peer.Method) {
@@ -279,8 +279,8 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 	}
 }
 
-// Requests with an id about subjects that bring their limits, of several owners, are decided once: reservations, checks that
-// count and don't fit, and refusals. Hand-overs of the first subject don't change that.
+// Requests with an id for inline subjects of several owners are decided once: reservations, counts over the limit, and
+// refusals. Hand-overs of the first subject don't change that.
 func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, "rules: []")

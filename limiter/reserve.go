@@ -19,27 +19,27 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// reservations makes and settles reservations on this node. Its counters count since the process began.
+// reservations makes and settles reservations on this node. Its counts start with the process.
 type reservations struct {
 	l                 *Limiter
-	ownKey            [32]byte     // signs ids while no cluster secret is known
+	ownKey            [32]byte     // signs ids while this node knows no cluster secret
 	reserved          atomic.Int64 // made here
-	settled, repeated atomic.Int64 // settlements decided here, as the home
-	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation
-	dropped           atomic.Int64 // refunds, by limit, that were lost because the counters they came from are gone
+	settled, repeated atomic.Int64 // settlements decided here, as the owner of the home
+	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation's
+	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
 }
 
-// Reserve decides q as Check does; the costs are an estimate. If q is allowed, any node can [Limiter.Settle] the returned id
-// for ttl (at most MaxReservationTime) with the real costs. After that the reserved costs stay charged. Reserve asks the owners
-// even if this node holds leases. With q.RequestID it is decided once within a minute, unless the owner of the first subject
-// can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the owner decided
-// but could not keep the answer, so nothing is reserved.
+// Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
+// id with the real costs, within ttl (at most MaxReservationTime). After that the reserved costs stay charged. Reserve asks the
+// owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
+// owner of the first subject. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the
+// owner decided but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
 }
 
-// decideOnce is Reserve, and with a ttl of zero Check for a q that counts and has a RequestID. The id of a check only serves to
-// take it back.
+// decideOnce implements Reserve and, with a zero ttl, Check for a q that counts and has a RequestID. A check's id only serves
+// to take the check back.
 func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	over, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
@@ -62,21 +62,21 @@ func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string,
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
-		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may hold the attempt's answer
+		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // the attempt may have written its answer into a
 			return "", err
 		}
 		if id, err = l.reservations.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
 			return id, err
 		}
-		// Owners decided it after all: they had only just become reachable. None of them kept the answer, so decide it anew.
+		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
 		if err = l.reservations.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
 }
 
-// annul takes back what was reserved by an answer that the caller never gets, and prepares a for another attempt. Anything that
-// can't be given back stays charged.
+// annul takes back a reservation that the caller will never learn of, and prepares a for another attempt. What it can't give
+// back stays charged.
 func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
 		_, _ = rs.l.Settle(id, nil)
@@ -85,7 +85,7 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	return err
 }
 
-// reservationOf returns the reservation of what a took.
+// reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
@@ -100,7 +100,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		decision := subjectDecision{undo: undoHere, when: a.Now, lineage: 1} // on a standalone node
+		decision := subjectDecision{undo: undoHere, when: a.Now, lineage: 1} // for a standalone node
 		if rs.l.member != nil {
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
@@ -116,7 +116,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			}
 			s.units = append(s.units, unit)
 		}
-		if rs.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
+		if rs.l.meter != nil && h.Rule.Monthly { // the node that settles may not know the subject
 			key := keyText(h, q)
 			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
 				names += size
@@ -129,7 +129,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	return r
 }
 
-// debitOf returns what a subject's ops took, given how they were decided. A shadow limit that refused took nothing and
+// debitOf returns what a subject's ops took, given how the subject was decided. A shadow limit that refused took nothing and
 // owes nothing.
 func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
 	d := debit{hi: hi}
@@ -148,7 +148,7 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 		}
 		when := int64(op.Decision.ResetAfter)
 		switch {
-		case !op.Limit.Kind.Windowed(): // drains over time rather than by windows
+		case !op.Limit.Kind.Windowed(): // it drains over time: keep ResetAfter
 		case decision.undo == undoAsked:
 			when = decision.from.windows[at+j]
 		default:
@@ -160,7 +160,7 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 	return d
 }
 
-// reservable reports whether op took its cost, or would have if there were one.
+// reservable reports whether op took its cost, or would have taken one.
 func reservable(op *counters.Op) bool {
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
@@ -169,45 +169,45 @@ func reservable(op *counters.Op) bool {
 const (
 	// MaxReserved bounds the limits of a reservation.
 	MaxReserved = 256
-	// MaxReservationTime bounds how long a reservation can be settled.
+	// MaxReservationTime is the longest time within which a reservation can be settled.
 	MaxReservationTime = time.Hour
-	// DefaultReservationTime is how long a reservation can be settled unless it says otherwise.
+	// DefaultReservationTime is the default time within which a reservation can be settled.
 	DefaultReservationTime = time.Minute
-	// keptSettling is how long after a reservation expires its settlement is remembered.
+	// keptSettling is how long the home remembers a settlement after the reservation expires.
 	keptSettling = time.Minute
 
 	reservationForm = 2  // the first byte of an id
 	nonceBytes      = 12 // random bytes that make each id unique
-	// inlineNonce begins the nonce of a reservation at an inline home, also if nothing was taken there: what is recorded of
-	// its settlement counts as an inline counter.
+	// inlineNonce is the prefix of the nonce of a reservation with an inline home, even if nothing was taken there. The notes
+	// of its settlement are inline counters.
 	inlineNonce    = "inli"
 	signatureBytes = 16
 	maxUnitBytes   = 1024
-	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
-	// settlement changes is not billed.
+	// maxNames bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
+	// bills are not corrected when the reservation is settled.
 	maxNames     = 16 << 10
 	maxKeyValues = 32
 )
 
 // Errors of reservations.
 var (
-	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
+	// ErrUnknownReservation means that the id is not of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
 	// ErrTooManyLimits means that the check has too many limits for one reservation.
 	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
 )
 
-// reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;
-// the signature proves which cluster made it.
+// reservation says what a check took, from which counters, and when: enough for any node to settle it. No node stores it: it
+// travels in the id, and a signature proves that this cluster made it.
 type reservation struct {
 	nonce    [nonceBytes]byte
-	made     int64 // Unix nanoseconds, by the clock that aligns windows
+	made     int64 // Unix nanoseconds, by the wall clock
 	until    int64
 	units    []string
-	subjects []reserved // the partition of the first is the home, where the settlement is recorded
+	subjects []reserved // the first is the home, where the settlement is recorded
 }
 
-// reserved is what was taken of one subject.
+// reserved says what was taken from one subject.
 type reserved struct {
 	debit
 	units []int // by op: index into reservation.units
@@ -234,7 +234,7 @@ func (r *reservation) Code(c *wire.Coder) {
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.lo)
 			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
-				s.key = []string{} // the rule may have no key; nil would mean an unknown key
+				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}
 		c.Require(len(s.units) == len(s.ops))
@@ -281,8 +281,8 @@ func (r *reservation) note(unit int) counters.Key {
 	return k
 }
 
-// signingKey returns the key that signs ids: the cluster's or, while that is not known, this process's own, which no other node
-// can read.
+// signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
+// this process's own, and no other node can verify the signature.
 func (rs *reservations) signingKey() (key []byte, known bool) {
 	if rs.l.member == nil || rs.l.member.Secret == nil {
 		return rs.ownKey[:], true

@@ -20,7 +20,7 @@ const tokenRules = `rules:
       - {limit: 1000, per: 1h, algorithm: ALGORITHM, unit: tokens}
       - {limit: 100, per: 1h, algorithm: fixed-window}`
 
-// reserve reserves at n and returns the id, empty if the check was refused.
+// reserve makes a reservation on n and returns its id, which is empty if the check was refused.
 func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 	n.w.t.Helper()
 	var a Answer
@@ -31,7 +31,7 @@ func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 	return id
 }
 
-// settleTokens settles at n.
+// settleTokens settles a reservation on n.
 func (n *worldNode) settleTokens(id string, tokens int64) *Settlement {
 	n.w.t.Helper()
 	s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: tokens}})
@@ -47,7 +47,7 @@ func tokens(rule, key string, n int64) Query {
 	return q
 }
 
-// Settling leaves exactly the real usage, whichever node is asked, and for every algorithm.
+// Settling leaves exactly the real usage, through any node and with every algorithm.
 func TestReservations(t *testing.T) {
 	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 		}
 		expect([2]int64{25, 2})
 		if id := n.reserve(tokens("r", key, 976), time.Minute); id != "" {
-			t.Error("more was reserved than there is")
+			t.Error("reserved more than is available")
 		}
 		expect([2]int64{25, 2})
 	})
@@ -168,7 +168,7 @@ func TestReservationsEnd(t *testing.T) {
 	})
 }
 
-// A check over subjects with several owners is settled at all of them.
+// A reservation over subjects with several owners is settled at all of them.
 func TestReservationOfSeveralOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -197,7 +197,7 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 	})
 }
 
-// Counters that were handed over give back. A copy that may lack something does not give back, but is charged.
+// After a hand-over a settlement still gives cost back. A copy that may lack debits takes nothing back, but is charged.
 func TestReservationAndLineage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -209,7 +209,7 @@ func TestReservationAndLineage(t *testing.T) {
 		w.handOver(p, w.nodes[2])
 		n.settleTokens(id, 10)
 		if s := n.settleTokens(settled, 1); !s.Repeated {
-			t.Error("a settling is forgotten by a hand-over")
+			t.Error("the hand-over lost the settlement")
 		}
 		if have := n.used("r", key); have != 100 {
 			t.Errorf("handed over: have %d used, want 100", have)
@@ -259,7 +259,7 @@ func TestSettlingFindsItsWay(t *testing.T) {
 	})
 }
 
-// Reservations never come from leases: an owner can't give back what a lease's holder spent.
+// Reservations never use leases: an owner can't give back what the holder of a lease spent.
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -271,14 +271,14 @@ func TestReservationsAreNotLeased(t *testing.T) {
 		for range 10 {
 			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
 		}
-		time.Sleep(6 * time.Second) // by now everything unspent has been given back
+		time.Sleep(6 * time.Second) // until all unspent leases have been returned
 		if have := n.used("r", key); have != 1000 {
 			t.Errorf("have %d used, want 1000", have)
 		}
 	})
 }
 
-// Blocks are part of what is asked, but not of what is reserved.
+// Blocks are part of the question, but not of the reservation.
 func TestReservationOfRulesWithBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -299,7 +299,8 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
-// The bill is the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever it is settled.
+// The bill shows the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever the reservation is
+// settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
@@ -334,7 +335,7 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 	})
 }
 
-// A refund that must wait for a hand-off counts as dropped if there is no room for one more task.
+// A refund that must wait for a hand-off counts as dropped if too many goroutines are waiting already.
 func TestRefundWithoutRoomToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")

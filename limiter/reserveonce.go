@@ -15,11 +15,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTime bounds how long the owner of a reservation's first subject may take, so that there is time left to decide without
-// it.
+// homeTime bounds how long the owner of a reservation's first subject may take, so that time is left to decide without it.
 const homeTime = checkTime * 2 / 3
 
-// reserveRequest is a reservation with an id, or a check that counts and has one, as sent to the owner of its first subject. That
+// reserveRequest is a reservation, or a check that counts, with a request id, as sent to the owner of its first subject. That
 // owner decides all of it and keeps the answer.
 type reserveRequest struct {
 	query   *Query
@@ -29,8 +28,8 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
-// error is ErrNoOwner if it could not be decided that way, or ErrRequestIDReused.
+// reserveOnce has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
+// ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
 func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
@@ -46,8 +45,8 @@ func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *A
 	return id, err
 }
 
-// homeSubject returns the first subject of a check that has an owner. Under local rules there is none: each node counts by
-// itself.
+// homeSubject returns the first subject of a check that has an owner. Subjects of `consistency: local` rules have none: each
+// node counts by itself.
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
@@ -57,8 +56,8 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return home, false
 }
 
-// reserveHere decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
-// counters.ErrShut if the counters are no longer here.
+// reserveHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
+// counters.ErrShut if the counters have moved away.
 func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, a.Now)
 	done, ok := rs.l.requests.lock(ctx, memo.Key)
@@ -84,22 +83,22 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 		return id, err
 	}
 	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.l.requests.makeRoom(rs.l.table, ofCheck, memo, a.Now) {
-		err = rs.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
+		err = rs.l.table.Remember(a.Now, memo) // a full table can't keep the answer
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
-	// The subject has just moved to a node that does not know the answer. Decide it anew there.
+	// The subject has just moved to a node that does not have the answer. Let that node decide again.
 	if rs.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
 	return "", counters.ErrShut
 }
 
-// answerForm is the first number of an answer that is kept or sent.
+// answerForm is the format of a keptAnswer, and its first number.
 const answerForm = 2
 
-// keptAnswer is an answer as it is kept or sent.
+// keptAnswer is an answer as kept or sent.
 type keptAnswer struct {
 	version   int64 // of the rules
 	allowed   bool
@@ -109,7 +108,7 @@ type keptAnswer struct {
 	id        []byte // of the reservation
 }
 
-// keptLimit is what one limit said. lo is the Lo of its counter's key.
+// keptLimit is one limit's part of a keptAnswer. lo is the Lo of its counter's key.
 type keptLimit struct {
 	lo      uint64
 	blocked bool
@@ -134,7 +133,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	c.Require(k.tightest >= -1 && k.tightest < max(1, len(k.limits)))
 }
 
-// pack packs an answer, and the id of what it reserved, for restore.
+// pack returns a and the id of its reservation in the form that restore takes.
 func (a *Answer) pack(id string) *keptAnswer {
 	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
@@ -145,8 +144,8 @@ func (a *Answer) pack(id string) *keptAnswer {
 	return k
 }
 
-// restore turns a, which is prepared for the same check, into the packed answer and returns the id. If the rules have changed
-// since, the answer lists no limits.
+// restore fills a, which must be prepared for the same check, from a packed answer, and returns the id. If the rules have
+// changed since, a lists no limits.
 func (a *Answer) restore(k *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(k.limits))
 	for i := range k.limits {
@@ -160,7 +159,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		}
 	}
 	hits, first := a.scratch.match.Hits[:0], 0
-	for _, h := range a.scratch.match.Hits { // a refusal may be about some of the subjects
+	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		lo := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Lo
 		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.lo == lo }) {
 			hits = append(hits, h)
@@ -168,18 +167,18 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	}
 	a.scratch.match.Hits = hits
 	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
-	a.Counted = !k.allowed && len(k.id) > 0 // only what took something has an id
+	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
 		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
 	}
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// askOwner makes another node decide r. The error is ErrNoOwner if that was not possible.
+// askOwner has another node decide r. The error is ErrNoOwner if that node could not.
 func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
-	if len(r.query.Subjects) == 0 { // no rules matter to subjects that bring their limits
+	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
 	if err := rs.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
@@ -192,7 +191,7 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 		}
 	}
 	id = a.restore(&reply)
-	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker of the two
+	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
 }
 
@@ -222,7 +221,7 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 // maxText bounds a value or a name, in bytes.
 const maxText = rules.MaxValueBytes
 
-// body hashes what the request asks for. The order of attributes and costs does not matter.
+// body hashes the request's content. The order of attributes and costs does not matter.
 func (r *reserveRequest) body() uint64 {
 	q := *r.query
 	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
@@ -257,7 +256,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		c.Text(&a.Value, maxText)
 	})
 	codeCosts(c, &q.Costs)
-	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // from feature level 2 on
+	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
 		wire.Number(c, &q.Mode, int64(counters.Modes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
@@ -281,7 +280,8 @@ func (s *Subject) code(c *wire.Coder) {
 	})
 }
 
-// reserve decides a reservation that a was prepared for, or a check that counts. over means that there is no counter to ask.
+// reserve decides q, a reservation or a check that counts, for which a is prepared. over means that prepare has already decided
+// it.
 func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()

@@ -16,17 +16,17 @@ import (
 
 // Codes of failed calls.
 const (
-	CodeMessage peer.Code = 80 + iota // the message or its method is unknown
-	CodeBusy                          // too many questions are waiting here
+	CodeMessage peer.Code = 80 + iota // the message is invalid or its method unknown
+	CodeBusy                          // the node is busy: too many questions are waiting
 )
 
-// Responder takes the answer to a message, once. *peer.Call implements it.
+// Responder receives the answer to a message, once. *peer.Call implements it.
 type Responder interface {
 	Reply(body []byte)
 	Fail(code peer.Code, detail string)
 }
 
-// servedAsk is a question from another node, with buffers to answer it. They are pooled; questions that this node asks use
+// servedAsk is a question from another node, with buffers for the answer. servedAsks are pooled; this node's own questions use
 // their buffers too.
 type servedAsk struct {
 	from     ring.NodeID
@@ -51,7 +51,7 @@ func (m *member) release(v *servedAsk) {
 	}
 }
 
-// Handle registers with p the messages of other limiters, in this region and in others.
+// Handle registers handlers with p for messages from other limiters, in this region and in others.
 func (l *Limiter) Handle(p *peer.Peers) {
 	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
@@ -63,7 +63,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 	}
 }
 
-// ServeFor answers a message from another limiter of this region. It does not block. body is valid until it returns.
+// ServeFor answers a message from another limiter of this region. It does not block, and does not keep body.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Responder) {
 	m := l.member
 	if m == nil {
@@ -75,7 +75,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		l.serveAsk(from, body, to)
 	case MethodRefund:
 		var g refundList
-		if wire.Decode(body, &g, "what is given back") == nil {
+		if wire.Decode(body, &g, "refunds") == nil {
 			for i := range g.list {
 				g.list[i].hops++
 			}
@@ -111,7 +111,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.reserveFor(&r) })
 	case MethodForget:
 		var f forgetMessage
-		if wire.Decode(body, &f, "what is to be forgotten") == nil {
+		if wire.Decode(body, &f, "subject to forget") == nil {
 			m.leases.held.Forget(m.Boottime(), f.hi, f.room)
 		}
 	case MethodBorrow:
@@ -122,10 +122,11 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodLend:
 		l.member.loans.serve(body, true, to)
 	default:
-		to.Fail(CodeMessage, "no such method")
+		to.Fail(CodeMessage, "unknown method")
 	}
 }
 
+// serveAsk answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	m := l.member
 	v := m.newServedAsk()
@@ -163,9 +164,9 @@ func (l *Limiter) version() int64 {
 	return 0
 }
 
-// refuseOldRules turns away an asker whose rules are older than those here. It does so once if the asker has authority; otherwise,
-// and if shares may have grown elsewhere since, every time. Version zero is that of limits that came with the call, which don't
-// depend on rules.
+// refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
+// has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
+// don't depend on the rules.
 func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &s.question
 	if q.version == 0 || !l.stale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
@@ -194,9 +195,9 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 		}
 		r, p := m.whereabouts(q.ops)
 		if r.Place == partitions.Here && m.Authority() && turn < maxTurns {
-			continue // the partition has just arrived
+			continue // the partition has just been handed over to this node
 		}
-		// Without authority this node could not decide it after the hand-off either.
+		// Without authority this node could not decide the question even after the hand-off.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !s.passOn(ctx, l, r, to) {
 				s.sendReply(to)
@@ -207,8 +208,7 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 	}
 }
 
-// whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
-// elsewhere.
+// whereabouts returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
 func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
@@ -224,8 +224,8 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
-// node was asked as the standby, it acts for the owner. It returns false if there was no answer; s's reply then says why.
+// passOn answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
+// this node as the standby, it acts for the owner. If it returns false, it has not answered, and s's reply says why.
 func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
 	m, q := l.member, &s.question
 	s.reply.reset()
@@ -244,7 +244,7 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 		}
 	}
 	next := r.Owner
-	if next == s.from { // an owner asks other nodes only if it has no authority or has handed over
+	if next == s.from { // an owner asks other nodes only if it has no authority or has handed the partition over
 		next = r.Other
 	}
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && s.relay(ctx, l, next, to) {
@@ -259,13 +259,12 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 		return true
 	}
 	if r.Owner == s.from && !m.Authority() {
-		s.reply.status = noAuthority // neither node has authority: there is nothing to wait for
+		s.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
 	return false
 }
 
-// relay passes s's question on to owner, and the answer back. It returns false if there was no decision; s's reply then says
-// why.
+// relay passes s's question on to owner, and the answer back. If it returns false, it has not answered, and s's reply says why.
 func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
 	m := l.member
 	next := s.question
@@ -287,8 +286,8 @@ func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to
 	return false
 }
 
-// decideAsOwner decides s's question here, as the owner. It returns false if this node does not own all of it, or has no
-// authority. In that case anything already taken is kept: ownership can no longer be proved.
+// decideAsOwner decides s's question as the owner. It returns false if this node does not own all of its subjects, or has no
+// authority. It then keeps anything already taken: ownership can no longer be proved.
 func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	m, q, r := l.member, &s.question, &s.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
@@ -297,7 +296,7 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	now := l.clock.Now()
 	began := m.clock()
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
-	// Read the lineages first. If one changes meanwhile, what is taken now is not given back to the next one.
+	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
 			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
@@ -321,8 +320,8 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	return true
 }
 
-// decideEach decides the identical checks one after another until one is refused. It returns false if none was decided. The
-// askers of the rest ask again.
+// decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
+// remaining checks ask again. It returns false if it decided none.
 func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &s.question, &s.reply
 	for range q.count {
@@ -342,7 +341,7 @@ func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, [
 	return true
 }
 
-// decideAsStandby decides s's question within this node's share, in place of an owner that can't decide; see
+// decideAsStandby decides s's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
 func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &s.question, &s.reply
@@ -361,15 +360,15 @@ func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	return true
 }
 
-// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. Whatever it admits becomes a debt, so a
-// peek asks about a cost of 0.
+// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
+// decides a peek with a cost of 0.
 func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.rankInRing()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
 		if ops[i].Block {
-			shares[i] = *ops[i].Limit // a block is not divided
+			shares[i] = *ops[i].Limit // nodes don't divide a block
 		} else {
 			shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
 		}
@@ -417,7 +416,7 @@ func (m *member) clock() int64 {
 	return m.Recorder.Clock()
 }
 
-// recordDecision reports decisions about ops to the recorder.
+// recordDecision reports the decisions on ops to the recorder.
 func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m == nil || m.Recorder == nil {
 		return

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// maxClockSkew is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
-	// most.
+	// maxClockSkew is the assumed maximum difference between the clocks of two nodes, or of one node before and after a
+	// restart.
 	maxClockSkew = time.Second
-	// chargeTime is how long to keep reporting a debt to its owner.
+	// chargeTime is how long a node keeps trying to report a debt to its owner.
 	chargeTime = 10 * time.Second
 )
 
-// Settlement is how a reservation was settled.
+// Settlement says how a reservation was settled.
 type Settlement struct {
-	Costs     []UnitCost // of the units that the caller named; of all units if it named none
-	Remaining int64      // of the tightest of those limits at the reservation's home, just afterwards; −1 if there is none
-	Repeated  bool       // it was settled before; the rest is the first answer
+	Costs     []UnitCost // in the units that the caller named; in all units if it named none
+	Remaining int64      // of the tightest limit in those units at the home, just afterwards; −1 if there is none
+	Repeated  bool       // the reservation was settled before; the other fields are as they were then
 }
 
 // Code implements wire.Message.
@@ -36,8 +36,7 @@ func (s *Settlement) Code(c *wire.Coder) {
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
-// settleRequest is a request to settle a reservation: the reservation and what it really used. As a message it carries only the
-// id.
+// settleRequest asks to settle a reservation with its real costs. The message carries the reservation only as its id.
 type settleRequest struct {
 	*reservation
 	id    string
@@ -63,9 +62,10 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces what a reservation took with what was really used. Excess becomes a debt; the rest is given back. A unit that
-// costs do not name stays as reserved; if costs is empty, nothing was used. Only the first settlement of a reservation counts,
-// on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
+// Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used. A unit
+// that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement of a
+// reservation counts, on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner
+// or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -88,7 +88,7 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = rs.settleHere(s)
 		return err
-	}, forward: func(to ring.NodeID) error { // asking again does no harm
+	}, forward: func(to ring.NodeID) error { // asking twice does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
@@ -97,11 +97,11 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 	return out, err
 }
 
-// settleHere settles s in the counters here, as their owner, and then notifies the owners of its other subjects. The error is
-// counters.ErrShut if this node is not the owner.
+// settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
+// error is counters.ErrShut if this node is not the owner.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	now := rs.l.clock.Now()
-	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
+	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
 	refundable := rs.l.sameLineage(s.home().hi, s.home().lineage)
 	c := s.homeChanges(rs.l, now, refundable)
@@ -134,7 +134,7 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 	return s.settlement(c, false), nil
 }
 
-// correctBill corrects what was billed at the time of the reservation.
+// correctBill bills the difference between the real and the reserved costs.
 func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 	if l.meter == nil {
 		return
@@ -158,12 +158,12 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 	}
 }
 
-// sameLineage reports whether the subject's counters here are of that lineage.
+// sameLineage reports whether the subject's counters on this node have the given lineage.
 func (l *Limiter) sameLineage(hi, lineage uint64) bool {
 	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
 }
 
-// excess returns how much more than reserved the i-th op of a subject really cost; negative if it cost less.
+// excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
 func (s *settleRequest) excess(of *reserved, i int) int64 {
 	if len(s.costs) == 0 {
 		return -of.ops[i].Cost
@@ -174,13 +174,13 @@ func (s *settleRequest) excess(of *reserved, i int) int64 {
 	return 0
 }
 
-// costIndex returns the index of a unit among the settlement's costs, or −1 if it is not named.
+// costIndex returns the index of a unit in the settlement's costs, or −1 if they don't name it.
 func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// homeChanges returns the changes of the home's counters, and what to record there. refundable says whether refunds are
-// allowed.
+// homeChanges returns the changes to the home's counters, and the notes to record there. refundable says whether they may give
+// cost back.
 func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settling {
 	c := &counters.Settling{
 		Until: (now.Steady+s.until-now.Wall+int64(keptSettling))/1e9 + 1,
@@ -211,11 +211,11 @@ func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable b
 	return c
 }
 
-// noteNamed is the Note.At of a unit that the settling named.
+// noteNamed is the Note.At of a unit that the settlement named.
 const noteNamed = 1
 
 // remainingLife returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added
-// since. Between processes it allows for maxClockSkew.
+// since. If another process made the reservation, it allows for maxClockSkew.
 func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now) time.Duration {
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
@@ -237,8 +237,8 @@ func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlem
 	return out
 }
 
-// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
-// create quota. It sends a debt until it is acknowledged, because a repeated one only costs.
+// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated refund would
+// create quota. It sends a debt until the owner acknowledges it, because a repeated debt only costs quota.
 func (rs *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
 	debt := &change{verb: verbAdjust}
 	back := refund{debit: of.debit, made: s.made}
@@ -267,7 +267,7 @@ func (rs *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable
 	}
 }
 
-// charge debits c at its owner. If the owner can't be reached, it retries in the background for chargeTime.
+// charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTime.
 func (rs *reservations) charge(c *change) {
 	if c.apply(rs.l) == nil || rs.l.member == nil {
 		return

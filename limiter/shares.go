@@ -12,11 +12,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
-// regions; see borrow.go and lend.go.
+// This file is about limits that regions divide. Each region decides its share like a limit of its own. Loans move parts of
+// shares between regions; see borrow.go and lend.go.
 
-// noteShares records whether regions divide limits of a's set, and the last version that the primary has recorded as honoured
-// by all regions.
+// noteShares sets a.global and a.recorded.
 func (a *activeRules) noteShares() {
 	x := a.set.Shares()
 	if x == nil {
@@ -30,7 +29,7 @@ func (a *activeRules) noteShares() {
 	a.global = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
-// enforce replaces the limits of m's hits by those in force here at wall (Unix nanoseconds): this region's shares, lowered by
+// enforce replaces the limits of m's hits with those in force here at wall (Unix nanoseconds): this region's shares, lowered by
 // the steps of adaptive rules.
 func (a *activeRules) enforce(m *rules.Match, wall int64) {
 	if a.global {
@@ -39,14 +38,14 @@ func (a *activeRules) enforce(m *rules.Match, wall int64) {
 	a.lowerLimits(m)
 }
 
-// stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
-// recorded as using a newer one, under which shares may have grown elsewhere.
+// stale reports whether version is too old to decide by. If regions divide limits, a version is too old once the primary has
+// recorded that all regions use a newer one, because other regions' shares may have grown under it.
 func (l *Limiter) stale(version int64) bool {
 	b := l.inForce.Load()
 	return b != nil && b.global && version < b.recorded
 }
 
-// loanable reports whether loans move shares of a limit.
+// loanable reports whether regions lend each other parts of their shares of a limit.
 func loanable(r *rules.Rule, limit *rules.Limit) bool {
 	kind := limit.Kind.Divisible()
 	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
@@ -57,10 +56,11 @@ func short(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
 	return float64(remaining) < (1-r.Lease.Threshold)*float64(aim(limit))
 }
 
-// aim returns how much of a share a region tries to have at hand. Loans can widen a fixed window, but not a bucket.
+// aim returns how much of a limit a region tries to have at hand. It may exceed the share for a fixed window, which loans can
+// widen, but not for a bucket.
 func aim(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
 
-// divided is a limit of a subject that regions divide, as in force here.
+// divided is a subject's limit that regions divide, as in force here.
 type divided struct {
 	rule      *rules.Rule
 	limit     *rules.Limit
@@ -69,7 +69,7 @@ type divided struct {
 	partition int
 }
 
-// dividedLimits returns the limits of a subject that regions divide, by this node's rules.
+// dividedLimits returns a subject's limits that regions divide, by this node's rules.
 func (ls *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divided) {
 	b := ls.l.inForce.Load()
 	if b == nil || !b.global {
@@ -94,7 +94,7 @@ func (ls *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divid
 	return found
 }
 
-// dividedLimit returns the one of dividedLimits with that ID.
+// dividedLimit returns the limit with the given ID among dividedLimits.
 func (ls *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (divided, bool) {
 	for _, d := range ls.dividedLimits(n, now) {
 		if d.limit.ID == id {
@@ -104,7 +104,7 @@ func (ls *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (div
 	return divided{}, false
 }
 
-// life returns how long a report about a limit's counter holds if no window ends it: as long as a lease on the limit.
+// life returns how long a region's report about a limit's counter holds if no window ends: as long as a lease on the limit.
 func (d *divided) life() time.Duration {
 	return cmp.Or(d.rule.Lease.TTL, localcache.DefaultTTL(d.limit.Limit.Window))
 }

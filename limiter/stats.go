@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Decisions, as RuleStats counts them.
+// The decisions that RuleStats counts.
 const (
 	DecisionAllowed = iota
 	DecisionRefused
@@ -18,31 +18,31 @@ const (
 	decisions
 )
 
-// RuleStats is a copy of one rule's counts since the process began.
+// RuleStats is a copy of one rule's counts since the process started.
 type RuleStats struct {
-	Rule     string    // empty for checks decided by a list, by the default, or by no rule
+	Rule     string    // empty for checks that a list or the default decided
 	Checks   Counts    // by this rule's decision and DecidedBy
 	Headroom [11]int64 // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
 	// FalsePositives counts refusals that Feedback reported as wrong.
 	FalsePositives int64
 }
 
-// stripes is how many copies of each figure there are, so that checks on different processors seldom write to the same cache
-// line. Each Answer uses one stripe; it stays on its processor as long as the pool keeps it there.
+// stripes is the number of copies of each figure, so that checks on different processors seldom write to the same cache line.
+// Each Answer uses one stripe; a pooled Answer tends to stay on its processor.
 const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
-		// usual counts the common case, by headroom: allowed by the owner, one rule matched. Such a check is counted only here,
-		// once, although it belongs to several figures: checks, headroom, and the whole of activeRules.
+		// usual counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
+		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.whole.
 		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
 		_        [64]byte
 	}
 	falsePositives atomic.Int64
-	refusals       refusals // of the rule; of whole checks, by the deny list
-	byDefault      refusals // of whole checks only
+	refusals       refusals // by the rule; in activeRules.whole, by the deny list
+	byDefault      refusals // only in activeRules.whole
 }
 
 func (s *ruleStats) read(name string) RuleStats {
@@ -62,7 +62,7 @@ func (s *ruleStats) read(name string) RuleStats {
 	return out
 }
 
-// usual returns how many usual checks there were.
+// usual returns how many checks were counted as usual.
 func (s *ruleStats) usual() (n int64) {
 	for i := range s.stripe {
 		for h := range s.stripe[i].usual {
@@ -72,13 +72,13 @@ func (s *ruleStats) usual() (n int64) {
 	return n
 }
 
-// absorb adds the usual checks of a rule that is gone to s, the figures of whole checks. Checks that finish later, by the rules
-// they began with, are left out.
+// absorb adds the usual checks of a removed rule to s, which is activeRules.whole. It misses checks that are still in flight
+// under the old rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
 }
 
-// checks returns the whole checks by decision.
+// checks returns the numbers of checks by decision, counting each check once.
 func (a *activeRules) checks() Counts {
 	all := a.whole.read("").Checks
 	for _, s := range a.stats {
@@ -87,7 +87,7 @@ func (a *activeRules) checks() Counts {
 	return all
 }
 
-// Stats returns the counts of each rule in force and, last, those of checks that no rule decided.
+// Stats returns the counts of each rule in force and, last, the counts of checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
 	b := l.inForce.Load()
 	if b == nil {
@@ -109,8 +109,8 @@ func (a *activeRules) unruled() RuleStats {
 	return s
 }
 
-// Feedback counts a refusal of a subject that was wrong. It returns the subject, and how many such refusals the rule has had
-// since the process began. The error wraps ErrUnknownRule or ErrKey.
+// Feedback counts a refusal that was wrong. It returns the subject, and the number of the rule's wrong refusals since the
+// process started. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	u, err := l.Locate(&Query{Rule: rule, Key: key})
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	b := l.inForce.Load()
 	r := b.set.Rule(rule)
 	if r == nil {
-		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule was removed meanwhile
+		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
 	}
 	return u, b.stats[r.Index].falsePositives.Add(1), nil
 }
@@ -157,8 +157,8 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	}
 }
 
-// countUsual counts a check that the owner allowed and one rule matched. It returns false if that rule is a shadow rule that
-// would have refused.
+// countUsual counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a shadow rule
+// would have refused the check.
 func (l *Limiter) countUsual(q *Query, a *Answer, b *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
@@ -200,7 +200,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32)
 	}
 }
 
-// checksBefore returns how many checks like this one the limit that refused already holds.
+// checksBefore returns how many checks of this cost the refusing limit already holds.
 func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
@@ -210,14 +210,14 @@ func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
 	return 0
 }
 
-// ruleVerdict reports whether one of a rule's limits refused, and their least headroom, in tenths rounded up.
+// ruleVerdict reports whether one of a rule's limits refused, and the least headroom of the limits, in tenths, rounded up.
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
 		la := &limits[i]
 		refused = refused || !la.Allowed
 		if la.Limit.Capacity() == 0 {
-			headroom = 0 // a region's share of nothing
+			headroom = 0 // a region may have no share
 		} else if la.Remaining < la.Limit.Capacity() {
 			headroom = min(headroom, tenths(la.Remaining, la.Limit.Capacity()))
 		}
@@ -233,34 +233,34 @@ func tenths(remaining, capacity int64) int64 {
 	return 10
 }
 
-// scratch is a check's working memory; the Answer keeps it for the next check.
+// scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
 	match     rules.Match
 	ops       []counters.Op
 	stripe    uint32        // 1…stripes; 0 before the first check
-	active    *activeRules  // the rules and figures of the check
-	here      bool          // one Take or Peek of this node's own counters has decided all ops
-	local     bool          // one of its rules has `consistency: local`
+	active    *activeRules  // the rules that decide the check
+	here      bool          // this node decided all ops as the owner, in one Take or Peek
+	local     bool          // some rule has `consistency: local`
 	blocks    bool          // ops include blocks, each after the limits of its hit
-	reserving bool          // a reservation must report what it takes: use no leases
+	reserving bool          // use no leases: a reservation must know what it takes
 	until     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster   *clusterCheck // of checks that other nodes decide too; nil before the first
+	cluster   *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
 type Meter interface {
-	// Add adds to what a subject was admitted of a unit in the month that contains wall (Unix nanoseconds), and reports whether
-	// it knows the subject. cost may be negative.
+	// Add adds cost and checks to what was admitted for a subject in a unit, in the month that contains wall (Unix
+	// nanoseconds). It returns false if it does not know the subject. cost may be negative.
 	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// Enter is Add for a subject that is not known yet. It keeps none of the strings. A nil key means that the key is unknown.
+	// Enter is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is unknown.
 	Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
 }
 
-// UseMeter makes m count what is admitted from now on. Call it before the first check.
+// UseMeter makes the limiter report admitted costs to m. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// measure counts an admitted check for rules with `usage: monthly`. The cost counts once for each rule and unit, even if the
-// rule has several limits in that unit.
+// measure reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
+// even if the rule has several limits in the unit.
 func (l *Limiter) measure(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
@@ -275,7 +275,7 @@ func (l *Limiter) measure(q *Query, a *Answer) {
 	}
 }
 
-// keyText is subjectText, but never nil, even for a rule that has one counter for all.
+// keyText is subjectText, but never nil, even for a rule without key attributes.
 func keyText(h *rules.Hit, q *Query) []string {
 	if key := subjectText(h, q); key != nil {
 		return key

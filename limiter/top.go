@@ -21,19 +21,19 @@ const (
 )
 
 // TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
-// by the count of the subject that it displaced.
+// by the count of the subject that it replaced.
 type TopSubject struct {
 	Rule    string
 	Key     []string
 	Refused int64
-	// Checks counts checks since then, plus as many before as fill the limit that refused first. It is at least Refused.
+	// Checks counts checks since then, plus as many earlier ones as it took to use up the limit. It is at least Refused.
 	Checks int64
-	// Recent is how many of Refused were in the last five minutes, to half a minute; 0 in what Top returns.
+	// Recent counts the refusals of the last five minutes, to within half a minute. Top returns it as 0.
 	Recent int64
 }
 
-// top keeps the subjects refused most, in bounded memory. It uses the space-saving algorithm of Metwally, Agrawal and El Abbadi
-// (ICDT 2005), counting refusals. A subject with more than 1/256 of its stripe's refusals is always in it.
+// top keeps the subjects refused most, in bounded memory. It counts refusals with the Space-Saving algorithm of Metwally,
+// Agrawal and El Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its stripe's refusals.
 type top struct {
 	stripe [topStripes]topStripe
 }
@@ -41,14 +41,14 @@ type top struct {
 type topStripe struct {
 	mu      sync.Mutex // guards all but filter
 	entries []topEntry
-	refused [topCapacity]int64 // by entry; kept apart, so that finding the least touches few cache lines
+	refused [topCapacity]int64 // by entry; kept apart so that finding the minimum touches few cache lines
 	index   map[rules.Hash]int // into entries
-	stale   int                // subjects displaced since the filter was rebuilt
+	stale   int                // subjects replaced since the filter was rebuilt
 	turns   int                // steps of the history that have ended
-	// past has refused as it was when each of the last steps ended, by number; 20 kB.
+	// past holds refused as of the end of each of the last steps, by number; 20 kB.
 	past [topTurns][topCapacity]int64
-	// filter has a bit set for each subject in entries, and for some that were there before. Allowed checks look at it before
-	// they take the lock. It is written under mu.
+	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
+	// before they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
@@ -57,8 +57,8 @@ type topEntry struct {
 	rule   string
 	key    []string
 	checks int64
-	turns  int   // of the stripe when the subject entered
-	before int64 // refused at that moment: of the subject that was displaced
+	turns  int   // the stripe's turns when the subject entered
+	before int64 // refused at that moment: the count of the replaced subject
 }
 
 func newTop() *top {
@@ -69,7 +69,7 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject. before is how many such checks the refusing counter already held.
+// count counts a check of h's subject. before is the number of such checks that the refusing counter already held.
 func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
 	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
@@ -77,14 +77,14 @@ func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// mark returns the word and the bit of a subject in the filter.
+// mark returns a subject's word and bit in the filter.
 func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 	at, bit := filterPlace(subject)
 	return &s.filter[at], bit
 }
 
-// filterPlace returns the index of a subject's word in a filter, and its bit. It looks at no bits in which inline subjects are
-// all alike.
+// filterPlace returns the index of a subject's word in the filter, and its bit. It uses no bits that are the same for all
+// inline subjects.
 func filterPlace(subject rules.Hash) (at int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
@@ -108,7 +108,7 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// enter adds the subject of h. If the stripe is full, it replaces the subject refused least and takes over that count.
+// enter adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
 func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h, q)}
 	if i = len(s.entries); i < topCapacity {
@@ -144,7 +144,7 @@ func (s *topStripe) renewFilter() {
 	s.stale = 0
 }
 
-// turn notes the counts as a step of the history ends.
+// turn records the counts at the end of a step of the history.
 func (t *top) turn() {
 	for i := range t.stripe {
 		s := &t.stripe[i]
@@ -155,8 +155,8 @@ func (t *top) turn() {
 	}
 }
 
-// recent returns how often an entry's subject was refused since the oldest turn that is kept, or since it entered. The caller
-// holds mu.
+// recent returns how many times an entry's subject was refused since the oldest recorded turn, or since the subject entered.
+// The caller holds mu.
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
 	if e.turns > s.turns-topTurns {
@@ -165,7 +165,7 @@ func (s *topStripe) recent(i int) int64 {
 	return s.refused[i] - s.past[s.turns%topTurns][i]
 }
 
-// subjectText returns the key of h's subject, as q gives it. It copies the query's strings, which belong to the caller.
+// subjectText returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
 func subjectText(h *rules.Hit, q *Query) []string {
 	var key []string
 	switch {
@@ -194,11 +194,11 @@ func subjectText(h *rules.Hit, q *Query) []string {
 	return key
 }
 
-// maxShown bounds the values of a descriptor that are shown, in bytes.
+// maxShown bounds a descriptor's values when shown, in bytes.
 const maxShown = 256
 
-// shortened makes the values of a descriptor fit to be shown, and independent of the caller's memory. They may be as long as a
-// request, and need not be text.
+// shortened copies a descriptor's values, in a form that can be shown: they may be as long as a request, and need not be valid
+// text.
 func shortened(key []string) []string {
 	for i, v := range key {
 		if len(v) > maxShown {
@@ -209,8 +209,8 @@ func shortened(key []string) []string {
 	return key
 }
 
-// Top returns the n subjects refused most, most refused first, as counted since the process began. In a cluster it adds those
-// of all nodes that answer within half a second.
+// Top returns the n subjects refused most since the process started, most refused first. In a cluster it adds up the counts of
+// all nodes that answer within half a second.
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
 	all := l.top.list()
@@ -220,13 +220,13 @@ func (l *Limiter) Top(n int) []TopSubject {
 	}
 	all = ranked(all, n)
 	for i := range all {
-		all[i].Recent = 0 // other nodes have not said theirs
+		all[i].Recent = 0 // MethodTop does not carry it
 	}
 	return all
 }
 
-// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before. It also returns the
-// nodes whose counts are in that, this one first.
+// TopRecent returns the n subjects refused most in the last five minutes, followed by subjects refused earlier. It also returns
+// the nodes whose counts are included, this one first.
 func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 	all, nodes = l.top.list(), make([]ring.NodeID, 1)
 	if l.member != nil {
@@ -239,7 +239,7 @@ func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 	return rankedRecent(all, min(max(n, 0), maxTop)), nodes
 }
 
-// list returns the subjects kept, in no particular order.
+// list returns all subjects, in no particular order.
 func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
 		s := &t.stripe[i]
@@ -260,7 +260,7 @@ func ranked(all []TopSubject, n int) []TopSubject {
 	return all[:min(n, len(all))]
 }
 
-// rankedRecent sorts all, most refused of late first, and returns the first n.
+// rankedRecent sorts all, most refused in the last five minutes first, and returns the first n.
 func rankedRecent(all []TopSubject, n int) []TopSubject {
 	all = ranked(all, len(all))
 	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
@@ -271,12 +271,12 @@ const (
 	maxTop = 1000 // bounds the subjects that Top returns
 	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
 	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as sent. The subjects refused least are cut off.
+	// maxTopBytes bounds a node's list as sent. The subjects refused least are dropped.
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
 
-// merged adds up what several nodes report of the same subject.
+// merged adds up the counts that several nodes report for the same subject.
 func merged(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]
@@ -295,7 +295,7 @@ func merged(all []TopSubject) []TopSubject {
 	return out
 }
 
-// fitting returns as much of the beginning of list as may be sent.
+// fitting returns the leading part of list that fits a message.
 func fitting(list []TopSubject) *topList {
 	size := 0
 	for i := range list {
@@ -307,7 +307,7 @@ func fitting(list []TopSubject) *topList {
 	return &topList{list}
 }
 
-// topList is a node's list of subjects, as sent.
+// topList is the reply to MethodTop.
 type topList struct{ list []TopSubject }
 
 // Code implements wire.Message.
@@ -315,7 +315,7 @@ func (t *topList) Code(c *wire.Coder) {
 	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) { s.code(c) })
 }
 
-// recentList is a node's list of subjects with what was refused of late, as sent.
+// recentList is the reply to MethodRecent: a topList with Recent.
 type recentList topList
 
 // Code implements wire.Message.

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// On a Zipf stream of a million subjects, answered by three nodes in turn, the 20 subjects refused most are found in order and
-// in bounded memory, by each node for itself and by all together.
+// On a Zipf stream of a million subjects, spread over three nodes, each node by itself and all together find the 20 subjects
+// refused most, in order and in bounded memory.
 func TestTopOfAMillion(t *testing.T) {
 	t.Parallel()
 	const subjects, stream, nodes, shown = 1_000_000, 1_500_000, 3, 20
@@ -67,7 +67,7 @@ func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 			t.Errorf("rank %d: subject %d has %d refused, want %d", rank, n, have[rank].Refused, refused[n])
 		}
 		if rank > 0 && have[rank].Refused > have[rank-1].Refused {
-			t.Errorf("rank %d: %d is more than the one before has", rank, have[rank].Refused)
+			t.Errorf("rank %d: %d is more than the rank before", rank, have[rank].Refused)
 		}
 	}
 	least := have[len(have)-1].Refused

@@ -9,40 +9,40 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Usage is what one subject has used.
+// Usage reports what one subject has used.
 type Usage struct {
 	Rule      *rules.Rule
-	Namespace string   // of a subject that brings its limits; empty for a rule's
+	Namespace string   // of an inline subject; empty for a rule's
 	Key       []string // normalised, as counted
 	Limits    []LimitUsage
 	Hash      rules.Hash // of rule and subject
-	// Unknown is how many more counters the subject has, whose limits this node has not met; see Limiter.Usage.
+	// Unknown is the number of further counters of the subject, whose limits this node does not know; see Limiter.Usage.
 	Unknown int
-	// Blocked is how long the rule's block on the subject still lasts; zero if it is not on.
+	// Blocked is how much longer the rule blocks the subject; zero if it does not.
 	Blocked time.Duration
 
-	// Shares is each region's share of the first limit of a global rule, by the version in force. It is nil for other rules, or
-	// if regions were not asked.
+	// Shares holds each region's share of the first limit of a global rule, by the version in force. It is nil for other rules,
+	// or if the regions were not asked.
 	Shares map[string]int64
-	// Regions are the regions that divide the limits, this one included, by name.
+	// Regions lists the regions that divide the limits, including this one, sorted by name.
 	Regions []RegionUsage
 
 	block *rules.Limit // nil if the rule has none
 }
 
-// LimitUsage is what a subject has used of one limit.
+// LimitUsage reports what a subject has used of one limit.
 type LimitUsage struct {
 	Limit      *rules.Limit
 	Window     time.Duration // true length of the current window
-	Used       int64         // rounded up; above capacity in debt; negative if a fixed window borrowed more than it used
+	Used       int64         // rounded up; above the capacity if in debt; negative if a fixed window borrowed more than it used
 	Lent       int64         // to other regions; included in Used
 	Borrowed   int64         // from other regions; not included in Used
 	Remaining  int64
 	ResetAfter time.Duration
 }
 
-// Locate returns a subject and its limits, without their usage. q names one subject: by its rule and key, or by the only one
-// of q.Subjects, which may come without limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
+// Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only
+// one of q.Subjects, which need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
 	b := l.inForce.Load()
@@ -59,7 +59,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	if err := b.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err
 	}
-	if b.global { // only shares need a clock
+	if b.global { // without shares the clock may be nil
 		b.set.Share(&m, l.clock.Now().Wall)
 	}
 	b.lowerLimits(&m)
@@ -73,7 +73,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	return u, nil
 }
 
-// locateInline is Locate for a subject that brings its limits.
+// locateInline is Locate for an inline subject.
 func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true}, Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
 	if len(q.Limits) == 0 {
@@ -93,13 +93,13 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	return u, nil
 }
 
-// whole reports whether u stands for all counters of a subject that came without its limits.
+// whole reports whether u stands for all counters of an inline subject that came without limits.
 func (u *Usage) whole() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
 // Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For limits that regions
-// divide, that is the usage of this region's share; the other regions are asked too, and have half a second to answer. Of an
-// inline subject without limits it reports the counters whose limits this node keeps, and counts the others: a counter knows
-// neither its amount nor its window. The error wraps ErrNoOwner or one of Locate's.
+// divide, it reports the usage of this region's share, and asks the other regions for theirs, for up to half a second. For an
+// inline subject without limits, it reports the counters whose limits this node keeps, and counts the others in Unknown,
+// because a counter does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {
@@ -120,7 +120,7 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 	return u, l.usageOfAll(u)
 }
 
-// usageOfAll fills in what can be told of all counters of an inline subject.
+// usageOfAll fills in the usage of all counters of an inline subject whose limits this node keeps.
 func (l *Limiter) usageOfAll(u *Usage) error {
 	list := &change{verb: verbList, hi: u.Hash.Hi}
 	if err := list.apply(l); err != nil {
@@ -153,10 +153,10 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	return nil
 }
 
-// Adjust adds q's costs (each −MaxAmount…MaxAmount, none 0) to what the subject has used of the limits in their units: a
-// penalty, which may become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. If q.RequestID is
-// repeated within a minute, nothing changes and the answer is the first one. The error wraps ErrNoLimitInUnit, ErrFull, ErrNoOwner,
-// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit: a
+// penalty, which may become a debt, or a reward. It leaves a block as it is. It returns the usage afterwards. If q.RequestID is
+// repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrFull,
+// ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -173,8 +173,8 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	return u, l.applyChange(c, u)
 }
 
-// GiveBack gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
-// afterwards. Refusals that nodes remember are dropped, within noticeTime; leases stay. The error is one of Adjust's.
+// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no more than it has used, and returns the usage
+// afterwards. Within 20 ms, all nodes drop the refusals that they remember; leases stay. The error is one of Adjust's.
 func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -189,9 +189,9 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block: those of an inline subject's limits, or all of them if it comes
-// without. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner, ErrRequestIDReused,
-// ErrTooManyRequestIDs or one of Locate's.
+// Reset makes a subject's counters fresh and lifts its block. If an inline subject comes with limits, Reset makes only their
+// counters fresh. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner,
+// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {

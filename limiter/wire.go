@@ -6,17 +6,17 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Bounds of messages between limiters. In messages, whole numbers are varints; hashes and identities have a fixed size. Every
-// length is checked before memory is allocated for it.
+// Bounds of messages between limiters. In messages, integers are varints; hashes and IDs have a fixed size. Decoding checks
+// every length before it allocates memory.
 
 const (
-	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules that a document may have
+	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules of a document
 	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
 	maxAlike      = 10_000    // bounds the identical checks in one question
 	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
-	// minOpBytes is the least size of a limit and its cost, in bytes.
+	// minOpBytes is the minimum size of an encoded limit with its cost.
 	minOpBytes = 1 + 8 + 3 + 1
 )
 
@@ -24,11 +24,11 @@ const (
 const (
 	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5
-	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; from feature level 2 on
+	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; since feature level 2
 )
 
-// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, the limits
-// of the ops are stored in room, which is returned for reuse.
+// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
+// the ops' limits in room and returns room for reuse.
 func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least, first, i := int64(0), 0, 0
 	if belowZero {
@@ -72,7 +72,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 	return room
 }
 
-// codeLimit writes or reads an op's limit and flags. A limit that was read is valid.
+// codeLimit writes or reads an op's limit and flags. It reads only valid limits.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)

@@ -25,7 +25,7 @@ var (
 	_ Peers     = (*peer.Peers)(nil)
 )
 
-// world is a cluster of limiters in one process: real tables, a ring that the test changes, and calls in memory.
+// world is a cluster of limiters in one process, with real tables, a ring that the test changes, and in-memory calls.
 type world struct {
 	t     testing.TB
 	nodes []*worldNode
@@ -54,10 +54,10 @@ type worldNode struct {
 	w         *world
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table                                  // copies that it acts from
+	copies    *counters.Table                                  // copies that it acts from as a standby
 	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
-	looks     atomic.Pointer[func()]                           // called at each reading of the clock of leases; may be nil
+	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
 }
 
@@ -66,7 +66,7 @@ func newWorld(t testing.TB, n int, text string) *world {
 	return newRegion(t, n, text, nil)
 }
 
-// newRegion is newWorld with other regions.
+// newRegion is newWorld for one of several regions, which reaches the others through far.
 func newRegion(t testing.TB, n int, text string, far Far) *world {
 	t.Helper()
 	w := &world{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
@@ -142,7 +142,7 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 
 func (w *world) node(id ring.NodeID) *worldNode { return w.nodes[id[0]-1] }
 
-// change changes places and wakes everything that waits for a change.
+// change runs f, which may change places, and wakes everything that waits for a change.
 func (w *world) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -293,7 +293,7 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	body = bytes.Clone(body)
 	a := &worldAnswer{done: done}
 	if m == MethodRefund && pause == 0 && n.w.pause == nil {
-		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question may arrive first
+		n.w.node(to).ServeFor(n.id, m, body, a) // connections keep messages in order
 		return
 	}
 	n.w.calls.Go(func() {
@@ -335,7 +335,7 @@ func (a *worldAnswer) Fail(code peer.Code, detail string) {
 	a.once.Do(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
 }
 
-// keyOf returns a key of a rule with one key attribute, with this owner and this standby (nil: any).
+// keyOf returns a key of a rule with one key attribute, with the given owner and standby (nil: any).
 func (w *world) keyOf(rule string, owner, standby *worldNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)
