@@ -123,7 +123,7 @@ func TestClusterSums(t *testing.T) {
 	if _, checks := sumOf(rows); checks != 6001 || !slices.Equal(missing, []string{"n3"}) {
 		t.Errorf("without n3: have %d checks, missing %v", checks, missing)
 	}
-	// A node that fails halfway is missing as well, and what the others have is read to the end.
+	// A node that fails halfway is also missing, and the others are read to the end.
 	w.down = map[ring.NodeID]bool{}
 	w.fail = func(m peer.Method, calls int64) bool { return m == MethodRows && calls%4 == 0 }
 	rows, missing = w.read(w.node(1), thisMonth)
@@ -164,23 +164,23 @@ func TestHandOver(t *testing.T) {
 	expect("before")
 
 	leave(3)
-	expect("handed over, and there still")
-	leave(3) // whose reply was lost
+	expect("handed over, and still a member")
+	leave(3) // as if the reply had been lost
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n3" })
 	expect("gone")
 	count(3, 5)
 	if rows, _ := w.read(w.node(1), Query{Month: thisMonth.Month - 1}); len(rows) != 1 || rows[0].Cost != 7 {
 		t.Errorf("the month before: have %+v", rows)
 	}
-	leave(3) // with what it has answered since
-	expect("gone, with what it answered at last")
+	leave(3) // hands over what it has counted since
+	expect("gone, after a second hand-over")
 
-	// The node that took them leaves too, and takes along what was handed to it.
+	// The node that took the ledgers over leaves, too, and hands them on.
 	leave(1)
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n1" })
 	expect("n1 gone as well")
 
-	// n3 hands over once more, to another node: each of its ledgers counts once.
+	// n3 hands over again, to another node: each of its ledgers counts once.
 	count(3, 3)
 	leave(3)
 	expect("n3 once more")
@@ -256,7 +256,7 @@ func TestHandOverFails(t *testing.T) {
 		t.Error(err)
 	}
 	if list := w.node(2).meter.inFile(t); len(list) != 1 {
-		t.Errorf("have %v, want what was handed over once", list)
+		t.Errorf("have %v, want one ledger", list)
 	}
 	alone := newCrew(t, 1)
 	if alone.node(1).HandOver(t.Context()) == nil {
@@ -264,7 +264,7 @@ func TestHandOverFails(t *testing.T) {
 	}
 }
 
-// Invalid messages are refused, and nothing is written.
+// Invalid messages are rejected, and write nothing.
 func TestTakeOfStrangers(t *testing.T) {
 	w := newCrew(t, 2)
 	n := w.node(1)
@@ -299,7 +299,7 @@ func TestTakeOfStrangers(t *testing.T) {
 	}
 }
 
-// After damage, sums are incomplete until a person has dealt with the file that was set aside.
+// After damage, sums are reported as incomplete until an operator removes the file that was set aside.
 func TestDamageIsReported(t *testing.T) {
 	w := newCrew(t, 2)
 	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
@@ -321,8 +321,8 @@ func TestDamageIsReported(t *testing.T) {
 	}
 }
 
-// Rows with the same names, as in the month in which the hashing of subjects changed, are all read, however small the pages,
-// in memory and from the file.
+// Rows with the same names, as in a month in which the hashing of subjects changed, are all read, however small the pages, both
+// from memory and from the file.
 func TestRowsWithTheSameNames(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)

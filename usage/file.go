@@ -12,10 +12,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fileName is the name of the file, in the data directory, that holds the months.
+// fileName is the name of the file in the data directory that holds the ledgers.
 const fileName = "usage.db"
 
-// copyID identifies a ledger in the file, where it is a bucket. All copies of a closed ledger are the same.
+// copyID identifies a ledger in the file, where each ledger is a bucket.
 type copyID struct {
 	ledgerID
 	closed bool // nothing is counted in it any more
@@ -36,21 +36,21 @@ func parseBucket(name string) (c copyID, ok bool) {
 	return c, d.Done("bucket") == nil
 }
 
-// errOlder: the file holds months in an earlier version's format.
-var errOlder = errors.New(fileName + " is of another version of rlnode: start the version that wrote it, or move the file out of the data directory")
+// errOlder means that the file is in the format of another version.
+var errOlder = errors.New(fileName + " was written by another version of rlnode: start that version, or move the file out of the data directory")
 
-// head describes a ledger. For a closed one it is written with the last page.
+// head describes a ledger. A closed ledger's head is written with its last page.
 type head struct {
 	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed one
+	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed ledger
 }
 
 var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead returns the head of a copy. ok is false if there is none, which means that the copy is incomplete.
+// readHead returns the head of a copy. If ok is false, there is none, and the copy is incomplete.
 func readHead(tx persist.Tx, c copyID) (h head, ok bool) {
 	b, err := tx.Get(c.bucket(), headKey)
 	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
@@ -77,8 +77,8 @@ func copies(tx persist.Tx) (list []copyID, err error) {
 	return list, err
 }
 
-// errNoLedger: the requested ledger is not here, or no longer here.
-var errNoLedger = errors.New("there is no such month of usage here")
+// errNoLedger means that the requested ledger is not, or no longer, on this node.
+var errNoLedger = errors.New("this node does not hold that ledger")
 
 // pageOf puts rows of a closed ledger into p.
 func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
@@ -98,10 +98,10 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 			}
 		}
 		if err != nil {
-			err = fmt.Errorf("page %d of a month of usage: %w", i, err)
+			err = fmt.Errorf("page %d of a ledger: %w", i, err)
 		}
 	}
-	// The first wanted row may be on the page before the first page that begins with a wanted row.
+	// The first wanted row may be on the page before the first one that begins with a wanted row.
 	first := sort.Search(h.Pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
 			wanted = p.wants(row)
@@ -146,7 +146,7 @@ func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	return nil
 }
 
-// getCounted loads a ledger to continue counting in it.
+// getCounted loads an open ledger, to continue counting in it.
 func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 	c := copyID{ledgerID: id}
 	h, ok := readHead(tx, c)

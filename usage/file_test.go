@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A damaged file is set aside, which every sum reports; what is in memory is written into a new file.
+// A damaged file is set aside, and every sum reports that. A new file gets what is in memory.
 func TestDamagedFile(t *testing.T) {
 	c, _ := config(t.TempDir())
 	path := filepath.Join(c.Dir, fileName)
@@ -55,8 +55,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// Rows that can't be read are lost, and nothing else is. The month stays marked as damaged: after restarts, after it is
-// closed, and wherever it is handed over.
+// Only rows that can't be read are lost. The ledger stays marked as damaged: after restarts, after it is closed, and after a
+// hand-over.
 func TestDamagedRows(t *testing.T) {
 	w := newCrew(t, 2)
 	h := w.node(1)
@@ -89,7 +89,7 @@ func TestDamagedRows(t *testing.T) {
 		}
 		rows = len(have)
 		if !m.inMemory()[0].damaged {
-			t.Error("the month is not marked")
+			t.Error("the ledger is not marked as damaged")
 		}
 		m.Close()
 	}
@@ -102,7 +102,7 @@ func TestDamagedRows(t *testing.T) {
 	if err := h.HandOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.names = w.names[1:] // and it is gone
+	w.names = w.names[1:] // it has left
 	if have, missing := w.read(w.node(2), thisMonth); len(have) != rows || !slices.Equal(missing, []string{"n1"}) {
 		t.Errorf("handed over: have %d rows, missing %v; want %d rows, and n1", len(have), missing, rows)
 	}

@@ -12,7 +12,7 @@ import (
 // childDir is the environment variable that tells the child process where to count.
 const childDir = "RLNODE_TEST_USAGE_DIR"
 
-// TestKilledChild is the process to be killed. It reports what it has written, afterwards.
+// TestKilledChild is the process that TestKilled kills. It reports each write once it is done.
 func TestKilledChild(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
@@ -34,7 +34,7 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// killChild kills a counting process some time after it has begun, and returns what it reported as written.
+// killChild kills a counting process some time after its first report, and returns the count that it reported as written.
 func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledChild$")
@@ -57,7 +57,7 @@ func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 			end = time.Now().Add(after)
 		}
 		if time.Now().After(end) {
-			_ = cmd.Process.Kill() // what is in the pipe was reported too
+			_ = cmd.Process.Kill() // counts already in the pipe were reported, too
 		}
 	}
 	_ = cmd.Wait()
@@ -86,7 +86,7 @@ func TestKilled(t *testing.T) {
 				fresh += r[0]
 			}
 		}
-		// Each row is right by itself: what is written in passing, between two Syncs, may have a row counted later than another.
+		// Each row is right by itself, but writes between two Syncs may catch one row later than another.
 		most := told + int64(64*(kill+1))
 		if s := m.Stats(); s.SetAside != 0 || min(old, fresh) < told || max(old, fresh) > most {
 			t.Fatalf("kill %d: have %d and %d, %+v, want %d…%d", kill+1, old, fresh, s, told, most)

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// order is the rows that a ledger in memory had when the order was made, sorted by rule, key and unit.
+// order is a snapshot of the rows of a ledger in memory, sorted by rule, key and unit.
 type order struct {
 	names [shards][]byte
 	rows  [shards][]record // only the fields that never change are read
@@ -17,7 +17,7 @@ type order struct {
 	made  time.Time
 }
 
-// sort makes the order of the current rows.
+// sort stores and returns the order of the current rows.
 func (l *ledger) sort() *order {
 	o := &order{made: time.Now()}
 	for i := range l.shards {
@@ -39,14 +39,14 @@ func (l *ledger) sort() *order {
 	return o
 }
 
-// refresh makes a new order if rows were added since the last one.
+// refresh makes a new order if rows were created since the last one.
 func (l *ledger) refresh() {
 	if o := l.order.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
 		l.sort()
 	}
 }
 
-// about reads the names of a row. They refer to the ledger's memory.
+// about reads a row's names. They refer to the ledger's memory.
 func (o *order) about(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
 	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // can't fail: the names were packed here
@@ -81,26 +81,26 @@ func (l *ledger) count(ref uint32, row *Row) {
 	s.mu.Unlock()
 }
 
-// pager packs rows that arrive in order, until there are about limit bytes. It packs those of one rule (all rules if rule is
-// empty) that follow after (from the first row if after is nil).
+// pager packs a page of about limit bytes from rows that arrive in order. It packs the rows of one rule (of all rules if rule
+// is empty) that come after the row after (all rows if after is nil).
 type pager struct {
 	rule  string
 	after *Row
 	limit int
 
 	page []byte
-	last Row // on the page, and refers to its memory
+	last Row // last row on the page; refers to its memory
 	more bool
 }
 
-// wants reports whether a row is at or past the first one to be packed.
+// wants reports whether a row is the first one to pack or comes after it.
 func (p *pager) wants(row *Row) bool {
 	return row.Rule >= p.rule && (p.after == nil || compareRows(row, p.after) > 0)
 }
 
-// put packs a row, and reports whether it wants another one.
+// put packs a row if it belongs on the page, and reports whether it wants another one.
 //
-// Rows with the same names stay on one page, since the next page begins after them. There are two of each if the hashing of
+// Rows with the same names stay on one page, because the next page begins after them. Such rows exist if the hashing of
 // subjects changed within a month.
 func (p *pager) put(row *Row) bool {
 	switch {

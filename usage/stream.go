@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// Query selects rows.
+// Query selects the rows to read.
 type Query struct {
 	Month Month
 	Rule  string // empty for all rules
 	Here  bool   // only what this node counted itself
 }
 
-// Stream reads rows in order, each subject and unit once. Only one goroutine may use it.
+// Stream reads rows in order, each subject and unit once. It is not safe for concurrent use.
 type Stream struct {
 	ctx     context.Context
 	cluster *Cluster
@@ -27,11 +27,12 @@ type Stream struct {
 type decoder struct {
 	source source
 	page   []Row
-	last   []byte // names of the last row of the page; nil before the first page
+	last   []byte // packed names of the last row of the page; nil before the first page
 	more   bool
 }
 
-// Open begins reading a month. Nodes that can't be asked are left out, and listed in Missing. An unknown month has no rows.
+// Open begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
+// no rows.
 func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, cluster: c, query: q}
 	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
@@ -57,10 +58,10 @@ func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	return s, ctx.Err()
 }
 
-// Missing names the nodes whose counts are missing, in whole or in part, from what was read so far.
+// Missing returns the names of the nodes whose counts are missing, in whole or in part, from the rows read so far.
 func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
 
-// Next reads the next row; ok is false at the end. The row stays valid.
+// Next returns the next row; ok is false at the end. The row stays valid after further calls.
 func (s *Stream) Next() (row Row, ok bool) {
 	least := -1
 	for i, r := range s.heads {
@@ -89,7 +90,7 @@ func (s *Stream) Next() (row Row, ok bool) {
 	return row, true
 }
 
-// fill reads the next page of r. If that fails, the rest of the ledger is missing.
+// fill reads r's next page. If it fails, the rest of the ledger is missing.
 func (s *Stream) fill(r *decoder) {
 	if !r.more {
 		return
@@ -104,7 +105,7 @@ func (s *Stream) fill(r *decoder) {
 		r.page, err = readPage(body[1:])
 	}
 	if err != nil {
-		s.cluster.meter.cfg.Logger.Warn("usage can't be read to its end", "node", r.source.at.Name, "error", err)
+		s.cluster.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", r.source.at.Name, "error", err)
 		r.page, r.more = nil, false
 		s.miss(r.source.Node)
 		return
@@ -123,7 +124,7 @@ func (s *Stream) miss(node string) {
 	}
 }
 
-// readPage reads all rows of a page. They refer to the page's memory.
+// readPage returns all rows of a page. They refer to the page's memory.
 func readPage(page []byte) (rows []Row, err error) {
 	err = eachRow(page, func(row *Row) bool {
 		rows = append(rows, *row)

@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// writeInterval is how often changes are written, so it bounds how much of a bill a kill may lose.
+	// writeInterval is how often tend writes changes. It bounds how much a kill may lose.
 	writeInterval = time.Second
 	// hangTime is how long a write may take before the disk counts as failing.
 	hangTime = 5 * time.Second
-	// closeAfter is how long a past month must see no counts before its ledger is closed. The costs of reservations may be
-	// corrected for an hour.
+	// closeAfter is how long a past month must get no counts before its ledger is closed. It exceeds the hour during which a
+	// reservation's cost may still be corrected.
 	closeAfter = 2 * time.Hour
-	// orderTime is how long the order of a ledger's rows is kept for readers of pages.
+	// orderTime is how long an order of a ledger's rows is kept for readers of pages.
 	orderTime = time.Minute
-	// maxBlocks is the number of blocks, of a few kilobytes each, at which a transaction is written. A rewrite ignores it.
+	// maxBlocks is the number of blocks, of a few kilobytes each, from which on a transaction is committed. A rewrite ignores
+	// it.
 	maxBlocks = 4096
 )
 
-// tend writes changes once a second, and stays idle while there is nothing to do.
+// tend writes changes once a second, and sleeps while there is nothing to do.
 func (m *Meter) tend(ctx context.Context) {
 	timer := time.NewTimer(writeInterval)
 	defer timer.Stop()
@@ -52,7 +53,7 @@ func (m *Meter) inMemory() []*ledger {
 	return slices.Clone(m.ledgers)
 }
 
-// Sync writes what has changed. When it returns nil, a crash loses nothing that was counted before.
+// Sync writes what has changed. Once it returns nil, a crash loses nothing that was counted before the call.
 func (m *Meter) Sync() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -69,7 +70,7 @@ func (m *Meter) sync() error {
 	err := m.write()
 	switch failed := m.figures.failures.Load(); {
 	case err != nil && m.figures.failures.Add(1) == 1:
-		m.cfg.Logger.Error("usage is not written: a crash would forget what was counted since the last write", "error", err)
+		m.cfg.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
 	case err == nil && failed > 0:
 		m.cfg.Logger.Info("usage is written again", "failures", failed)
 		m.figures.failures.Store(0)
@@ -77,7 +78,7 @@ func (m *Meter) sync() error {
 	return err
 }
 
-// write brings the file up to date. m.writing must be held.
+// write brings the file up to date. The caller holds m.writing.
 func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err
@@ -86,7 +87,7 @@ func (m *Meter) write() error {
 	var errs []error
 	now := m.cfg.Now()
 	for _, l := range m.inMemory() {
-		if lost != m.seen { // the file is a new one
+		if lost != m.seen { // the file was replaced
 			l.markAll()
 		}
 		if err := m.writeLedger(l); err != nil {
@@ -114,8 +115,8 @@ func (m *Meter) isLive(l *ledger) bool {
 	return m.live[l.id.Month] == l
 }
 
-// load reads into memory what this node counted before, once, and removes ledgers that a killed process left half-written.
-// m.writing must be held.
+// load reads the open ledgers into memory, once, and removes closed ones that a killed process left half-written. The caller
+// holds m.writing.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil
@@ -148,11 +149,11 @@ func (m *Meter) load() error {
 	defer m.mu.Unlock()
 	for _, l := range found {
 		if l.damaged {
-			m.cfg.Logger.Error("a month of usage is damaged: its intact part is kept", "month", l.id.Month)
+			m.cfg.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
 		}
 		m.ledgers = append(m.ledgers, l)
 		if l.id.Source != m.cfg.Self {
-			continue // the directory was another node's: its months are kept, and closed after a while without counts
+			continue // the directory was another node's: keep its ledgers, which close after a while without counts
 		}
 		if m.live[l.id.Month] == nil {
 			m.live[l.id.Month] = l
@@ -178,7 +179,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	var blocks []block
 	for shard := range shards {
 		blocks = l.take(blocks, shard)
-		// A rewrite takes a single transaction, since half of it would replace everything.
+		// A rewrite needs a single transaction, because half of it would replace everything.
 		if len(blocks) == 0 || shard < shards-1 && (l.afresh || len(blocks) < maxBlocks) {
 			continue
 		}
@@ -193,7 +194,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 	return nil
 }
 
-// closeLedger replaces a ledger by pages that never change, and drops it from memory.
+// closeLedger replaces an open ledger in the file with a closed one, and drops it from memory. The caller holds m.writing.
 func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Lock()
 	if m.live[l.id.Month] == l {
@@ -201,7 +202,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 		m.current.CompareAndSwap(l, nil)
 	}
 	m.mu.Unlock()
-	l.seal() // no call can find it any more
+	l.seal() // no new call can find it
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}
@@ -225,7 +226,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 			return tx.Drop(copyID{ledgerID: l.id}.bucket())
 		})
 		if err != nil {
-			return fmt.Errorf("close a month of usage: %w", err)
+			return fmt.Errorf("close a ledger of usage: %w", err)
 		}
 		if pages++; p.more {
 			p = p.next()
@@ -239,8 +240,8 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// dropOld removes the oldest months beyond those to keep. It counts the months that exist rather than going back from the
-// clock: a clock that was wrong once must not make every month an old one.
+// dropOld removes closed ledgers of the oldest months beyond Config.Months. It counts the months that exist rather than back
+// from the current month: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {
 	var old []copyID
 	err := m.file.View(func(tx persist.Tx) error {
@@ -265,7 +266,7 @@ func (m *Meter) dropOld() error {
 	return nil
 }
 
-// Close writes what has changed, closes the file and ends the goroutine. Counts made afterwards are lost.
+// Close ends the goroutine, writes what has changed and closes the file. Counts made afterwards are lost.
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()
