@@ -16,7 +16,7 @@ const (
 	activityAge = 200 * time.Millisecond
 	// maxActiveRules bounds the rules in a node's counts. It is also the bound on the rules of a document.
 	maxActiveRules = 1000
-	counts         = decisions * (int(ByNone) + 1)
+	countsLen      = decisions * (int(ByNone) + 1)
 	// maxActivityName bounds a rule's name in those counts, in bytes. The counts leave out rules with longer names.
 	maxActivityName = 4 << 10
 )
@@ -59,15 +59,15 @@ type NodeActivity struct {
 	Rules       []RuleCounts // rules with any checks; at most 1,000
 }
 
-// rounds caches the answers of the last round of questions, so that concurrent callers share one round.
-type rounds[T any] struct {
+// cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.
+type cachedRound[T any] struct {
 	mu   sync.Mutex // held during a round; guards at and last
 	at   time.Time
 	last []T
 }
 
-// ask returns the last round's answers if they are recent enough, and otherwise runs a new round.
-func (r *rounds[T]) ask(round func() []T) []T {
+// latest returns the last round's answers if they are recent enough, and otherwise runs a new round.
+func (r *cachedRound[T]) latest(round func() []T) []T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil || time.Since(r.at) > activityAge {
@@ -79,7 +79,7 @@ func (r *rounds[T]) ask(round func() []T) []T {
 // Activity returns what each node has decided: this node first, then every other node that answers within half a second. The
 // caller must not modify the result: it is shared with other callers for up to 200 ms.
 func (l *Limiter) Activity() []NodeActivity {
-	return l.rounds.ask(func() []NodeActivity {
+	return l.activityRound.latest(func() []NodeActivity {
 		all := []NodeActivity{l.activityHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
@@ -93,17 +93,17 @@ func (l *Limiter) Activity() []NodeActivity {
 
 // activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
+	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.member != nil {
 		a.Node = l.member.Self
 	}
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return a
 	}
-	a.Checks = b.checks()
-	for i, s := range b.stats {
-		if name := b.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
+	a.Checks = active.checks()
+	for i, s := range active.stats {
+		if name := active.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
 			if c := s.read(name).Checks; c != (Counts{}) {
 				a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: c})
 			}
@@ -117,7 +117,7 @@ func (a *NodeActivity) Code(c *wire.Coder) {
 	wire.Fixed(c, &a.Incarnation)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Checks.code(c)
-	wire.List(c, &a.Rules, maxActiveRules, 1+counts, func(r *RuleCounts) {
+	wire.List(c, &a.Rules, maxActiveRules, 1+countsLen, func(r *RuleCounts) {
 		c.Text(&r.Rule, maxActivityName)
 		r.Rule = strings.ToValidUTF8(r.Rule, "\uFFFD")
 		r.Checks.code(c)

@@ -7,7 +7,7 @@ import "github.com/rlnode/rlnode/rules"
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.steps = steps
+	l.loadSteps = steps
 }
 
 // Adapt updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
@@ -15,18 +15,18 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 func (l *Limiter) Adapt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b := l.inForce.Load(); b != nil {
-		b.adapt(l.steps)
+	if active := l.inForce.Load(); active != nil {
+		active.adapt(l.loadSteps)
 	}
 }
 
 // Factor returns the factor that currently multiplies r's limits: 1 if no step is in force.
 func (l *Limiter) Factor(r *rules.Rule) float64 {
-	b := l.inForce.Load()
-	if b == nil || r.Adaptive == nil || r.Index >= len(b.steps) || b.set.Rules[r.Index] != r {
+	active := l.inForce.Load()
+	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index] != r {
 		return 1
 	}
-	step := int(b.steps[r.Index].Load()) - 1
+	step := int(active.steps[r.Index].Load()) - 1
 	if step < 0 {
 		return 1
 	}
@@ -34,11 +34,11 @@ func (l *Limiter) Factor(r *rules.Rule) float64 {
 }
 
 // adapt stores the steps in force, as ask returns them. The caller holds Limiter.mu.
-func (a *activeRules) adapt(ask func(*rules.Set) []int) {
-	if ask == nil || a.steps == nil {
+func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) {
+	if loadSteps == nil || a.steps == nil {
 		return
 	}
-	for i, step := range ask(a.set) {
+	for i, step := range loadSteps(a.set) {
 		a.steps[i].Store(int32(step + 1))
 	}
 }

@@ -147,13 +147,13 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	}
 }
 
-// looks counts the calls to Reachable.
-type looks struct {
+// reachableCounter counts the calls to Reachable.
+type reachableCounter struct {
 	Peers
 	n int
 }
 
-func (l *looks) Reachable(to ring.NodeID) bool {
+func (l *reachableCounter) Reachable(to ring.NodeID) bool {
 	l.n++
 	return l.Peers.Reachable(to)
 }
@@ -166,7 +166,7 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 		for _, n := range w.nodes[1:] {
 			w.separate(w.nodes[0], n, true)
 		}
-		seen := &looks{Peers: w.nodes[0].member.Peers}
+		seen := &reachableCounter{Peers: w.nodes[0].member.Peers}
 		w.nodes[0].member.Peers = seen
 		var a Answer
 		w.nodes[0].Check(&q, &a)

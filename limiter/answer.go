@@ -67,8 +67,8 @@ func (q *Query) Peeks() bool {
 	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
 }
 
-// counts reports whether q has a subject whose cost is taken even if the limit refuses it.
-func (q *Query) counts() bool {
+// hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
+func (q *Query) hasCounts() bool {
 	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
 }
 
@@ -142,7 +142,7 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 		}
 		// The time in which one unit drains, rounded up.
 		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
-	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.here && a.Allowed:
+	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.decidedHere && a.Allowed:
 		more = a.scratch.ops[i].MoreAfter(a.Now)
 	}
 	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {

@@ -29,7 +29,7 @@ type ask struct {
 	done     chan struct{} // capacity 1; signals that the answer is there
 
 	// The answer, written before done is signalled.
-	leased      bool // answered from a lease; receipt says which
+	fromLease   bool // answered from a lease; receipt says which
 	receipt     localcache.Receipt
 	err         error // the question was not delivered or not answered
 	status      status
@@ -111,8 +111,8 @@ type flights struct {
 }
 
 type flightShard struct {
-	mu    sync.Mutex // guards known and the flights in it
-	known map[string]*flight
+	mu    sync.Mutex // guards byKey and the flights in it
+	byKey map[string]*flight
 	_     [64]byte
 }
 
@@ -120,7 +120,7 @@ type flightShard struct {
 type flight struct {
 	shard *flightShard
 	key   string // the node asked, then the question's body
-	queue []*ask // at most maxAlike
+	queue []*ask // at most maxIdentical
 }
 
 const keyPrefix = len(ring.NodeID{})
@@ -136,9 +136,9 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	}
 	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
 	s.mu.Lock()
-	f, under := s.known[string(v.key)]
+	f, under := s.byKey[string(v.key)]
 	switch {
-	case under && len(f.queue) < maxAlike:
+	case under && len(f.queue) < maxIdentical:
 		f.queue = append(f.queue, a)
 		s.mu.Unlock()
 		return
@@ -146,10 +146,10 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 		f = nil // the queue is full: send this question by itself
 	default:
 		f = &flight{shard: s, key: string(v.key)}
-		if s.known == nil {
-			s.known = make(map[string]*flight)
+		if s.byKey == nil {
+			s.byKey = make(map[string]*flight)
 		}
-		s.known[f.key] = f
+		s.byKey[f.key] = f
 	}
 	s.mu.Unlock()
 	l.post(f, v.key[keyPrefix:], []*ask{a})
@@ -169,7 +169,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
 	l.member.Peers.Go(asks[0].to, MethodAsk, v.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
-			l.member.figures.answered(time.Since(now))
+			l.member.figures.addForward(time.Since(now))
 		}
 		l.handleReply(f, asks, sent, body, err)
 	})
@@ -181,7 +181,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	defer l.member.release(v)
 	ops := asks[0].q.ops
 	if err == nil {
-		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
+		err = v.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 	l.member.leases.acceptReply(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
@@ -223,7 +223,7 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 		next, f.queue = f.queue[:bound:bound], f.queue[bound:]
 	}
 	if all || len(next) == 0 {
-		delete(f.shard.known, f.key)
+		delete(f.shard.byKey, f.key)
 	}
 	return next
 }
@@ -245,14 +245,14 @@ func (a *ask) rollBack(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return
 	}
-	if a.leased {
+	if a.fromLease {
 		l.member.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
 	var list []refund
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
-		n := subjectOps(ops[first:])
+		n := countSubjectOps(ops[first:])
 		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
@@ -265,7 +265,7 @@ func (a *ask) rollBack(l *Limiter) {
 		first += n
 	}
 	if len(list) > 0 && a.decider != l.member.Self {
-		l.member.figures.given.Add(1)
+		l.member.figures.givenBack.Add(1)
 	}
 	l.refund(list)
 }

@@ -14,16 +14,16 @@ const maxInFlight = 256
 // the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
-	b.look()
+	b.readAuthority()
 	for i := range queries {
 		b.check(i)
 	}
-	b.vouch()
+	b.confirmHere()
 	b.finishUntil(len(queries))
 }
 
-// maxUnvouched bounds the checks that this node decides between two readings of its authority.
-const maxUnvouched = 32
+// maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
+const maxUnconfirmed = 32
 
 // batch is a CheckAll in progress.
 type batch struct {
@@ -32,23 +32,23 @@ type batch struct {
 	answers []*Answer
 	errs    []error
 	now     algorithms.Now
-	// authorized says whether this node had authority when it was last read, at began on the recorder's clock.
-	authorized bool
-	began      int64
-	// here lists the checks that this node has decided since it last read its authority; unvouched is how many. Their answers
-	// stand only if the node still has authority at the next reading.
-	here      [maxUnvouched]int
-	unvouched int
-	first     int // checks before it are decided
-	waiting   []int
-	// asked maps a subject to the last of its checks that may still be waiting. It is nil until a check waits.
-	asked map[rules.Hash]int
+	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
+	authorized      bool
+	authorityReadAt int64
+	// unconfirmed lists the checks that this node has decided since it last read its authority; numUnconfirmed is how many.
+	// Their answers stand only if the node still has authority at the next reading.
+	unconfirmed    [maxUnconfirmed]int
+	numUnconfirmed int
+	firstUndecided int // checks before it are decided
+	waiting        []int
+	// lastWaiting maps a subject to the last of its checks that may still be waiting. It is nil until a check waits.
+	lastWaiting map[rules.Hash]int
 }
 
-// look reads this node's authority.
-func (b *batch) look() {
+// readAuthority reads this node's authority.
+func (b *batch) readAuthority() {
 	m := b.limiter.member
-	b.began = m.clock()
+	b.authorityReadAt = m.recorderClock()
 	b.authorized = m == nil || m.Authority()
 }
 
@@ -56,79 +56,79 @@ func (b *batch) look() {
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
 	if q.RequestID != "" { // it waits for the owner
-		b.vouch()
+		b.confirmHere()
 		b.finishUntil(i)
 		b.errs[i] = l.Check(q, a)
 		b.now = l.clock.Now()
 		return
 	}
-	over, err := l.prepare(b.now, q, a)
-	if err != nil || over {
-		b.close(i, err)
+	done, err := l.prepare(b.now, q, a)
+	if err != nil || done {
+		b.complete(i, err)
 		return
 	}
 	if len(b.waiting) > 0 {
 		b.keepOrder(i)
 	}
 	verdict := counters.Shut
-	if b.authorized && l.mayOwn(a) {
+	if b.authorized && l.mayDecideHere(a) {
 		verdict = l.take(b.now, a.scratch.ops, q.Peeks())
 	}
 	if verdict == counters.Shut {
 		b.start(i)
 		return
 	}
-	a.decidedHere(verdict)
-	b.here[b.unvouched] = i
-	if b.unvouched++; b.unvouched == maxUnvouched {
-		b.vouch()
+	a.recordDecidedHere(verdict)
+	b.unconfirmed[b.numUnconfirmed] = i
+	if b.numUnconfirmed++; b.numUnconfirmed == maxUnconfirmed {
+		b.confirmHere()
 	}
 }
 
-// vouch completes the checks decided here, if this node still has authority. Otherwise it decides them again and keeps what
+// confirmHere completes the checks decided here, if this node still has authority. Otherwise it decides them again and keeps what
 // they took: ownership can no longer be proved.
-func (b *batch) vouch() {
-	n := b.unvouched
+func (b *batch) confirmHere() {
+	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
-	b.unvouched = 0
-	m, began := b.limiter.member, b.began
-	b.look()
-	for _, i := range b.here[:n] {
+	b.numUnconfirmed = 0
+	m, began := b.limiter.member, b.authorityReadAt
+	b.readAuthority()
+	for _, i := range b.unconfirmed[:n] {
 		if !b.authorized {
 			b.start(i)
 			continue
 		}
 		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
 		b.answers[i].conclude()
-		b.close(i, nil)
+		b.complete(i, nil)
 	}
 }
 
 // start decides the i-th check by itself, or begins to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
-	a.scratch.here = false // it may have been decided here without authority
+	a.scratch.decidedHere = false // it may have been decided here without authority
 	if b.limiter.start(q, a) {
-		b.close(i, nil)
+		b.complete(i, nil)
 		return
 	}
-	if b.asked == nil {
-		b.asked = make(map[rules.Hash]int)
+	if b.lastWaiting == nil {
+		b.lastWaiting = make(map[rules.Hash]int)
 	}
 	for j := range a.scratch.match.Hits {
-		b.asked[a.scratch.match.Hits[j].Subject] = i
+		b.lastWaiting[a.scratch.match.Hits[j].Subject] = i
 	}
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		b.vouch()
+		b.confirmHere()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
 
-// close completes a check that does not wait for other nodes.
-func (b *batch) close(i int, err error) {
+// complete completes a check that does not wait for other nodes.
+func (b *batch) complete(i int, err error) {
 	if b.errs[i] = err; err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
 	}
@@ -139,9 +139,9 @@ func (b *batch) close(i int, err error) {
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {
-		last, ok := b.asked[hits[j].Subject]
-		if ok && last >= b.first && !b.alike(last, i) {
-			b.vouch()
+		last, ok := b.lastWaiting[hits[j].Subject]
+		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
+			b.confirmHere()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now
@@ -149,8 +149,8 @@ func (b *batch) keepOrder(i int) {
 	}
 }
 
-// alike reports whether two checks are identical and have a single subject.
-func (b *batch) alike(i, j int) bool {
+// areIdentical reports whether two checks are identical and have a single subject.
+func (b *batch) areIdentical(i, j int) bool {
 	if b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false
 	}
@@ -177,8 +177,8 @@ func (b *batch) finishUntil(end int) {
 		b.now = b.limiter.clock.Now()
 	}
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)
-	b.first = max(b.first, end)
+	b.firstUndecided = max(b.firstUndecided, end)
 	if len(b.waiting) == 0 {
-		clear(b.asked)
+		clear(b.lastWaiting)
 	}
 }

@@ -10,8 +10,8 @@ import (
 // blocks. While a check is being decided, the block's op follows the ops of the rule's limits, and likewise in Answer.Limits.
 // Answer.conclude folds it into them.
 
-// opsOf returns how many ops a hit has: one for each limit, and one for its block, if any.
-func opsOf(h *rules.Hit) int {
+// countHitOps returns how many ops a hit has: one for each limit, and one for its block, if any.
+func countHitOps(h *rules.Hit) int {
 	if h.Block != nil {
 		return len(h.Limits) + 1
 	}
@@ -20,7 +20,7 @@ func opsOf(h *rules.Hit) int {
 
 // addBlock appends a hit's block, after the hit's limits.
 func (a *Answer) addBlock(h *rules.Hit) {
-	a.scratch.blocks = true
+	a.scratch.hasBlocks = true
 	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
 	a.scratch.ops = append(a.scratch.ops, op)
 	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
@@ -44,9 +44,9 @@ func (a *Answer) foldBlocks() {
 			la.Blocked = blocked
 			ops, limits = append(ops, own[j]), append(limits, la)
 		}
-		first += opsOf(h)
+		first += countHitOps(h)
 	}
-	s.ops, a.Limits, s.blocks = ops, limits, false
+	s.ops, a.Limits, s.hasBlocks = ops, limits, false
 }
 
 // blockOps makes ops, all of one subject, refuse for at least as long as block does.
@@ -66,7 +66,7 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 // block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
-	if !c.answer.scratch.blocks || hits[i].Block == nil {
+	if !c.answer.scratch.hasBlocks || hits[i].Block == nil {
 		return false
 	}
 	for j := range hits {
@@ -77,9 +77,9 @@ func (c *clusterCheck) mustWait(i int) bool {
 	return false
 }
 
-// blockAlone begins in the fallback counters the blocks that a copy's refusal triggers, because the copy itself may be
+// beginBlocksAlone begins in the fallback counters the blocks that a copy's refusal triggers, because the copy itself may be
 // read-only.
-func (c *clusterCheck) blockAlone(list []int) {
+func (c *clusterCheck) beginBlocksAlone(list []int) {
 	if c.peek {
 		return
 	}
@@ -89,7 +89,7 @@ func (c *clusterCheck) blockAlone(list []int) {
 		for j := range ops {
 			op := &ops[j]
 			// A block with its full length left has just begun.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.aloneAt+j].Decision.Allowed {
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
 				_ = c.limiter.member.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}

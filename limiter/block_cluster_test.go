@@ -194,7 +194,7 @@ func TestBlockByACopy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := changeOf(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
+		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
 		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
 			t.Fatal(err)
 		}

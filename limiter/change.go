@@ -51,20 +51,20 @@ func (l *loList) Code(c *wire.Coder) {
 	wire.List(c, (*[]uint64)(l), maxListed, 8, func(lo *uint64) { wire.Fixed(c, lo) })
 }
 
-// whole reports whether c applies to all inline counters of its subject.
-func (c *change) whole() bool { return c.verb == verbList || c.verb == verbClear }
+// coversAllCounters reports whether c applies to all inline counters of its subject.
+func (c *change) coversAllCounters() bool { return c.verb == verbList || c.verb == verbClear }
 
 // subject returns the Key.Hi of c's subject.
 func (c *change) subject() uint64 {
-	if c.whole() {
+	if c.coversAllCounters() {
 		return c.hi
 	}
 	return c.ops[0].Key.Hi
 }
 
-// lo returns the Key.Lo of one of the counters of c's subject.
-func (c *change) lo() uint64 {
-	if c.whole() {
+// anyLo returns the Key.Lo of one of the counters of c's subject.
+func (c *change) anyLo() uint64 {
+	if c.coversAllCounters() {
 		return counters.InlineLo(0)
 	}
 	return c.ops[0].Key.Lo
@@ -74,20 +74,20 @@ func (c *change) lo() uint64 {
 func (c *change) Code(w *wire.Coder) {
 	wire.Number(w, &c.verb, int64(verbs-1))
 	wire.Number(w, &c.hops, maxHops)
-	with := c.ticket != nil
-	if w.Bool(&with); with {
+	hasTicket := c.ticket != nil
+	if w.Bool(&hasTicket); hasTicket {
 		if w.Reads() {
 			c.ticket = &ticket{}
 		}
 		c.ticket.Code(w)
 	}
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
-	if c.whole() {
+	if c.coversAllCounters() {
 		wire.Fixed(w, &c.hi)
 		return
 	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
-	w.Require(len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops))
+	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 }
 
 // apply carries out c at the owner of its counters, which may be this node. It may repeat the request to an owner that already
@@ -95,10 +95,10 @@ func (c *change) Code(w *wire.Coder) {
 // ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
 	t := c.ticket
-	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	return l.doAtOwner(ctx, &ownerRequest{hi: c.subject(), hops: c.hops, here: func() error {
-		if c.ticket = t; c.hops == 0 && t.unneeded() {
+		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
 		return c.applyHere(ctx, l)
@@ -186,7 +186,7 @@ func (c *change) voidLeases(l *Limiter) {
 	}
 	hi := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.notify(&l.member.leases.given, forgetMessage{hi: hi, room: true})
+		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{hi: hi, refusalsOnly: true})
 		return
 	}
 	if reset {
@@ -195,9 +195,9 @@ func (c *change) voidLeases(l *Limiter) {
 	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
 }
 
-// changeOf returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this
+// newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this
 // order. Each cost applies to the limits in its unit.
-func changeOf(v verb, u *Usage, costs []UnitCost) *change {
+func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
@@ -214,7 +214,7 @@ func changeOf(v verb, u *Usage, costs []UnitCost) *change {
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
 	}
 	for i := range u.Limits {
-		if limit := u.Limits[i].Limit; loanable(u.Rule, limit) {
+		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
 			key := counterKey(&h, limit)
 			c.ops = append(c.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
 				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
@@ -223,9 +223,9 @@ func changeOf(v verb, u *Usage, costs []UnitCost) *change {
 	return c
 }
 
-// applyChange applies c, which changeOf made from u, and writes the result into u.
+// applyChange applies c, which newChange made from u, and writes the result into u.
 func (l *Limiter) applyChange(c *change, u *Usage) error {
-	if len(c.ops) == 0 && !c.whole() {
+	if len(c.ops) == 0 && !c.coversAllCounters() {
 		return nil
 	}
 	if err := c.apply(l); err != nil {
@@ -249,7 +249,7 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		loans = loans[1:]
 	}
 	for i := range u.Limits {
-		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
+		if lu := &u.Limits[i]; isLoanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
 			lu.subtractLoans()
 		}

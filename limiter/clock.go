@@ -24,7 +24,7 @@ const (
 type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start
-	ahead  int64 // offset from the system's wall clock
+	offset int64 // offset from the system's wall clock
 	course atomic.Pointer[course]
 
 	stop chan struct{}
@@ -50,8 +50,8 @@ func NewClock() *Clock { return NewClockAhead(0) }
 // NewClockAhead is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
 // negative. Tests use it to give the nodes in one process different clocks.
 func NewClockAhead(by time.Duration) *Clock {
-	c := &Clock{start: time.Now(), ahead: int64(by), stop: make(chan struct{})}
-	c.anchor = systemWall(c.start) + c.ahead
+	c := &Clock{start: time.Now(), offset: int64(by), stop: make(chan struct{})}
+	c.anchor = systemWall(c.start) + c.offset
 	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
 	c.done.Go(c.run)
 	return c
@@ -73,7 +73,7 @@ func (c *Clock) Close() error {
 func (c *Clock) run() {
 	for range tick.Every(c.stop, clockInterval) {
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.ahead)
+		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.offset)
 	}
 }
 

@@ -17,18 +17,18 @@ import (
 
 // Bounds of a check that this node can't decide at once.
 const (
-	// checkTime bounds how long a check may take.
-	checkTime = 900 * time.Millisecond
-	// replySlack is the part of checkTime that is left when a check stops waiting for replies.
+	// checkTimeout bounds how long a check may take.
+	checkTimeout = 900 * time.Millisecond
+	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTime bounds how long a check waits for partitions that are being handed over. It is part of checkTime.
-	frozenTime = 500 * time.Millisecond
-	// catchUpTime bounds how long a node that lags behind waits for the rules or the ring that another node uses.
-	catchUpTime = 50 * time.Millisecond
+	// frozenTimeout bounds how long a check waits for partitions that are being handed over. It is part of checkTimeout.
+	frozenTimeout = 500 * time.Millisecond
+	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
+	catchUpTimeout = 50 * time.Millisecond
 	// maxServing bounds the questions from other nodes that wait for something on this node. It turns away any more.
 	maxServing = 4096
-	// maxTurns bounds how many times a check locates its counters again while the cluster is moving them.
-	maxTurns = 64
+	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
+	maxAttempts = 64
 	// retryPause is how long a check first waits for a newer ring if no node claims to be the owner. The wait doubles up to
 	// maxRetryPause.
 	retryPause    = 200 * time.Microsecond
@@ -138,19 +138,19 @@ func (c *ClusterConfig) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	ClusterConfig
-	flights    flights
-	servedAsks sync.Pool // holds *servedAsk
-	figures    tallies
-	leases     leases
-	loans      loans // between regions
+	flights flights
+	askPool sync.Pool // holds *servedAsk
+	figures tallies
+	leases  leases
+	loans   loans // between regions
 
-	serving chan struct{} // holds a token for each question being served in a goroutine
-	ctx     context.Context
-	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed; once it is set, served takes no more goroutines
-	closed  bool
-	served  sync.WaitGroup // the goroutines that serve questions
-	done    sync.WaitGroup // the goroutine of leases.tend
+	handlerSlots chan struct{} // holds a token for each question being served in a goroutine
+	ctx          context.Context
+	stop         context.CancelFunc
+	mu           sync.Mutex // guards closed; once it is set, handlers takes no more goroutines
+	closed       bool
+	handlers     sync.WaitGroup // the goroutines that serve questions
+	background   sync.WaitGroup // the goroutine of leases.maintain
 }
 
 // Join returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
@@ -159,7 +159,7 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &member{ClusterConfig: c, serving: make(chan struct{}, maxServing)}
+	m := &member{ClusterConfig: c, handlerSlots: make(chan struct{}, maxServing)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -169,8 +169,8 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 	l := New(table, clock)
 	l.member = m
 	m.loans.init(l)
-	m.leases = leases{l: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.done.Go(m.leases.tend)
+	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
+	m.background.Go(m.leases.maintain)
 	return l, nil
 }
 
@@ -185,16 +185,16 @@ func (l *Limiter) Close() error {
 	m.closed = true
 	m.mu.Unlock()
 	// The owner may already have counted a question that this node passed on. Wait for the answer: without it the asker would
-	// ask again, and the owner would count the question twice. No question takes longer than checkTime.
-	over := make(chan struct{})
-	go func() { m.served.Wait(); close(over) }()
+	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
+	finished := make(chan struct{})
+	go func() { m.handlers.Wait(); close(finished) }()
 	select {
-	case <-over:
-	case <-time.After(checkTime):
+	case <-finished:
+	case <-time.After(checkTimeout):
 	}
 	m.stop()
-	<-over
-	m.done.Wait()
+	<-finished
+	m.background.Wait()
 	return nil
 }
 
@@ -218,9 +218,9 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	return taken
 }
 
-// catchUp waits up to catchUpTime until this node has a revision of the ring and a version of the rules.
+// catchUp waits up to catchUpTimeout until this node has a revision of the ring and a version of the rules.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	l.member.Await(ctx, revision, version)
 }

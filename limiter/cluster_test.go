@@ -318,7 +318,7 @@ func TestWithoutAuthority(t *testing.T) {
 	})
 }
 
-// A batch reads authority before its first check, and after every maxUnvouched checks decided here. Once a reading finds none,
+// A batch reads authority before its first check, and after every maxUnconfirmed checks decided here. Once a reading finds none,
 // the checks since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -327,14 +327,14 @@ func TestBatchLosesAuthority(t *testing.T) {
 		for looks := range 6 {
 			calls := 0
 			w.nodes[0].member.Authority = func() bool { calls++; return calls <= looks }
-			queries, answers := make([]*Query, 3*maxUnvouched+1), make([]*Answer, 3*maxUnvouched+1)
+			queries, answers := make([]*Query, 3*maxUnconfirmed+1), make([]*Answer, 3*maxUnconfirmed+1)
 			for i := range queries {
 				q := byKey("r", key)
 				queries[i], answers[i] = &q, &Answer{}
 			}
 			errs := make([]error, len(queries))
 			w.nodes[0].CheckAll(queries, answers, errs)
-			want := min(max(0, looks-1)*maxUnvouched, len(queries))
+			want := min(max(0, looks-1)*maxUnconfirmed, len(queries))
 			for i, a := range answers {
 				if errs[i] != nil || a.DecidedBy != ByOwner && a.DecidedBy != ByFallback {
 					t.Fatalf("%d readings, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
@@ -409,7 +409,7 @@ func TestCoalescing(t *testing.T) {
 			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
 		}
 		for i := range w.nodes[0].member.flights.shard {
-			if n := len(w.nodes[0].member.flights.shard[i].known); n != 0 {
+			if n := len(w.nodes[0].member.flights.shard[i].byKey); n != 0 {
 				t.Errorf("%d flights are left", n)
 			}
 		}
@@ -424,7 +424,7 @@ func TestSlowOwner(t *testing.T) {
 		w.slow[w.nodes[1].id] = 2 * time.Second
 		began := time.Now()
 		a := w.nodes[0].check(byKey("r", key))
-		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTime/2 || took > 2*checkTime {
+		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTimeout/2 || took > 2*checkTimeout {
 			t.Errorf("have %s after %v", a.DecidedBy, took)
 		}
 		if w.nodes[2].figure("standby_decisions_total") != 0 {
@@ -453,7 +453,7 @@ func TestWrongOwner(t *testing.T) {
 				t.Errorf("node %d, frozen: have %s", i, a.DecidedBy)
 			}
 		}
-		if took := time.Since(began); took > 3*checkTime {
+		if took := time.Since(began); took > 3*checkTimeout {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -581,7 +581,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 }
 
 // A node drops a refund of another lineage or of another process's clock.
-func TestGiftsAreLooked(t *testing.T) {
+func TestRefundsAreChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
 		n := w.nodes[1]

@@ -27,10 +27,10 @@ type clusterCheck struct {
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
-	looks          bool      // its peeks are looks; see Query.Looks
+	isLook         bool      // its peeks are looks; see Query.Looks
 	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
 	ignoreNewer    bool      // owners decide even if they have newer rules
-	separate       bool      // the first round of questions was sent: from now on each subject has its own question
+	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
 	deadline       time.Time // the check must be decided by then; see setDeadlines
 	frozenDeadline time.Time // when to stop waiting for frozen partitions
 
@@ -41,21 +41,21 @@ type clusterCheck struct {
 	newerRules int64     // version of an owner's rules that this node lacks; zero if there is none
 	refused    bool
 
-	aloneOps []counters.Op      // ops of the subjects that this node decided alone
-	shares   []algorithms.Limit // limits that aloneOps refer to
-	list     []int
-	gathered []counters.Op
+	aloneOps    []counters.Op      // ops of the subjects that this node decided alone
+	shares      []algorithms.Limit // limits that aloneOps refer to
+	selected    []int
+	gatheredOps []counters.Op
 }
 
 // subject is one subject of a check. A check's subjects are in the order of its hits.
 type subject struct {
 	candidates
-	first, n int // index and number of its ops
-	way      way
-	to       ring.NodeID        // wayAskOwner, wayAskStandby
-	absence  partitions.Absence // why the owner can't decide
-	retried  bool               // asked again after a connection broke
-	ask      *ask               // wayAwaitReply
+	firstOp, numOps int // index and number of its ops
+	way             way
+	to              ring.NodeID        // wayAskOwner, wayAskStandby
+	absence         partitions.Absence // why the owner can't decide
+	retried         bool               // asked again after a connection broke
+	ask             *ask               // wayAwaitReply
 	subjectDecision
 }
 
@@ -66,11 +66,11 @@ type subjectDecision struct {
 	withdrawn bool // its decisions already report the cost as not taken
 	undo      undo
 
-	when    algorithms.Now     // undoHere, undoAlone
-	lineage uint64             // undoHere: the lineage of the counters
-	aloneAt int                // undoAlone: index of its ops in clusterCheck.aloneOps
-	receipt localcache.Receipt // undoLease
-	from    *ask               // undoAsked
+	decidedAt    algorithms.Now     // undoHere, undoAlone
+	lineage      uint64             // undoHere: the lineage of the counters
+	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.aloneOps
+	receipt      localcache.Receipt // undoLease
+	answeredBy   *ask               // undoAsked
 }
 
 // undo says how to give back what a subject took.
@@ -89,31 +89,31 @@ const (
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects, c.asks, c.aloneOps, c.shares = c.subjects[:0], c.asks[:0], c.aloneOps[:0], c.shares[:0]
-	c.newerRules, c.refused, c.separate, c.decided, c.weakest = 0, false, false, 0, ByOwner
-	c.list = c.list[:0]
+	c.newerRules, c.refused, c.askSeparately, c.decided, c.weakest = 0, false, false, 0, ByOwner
+	c.selected = c.selected[:0]
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		s := c.enlist()
-		s.hi, s.first, s.n = h.Subject.Hi, first, opsOf(h)
-		first += s.n
+		s := c.addSubject()
+		s.hi, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
+		first += s.numOps
 		if unauthorized {
 			s.markTried(c.limiter.member.Self)
 		}
 		if h.Rule.Consistency == rules.Local {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	if len(c.list) > 0 {
-		c.decideAlone(c.list, ByOwner)
+	if len(c.selected) > 0 {
+		c.decideAlone(c.selected, ByOwner)
 	}
 	if !c.refused {
 		c.advance()
 	}
 }
 
-// enlist appends a subject, reusing the slices of the subject that was in this place in the previous check.
-func (c *clusterCheck) enlist() *subject {
+// addSubject appends a subject, reusing the slices of the subject that was in this place in the previous check.
+func (c *clusterCheck) addSubject() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
 		c.subjects = slices.Grow(c.subjects, 1)
@@ -134,16 +134,16 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.collectWay(wayHere) {
+		if c.refused || !c.selectWay(wayHere) {
 			break
 		}
-		c.takeHere(c.list) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
+		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
-	if c.collectWay(wayAlone) {
-		if c.decideAlone(c.list, ByFallback); c.refused {
+	if c.selectWay(wayAlone) {
+		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
 	}
@@ -152,21 +152,21 @@ func (c *clusterCheck) advance() {
 	}
 }
 
-// collectWay puts the subjects with the given way into c.list, and reports whether there are any.
-func (c *clusterCheck) collectWay(w way) bool {
-	c.list = c.list[:0]
+// selectWay puts the subjects with the given way into c.selected, and reports whether there are any.
+func (c *clusterCheck) selectWay(w way) bool {
+	c.selected = c.selected[:0]
 	for i := range c.subjects {
 		if c.subjects[i].way == w {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	return len(c.list) > 0
+	return len(c.selected) > 0
 }
 
 // routeSubject routes an open subject, or decides it from its lease. It waits while the partition is frozen.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.member
-	for ; ; s.turns++ {
+	for ; ; s.attempts++ {
 		place := s.locate(c.limiter)
 		if place == partitions.Here {
 			s.way = wayHere
@@ -182,7 +182,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
-		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.deadline) {
+		if s.way = wayAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.way, s.to = s.next(m)
 		}
 		if s.way != wayAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
@@ -191,7 +191,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
 		// the limit in a healthy cluster. Ask the nodes again when a newer ring arrives, or after a pause.
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
-		c.wait(now.Add(min(retryPause<<min(s.turns, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
@@ -200,23 +200,23 @@ func (c *clusterCheck) setDeadlines(now time.Time) {
 	if !c.frozenDeadline.IsZero() {
 		return
 	}
-	c.deadline, c.frozenDeadline = now.Add(checkTime-replySlack), now.Add(frozenTime)
-	if u := c.answer.scratch.until; !u.IsZero() && u.Before(c.deadline) {
+	c.deadline, c.frozenDeadline = now.Add(checkTimeout-replySlack), now.Add(frozenTimeout)
+	if u := c.answer.scratch.deadline; !u.IsZero() && u.Before(c.deadline) {
 		c.deadline = u
 	}
 }
 
-// wait runs what, which must return by until, and reads the clock again.
-func (c *clusterCheck) wait(until time.Time, what func(ctx context.Context)) {
+// wait runs waitFor, which must return by until, and reads the clock again.
+func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
-	what(ctx)
+	waitFor(ctx)
 	c.now = c.limiter.clock.Now()
 }
 
 // ops returns the ops of s.
 func (c *clusterCheck) ops(s *subject) []counters.Op {
-	return c.answer.scratch.ops[s.first : s.first+s.n]
+	return c.answer.scratch.ops[s.firstOp : s.firstOp+s.numOps]
 }
 
 // markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
@@ -229,24 +229,24 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 // takeHere decides the listed subjects from this node's counters, all or nothing.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.member
-	c.gathered = c.gathered[:0]
+	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
-		c.gathered = append(c.gathered, c.ops(s)...)
+		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
-	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gathered, c.peek)
-	rest := c.gathered
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
+	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
 		if verdict != counters.Shut {
 			copy(c.ops(s), rest)
-			rest = rest[s.n:]
-			s.when = c.now
+			rest = rest[s.numOps:]
+			s.decidedAt = c.now
 			c.markDecided(s, ByOwner, verdict == counters.Admitted, undoHere)
 			continue
 		}
-		s.turns++
+		s.attempts++
 		if s.way = wayOpen; !authorized {
 			s.markTried(m.Self)
 		}
@@ -257,7 +257,7 @@ func (c *clusterCheck) takeHere(list []int) {
 // spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.looks {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.isLook {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -274,31 +274,31 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 // askOthers sends the questions to other nodes. In the first round each node gets one question about all its subjects; later
 // each subject has its own question. It reports whether it sent any.
 func (c *clusterCheck) askOthers() bool {
-	c.list = c.list[:0]
+	c.selected = c.selected[:0]
 	for i := range c.subjects {
 		if w := c.subjects[i].way; w == wayAskOwner || w == wayAskStandby {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	slices.SortFunc(c.list, func(i, j int) int {
+	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.way, y.way), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
 	})
 	var last *ask
-	for _, i := range c.list {
+	for _, i := range c.selected {
 		s := &c.subjects[i]
-		if last == nil || c.separate || s.way == wayAskStandby || s.to != last.to {
+		if last == nil || c.askSeparately || s.way == wayAskStandby || s.to != last.to {
 			last = c.newAsk(s)
 			c.asks = append(c.asks, last)
 		}
 		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
-	together := !c.separate && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
-		c.separate = true
+		c.askSeparately = true
 		a.dispatch(c.limiter, together)
 	}
-	return c.separate && last != nil
+	return c.askSeparately && last != nil
 }
 
 // newAsk returns a question to the node that s is routed to, without ops.
@@ -329,15 +329,15 @@ func (c *clusterCheck) version() int64 {
 // addToAsk adds s to a question.
 func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
-	s.turns++
+	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAwaitReply, a
 	var terms localcache.Terms
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.looks) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.isLook) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {
-		a.terms = make([]localcache.Terms, subjectsOf(a.q.ops))
+		a.terms = make([]localcache.Terms, countSubjects(a.q.ops))
 	}
 	if a.terms != nil {
 		a.terms = append(a.terms, terms)
@@ -354,7 +354,7 @@ func (c *clusterCheck) actAsStandby() {
 		if s.way != wayActAsStandby || c.refused {
 			continue
 		}
-		s.way, s.acted = wayOpen, true
+		s.way, s.triedAsStandby = wayOpen, true
 		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
@@ -362,17 +362,17 @@ func (c *clusterCheck) actAsStandby() {
 	}
 }
 
-// collect waits for the replies to the questions in flight.
-func (c *clusterCheck) collect() {
+// collectReplies waits for the replies to the questions in flight.
+func (c *clusterCheck) collectReplies() {
 	for _, a := range c.asks {
-		came := a.wait() // before it returns, a may still be written to
-		answered := came && a.err == nil
+		arrived := a.wait() // before it returns, a may still be written to
+		answered := arrived && a.err == nil
 		if answered && a.status == askerBehind {
 			c.newerRules = max(c.newerRules, a.version)
 		}
 		for i := range c.subjects {
 			if s := &c.subjects[i]; s.way == wayAwaitReply && s.ask == a {
-				c.acceptAnswer(s, a, came)
+				c.acceptAnswer(s, a, arrived)
 			}
 		}
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
@@ -380,11 +380,11 @@ func (c *clusterCheck) collect() {
 	c.asks = c.asks[:0]
 }
 
-// acceptAnswer applies a's answer to s. came is false if the answer did not arrive in time.
-func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
+// acceptAnswer applies a's answer to s. arrived is false if it is too late.
+func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	s.way = wayOpen
 	switch {
-	case !came:
+	case !arrived:
 	case a.err != nil:
 		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.member.Peers.Reachable(a.to) {
 			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
@@ -395,12 +395,12 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
 		switch {
 		case a.standby:
 			by = ByStandby
-		case a.leased:
+		case a.fromLease:
 			by = ByLease
 		}
 		at, _ := findSubject(a.q.ops, s.hi)
-		copy(c.ops(s), a.q.ops[at:at+s.n])
-		s.from = a
+		copy(c.ops(s), a.q.ops[at:at+s.numOps])
+		s.answeredBy = a
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
 		s.absence = partitions.WithoutAuthority

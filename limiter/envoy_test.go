@@ -176,7 +176,7 @@ func TestEnvoyLooks(t *testing.T) {
 
 // Quota that is given back is available on all nodes a moment later, although they remember refusals. Leases stay. Many refunds
 // cause few messages.
-func TestEnvoyGifts(t *testing.T) {
+func TestEnvoyRefunds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, envoyRules)
 		var told atomic.Int64
@@ -214,7 +214,7 @@ func TestEnvoyGifts(t *testing.T) {
 		if u := give("few", 2); u.Limits[0].Remaining != 2 {
 			t.Errorf("have %+v", u.Limits[0])
 		}
-		time.Sleep(2 * noticeTime)
+		time.Sleep(2 * forgetNoticePause)
 		if have := refusedAt("few"); have != 0 {
 			t.Errorf("%d nodes still refuse", have)
 		}
@@ -251,7 +251,7 @@ func TestMatchedByOldRules(t *testing.T) {
 }
 
 // A node whose callers only look, while another node counts, also refuses from the first look after the budget is used up.
-func TestEnvoyOnlooker(t *testing.T) {
+func TestEnvoyLooksOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, envoyRules)
 		late := 0

@@ -20,13 +20,13 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	start, refused := len(c.aloneOps), false
 	for _, i := range list {
 		s := &c.subjects[i]
-		rule := c.answer.Limits[s.first].Rule
+		rule := c.answer.Limits[s.firstOp].Rule
 		mode := rules.Share
 		if by == ByFallback {
 			mode = rule.OnPartition
 			m.figures.fallback[mode].Add(1)
 		}
-		s.aloneAt = len(c.aloneOps)
+		s.firstAloneOp = len(c.aloneOps)
 		ops := c.ops(s)
 		for j := range ops {
 			op := ops[j]
@@ -50,14 +50,14 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		c.copyDecisions(&c.subjects[i])
 	}
 	if admitted && by == ByFallback {
-		admitted = c.owe(list)
+		admitted = c.recordDebts(list)
 		undone = !admitted
 	}
 	for _, i := range list {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
-		s.when = c.now
-		s.withdrawn = !admitted && !refused && !undone // if owe refused, the decisions report the cost as taken
+		s.decidedAt = c.now
+		s.withdrawn = !admitted && !refused && !undone // if recordDebts refused, the decisions report the cost as taken
 	}
 	c.refused = c.refused || !admitted
 }
@@ -94,47 +94,47 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 func (c *clusterCheck) copyDecisions(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
-		if uncounted(op, counted) {
+		op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
+		if isUncounted(op, aloneOp) {
 			continue // applyShare decided it
 		}
-		op.Decision, op.Full = localcache.Unscaled(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
+		op.Decision, op.Full = localcache.Unscaled(aloneOp.Decision, op.Limit, c.now, op.Cost), aloneOp.Full
 	}
 }
 
-// uncounted reports whether applyShare decided op. counted is the op's counterpart in clusterCheck.aloneOps.
-func uncounted(op, counted *counters.Op) bool {
-	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
+// isUncounted reports whether applyShare decided op. aloneOp is its counterpart in clusterCheck.aloneOps.
+func isUncounted(op, aloneOp *counters.Op) bool {
+	return aloneOp.Shadow && !op.Shadow || aloneOp.Cost == 0 && op.Cost != 0
 }
 
-// owe records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that the whole
-// limit is used up, owe puts back everything taken and returns false.
-func (c *clusterCheck) owe(list []int) bool {
+// recordDebts records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that
+// the whole limit is used up, recordDebts puts back everything taken and returns false.
+func (c *clusterCheck) recordDebts(list []int) bool {
 	m := c.limiter.member
-	c.gathered = c.gathered[:0]
+	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := ops[j], &c.aloneOps[s.aloneAt+j]
-			if uncounted(&op, counted) {
+			op, aloneOp := ops[j], &c.aloneOps[s.firstAloneOp+j]
+			if isUncounted(&op, aloneOp) {
 				continue
 			}
-			if c.peek || !counted.Decision.Allowed {
+			if c.peek || !aloneOp.Decision.Allowed {
 				op.Cost = 0
 			}
-			c.gathered = append(c.gathered, op)
+			c.gatheredOps = append(c.gatheredOps, op)
 		}
 	}
-	verdict := m.Ownership.DecideAlone(c.now, c.gathered)
-	admitted, asked := verdict == counters.Admitted, c.gathered
+	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
+	admitted, asked := verdict == counters.Admitted, c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
-			if !uncounted(op, counted) {
-				c.narrow(op, &asked[0], verdict == counters.Admitted)
+			op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
+			if !isUncounted(op, aloneOp) {
+				c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
 				admitted = admitted && !op.Refuses()
 				asked = asked[1:]
 			}
@@ -144,17 +144,17 @@ func (c *clusterCheck) owe(list []int) bool {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops { // if admitted, put back only what shadow limits took although the copy refuses
-			counted := &c.aloneOps[s.aloneAt+j]
-			if c.peek || !counted.Took() || admitted && ops[j].Took() {
+			aloneOp := &c.aloneOps[s.firstAloneOp+j]
+			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveFallback(counted, c.now); admitted {
-				counted.Decision.Allowed = false // so that rollBackAlone skips it
+			if c.giveFallback(aloneOp, c.now); admitted {
+				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
 	}
 	if !admitted {
-		c.blockAlone(list)
+		c.beginBlocksAlone(list)
 	}
 	return admitted
 }
@@ -164,9 +164,9 @@ func (c *clusterCheck) giveFallback(op *counters.Op, at algorithms.Now) {
 	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
-// narrow combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one wins.
-// Both report what is left as if the cost had been taken.
-func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
+// narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
+// wins. Both report what is left as if the cost had been taken.
+func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {
 	case !d.Allowed:
@@ -186,9 +186,9 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		if counted := &c.aloneOps[s.aloneAt+j]; counted.Took() {
-			if c.giveFallback(counted, s.when); s.by == ByFallback {
-				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
+		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
+			if c.giveFallback(aloneOp, s.decidedAt); s.by == ByFallback {
+				c.limiter.member.Ownership.Forgive(s.decidedAt, &ops[j])
 			}
 		}
 	}

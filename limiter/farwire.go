@@ -14,8 +14,8 @@ const (
 	maxRuleBytes  = 1024
 	maxNamedKey   = 32
 	maxValueBytes = 8192
-	// maxShared bounds the limits in a reply about shares. It is also the bound on the limits of a rule.
-	maxShared = 16
+	// maxShares bounds the limits in a reply about shares. It is also the bound on the limits of a rule.
+	maxShares = 16
 )
 
 // subjectRef identifies a subject by its rule and key. It is the body of MethodBorrow and of MethodShare.
@@ -82,7 +82,7 @@ type shareReply struct{ limits []ShareUsage }
 
 // Code implements wire.Message.
 func (r *shareReply) Code(c *wire.Coder) {
-	wire.List(c, &r.limits, maxShared, 8+5, func(s *ShareUsage) {
+	wire.List(c, &r.limits, maxShares, 8+5, func(s *ShareUsage) {
 		wire.Fixed(c, &s.id)
 		wire.Number(c, &s.Share, math.MaxInt64)
 		wire.Varint(c, &s.Used)

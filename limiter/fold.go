@@ -34,7 +34,7 @@ func (c *clusterCheck) dropUndecided() {
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.looks) {
+			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.isLook) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}
@@ -42,7 +42,7 @@ func (c *clusterCheck) dropUndecided() {
 			}
 		}
 		hits = append(hits, k.match.Hits[i])
-		limits = append(limits, a.Limits[s.first:s.first+s.n]...)
+		limits = append(limits, a.Limits[s.firstOp:s.firstOp+s.numOps]...)
 		ops = append(ops, own...)
 	}
 	k.match.Hits, k.ops, a.Limits = hits, ops, limits
@@ -64,8 +64,8 @@ func (c *clusterCheck) rollBack() {
 		case undoLease:
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
-			s.from.rollBack(l)
-			s.from.admitted = false // so that its other subjects don't roll it back again
+			s.answeredBy.rollBack(l)
+			s.answeredBy.admitted = false // so that its other subjects don't roll it back again
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // if the gate is shut, the cost is lost
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.decidedAt), op.Cost) // if the gate is shut, the cost is lost
 		}
 	}
 }

@@ -37,10 +37,10 @@ type History struct {
 
 // history keeps a node's own steps.
 type history struct {
-	mu     sync.Mutex // guards the fields below
-	now    int64      // the current step; 0 before the first reading
-	before Counts     // what was decided before the current step
-	steps  [HistorySteps]StepCounts
+	mu           sync.Mutex // guards the fields below
+	current      int64      // the current step; 0 before the first reading
+	countsBefore Counts     // what was decided before the current step
+	steps        [HistorySteps]StepCounts
 }
 
 // step returns the number of the current step, by the wall clock.
@@ -48,32 +48,32 @@ func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(HistoryStep) 
 
 // EndHistoryStep records what was decided in a step, once the step is over. Call it every second.
 func (l *Limiter) EndHistoryStep() {
-	b, now := l.inForce.Load(), l.step()
-	if b == nil {
+	active, now := l.inForce.Load(), l.step()
+	if active == nil {
 		return
 	}
-	if l.history.turn(now, b.checks) {
-		l.top.turn()
+	if l.history.endSteps(now, active.checks) {
+		l.top.endStep()
 	}
 }
 
-// turn ends the steps before now, and reports whether there were any.
-func (h *history) turn(now int64, read func() Counts) bool {
+// endSteps ends the steps before now, and reports whether there were any.
+func (h *history) endSteps(now int64, read func() Counts) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.now == 0 {
-		h.now = now // everything counted so far belongs to this step
+	if h.current == 0 {
+		h.current = now // everything counted so far belongs to this step
 	}
-	if now <= h.now {
+	if now <= h.current {
 		return false
 	}
 	checks := read()
-	if now == h.now+1 { // otherwise the counts can't be assigned to steps
-		step := StepCounts{Number: h.now, Checks: checks}
-		step.Checks.subtract(&h.before)
-		h.steps[h.now%HistorySteps] = step
+	if now == h.current+1 { // otherwise the counts can't be assigned to steps
+		step := StepCounts{Number: h.current, Checks: checks}
+		step.Checks.subtract(&h.countsBefore)
+		h.steps[h.current%HistorySteps] = step
 	}
-	h.now, h.before = now, checks
+	h.current, h.countsBefore = now, checks
 	return true
 }
 
@@ -92,7 +92,7 @@ func (h *history) list(now int64) (steps []StepCounts) {
 // History returns what each node decided in the last hour: this node, and every other node that answers within half a second.
 // The caller must not modify the result.
 func (l *Limiter) History() History {
-	return History{Now: l.step(), Nodes: l.histories.ask(func() []NodeHistory {
+	return History{Now: l.step(), Nodes: l.historyRound.latest(func() []NodeHistory {
 		all := []NodeHistory{l.historyHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
@@ -115,7 +115,7 @@ func (l *Limiter) historyHere() NodeHistory {
 // Code implements wire.Message.
 func (h *NodeHistory) Code(c *wire.Coder) {
 	const maxNumber = 1 << 40
-	wire.List(c, &h.Steps, HistorySteps, 1+counts, func(s *StepCounts) {
+	wire.List(c, &h.Steps, HistorySteps, 1+countsLen, func(s *StepCounts) {
 		wire.Number(c, &s.Number, maxNumber)
 		s.Checks.code(c)
 	})

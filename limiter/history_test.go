@@ -128,16 +128,16 @@ func TestTopRecent(t *testing.T) {
 // A subject that replaces another in the list starts with no recent refusals, whatever the other one had.
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
-	s.entries = append(s.entries, topEntry{turns: 0})
+	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})
 	s.refused[0] = 7
-	for range topTurns + 3 {
-		s.past[s.turns%topTurns] = s.refused
-		s.turns++
+	for range topSteps + 3 {
+		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.steps++
 	}
 	if have := s.recent(0); have != 0 {
 		t.Errorf("have %d, want 0", have)
 	}
-	s.entries[0] = topEntry{turns: s.turns, before: 7} // as enter does
+	s.entries[0] = topEntry{stepsAtEntry: s.steps, refusedAtEntry: 7} // as insert does
 	s.refused[0] += 2
 	if have := s.recent(0); have != 2 {
 		t.Errorf("have %d, want 2", have)

@@ -37,17 +37,17 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 		return l.requests.makeRoom(l.table, k, ticketOf("", 1, time.Second).memo(subject, now), now)
 	}
 	inline, configured := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}, counters.Key{Hi: 2, Lo: 2}
-	for i := range maxRequests {
-		if have := keep(inline, ofWrite); have != (i < maxRequests/2) {
+	for i := range maxKeptAnswers {
+		if have := keep(inline, writeRequest); have != (i < maxKeptAnswers/2) {
 			t.Fatalf("answer %d for an inline subject: have %v", i, have)
 		}
 	}
-	for i := range maxRequests {
-		if have := keep(configured, ofCheck); !have {
+	for i := range maxKeptAnswers {
+		if have := keep(configured, checkRequest); !have {
 			t.Fatalf("no room for answer %d for a rule's subject", i)
 		}
 	}
-	if keep(inline, ofNode) || !keep(configured, ofNode) || l.requests.count() != maxRequests {
+	if keep(inline, nodeRequest) || !keep(configured, nodeRequest) || l.requests.count() != maxKeptAnswers {
 		t.Errorf("have %d answers", l.requests.count())
 	}
 }
@@ -56,12 +56,12 @@ func TestInlineAnswersLeaveHalf(t *testing.T) {
 func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
-	a, b := &ticket{id: 0x1234_5678_9abc_def0, body: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, body: 77}
+	a, b := &ticket{id: 0x1234_5678_9abc_def0, contentHash: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, contentHash: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
 	if !x.Key.Inline() || x.Key != y.Key || x.Body == y.Body || x.Body >= 1<<counters.BodyBits {
 		t.Errorf("have %+v and %+v", x, y)
 	}
-	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.body {
+	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.contentHash {
 		t.Errorf("have %+v", plain)
 	}
 }
@@ -86,7 +86,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.note(unit); n.Inline() != inline || n != r.note(unit) || n.Hi != key.Hi || unit > 0 && n == r.note(unit-1) {
+				if n := sent.noteKey(unit); n.Inline() != inline || n != r.noteKey(unit) || n.Hi != key.Hi || unit > 0 && n == r.noteKey(unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}
@@ -126,13 +126,13 @@ func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
 	case localcache.Refused:
 		return
 	}
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTime), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
 	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
 	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {
 		c.admitted++
-		if a.leased {
+		if a.fromLease {
 			c.leased++
 		}
 	}

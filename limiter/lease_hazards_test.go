@@ -247,7 +247,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		for range 4 {
 			owner.refund(list)
 		}
-		if n := len(owner.member.serving); n > maxServing/2 {
+		if n := len(owner.member.handlerSlots); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)
 		}
 		w.change(func() { w.place[p].frozen = false })

@@ -15,10 +15,10 @@ import (
 // owner. The owner debits the loan, and answers only once the debit would survive the owner's failure.
 
 const (
-	// passTime bounds how long a node waits for the owner's answer to another region's request; confirmTime bounds how long the
-	// owner waits until the debit would survive it.
-	passTime    = 800 * time.Millisecond
-	confirmTime = 500 * time.Millisecond
+	// passTimeout bounds how long a node waits for the owner's answer to another region's request; confirmTimeout bounds how
+	// long the owner waits until the debit would survive it.
+	passTimeout    = 800 * time.Millisecond
+	confirmTimeout = 500 * time.Millisecond
 	// maxLending bounds the loan requests that this node answers at once, so that other regions can't crowd out questions from
 	// this one.
 	maxLending = 1024
@@ -41,13 +41,13 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 // serve answers a loan request as the owner, or passes it on to the owner. passed means that another node of this region passed
 // it on, because it takes this node for the owner.
 func (ls *loans) serve(body []byte, passed bool, to Responder) {
-	m := ls.l.member
+	m := ls.limiter.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.l.clock.Now())
+	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.limiter.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
@@ -57,7 +57,7 @@ func (ls *loans) serve(body []byte, passed bool, to Responder) {
 	case passed || route.Place == partitions.Here:
 		ls.lendLater(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
-		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
+		m.Peers.Go(route.Owner, MethodLend, body, passTimeout, func(reply []byte, err error) {
 			if err != nil {
 				to.Fail(CodeBusy, "the subject's owner does not answer")
 				return
@@ -74,7 +74,7 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // lendLater answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
 // flight, it debits nothing.
 func (ls *loans) lendLater(r *LoanRequest, to Responder) {
-	m := ls.l.member
+	m := ls.limiter.member
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer ls.lending.Add(-1)
 		answerLoan(to, ls.lend(r))
@@ -88,7 +88,7 @@ func (ls *loans) lendLater(r *LoanRequest, to Responder) {
 // lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back a loan that
 // it could not confirm, if possible.
 func (ls *loans) lend(r *LoanRequest) LoanReply {
-	m, now := ls.l.member, ls.l.clock.Now()
+	m, now := ls.limiter.member, ls.limiter.clock.Now()
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
@@ -109,14 +109,14 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		reply.status = loanNothing
 		return reply
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, confirmTime)
+	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
-		later := ls.l.clock.Now()
+		later := ls.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
 		}
-		ls.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
+		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
 		})
 		return LoanReply{status: loanLater}
@@ -127,10 +127,10 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
-	n, stand, err := ls.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	n, stand, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		ls.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
+		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
 	return n, stand, err
 }

@@ -65,8 +65,8 @@ func (f *stubFar) count() int {
 	return len(f.asked)
 }
 
-// lonely returns a region of n nodes, and a stub for the other regions.
-func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
+// newLoneRegion returns a region of n nodes, and a stub for the other regions.
+func newLoneRegion(t *testing.T, n int, text string) (*world, *stubFar) {
 	t.Helper()
 	far := &stubFar{}
 	w := newRegion(t, n, text, far)
@@ -93,7 +93,7 @@ func (n *worldNode) spend(q Query) (admitted int) {
 // A reply that arrives twice, or grants more than requested, is credited once, and no more than requested. An invalid reply is
 // not credited.
 func TestLoanRepliesTwice(t *testing.T) {
-	w, far := lonely(t, 1, globalExact)
+	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	if have := n.spend(q); have != 300 {
 		t.Fatalf("have %d admitted, want 300", have)
@@ -110,7 +110,7 @@ func TestLoanRepliesTwice(t *testing.T) {
 	if have := int64(n.spend(q)); have != r.Want {
 		t.Errorf("have %d admitted, want the %d asked for", have, r.Want)
 	}
-	c = far.next(t, pressing(n, q))
+	c = far.next(t, pressOwner(n, q))
 	c.done([]byte("garbage"), nil)
 	if have := n.spend(q); have != 0 {
 		t.Errorf("have %d admitted after garbage", have)
@@ -135,7 +135,7 @@ func TestLoanComesTooLate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, far := lonely(t, 2, globalExact)
+			w, far := newLoneRegion(t, 2, globalExact)
 			n := w.nodes[0]
 			key := w.keyOf("r", n, nil)
 			p := w.partition("r", key)
@@ -160,7 +160,7 @@ func TestLoanComesTooLate(t *testing.T) {
 // meanwhile. The rest would exist twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
 	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: the lender's, in units a second
-	w, far := lonely(t, 1, `rules:
+	w, far := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1s, algorithm: token-bucket}]}`)
 	n := w.nodes[0]
 	n.spend(byKey("r", "x"))
@@ -182,13 +182,13 @@ func TestBucketLoanThatTookLong(t *testing.T) {
 // later.
 func TestLoansOneByOne(t *testing.T) {
 	t.Parallel()
-	w, far := lonely(t, 1, globalExact)
+	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	n.spend(q)
 	first := far.next(t)
 	press := func() {
 		for range 5 {
-			<-time.After(noticePause)
+			<-time.After(ownerNoticePause)
 			n.check(q)
 		}
 	}
@@ -197,13 +197,13 @@ func TestLoansOneByOne(t *testing.T) {
 		t.Fatalf("have %d more asked, after %s", have, first.region)
 	}
 	first.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
-	second := far.next(t, pressing(n, q))
+	second := far.next(t, pressOwner(n, q))
 	if second.region != "us" {
 		t.Fatalf("have %s asked, want us", second.region)
 	}
 	second.done(nil, peer.ErrTimeout)
 	began := time.Now()
-	third := far.next(t, pressing(n, q))
+	third := far.next(t, pressOwner(n, q))
 	if took := time.Since(began); third.region != "us" || took < awayPause*9/10 {
 		t.Errorf("have %s asked after %v", third.region, took)
 	}
@@ -214,8 +214,8 @@ func TestLoansOneByOne(t *testing.T) {
 	}
 }
 
-// pressing returns a function that checks a subject, so that its owner learns that the share is short.
-func pressing(n *worldNode, q Query) func() { return func() { n.check(q) } }
+// pressOwner returns a function that checks a subject, so that its owner learns that the share is short.
+func pressOwner(n *worldNode, q Query) func() { return func() { n.check(q) } }
 
 // failing is a Confirm that always fails.
 func failing(context.Context, int) error { return errNobody }
@@ -258,7 +258,7 @@ func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 
 // Forged, stale or greedy requests get nothing, or no more than there is.
 func TestHostileRequests(t *testing.T) {
-	w, _ := lonely(t, 2, `rules:
+	w, _ := newLoneRegion(t, 2, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, limits: [{limit: 900, per: 1440h, algorithm: token-bucket}]}
   - {name: local, key: [k], scope: global, consistency: local, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
@@ -315,7 +315,7 @@ func TestHostileRequests(t *testing.T) {
 // A loan that the lender can't confirm is not announced, and is put back. A loan is not announced either if the owner loses
 // authority meanwhile.
 func TestUnconfirmedLoans(t *testing.T) {
-	w, _ := lonely(t, 1, globalExact)
+	w, _ := newLoneRegion(t, 1, globalExact)
 	n := w.nodes[0]
 	confirm := failing
 	n.confirm.Store(&confirm)
@@ -426,7 +426,7 @@ func (w *world) killWhenConfirmed(p, seed int) {
 // Owners decide nothing for nodes whose rules are older than the version that all regions are recorded as using. Those nodes
 // decide alone, within their part of the share.
 func TestStaleAskers(t *testing.T) {
-	w, _ := lonely(t, 2, globalExact)
+	w, _ := newLoneRegion(t, 2, globalExact)
 	owner, asker := w.nodes[0], w.nodes[1]
 	key := w.keyOf("r", owner, asker)
 	q := byKey("r", key)
@@ -518,7 +518,7 @@ func TestUsageOfShares(t *testing.T) {
 
 // Checks of global limits that this node decides don't allocate, however little is left, except to notify an owner.
 func TestGlobalChecksAllocateNothing(t *testing.T) {
-	w, _ := lonely(t, 1, `rules:
+	w, _ := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, limits: [{limit: 9007199254740991, per: 1440h, algorithm: fixed-window}]}
   - {name: few, key: [k], scope: global, limits: [{limit: 9, per: 1440h, algorithm: fixed-window}]}`)
 	n := w.nodes[0]
@@ -535,20 +535,20 @@ func TestGlobalChecksAllocateNothing(t *testing.T) {
 }
 
 // The number of borrowers is bounded, and idle ones are dropped eventually.
-func TestDebtorsAreBounded(t *testing.T) {
+func TestBorrowersAreBounded(t *testing.T) {
 	var x loans
 	x.init(nil)
 	for i := range maxBorrowers + 100 {
 		x.mu.Lock()
-		c := x.borrower(counters.Key{Hi: uint64(i)}, 1, int64(i))
+		c := x.borrowerOf(counters.Key{Hi: uint64(i)}, 1, int64(i))
 		c.inFlight = i < 10
 		x.mu.Unlock()
 	}
-	if len(x.known) != maxBorrowers {
-		t.Errorf("have %d, want %d", len(x.known), maxBorrowers)
+	if len(x.borrowers) != maxBorrowers {
+		t.Errorf("have %d, want %d", len(x.borrowers), maxBorrowers)
 	}
 	x.sweep(int64(2 * borrowerLife))
-	if len(x.known) != 10 {
-		t.Errorf("have %d, want the 10 with loans in flight", len(x.known))
+	if len(x.borrowers) != 10 {
+		t.Errorf("have %d, want the 10 with loans in flight", len(x.borrowers))
 	}
 }

@@ -47,7 +47,7 @@ func (b *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit
 
 // The limiter bills an admitted check once for each unit of each rule with `usage: monthly`. It does not bill refusals, peeks,
 // shadow rules, checks decided by a list, or other rules.
-func TestMeterHearsWhatIsAdmitted(t *testing.T) {
+func TestMeterCountsAdmittedChecks(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
 rules:

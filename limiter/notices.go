@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// noticeTime is the minimum time between two broadcasts of one kind about one subject.
-	noticeTime = 20 * time.Millisecond
+	// forgetNoticePause is the minimum time between two broadcasts of one kind about one subject.
+	forgetNoticePause = 20 * time.Millisecond
 	// maxNotices bounds the subjects whose last broadcast a node remembers.
 	maxNotices = 4096
 )
@@ -15,33 +15,33 @@ const (
 // notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// told holds the time of each subject's last broadcast, which may still lie ahead. By Key.Hi; guarded by mu.
-	told map[uint64]time.Duration
+	// lastSent holds the time of each subject's last broadcast, which may still lie ahead. By Key.Hi; guarded by mu.
+	lastSent map[uint64]time.Duration
 }
 
-// next returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
-func (n *notices) next(at time.Duration, hi uint64) time.Duration {
+// delay returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
+func (n *notices) delay(at time.Duration, hi uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last, known := n.told[hi]
+	last, known := n.lastSent[hi]
 	switch {
 	case known && last > at:
 		return -1
-	case known && at-last < noticeTime:
-		n.told[hi] = last + noticeTime
-		return last + noticeTime - at
+	case known && at-last < forgetNoticePause:
+		n.lastSent[hi] = last + forgetNoticePause
+		return last + forgetNoticePause - at
 	}
-	if n.told == nil || len(n.told) >= maxNotices { // forgetting them only costs a few more messages
-		n.told = make(map[uint64]time.Duration)
+	if n.lastSent == nil || len(n.lastSent) >= maxNotices { // forgetting them only costs a few more messages
+		n.lastSent = make(map[uint64]time.Duration)
 	}
-	n.told[hi] = at
+	n.lastSent[hi] = at
 	return 0
 }
 
-// notify makes all nodes forget what f names, at once or up to noticeTime later.
-func (ls *leases) notify(n *notices, f forgetMessage) {
-	m := ls.l.member
-	wait := n.next(m.Boottime(), f.hi)
+// forgetSoon makes all nodes forget what f names, at once or up to forgetNoticePause later.
+func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
+	m := ls.limiter.member
+	wait := n.delay(m.Boottime(), f.hi)
 	if wait < 0 {
 		return
 	}

@@ -74,13 +74,13 @@ func (q *question) read(body []byte) error {
 	c := wire.NewReader(body)
 	q.codeHead(&c)
 	q.codeBody(&c)
-	q.patience = min(q.patience, checkTime)
+	q.patience = min(q.patience, checkTimeout)
 	c.Require(q.count >= 1 && q.requestsFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
 	return c.In.Done("question")
 }
 
 func (q *question) codeHead(c *wire.Coder) {
-	wire.Number(c, &q.count, maxAlike)
+	wire.Number(c, &q.count, maxIdentical)
 	c.Millis(&q.patience, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
 	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(w *leaseRequest) { w.code(c) })
@@ -99,15 +99,15 @@ func (q *question) requestsFit() bool {
 	for i := range q.requests {
 		w := &q.requests[i]
 		at, _ := findSubject(q.ops, w.hi)
-		if at < 0 || len(w.Want) != subjectOps(q.ops[at:]) || i > 0 && w.hi <= q.requests[i-1].hi {
+		if at < 0 || len(w.Want) != countSubjectOps(q.ops[at:]) || i > 0 && w.hi <= q.requests[i-1].hi {
 			return false
 		}
 	}
 	return true
 }
 
-// subjectOps returns the number of leading ops that have the same subject.
-func subjectOps(ops []counters.Op) int {
+// countSubjectOps returns the number of leading ops that have the same subject.
+func countSubjectOps(ops []counters.Op) int {
 	n := 1
 	for n < len(ops) && ops[n].Key.Hi == ops[0].Key.Hi {
 		n++
@@ -121,15 +121,15 @@ func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
 		if ops[at].Key.Hi == hi {
 			return at, subject
 		}
-		at, subject = at+subjectOps(ops[at:]), subject+1
+		at, subject = at+countSubjectOps(ops[at:]), subject+1
 	}
 	return -1, 0
 }
 
-// subjectsOf returns the number of subjects in ops.
-func subjectsOf(ops []counters.Op) (n int) {
+// countSubjects returns the number of subjects in ops.
+func countSubjects(ops []counters.Op) (n int) {
 	for first := 0; first < len(ops); n++ {
-		first += subjectOps(ops[first:])
+		first += countSubjectOps(ops[first:])
 	}
 	return n
 }

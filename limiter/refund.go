@@ -108,7 +108,7 @@ func (l *Limiter) refund(list []refund) {
 		return
 	}
 	if m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
+		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
 		defer cancel()
 		for i := range frozen {
 			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))

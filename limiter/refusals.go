@@ -50,8 +50,8 @@ func (f *refusals) take(refused int64) *Refusal {
 func (l *Limiter) Refusals() (all []*Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return nil
 	}
 	add := func(f *refusals, refused func() int64) {
@@ -62,7 +62,7 @@ func (l *Limiter) Refusals() (all []*Refusal) {
 			all = append(all, r)
 		}
 	}
-	for _, s := range b.stats {
+	for _, s := range active.stats {
 		add(&s.refusals, func() (n int64) {
 			for by := range ByList {
 				n += s.refused(by)
@@ -70,8 +70,8 @@ func (l *Limiter) Refusals() (all []*Refusal) {
 			return n
 		})
 	}
-	add(&b.whole.refusals, func() int64 { return b.whole.refused(ByList) })
-	add(&b.whole.byDefault, func() int64 { return b.whole.refused(ByNone) })
+	add(&active.overall.refusals, func() int64 { return active.overall.refused(ByList) })
+	add(&active.overall.byDefault, func() int64 { return active.overall.refused(ByNone) })
 	return all
 }
 
@@ -98,7 +98,7 @@ func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q
 		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
 	}
 	var text []byte
-	for _, value := range subjectText(h, q) {
+	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)
 	}
 	r.Subject = string(text)

@@ -27,29 +27,29 @@ type ownerRequest struct {
 
 // doAtOwner has the owner of e's subject, which may be this node, do e. It also asks the standby, which may just have become
 // the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns e's error.
-func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
-	m, t := l.member, candidates{hi: e.hi, acted: true, standbyAsked: true} // no node may act as the standby
+func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
+	m, cands := l.member, candidates{hi: req.hi, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
-		return e.here()
+		return req.here()
 	}
-	for ; ctx.Err() == nil && t.turns < maxTurns; t.turns++ {
-		switch t.locate(l) {
+	for ; ctx.Err() == nil && cands.attempts < maxAttempts; cands.attempts++ {
+		switch cands.locate(l) {
 		case partitions.Here:
 			if !m.Authority() {
 				return ErrNoOwner
 			}
-			if err := e.here(); !errors.Is(err, counters.ErrShut) {
+			if err := req.here(); !errors.Is(err, counters.ErrShut) {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.Wait(ctx, ring.PartitionOf(e.hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(req.hi))
 		default:
-			w, to := t.next(m)
-			if w != wayAskOwner && w != wayAskStandby || e.hops >= maxHops {
+			w, to := cands.next(m)
+			if w != wayAskOwner && w != wayAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}
-			t.markTried(to)
-			if err := e.forward(to); !errors.Is(err, ErrNoOwner) {
+			cands.markTried(to)
+			if err := req.forward(to); !errors.Is(err, ErrNoOwner) {
 				return err
 			}
 		}
@@ -101,8 +101,8 @@ func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wi
 	})
 }
 
-// others returns the other members of the ring.
-func (m *member) others() (list []ring.NodeID) {
+// otherMembers returns the other members of the ring.
+func (m *member) otherMembers() (list []ring.NodeID) {
 	if t := m.Ring(); t != nil {
 		for _, id := range t.Members() {
 			if id != m.Self {
@@ -115,21 +115,21 @@ func (m *member) others() (list []ring.NodeID) {
 
 // broadcast sends body to all other nodes. It expects no reply.
 func (m *member) broadcast(method peer.Method, body []byte) {
-	for _, id := range m.others() {
+	for _, id := range m.otherMembers() {
 		_ = m.Peers.Send(id, method, body)
 	}
 }
 
-// gatherTime bounds how long a node waits for replies from all others.
-const gatherTime = 500 * time.Millisecond
+// gatherTimeout bounds how long a node waits for replies from all others.
+const gatherTimeout = 500 * time.Millisecond
 
 // gatherFrom asks all other nodes that can be reached, and calls take for each valid reply that arrives in time.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
 }](m *member, method peer.Method, take func(from ring.NodeID, reply *R)) {
-	gather(slices.DeleteFunc(m.others(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
-		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTime, done) },
+	gather(slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
+		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTimeout, done) },
 		func(id ring.NodeID, body []byte, err error) {
 			reply := new(R)
 			if err == nil && wire.Decode(body, M(reply), "reply") == nil {
@@ -138,7 +138,7 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for each of all, and then take for each reply that arrives within gatherTime, one after another.
+// gather calls ask for each of all, and then take for each reply that arrives within gatherTimeout, one after another.
 func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
 	type answer struct {
 		id   ID
@@ -149,7 +149,7 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
-	timer := time.NewTimer(gatherTime + replySlack)
+	timer := time.NewTimer(gatherTimeout + replySlack)
 	defer timer.Stop()
 	for range all {
 		select {
@@ -169,12 +169,12 @@ func (m *member) spawn(work func()) bool {
 		return false
 	}
 	select {
-	case m.serving <- struct{}{}:
+	case m.handlerSlots <- struct{}{}:
 	default:
 		return false
 	}
-	m.served.Go(func() {
-		defer func() { <-m.serving }()
+	m.handlers.Go(func() {
+		defer func() { <-m.handlerSlots }()
 		work()
 	})
 	return true

@@ -26,12 +26,12 @@ import (
 const (
 	// MaxRequestID bounds an id, in bytes.
 	MaxRequestID = 64
-	// requestTime is how long the owner keeps an answer.
-	requestTime = time.Minute
-	// retryTime is how much longer the owner keeps the answer to a request that a node retries by itself, after the last retry.
-	retryTime = 2 * time.Second
-	// maxRequests bounds the answers that a node keeps to requests that it decided.
-	maxRequests = 65_536
+	// answerLife is how long the owner keeps an answer.
+	answerLife = time.Minute
+	// retryGrace is how much longer the owner keeps the answer to a request that a node retries by itself, after the last retry.
+	retryGrace = 2 * time.Second
+	// maxKeptAnswers bounds the answers that a node keeps to requests that it decided.
+	maxKeptAnswers = 65_536
 )
 
 // Errors of requests with an id.
@@ -39,42 +39,42 @@ var (
 	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
 	ErrRequestIDReused = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
 	// ErrTooManyRequestIDs means that the owner keeps too many answers and can drop none for this one. It has changed nothing.
-	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers of the last minute and has no room for more", maxRequests)
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers of the last minute and has no room for more", maxKeptAnswers)
 )
 
 // ticket identifies a request to the owner of its subject.
 type ticket struct {
-	id   uint64 // derived from the caller's id, or random
-	body uint64 // hash of the request's content
-	life time.Duration
-	sent bool // another node may have carried it out; set only on the first node
+	id          uint64 // derived from the caller's id, or random
+	contentHash uint64 // hash of the request's content
+	life        time.Duration
+	sent        bool // another node may have carried it out; set only on the first node
 }
 
 // ticketOf returns the ticket for a caller's id. Without an id the ticket is random, for a request that this node retries by
 // itself for the duration tries.
 func ticketOf(id string, body uint64, tries time.Duration) *ticket {
 	if id == "" {
-		return &ticket{id: rand.Uint64(), body: body, life: tries + retryTime}
+		return &ticket{id: rand.Uint64(), contentHash: body, life: tries + retryGrace}
 	}
 	h := sha256.Sum256([]byte("request " + id))
-	return &ticket{id: binary.LittleEndian.Uint64(h[:]), body: body, life: requestTime}
+	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: body, life: answerLife}
 }
 
 // kind returns the kind of a request that is not a check.
 func (t *ticket) kind() requestKind {
-	if t.life < requestTime {
-		return ofNode
+	if t.life < answerLife {
+		return nodeRequest
 	}
-	return ofWrite
+	return writeRequest
 }
 
-// unneeded reports whether the request can do without t: no other node can have carried it out, and no caller will repeat it.
-func (t *ticket) unneeded() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
+// isUnneeded reports whether the request can do without t: no other node can have carried it out, and no caller will repeat it.
+func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
 
 // memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
 // tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.Inline() {
 		m.Key.Lo = counters.InlineNoteLo(t.id)
 		m.Body ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyBits) // including the note's bit
@@ -85,18 +85,18 @@ func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 // Code implements wire.Message.
 func (t *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &t.id)
-	wire.Number(c, &t.body, 1<<counters.BodyBits-1)
-	c.Millis(&t.life, requestTime)
+	wire.Number(c, &t.contentHash, 1<<counters.BodyBits-1)
+	c.Millis(&t.life, answerLife)
 }
 
-// sumBody hashes a request's content.
-func sumBody(b []byte) uint64 {
+// hashContent hashes a request's content.
+func hashContent(b []byte) uint64 {
 	h := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
-// hashBody hashes a change of one subject. The order of costs does not matter.
-func hashBody(v verb, u *Usage, costs []UnitCost) uint64 {
+// hashChange hashes a change of one subject. The order of costs does not matter.
+func hashChange(v verb, u *Usage, costs []UnitCost) uint64 {
 	n, others := int64(0), []UnitCost(nil)
 	for _, c := range costs {
 		if c.Unit == rules.Requests {
@@ -118,16 +118,16 @@ func hashBody(v verb, u *Usage, costs []UnitCost) uint64 {
 			b = l.Append(binary.LittleEndian.AppendUint64(b, l.ID), 0)
 		}
 	}
-	return sumBody(b)
+	return hashContent(b)
 }
 
 // requestKind says which answers may be dropped early to make room.
 type requestKind int
 
 const (
-	ofCheck requestKind = iota // dropped first: a repeated check only costs
-	ofNode                     // dropped next: nodes retry their own requests only briefly
-	ofWrite                    // never dropped
+	checkRequest requestKind = iota // dropped first: a repeated check only costs
+	nodeRequest                     // dropped next: nodes retry their own requests only briefly
+	writeRequest                    // never dropped
 	requestKinds
 )
 
@@ -167,10 +167,10 @@ func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, 
 	if m.Key.Inline() {
 		own = &r.kept[1]
 	}
-	if totals[0]+totals[1] >= maxRequests || m.Key.Inline() && totals[1] >= maxRequests/2 {
-		victims := &own[ofCheck]
-		if len(*victims) == 0 && k != ofCheck {
-			victims = &own[ofNode]
+	if totals[0]+totals[1] >= maxKeptAnswers || m.Key.Inline() && totals[1] >= maxKeptAnswers/2 {
+		victims := &own[checkRequest]
+		if len(*victims) == 0 && k != checkRequest {
+			victims = &own[nodeRequest]
 		}
 		if len(*victims) == 0 {
 			r.refused.Add(1)
@@ -185,12 +185,12 @@ func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, 
 
 // lock waits until this node is deciding no other request with the key, and holds off others until done is called.
 func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok bool) {
-	mine := make(chan struct{})
+	finished := make(chan struct{})
 	for {
 		r.mu.Lock()
 		other := r.deciding[key]
 		if other == nil {
-			r.deciding[key] = mine
+			r.deciding[key] = finished
 		}
 		r.mu.Unlock()
 		if other == nil {
@@ -198,7 +198,7 @@ func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok 
 				r.mu.Lock()
 				delete(r.deciding, key)
 				r.mu.Unlock()
-				close(mine)
+				close(finished)
 			}, true
 		}
 		select {
@@ -252,13 +252,13 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 // none, it returns a nil memo, or ErrTooManyRequestIDs if c must have one. The error is or wraps counters.ErrShut,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
-	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.lo()}, now)
+	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)
 	switch found, err = l.table.Recall(now, memo); {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return nil, false, ErrRequestIDReused
 	case err != nil || found || l.requests.makeRoom(l.table, c.ticket.kind(), memo, now):
 		return memo, found, err
-	case c.ticket.kind() == ofWrite:
+	case c.ticket.kind() == writeRequest:
 		return nil, false, ErrTooManyRequestIDs
 	}
 	return nil, false, nil
@@ -270,7 +270,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
 	if c.ticket != nil {
-		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.lo()}, now).Key)
+		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.anyLo()}, now).Key)
 		if !ok {
 			return ErrNoOwner
 		}

@@ -83,7 +83,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		}
 		crowd.Wait()
 		used(5)
-		time.Sleep(requestTime + 2*time.Second)
+		time.Sleep(answerLife + 2*time.Second)
 		if u, err := w.nodes[2].Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 10 {
 			t.Errorf("a minute later: have %+v, %v", u, err)
 		}
@@ -100,7 +100,7 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 		var a Answer
 		began := time.Now()
 		one, err := w.nodes[1].reserveAs("a", key, 10, &a)
-		if err != nil || one == "" || !a.Allowed || time.Since(began) > checkTime {
+		if err != nil || one == "" || !a.Allowed || time.Since(began) > checkTimeout {
 			t.Errorf("have %q, %v, %+v after %v", one, err, a, time.Since(began))
 		}
 		if two, err := w.nodes[1].reserveAs("a", key, 10, &a); err != nil || two == one {
@@ -113,7 +113,7 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 }
 
 // A node that does not know yet that the standby has become the owner still adjusts, reserves and settles there.
-func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
+func TestStandbyHasBecomeOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, requestRules)
 		asker, dead, owner := w.nodes[0], w.nodes[1], w.nodes[2]
@@ -159,7 +159,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		_, err := l.Adjust(adjustment("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i)))
 		return err
 	}
-	for i := range maxRequests - 1 {
+	for i := range maxKeptAnswers - 1 {
 		if err := adjust(i); err != nil {
 			t.Fatalf("write %d: %v", i, err)
 		}
@@ -167,10 +167,10 @@ func TestAnswersAreBounded(t *testing.T) {
 	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again != first {
 		t.Errorf("the first: have %q, %v, want %q", again, err, first)
 	}
-	if err := adjust(maxRequests - 1); err != nil {
+	if err := adjust(maxKeptAnswers - 1); err != nil {
 		t.Errorf("the one that takes a check's place: %v", err)
 	}
-	if err := adjust(maxRequests); !errors.Is(err, ErrTooManyRequestIDs) {
+	if err := adjust(maxKeptAnswers); !errors.Is(err, ErrTooManyRequestIDs) {
 		t.Errorf("one more: %v", err)
 	}
 	if err := adjust(0); err != nil {
@@ -183,7 +183,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again == first || again == "" {
 		t.Errorf("the check that was forgotten: have %q, %v", again, err)
 	}
-	if r := &l.requests; r.count() != maxRequests || r.repeated.Load() < 2 || r.refused.Load() < 2 {
+	if r := &l.requests; r.count() != maxKeptAnswers || r.repeated.Load() < 2 || r.refused.Load() < 2 {
 		t.Errorf("have %d, %d repeated, %d refused", r.count(), r.repeated.Load(), r.refused.Load())
 	}
 	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
@@ -201,7 +201,7 @@ func TestReserveRequestsComeBack(t *testing.T) {
 	} {
 		b := wire.Encode(nil, r)
 		have, err := read[reserveRequest](b)
-		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.body() != r.body() {
+		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.hashContent() != r.hashContent() {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
@@ -360,7 +360,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				t.Errorf("check %d: have %v, %+v, want %d used", i, errs[i], answers[i].Limits, want)
 			}
 		}
-		time.Sleep(requestTime + 2*time.Second)
+		time.Sleep(answerLife + 2*time.Second)
 		if err := w.nodes[0].Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Limits[0].Used != 15 {
 			t.Errorf("a minute later: have %v, %+v", err, a.Limits)
 		}

@@ -350,15 +350,15 @@ func TestRefundWithoutRoomToWait(t *testing.T) {
 		op := a.scratch.ops[0]
 		back := refund{debit: debit{hi: op.Key.Hi, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
 		w.change(func() { w.place[p].frozen = true })
-		for len(n.member.serving) < cap(n.member.serving) {
-			n.member.serving <- struct{}{}
+		for len(n.member.handlerSlots) < cap(n.member.handlerSlots) {
+			n.member.handlerSlots <- struct{}{}
 		}
 		n.refund([]refund{back})
 		if have := n.reservations.dropped.Load(); have != 1 {
 			t.Errorf("have %d dropped, want 1", have)
 		}
-		for len(n.member.serving) > 0 {
-			<-n.member.serving
+		for len(n.member.handlerSlots) > 0 {
+			<-n.member.handlerSlots
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTime bounds how long the owner of a reservation's first subject may take, so that time is left to decide without it.
-const homeTime = checkTime * 2 / 3
+// homeTimeout bounds how long the owner of a reservation's first subject may take, so that time is left to decide without it.
+const homeTimeout = checkTimeout * 2 / 3
 
 // reserveRequest is a reservation, or a check that counts, with a request id, as sent to the owner of its first subject. That
 // owner decides all of it and keeps the answer.
@@ -28,14 +28,14 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveOnce has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
+// reserveAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
 // ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
-func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
 		id, err = rs.reserveHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
@@ -60,13 +60,13 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 // counters.ErrShut if the counters have moved away.
 func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, a.Now)
-	done, ok := rs.l.requests.lock(ctx, memo.Key)
+	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
 	defer done()
-	a.Now = rs.l.clock.Now()
-	found, err := rs.l.table.Recall(a.Now, memo)
+	a.Now = rs.limiter.clock.Now()
+	found, err := rs.limiter.table.Recall(a.Now, memo)
 	switch {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return "", ErrRequestIDReused
@@ -75,15 +75,15 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 	case found && memo.Answer != nil:
 		var kept keptAnswer
 		if wire.Decode(memo.Answer, &kept, "answer") == nil {
-			rs.l.requests.repeated.Add(1)
+			rs.limiter.requests.repeated.Add(1)
 			return a.restore(&kept), nil
 		}
 	}
 	if id, err = rs.reserve(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.l.requests.makeRoom(rs.l.table, ofCheck, memo, a.Now) {
-		err = rs.l.table.Remember(a.Now, memo) // a full table can't keep the answer
+	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
+		err = rs.limiter.table.Remember(a.Now, memo) // a full table can't keep the answer
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
@@ -95,8 +95,8 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 	return "", counters.ErrShut
 }
 
-// answerForm is the format of a keptAnswer, and its first number.
-const answerForm = 2
+// answerFormat is the format of a keptAnswer, and its first number.
+const answerFormat = 2
 
 // keptAnswer is an answer as kept or sent.
 type keptAnswer struct {
@@ -117,9 +117,9 @@ type keptLimit struct {
 
 // Code implements wire.Message.
 func (k *keptAnswer) Code(c *wire.Coder) {
-	form := answerForm
-	wire.Number(c, &form, answerForm)
-	c.Require(form == answerForm)
+	form := answerFormat
+	wire.Number(c, &form, answerFormat)
+	c.Require(form == answerFormat)
 	wire.Number(c, &k.version, maxVersion)
 	c.Bool(&k.allowed)
 	wire.Number(c, &k.decidedBy, int64(ByNone))
@@ -181,12 +181,12 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
-	if err := rs.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
-		rs.l.catchUp(ctx, 0, reply.version)
-		if over, err := rs.l.prepare(rs.l.clock.Now(), r.query, a); err != nil || over {
+		rs.limiter.catchUp(ctx, 0, reply.version)
+		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, a); err != nil || done {
 			return "", ErrNoOwner
 		}
 	}
@@ -197,21 +197,21 @@ func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserve
 
 // reserveFor decides r for another node.
 func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.l.member.ctx, homeTime)
+	ctx, cancel := context.WithTimeout(rs.limiter.member.ctx, homeTimeout)
 	defer cancel()
-	if rs.l.version() < r.version {
-		rs.l.catchUp(ctx, 0, r.version)
+	if rs.limiter.version() < r.version {
+		rs.limiter.catchUp(ctx, 0, r.version)
 	}
-	if rs.l.inForce.Load() == nil {
+	if rs.limiter.inForce.Load() == nil {
 		return nil, ErrNoOwner
 	}
 	var a Answer
-	over, err := rs.l.prepare(rs.l.clock.Now(), r.query, &a)
-	if err != nil || over || len(a.scratch.ops) > MaxReserved {
+	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, &a)
+	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
-	a.scratch.until = time.Now().Add(homeTime)
-	id, err := rs.reserveOnce(ctx, r, &a)
+	a.scratch.deadline = time.Now().Add(homeTimeout)
+	id, err := rs.reserveAtHome(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -221,15 +221,15 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 // maxText bounds a value or a name, in bytes.
 const maxText = rules.MaxValueBytes
 
-// body hashes the request's content. The order of attributes and costs does not matter.
-func (r *reserveRequest) body() uint64 {
+// hashContent hashes the request's content. The order of attributes and costs does not matter.
+func (r *reserveRequest) hashContent() uint64 {
 	q := *r.query
 	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range q.Subjects {
 		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
 	}
-	return sumBody(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
+	return hashContent(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
 }
 
 func sortedCosts(costs []UnitCost) []UnitCost {
@@ -261,7 +261,7 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
-	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.counts()))
+	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.hasCounts()))
 }
 
 func (s *Subject) code(c *wire.Coder) {
@@ -280,17 +280,17 @@ func (s *Subject) code(c *wire.Coder) {
 	})
 }
 
-// reserve decides q, a reservation or a check that counts, for which a is prepared. over means that prepare has already decided
+// reserve decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
 // it.
-func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
-	if !over && !rs.l.start(q, a) {
-		if err := rs.l.finish(q, a); err != nil {
+	if !done && !rs.limiter.start(q, a) {
+		if err := rs.limiter.finish(q, a); err != nil {
 			return "", err
 		}
 	} else {
-		rs.l.count(q, a)
+		rs.limiter.count(q, a)
 	}
 	if !a.Allowed && !a.Counted {
 		return "", nil

@@ -139,7 +139,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 
 // While a partition moves, a request to the owner asks the owner, the other end and the standby once each. Only an owner
 // carries it out; no node acts for an owner.
-func TestAnErrandAsksEachOnce(t *testing.T) {
+func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
 		p := w.partition("a", w.keyOf("a", w.nodes[1], nil))

@@ -35,19 +35,19 @@ type servedAsk struct {
 	out, key []byte
 }
 
-// keptOps and keptBytes bound the buffers of a servedAsk that goes back to the pool.
-const keptOps, keptBytes = 1024, 64 << 10
+// maxPooledOps and maxPooledBytes bound the buffers of a servedAsk that goes back to the pool.
+const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
 func (m *member) newServedAsk() *servedAsk {
-	if v, ok := m.servedAsks.Get().(*servedAsk); ok {
+	if v, ok := m.askPool.Get().(*servedAsk); ok {
 		return v
 	}
 	return &servedAsk{}
 }
 
 func (m *member) release(v *servedAsk) {
-	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.out)+cap(v.key) <= keptBytes {
-		m.servedAsks.Put(v)
+	if cap(v.question.ops) <= maxPooledOps && cap(v.reply.results) <= maxPooledOps && cap(v.out)+cap(v.key) <= maxPooledBytes {
+		m.askPool.Put(v)
 	}
 }
 
@@ -82,14 +82,16 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			l.refund(g.list)
 		}
 	case MethodTop:
-		m.serveLater(to, func() { to.Reply(wire.Encode(nil, fitting(ranked(l.top.list(), maxTopKept)))) })
+		m.serveLater(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
 	case MethodActivity:
 		m.serveLater(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
 	case MethodRecent:
-		m.serveLater(to, func() { to.Reply(wire.Encode(nil, (*recentList)(fitting(rankedRecent(l.top.list(), maxTopKept))))) })
+		m.serveLater(to, func() {
+			to.Reply(wire.Encode(nil, (*recentList)(truncateToMessage(rankByRecent(l.top.list(), maxTopKept)))))
+		})
 	case MethodHistory:
 		m.serveLater(to, func() {
 			h := l.historyHere()
@@ -112,7 +114,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
-			m.leases.held.Forget(m.Boottime(), f.hi, f.room)
+			m.leases.held.Forget(m.Boottime(), f.hi, f.refusalsOnly)
 		}
 	case MethodBorrow:
 		var n subjectRef
@@ -140,8 +142,8 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
-	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
-	if v.refuseOldRules(l) || !waits && v.decideAsOwner(l) {
+	mustWait := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
+	if v.refuseOldRules(l) || !mustWait && v.decideAsOwner(l) {
 		v.sendReply(to)
 		m.release(v)
 		return
@@ -158,8 +160,8 @@ func (s *servedAsk) sendReply(to Responder) {
 
 // version returns the version of the rules in force, or zero if there are none.
 func (l *Limiter) version() int64 {
-	if b := l.inForce.Load(); b != nil {
-		return b.set.Version
+	if active := l.inForce.Load(); active != nil {
+		return active.set.Version
 	}
 	return 0
 }
@@ -169,7 +171,7 @@ func (l *Limiter) version() int64 {
 // don't depend on the rules.
 func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &s.question
-	if q.version == 0 || !l.stale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
+	if q.version == 0 || !l.isStale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
 	s.reply.status = askerBehind
@@ -186,15 +188,15 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 		l.catchUp(ctx, q.revision, q.version)
 		s.reply.version = l.version()
 	}
-	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTime)
+	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTimeout)
 	defer cancelFrozen()
-	for turn := 0; ; turn++ {
+	for attempt := 0; ; attempt++ {
 		if s.decideAsOwner(l) {
 			s.sendReply(to)
 			return
 		}
-		r, p := m.whereabouts(q.ops)
-		if r.Place == partitions.Here && m.Authority() && turn < maxTurns {
+		r, p := m.decisiveRoute(q.ops)
+		if r.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
 			continue // the partition has just been handed over to this node
 		}
 		// Without authority this node could not decide the question even after the hand-off.
@@ -208,8 +210,8 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 	}
 }
 
-// whereabouts returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
-func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
+// decisiveRoute returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
+func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
 	for i := range ops {
@@ -294,7 +296,7 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 	now := l.clock.Now()
-	began := m.clock()
+	began := m.recorderClock()
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
 	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
 	for i := range q.ops {
@@ -310,7 +312,7 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	if !s.decideEach(now, take) {
 		return false
 	}
-	l.member.leases.grantFor(s, now)
+	l.member.leases.grantRequests(s, now)
 	if !m.Authority() {
 		return false
 	}
@@ -353,7 +355,7 @@ func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	if !s.decideEach(now, act) {
 		return false
 	}
-	for range subjectsOf(q.ops) {
+	for range countSubjects(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
 	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
@@ -383,13 +385,13 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 	if !m.Authority() {
 		return counters.Shut
 	}
-	began := m.clock()
+	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
 	m.recordDecision(ByStandby, ops, began, 1)
-	m.figures.acted.Add(1)
+	m.figures.standbyDecisions.Add(1)
 	for i := range ops {
 		op := &ops[i]
 		op.Decision, op.Full = localcache.Unscaled(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
@@ -408,8 +410,8 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 	return verdict
 }
 
-// clock reads the recorder's clock; zero without a recorder.
-func (m *member) clock() int64 {
+// recorderClock reads the recorder's clock; zero without a recorder.
+func (m *member) recorderClock() int64 {
 	if m == nil || m.Recorder == nil {
 		return 0
 	}
@@ -422,7 +424,7 @@ func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, ti
 		return
 	}
 	ended := m.Recorder.Clock()
-	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
+	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
 		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)

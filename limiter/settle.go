@@ -17,8 +17,8 @@ const (
 	// maxClockSkew is the assumed maximum difference between the clocks of two nodes, or of one node before and after a
 	// restart.
 	maxClockSkew = time.Second
-	// chargeTime is how long a node keeps trying to report a debt to its owner.
-	chargeTime = 10 * time.Second
+	// chargeTimeout is how long a node keeps trying to report a debt to its owner.
+	chargeTimeout = 10 * time.Second
 )
 
 // Settlement says how a reservation was settled.
@@ -83,16 +83,16 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = rs.settleHere(s)
 		return err
 	}, forward: func(to ring.NodeID) error { // asking twice does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return rs.l.member.forward(ctx, to, MethodSettle, &next, out)
+		return rs.limiter.member.forward(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
@@ -100,16 +100,16 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 // settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
 // error is counters.ErrShut if this node is not the owner.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
-	now := rs.l.clock.Now()
+	now := rs.limiter.clock.Now()
 	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	refundable := rs.l.sameLineage(s.home().hi, s.home().lineage)
-	c := s.homeChanges(rs.l, now, refundable)
-	repeated, done, err := rs.l.table.Settle(now, c)
+	refundable := rs.limiter.sameLineage(s.home().hi, s.home().lineage)
+	c := s.homeChanges(rs.limiter, now, refundable)
+	repeated, done, err := rs.limiter.table.Settle(now, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case rs.l.member != nil && !rs.l.member.Authority():
+	case rs.limiter.member != nil && !rs.limiter.member.Authority():
 		return nil, ErrNoOwner
 	case !done:
 		rs.unknown.Add(1)
@@ -119,16 +119,16 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		return s.settlement(c, true), nil
 	}
 	rs.settled.Add(1)
-	s.correctBill(rs.l, now)
+	s.correctBill(rs.limiter, now)
 	for i := range s.subjects {
-		of := &s.subjects[i]
-		for j := range of.ops {
-			if !refundable && s.excess(of, j) < 0 {
+		subj := &s.subjects[i]
+		for j := range subj.ops {
+			if !refundable && s.excess(subj, j) < 0 {
 				rs.dropped.Add(1)
 			}
 		}
 		if i > 0 {
-			rs.settleAtOwner(s, of, refundable)
+			rs.settleAtOwner(s, subj, refundable)
 		}
 	}
 	return s.settlement(c, false), nil
@@ -140,19 +140,19 @@ func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 		return
 	}
 	for i := range s.subjects {
-		of := &s.subjects[i]
-		if of.rule == "" {
+		subj := &s.subjects[i]
+		if subj.rule == "" {
 			continue
 		}
-		subject := rules.Hash{Hi: of.hi, Lo: of.lo}
-		for j := range of.ops {
-			cost := s.excess(of, j)
-			if cost == 0 || slices.Contains(of.units[:j], of.units[j]) {
+		subject := rules.Hash{Hi: subj.hi, Lo: subj.lo}
+		for j := range subj.ops {
+			cost := s.excess(subj, j)
+			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
 				continue
 			}
 			// Correct the month that it was billed in.
-			if unit := s.units[of.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
-				l.meter.Enter(s.made, subject, of.rule, of.key, unit, cost, 0)
+			if unit := s.units[subj.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
+				l.meter.Enter(s.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}
@@ -164,12 +164,12 @@ func (l *Limiter) sameLineage(hi, lineage uint64) bool {
 }
 
 // excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
-func (s *settleRequest) excess(of *reserved, i int) int64 {
+func (s *settleRequest) excess(subj *reservedSubject, i int) int64 {
 	if len(s.costs) == 0 {
-		return -of.ops[i].Cost
+		return -subj.ops[i].Cost
 	}
-	if at := s.costIndex(of.units[i]); at >= 0 {
-		return s.costs[at].Cost - of.ops[i].Cost
+	if at := s.costIndex(subj.units[i]); at >= 0 {
+		return s.costs[at].Cost - subj.ops[i].Cost
 	}
 	return 0
 }
@@ -183,11 +183,11 @@ func (s *settleRequest) costIndex(unit int) int {
 // cost back.
 func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settling {
 	c := &counters.Settling{
-		Until: (now.Steady+s.until-now.Wall+int64(keptSettling))/1e9 + 1,
+		Until: (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
 		Late:  now.Wall > s.until,
 	}
 	for unit := range max(1, len(s.units)) {
-		n := counters.Note{Key: s.note(unit)}
+		n := counters.Note{Key: s.noteKey(unit)}
 		if unit < len(s.units) {
 			if i := s.costIndex(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
@@ -239,45 +239,45 @@ func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlem
 
 // settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated refund would
 // create quota. It sends a debt until the owner acknowledges it, because a repeated debt only costs quota.
-func (rs *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
+func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, refundable bool) {
 	debt := &change{verb: verbAdjust}
-	back := refund{debit: of.debit, made: s.made}
+	back := refund{debit: subj.debit, made: s.made}
 	back.ops, back.when = nil, nil
-	for i := range of.ops {
-		op := of.ops[i]
-		switch cost := s.excess(of, i); {
+	for i := range subj.ops {
+		op := subj.ops[i]
+		switch cost := s.excess(subj, i); {
 		case cost > 0:
 			op.Cost = cost
 			debt.ops = append(debt.ops, op)
 		case cost < 0 && refundable:
 			op.Cost = -cost
-			back.ops, back.when = append(back.ops, op), append(back.when, of.when[i])
+			back.ops, back.when = append(back.ops, op), append(back.when, subj.when[i])
 		}
 	}
 	switch {
 	case len(back.ops) == 0:
-	case of.lineage == 0:
+	case subj.lineage == 0:
 		rs.countLost(&back)
 	default:
-		rs.l.refund([]refund{back})
+		rs.limiter.refund([]refund{back})
 	}
 	if len(debt.ops) > 0 {
-		debt.ticket = ticketOf("", 0, chargeTime)
+		debt.ticket = ticketOf("", 0, chargeTimeout)
 		rs.charge(debt)
 	}
 }
 
-// charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTime.
+// charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTimeout.
 func (rs *reservations) charge(c *change) {
-	if c.apply(rs.l) == nil || rs.l.member == nil {
+	if c.apply(rs.limiter) == nil || rs.limiter.member == nil {
 		return
 	}
-	m := rs.l.member
+	m := rs.limiter.member
 	ok := m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
+		ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
 		defer cancel()
-		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTime) {
-			if c.apply(rs.l) == nil {
+		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTimeout) {
+			if c.apply(rs.limiter) == nil {
 				return
 			}
 			select {
@@ -285,9 +285,9 @@ func (rs *reservations) charge(c *change) {
 			case <-time.After(pause):
 			}
 		}
-		m.figures.uncharged.Add(int64(len(c.ops)))
+		m.figures.debtsDropped.Add(int64(len(c.ops)))
 	})
 	if !ok {
-		m.figures.uncharged.Add(int64(len(c.ops)))
+		m.figures.debtsDropped.Add(int64(len(c.ops)))
 	}
 }

@@ -34,15 +34,15 @@ const stripes = 8
 type ruleStats struct {
 	stripe [stripes]struct {
 		// usual counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
-		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.whole.
+		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.overall.
 		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
 		_        [64]byte
 	}
 	falsePositives atomic.Int64
-	refusals       refusals // by the rule; in activeRules.whole, by the deny list
-	byDefault      refusals // only in activeRules.whole
+	refusals       refusals // by the rule; in activeRules.overall, by the deny list
+	byDefault      refusals // only in activeRules.overall
 }
 
 func (s *ruleStats) read(name string) RuleStats {
@@ -72,7 +72,7 @@ func (s *ruleStats) usual() (n int64) {
 	return n
 }
 
-// absorb adds the usual checks of a removed rule to s, which is activeRules.whole. It misses checks that are still in flight
+// absorb adds the usual checks of a removed rule to s, which is activeRules.overall. It misses checks that are still in flight
 // under the old rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
@@ -80,7 +80,7 @@ func (s *ruleStats) absorb(gone *ruleStats) {
 
 // checks returns the numbers of checks by decision, counting each check once.
 func (a *activeRules) checks() Counts {
-	all := a.whole.read("").Checks
+	all := a.overall.read("").Checks
 	for _, s := range a.stats {
 		all[DecisionAllowed][ByOwner] += s.usual()
 	}
@@ -89,20 +89,20 @@ func (a *activeRules) checks() Counts {
 
 // Stats returns the counts of each rule in force and, last, the counts of checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return nil
 	}
-	out := make([]RuleStats, 0, len(b.stats)+1)
-	for i, s := range b.stats {
-		out = append(out, s.read(b.set.Names()[i]))
+	out := make([]RuleStats, 0, len(active.stats)+1)
+	for i, s := range active.stats {
+		out = append(out, s.read(active.set.Names()[i]))
 	}
-	return append(out, b.unruled())
+	return append(out, active.statsWithoutRule())
 }
 
-// unruled returns the counts of checks that no rule decided.
-func (a *activeRules) unruled() RuleStats {
-	s := a.whole.read("")
+// statsWithoutRule returns the counts of checks that no rule decided.
+func (a *activeRules) statsWithoutRule() RuleStats {
+	s := a.overall.read("")
 	for d := range s.Checks {
 		clear(s.Checks[d][:ByList])
 	}
@@ -116,12 +116,12 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	b := l.inForce.Load()
-	r := b.set.Rule(rule)
+	active := l.inForce.Load()
+	r := active.set.Rule(rule)
 	if r == nil {
 		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
 	}
-	return u, b.stats[r.Index].falsePositives.Add(1), nil
+	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
 // count adds a decided check to the figures.
@@ -129,19 +129,19 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peeks() {
 		return
 	}
-	b := a.scratch.active
+	active := a.scratch.active
 	if a.scratch.stripe == 0 {
-		a.scratch.stripe = l.answers.Add(1)%stripes + 1
+		a.scratch.stripe = l.answersUsed.Add(1)%stripes + 1
 	}
 	stripe := a.scratch.stripe - 1
 	if a.DecidedBy < ByList {
-		if b.monthly && (a.Allowed || a.Counted) && l.meter != nil {
-			l.measure(q, a)
+		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
+			l.billCheck(q, a)
 		}
-		if b.global && l.member != nil {
+		if active.hasGlobal && l.member != nil {
 			l.member.loans.notifyOwners(q, a)
 		}
-		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, b, stripe) {
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, active, stripe) {
 			return
 		}
 	}
@@ -149,37 +149,37 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if !a.Allowed {
 		whole = DecisionRefused
 	}
-	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
+	active.overall.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
 	if a.DecidedBy < ByList {
-		l.countRules(q, a, b, stripe)
+		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
-		b.whole.noteDenial(a)
+		active.overall.noteDenial(a)
 	}
 }
 
 // countUsual counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a shadow rule
 // would have refused the check.
-func (l *Limiter) countUsual(q *Query, a *Answer, b *activeRules, stripe uint32) bool {
+func (l *Limiter) countUsual(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
 	if refused {
 		return false
 	}
-	b.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
+	active.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
 	l.top.count(h, false, 0, q)
 	return true
 }
 
 // countRules counts a check for each rule that applied to it.
-func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32) {
+func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		refused, headroom := ruleVerdict(own)
-		before := int64(0)
+		priorChecks := int64(0)
 		if refused {
-			before = checksBefore(own, ops)
+			priorChecks = countPriorChecks(own, ops)
 		}
 		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
@@ -189,19 +189,19 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32)
 		case refused:
 			d = DecisionRefused
 		}
-		stats := b.stats[h.Rule.Index]
+		stats := active.stats[h.Rule.Index]
 		s := &stats.stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
 		if d == DecisionRefused {
 			stats.noteRefusal(a, h, own, q)
 		}
-		l.top.count(h, d == DecisionRefused, before, q)
+		l.top.count(h, d == DecisionRefused, priorChecks, q)
 	}
 }
 
-// checksBefore returns how many checks of this cost the refusing limit already holds.
-func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
+// countPriorChecks returns how many checks of this cost the refusing limit already holds.
+func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
 			return (la.Limit.Capacity() - la.Remaining) / max(1, ops[i].Cost)
@@ -235,16 +235,16 @@ func tenths(remaining, capacity int64) int64 {
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
-	match     rules.Match
-	ops       []counters.Op
-	stripe    uint32        // 1…stripes; 0 before the first check
-	active    *activeRules  // the rules that decide the check
-	here      bool          // this node decided all ops as the owner, in one Take or Peek
-	local     bool          // some rule has `consistency: local`
-	blocks    bool          // ops include blocks, each after the limits of its hit
-	reserving bool          // use no leases: a reservation must know what it takes
-	until     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster   *clusterCheck // nil before the first check that needs it
+	match       rules.Match
+	ops         []counters.Op
+	stripe      uint32        // 1…stripes; 0 before the first check
+	active      *activeRules  // the rules that decide the check
+	decidedHere bool          // this node decided all ops as the owner, in one Take or Peek
+	hasLocal    bool          // some rule has `consistency: local`
+	hasBlocks   bool          // ops include blocks, each after the limits of its hit
+	reserving   bool          // use no leases: a reservation must know what it takes
+	deadline    time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster     *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
@@ -259,25 +259,25 @@ type Meter interface {
 // UseMeter makes the limiter report admitted costs to m. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// measure reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
+// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
 // even if the rule has several limits in the unit.
-func (l *Limiter) measure(q *Query, a *Answer) {
+func (l *Limiter) billCheck(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
 			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
-				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h, q), limit.Unit, ops[j].Cost, 1)
+				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}
 		ops = ops[len(h.Limits):]
 	}
 }
 
-// keyText is subjectText, but never nil, even for a rule without key attributes.
-func keyText(h *rules.Hit, q *Query) []string {
-	if key := subjectText(h, q); key != nil {
+// billingKey is subjectKey, but never nil, even for a rule without key attributes.
+func billingKey(h *rules.Hit, q *Query) []string {
+	if key := subjectKey(h, q); key != nil {
 		return key
 	}
 	return []string{}

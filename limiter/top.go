@@ -17,7 +17,7 @@ const (
 	topStripes  = 16  // each subject belongs to one stripe
 	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
-	topTurns    = int(5 * time.Minute / HistoryStep)
+	topSteps    = int(5 * time.Minute / HistoryStep)
 )
 
 // TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
@@ -39,26 +39,26 @@ type top struct {
 }
 
 type topStripe struct {
-	mu      sync.Mutex // guards all but filter
-	entries []topEntry
-	refused [topCapacity]int64 // by entry; kept apart so that finding the minimum touches few cache lines
-	index   map[rules.Hash]int // into entries
-	stale   int                // subjects replaced since the filter was rebuilt
-	turns   int                // steps of the history that have ended
-	// past holds refused as of the end of each of the last steps, by number; 20 kB.
-	past [topTurns][topCapacity]int64
+	mu       sync.Mutex // guards all but filter
+	entries  []topEntry
+	refused  [topCapacity]int64 // by entry; kept apart so that finding the minimum touches few cache lines
+	index    map[rules.Hash]int // into entries
+	replaced int                // subjects replaced since the filter was rebuilt
+	steps    int                // steps of the history that have ended
+	// refusedAtStep holds refused as of the end of each of the last steps, by number; 20 kB.
+	refusedAtStep [topSteps][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
 	// before they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
 type topEntry struct {
-	hash   rules.Hash
-	rule   string
-	key    []string
-	checks int64
-	turns  int   // the stripe's turns when the subject entered
-	before int64 // refused at that moment: the count of the replaced subject
+	hash           rules.Hash
+	rule           string
+	key            []string
+	checks         int64
+	stepsAtEntry   int   // the stripe's steps when the subject entered
+	refusedAtEntry int64 // refused at that moment: the count of the replaced subject
 }
 
 func newTop() *top {
@@ -70,15 +70,15 @@ func newTop() *top {
 }
 
 // count counts a check of h's subject. before is the number of such checks that the refusing counter already held.
-func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
+func (t *top) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
-	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
-		s.count(h, refused, before, q)
+	if word, bit := s.filterBit(h.Subject); refused || word.Load()&bit != 0 {
+		s.count(h, refused, priorChecks, q)
 	}
 }
 
-// mark returns a subject's word and bit in the filter.
-func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
+// filterBit returns a subject's word and bit in the filter.
+func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 	at, bit := filterPlace(subject)
 	return &s.filter[at], bit
 }
@@ -89,7 +89,7 @@ func filterPlace(subject rules.Hash) (at int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
-func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
+func (s *topStripe) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, known := s.index[h.Subject]
@@ -97,9 +97,9 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 		if !refused {
 			return
 		}
-		i = s.enter(h, q)
-		s.entries[i].checks += before
-		word, bit := s.mark(h.Subject)
+		i = s.insert(h, q)
+		s.entries[i].checks += priorChecks
+		word, bit := s.filterBit(h.Subject)
 		word.Or(bit)
 	}
 	s.entries[i].checks++
@@ -108,9 +108,9 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// enter adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
-func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
-	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h, q)}
+// insert adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
+func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
+	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectKey(h, q)}
 	if i = len(s.entries); i < topCapacity {
 		s.entries = append(s.entries, e)
 	} else {
@@ -123,11 +123,11 @@ func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 		delete(s.index, s.entries[i].hash)
 		e.checks = s.refused[i]
 		s.entries[i] = e
-		if s.stale++; s.stale > topCapacity {
+		if s.replaced++; s.replaced > topCapacity {
 			s.renewFilter()
 		}
 	}
-	s.entries[i].turns, s.entries[i].before = s.turns, s.refused[i]
+	s.entries[i].stepsAtEntry, s.entries[i].refusedAtEntry = s.steps, s.refused[i]
 	s.index[e.hash] = i
 	return i
 }
@@ -141,16 +141,16 @@ func (s *topStripe) renewFilter() {
 	for i := range fresh {
 		s.filter[i].Store(fresh[i])
 	}
-	s.stale = 0
+	s.replaced = 0
 }
 
-// turn records the counts at the end of a step of the history.
-func (t *top) turn() {
+// endStep records the counts at the end of a step of the history.
+func (t *top) endStep() {
 	for i := range t.stripe {
 		s := &t.stripe[i]
 		s.mu.Lock()
-		s.past[s.turns%topTurns] = s.refused
-		s.turns++
+		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.steps++
 		s.mu.Unlock()
 	}
 }
@@ -159,21 +159,21 @@ func (t *top) turn() {
 // The caller holds mu.
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
-	if e.turns > s.turns-topTurns {
-		return s.refused[i] - e.before
+	if e.stepsAtEntry > s.steps-topSteps {
+		return s.refused[i] - e.refusedAtEntry
 	}
-	return s.refused[i] - s.past[s.turns%topTurns][i]
+	return s.refused[i] - s.refusedAtStep[s.steps%topSteps][i]
 }
 
-// subjectText returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
-func subjectText(h *rules.Hit, q *Query) []string {
+// subjectKey returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
+func subjectKey(h *rules.Hit, q *Query) []string {
 	var key []string
 	switch {
 	case len(q.Subjects) > 0:
 		for i := range q.Subjects {
 			s := &q.Subjects[i]
 			if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
-				return shortened(s.Node.Key(s.Entries))
+				return shortenValues(s.Node.Key(s.Entries))
 			}
 			if h.Rule.Inline && s.Node == nil {
 				key = h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi)
@@ -197,9 +197,9 @@ func subjectText(h *rules.Hit, q *Query) []string {
 // maxShown bounds a descriptor's values when shown, in bytes.
 const maxShown = 256
 
-// shortened copies a descriptor's values, in a form that can be shown: they may be as long as a request, and need not be valid
-// text.
-func shortened(key []string) []string {
+// shortenValues copies a descriptor's values, in a form that can be shown: they may be as long as a request, and need not be
+// valid text.
+func shortenValues(key []string) []string {
 	for i, v := range key {
 		if len(v) > maxShown {
 			v = v[:maxShown] + "…"
@@ -216,9 +216,9 @@ func (l *Limiter) Top(n int) []TopSubject {
 	all := l.top.list()
 	if l.member != nil {
 		gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
-		all = merged(all)
+		all = mergeSubjects(all)
 	}
-	all = ranked(all, n)
+	all = rankByRefused(all, n)
 	for i := range all {
 		all[i].Recent = 0 // MethodTop does not carry it
 	}
@@ -234,9 +234,9 @@ func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 		gatherFrom(l.member, MethodRecent, func(from ring.NodeID, other *recentList) {
 			all, nodes = append(all, other.list...), append(nodes, from)
 		})
-		all = merged(all)
+		all = mergeSubjects(all)
 	}
-	return rankedRecent(all, min(max(n, 0), maxTop)), nodes
+	return rankByRecent(all, min(max(n, 0), maxTop)), nodes
 }
 
 // list returns all subjects, in no particular order.
@@ -252,17 +252,17 @@ func (t *top) list() (all []TopSubject) {
 	return all
 }
 
-// ranked sorts all, most refused first, and returns the first n.
-func ranked(all []TopSubject, n int) []TopSubject {
+// rankByRefused sorts all, most refused first, and returns the first n.
+func rankByRefused(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
 }
 
-// rankedRecent sorts all, most refused in the last five minutes first, and returns the first n.
-func rankedRecent(all []TopSubject, n int) []TopSubject {
-	all = ranked(all, len(all))
+// rankByRecent sorts all, most refused in the last five minutes first, and returns the first n.
+func rankByRecent(all []TopSubject, n int) []TopSubject {
+	all = rankByRefused(all, len(all))
 	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
 	return all[:min(n, len(all))]
 }
@@ -276,8 +276,8 @@ const (
 	maxKeyParts = 32
 )
 
-// merged adds up the counts that several nodes report for the same subject.
-func merged(all []TopSubject) []TopSubject {
+// mergeSubjects adds up the counts that several nodes report for the same subject.
+func mergeSubjects(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]
 	for _, s := range all {
@@ -295,8 +295,8 @@ func merged(all []TopSubject) []TopSubject {
 	return out
 }
 
-// fitting returns the leading part of list that fits a message.
-func fitting(list []TopSubject) *topList {
+// truncateToMessage returns the leading part of list that fits a message.
+func truncateToMessage(list []TopSubject) *topList {
 	size := 0
 	for i := range list {
 		size += len(list[i].Rule) + len(strings.Join(list[i].Key, "")) + 64

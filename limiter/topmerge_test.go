@@ -42,11 +42,11 @@ func TestTopOfAMillion(t *testing.T) {
 	}
 	var all []TopSubject
 	for i, kept := range tops {
-		list, err := readTop(wire.Encode(nil, fitting(ranked(kept.list(), maxTopKept))))
+		list, err := readTop(wire.Encode(nil, truncateToMessage(rankByRefused(kept.list(), maxTopKept))))
 		if err != nil || len(list) != topStripes*topCapacity {
 			t.Fatalf("node %d: have %d subjects, %v, want %d", i, len(list), err, topStripes*topCapacity)
 		}
-		expectLargest(t, ranked(slices.Clone(list), shown), refused[i])
+		expectLargest(t, rankByRefused(slices.Clone(list), shown), refused[i])
 		all = append(all, list...)
 	}
 	for _, other := range refused[1:] {
@@ -54,7 +54,7 @@ func TestTopOfAMillion(t *testing.T) {
 			refused[0][n] += other[n]
 		}
 	}
-	expectLargest(t, ranked(merged(all), shown), refused[0])
+	expectLargest(t, rankByRefused(mergeSubjects(all), shown), refused[0])
 }
 
 // expectLargest checks that have holds the subjects refused most, in order, with their true counts.

@@ -45,24 +45,24 @@ type LimitUsage struct {
 // one of q.Subjects, which need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
-	b := l.inForce.Load()
+	active := l.inForce.Load()
 	if len(q.Subjects) > 0 {
 		if s := &q.Subjects[0]; s.Node != nil {
 			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries), Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
 		}
-		return locateInline(b.set, &q.Subjects[0].InlineSubject)
+		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
-	r := b.set.Rule(q.Rule)
+	r := active.set.Rule(q.Rule)
 	if r == nil {
 		return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
 	}
-	if err := b.set.MatchKey(r, q.Key, &m); err != nil {
+	if err := active.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err
 	}
-	if b.global { // without shares the clock may be nil
-		b.set.Share(&m, l.clock.Now().Wall)
+	if active.hasGlobal { // without shares the clock may be nil
+		active.set.Share(&m, l.clock.Now().Wall)
 	}
-	b.lowerLimits(&m)
+	active.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
@@ -93,8 +93,8 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	return u, nil
 }
 
-// whole reports whether u stands for all counters of an inline subject that came without limits.
-func (u *Usage) whole() bool { return u.Namespace != "" && len(u.Limits) == 0 }
+// coversAllCounters reports whether u stands for all counters of an inline subject that came without limits.
+func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
 // Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For limits that regions
 // divide, it reports the usage of this region's share, and asks the other regions for theirs, for up to half a second. For an
@@ -114,8 +114,8 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !u.whole() {
-		return u, l.applyChange(changeOf(verbUsage, u, nil), u)
+	if !u.coversAllCounters() {
+		return u, l.applyChange(newChange(verbUsage, u, nil), u)
 	}
 	return u, l.usageOfAll(u)
 }
@@ -146,7 +146,7 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	}
 	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
 		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
-		if err := l.applyChange(changeOf(verbUsage, part, nil), part); err != nil {
+		if err := l.applyChange(newChange(verbUsage, part, nil), part); err != nil {
 			return err
 		}
 	}
@@ -168,8 +168,8 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
 		}
 	}
-	c := changeOf(verbAdjust, u, costs)
-	c.ticket = ticketOf(q.RequestID, hashBody(verbAdjust, u, costs), checkTime)
+	c := newChange(verbAdjust, u, costs)
+	c.ticket = ticketOf(q.RequestID, hashChange(verbAdjust, u, costs), checkTimeout)
 	return u, l.applyChange(c, u)
 }
 
@@ -184,8 +184,8 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	for i := range costs {
 		costs[i].Cost = -costs[i].Cost
 	}
-	c := changeOf(verbGive, u, costs)
-	c.ticket = ticketOf("", hashBody(verbGive, u, costs), checkTime)
+	c := newChange(verbGive, u, costs)
+	c.ticket = ticketOf("", hashChange(verbGive, u, costs), checkTimeout)
 	return u, l.applyChange(c, u)
 }
 
@@ -197,11 +197,11 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := changeOf(verbReset, u, nil)
-	if u.whole() {
+	c := newChange(verbReset, u, nil)
+	if u.coversAllCounters() {
 		c = &change{verb: verbClear, hi: u.Hash.Hi}
 	}
-	c.ticket = ticketOf(q.RequestID, hashBody(c.verb, u, nil), checkTime)
+	c.ticket = ticketOf(q.RequestID, hashChange(c.verb, u, nil), checkTimeout)
 	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}

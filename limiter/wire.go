@@ -12,7 +12,7 @@ import (
 const (
 	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules of a document
 	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
-	maxAlike      = 10_000    // bounds the identical checks in one question
+	maxIdentical  = 10_000    // bounds the identical checks in one question
 	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
@@ -28,16 +28,16 @@ const (
 )
 
 // codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
-// the ops' limits in room and returns room for reuse.
-func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZero bool) []algorithms.Limit {
+// the ops' limits in buf and returns buf for reuse.
+func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least, first, i := int64(0), 0, 0
 	if belowZero {
 		least = -algorithms.MaxAmount
 	}
 	wire.List(c, ops, maxMessageOps, minOpBytes, func(op *counters.Op) {
 		if c.Reads() && i == 0 {
-			if room = room[:0]; cap(room) < len(*ops) {
-				room = make([]algorithms.Limit, 0, len(*ops))
+			if buf = buf[:0]; cap(buf) < len(*ops) {
+				buf = make([]algorithms.Limit, 0, len(*ops))
 			}
 		}
 		before := (*ops)[first:i]
@@ -57,8 +57,8 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 			c.Require(before[j].Key.Lo != op.Key.Lo)
 		}
 		if c.Reads() {
-			room = append(room, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
-			op.Limit = &room[len(room)-1]
+			buf = append(buf, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
+			op.Limit = &buf[len(buf)-1]
 		}
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
@@ -69,7 +69,7 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
 	})
-	return room
+	return buf
 }
 
 // codeLimit writes or reads an op's limit and flags. It reads only valid limits.
