@@ -27,8 +27,8 @@ const CodeFailed peer.Code = 128
 
 // Bounds on calls between nodes.
 const (
-	callTime = 5 * time.Second // timeout of a call to another node
-	pageSize = 256 << 10       // approximate size of a page, in bytes
+	callTimeout = 5 * time.Second // timeout of a call to another node
+	pageBytes   = 256 << 10       // approximate size of a page, in bytes
 	// maxServing bounds the calls that this node answers at once. It refuses any more.
 	maxServing = 8
 )
@@ -50,23 +50,23 @@ type Cluster struct {
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
-	serving chan struct{} // holds a token for each call being answered
-	done    sync.WaitGroup
-	gate    sync.Mutex // guards closed; once it is set, done takes no more goroutines
-	closed  bool
+	callSlots chan struct{} // holds a token for each call being answered
+	calls     sync.WaitGroup
+	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
+	closed    bool
 }
 
 // Join makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are down.
 func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
-	return &Cluster{meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing)}
+	return &Cluster{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
 }
 
 // Close refuses further calls and waits for those being answered.
 func (c *Cluster) Close() error {
-	c.gate.Lock()
+	c.mu.Lock()
 	c.closed = true
-	c.gate.Unlock()
-	c.done.Wait()
+	c.mu.Unlock()
+	c.calls.Wait()
 	return nil
 }
 
@@ -81,11 +81,11 @@ type source struct {
 	Ledger  ledgerID `json:"ledger"`
 	Node    string   `json:"node"` // name of the node that counted it
 	Damaged bool     `json:"damaged"`
-	at      Member   // the node that holds it
+	heldBy  Member   // the node that holds it
 }
 
-// here lists what this node holds for a month, and sorts in all rows counted so far.
-func (c *Cluster) here(month Month) (h holding) {
+// holdingHere lists what this node holds for a month, and sorts in all rows counted so far.
+func (c *Cluster) holdingHere(month Month) (h holding) {
 	m := c.meter
 	h.Damaged = m.file.SetAside()
 	sources, err := m.sources(month)
@@ -101,12 +101,12 @@ func (c *Cluster) here(month Month) (h holding) {
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
-			l.refresh()
+			l.refreshOrder()
 			list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged})
 		}
 	}
 	err = m.file.View(func(tx persist.Tx) error {
-		found, err := copies(tx)
+		found, err := listCopies(tx)
 		for _, c := range found {
 			h, whole := readHead(tx, c)
 			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // still in memory, while it is being closed
@@ -128,7 +128,7 @@ type pageQuery struct {
 
 // page reads a page on this node: one byte, which is 1 if more rows follow, and then the rows.
 func (c *Cluster) page(q *pageQuery) ([]byte, error) {
-	p := pager{rule: q.Rule, limit: pageSize, page: []byte{0}}
+	p := pager{rule: q.Rule, limit: pageBytes, page: []byte{0}}
 	if len(q.After) > 0 {
 		p.after = &Row{}
 		d := wire.NewDecoder(q.After)
@@ -155,7 +155,7 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 	}
 	err := errNoLedger // stays if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
-		err = pageOf(tx, id, p)
+		err = readClosedPage(tx, id, p)
 		return nil // a damaged page does not make the whole file damaged
 	}); failed != nil {
 		err = failed
@@ -173,20 +173,20 @@ func (c *Cluster) Handle(p *peer.Peers) {
 // serve answers a message from another node. It does not block.
 func (c *Cluster) serve(call *peer.Call) {
 	call.CopyBody()
-	c.gate.Lock()
-	defer c.gate.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
 		call.Fail(CodeFailed, "the node is stopping")
 		return
 	}
 	select {
-	case c.serving <- struct{}{}:
+	case c.callSlots <- struct{}{}:
 	default:
 		call.Fail(CodeFailed, "too many calls about usage at once")
 		return
 	}
-	c.done.Go(func() {
-		defer func() { <-c.serving }()
+	c.calls.Go(func() {
+		defer func() { <-c.callSlots }()
 		body, err := c.answer(call.Method, call.Body)
 		if err != nil {
 			call.Fail(CodeFailed, err.Error())
@@ -204,7 +204,7 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 		if err := json.Unmarshal(body, &month); err != nil {
 			return nil, errRow
 		}
-		return json.Marshal(c.here(month))
+		return json.Marshal(c.holdingHere(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
@@ -212,7 +212,7 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 		}
 		return c.page(&q)
 	case MethodTake:
-		return c.take(body)
+		return c.takePage(body)
 	}
 	return nil, errors.New("unknown method")
 }
@@ -220,10 +220,10 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 // holdingOf asks a node what it holds for a month.
 func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holding, err error) {
 	if m.ID == c.meter.cfg.Self {
-		h = c.here(month)
+		h = c.holdingHere(month)
 	} else {
 		var body []byte
-		ctx, cancel := context.WithTimeout(ctx, callTime)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if body, err = json.Marshal(month); err == nil {
 			if body, err = c.peers.Call(ctx, m.ID, MethodSources, body); err == nil {
@@ -232,7 +232,7 @@ func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holdi
 		}
 	}
 	for i := range h.Sources {
-		h.Sources[i].at = m
+		h.Sources[i].heldBy = m
 	}
 	return h, err
 }

@@ -64,8 +64,8 @@ func putHead(tx persist.Tx, c copyID, h head) error {
 	return tx.Put(c.bucket(), headKey, b)
 }
 
-// copies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
-func copies(tx persist.Tx) (list []copyID, err error) {
+// listCopies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
+func listCopies(tx persist.Tx) (list []copyID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {
 		c, ok := parseBucket(name)
@@ -80,8 +80,8 @@ func copies(tx persist.Tx) (list []copyID, err error) {
 // errNoLedger means that the requested ledger is not, or no longer, on this node.
 var errNoLedger = errors.New("this node does not hold that ledger")
 
-// pageOf puts rows of a closed ledger into p.
-func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
+// readClosedPage puts rows of a closed ledger into p.
+func readClosedPage(tx persist.Tx, id ledgerID, p *pager) (err error) {
 	c := copyID{id, true}
 	h, ok := readHead(tx, c)
 	if !ok {
@@ -111,22 +111,22 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 	})
 	for i, enough := max(0, first-1), false; i < h.Pages && !enough && err == nil; i++ {
 		visit(i, func(row *Row) bool {
-			enough = !p.put(row)
+			enough = !p.add(row)
 			return !enough
 		})
 	}
 	return err
 }
 
-// putCounted writes blocks of an open ledger.
-func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
+// putBlocks writes blocks of an open ledger.
+func (l *ledger) putBlocks(tx persist.Tx, blocks []block) error {
 	c := copyID{ledgerID: l.id}
-	if l.afresh {
+	if l.mustRewrite {
 		if err := tx.Drop(c.bucket()); err != nil {
 			return err
 		}
 	}
-	if l.headless {
+	if l.headPending {
 		if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged}); err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	return nil
 }
 
-// getCounted loads an open ledger, to continue counting in it.
-func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
+// loadOpenLedger loads an open ledger, to continue counting in it.
+func loadOpenLedger(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 	c := copyID{ledgerID: id}
 	h, ok := readHead(tx, c)
 	l := newLedger(id, h.Node, maxRows)
@@ -160,13 +160,13 @@ func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 		}
 		b.shard, b.number = int(key[1]), int(binary.BigEndian.Uint32(key[2:]))
 		b.counts, _ = tx.Get(c.bucket(), blockKey(countsPart, b.shard, b.number)) // nil if damaged
-		w, p := l.load(&b)
+		w, p := l.loadBlock(&b)
 		whole, inPlace = whole && w, inPlace && p
 		return nil
 	})
 	l.damaged = !whole
-	if l.loaded(); !inPlace || !whole {
-		l.markAll()
+	if l.markAllWritten(); !inPlace || !whole {
+		l.markAllDirty()
 	}
 	return l, err
 }

@@ -58,7 +58,7 @@ func TestDamagedFile(t *testing.T) {
 // Only rows that can't be read are lost. The ledger stays marked as damaged: after restarts, after it is closed, and after a
 // hand-over.
 func TestDamagedRows(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	h := w.node(1)
 	m := h.meter
 	for i := range 3000 {
@@ -68,7 +68,7 @@ func TestDamagedRows(t *testing.T) {
 	damage := func(m *Meter, part byte) {
 		t.Helper()
 		if err := m.file.Update(func(tx persist.Tx) error {
-			list, err := copies(tx)
+			list, err := listCopies(tx)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func TestGoldenFile(t *testing.T) {
 	l := newLedger(id, "n1", 100)
 	for i := range 3 {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
-		hi, lo := ledgerPlace(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
+		hi, lo := rowHash(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
 		l.enter(hi, lo, &row)
 	}
 	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}
@@ -151,12 +151,12 @@ func TestGoldenFile(t *testing.T) {
 	}
 	var blocks []block
 	for shard := range shards {
-		blocks = l.take(blocks, shard)
+		blocks = l.takeChanged(blocks, shard)
 	}
-	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
-	p := pager{limit: pageSize}
+	write("counted", func(tx persist.Tx) error { return l.putBlocks(tx, blocks) })
+	p := pager{limit: pageBytes}
 	l.page(&p)
-	handed := part{source: source{Ledger: id, Node: "n1"}, Last: true}
+	handed := pageHeader{source: source{Ledger: id, Node: "n1"}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
 	golden.Check(t, "testdata/file.txt", lines...)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// part is the header of a MethodTake message. A page of a ledger follows it.
-type part struct {
+// pageHeader is the header of a MethodTake message. A page of a ledger follows it.
+type pageHeader struct {
 	source
 	Page int  `json:"page"`
 	Last bool `json:"last"`
@@ -32,7 +32,7 @@ func (c *Cluster) HandOver(ctx context.Context) error {
 		if to.ID == c.meter.cfg.Self {
 			continue
 		}
-		err := c.handTo(ctx, to, sources)
+		err := c.handOverTo(ctx, to, sources)
 		if err == nil {
 			return nil
 		}
@@ -56,27 +56,27 @@ func (m *Meter) seal() ([]source, error) {
 	return m.sources(allMonths)
 }
 
-// handTo sends ledgers to a member, except those that the member counted itself and so already has.
-func (c *Cluster) handTo(ctx context.Context, to Member, sources []source) error {
+// handOverTo sends ledgers to a member, except those that the member counted itself and so already has.
+func (c *Cluster) handOverTo(ctx context.Context, to Member, sources []source) error {
 	for _, s := range sources {
 		if s.Ledger.Source == to.ID {
 			continue
 		}
-		if err := c.handLedger(ctx, to, &part{source: s}); err != nil {
+		if err := c.handOverLedger(ctx, to, &pageHeader{source: s}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// handLedger sends a ledger page by page. It stops if the other node already has the ledger.
-func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
-	for page := (&pager{limit: pageSize}); ; page = page.next() {
+// handOverLedger sends a ledger page by page. It stops if the other node already has the ledger.
+func (c *Cluster) handOverLedger(ctx context.Context, to Member, p *pageHeader) error {
+	for page := (&pager{limit: pageBytes}); ; page = page.next() {
 		if err := c.meter.page(p.Ledger, page); err != nil {
 			return err
 		}
 		p.Last = !page.more
-		had, err := c.sendPart(ctx, to, p, page.page)
+		had, err := c.sendPage(ctx, to, p, page.page)
 		if err != nil || had || p.Last {
 			return err
 		}
@@ -84,25 +84,25 @@ func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
 	}
 }
 
-func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte) (had bool, err error) {
+func (c *Cluster) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
 	head, err := json.Marshal(p)
 	if err != nil {
 		return false, err
 	}
 	body := append(wire.AppendText(nil, head), page...)
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reply, err := c.peers.Call(ctx, to.ID, MethodTake, body)
-	return bytes.Equal(reply, haveIt), err
+	return bytes.Equal(reply, alreadyHeld), err
 }
 
-// haveIt is the reply to a page of a ledger that this node already has.
-var haveIt = []byte{1}
+// alreadyHeld is the reply to a page of a ledger that this node already has.
+var alreadyHeld = []byte{1}
 
-// take stores a page of a ledger that another node hands over.
-func (c *Cluster) take(body []byte) ([]byte, error) {
+// takePage stores a page of a ledger that another node hands over.
+func (c *Cluster) takePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
-	var p part
+	var p pageHeader
 	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRow
 	}
@@ -117,7 +117,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
 		if _, had := readHead(tx, copyID{p.Ledger, true}); had {
-			reply = haveIt
+			reply = alreadyHeld
 			return nil
 		}
 		return p.put(tx, page)
@@ -131,7 +131,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 }
 
 // put writes a page. The first page replaces the remains of any failed attempt.
-func (p *part) put(tx persist.Tx, page []byte) error {
+func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 	c := copyID{p.Ledger, true}
 	if p.Page == 0 {
 		if err := tx.Drop(c.bucket()); err != nil {

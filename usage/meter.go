@@ -41,15 +41,15 @@ type Meter struct {
 	file    *persist.Buckets
 	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
-	wake    chan struct{} // holds a token when tend should write again
+	wake    chan struct{} // holds a token when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 
-	writing sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
-	loaded  bool       // ledgers includes what the file held at the start
-	seen    int64      // file.Lost() at the last write or load
-	dropped Month      // month in which old months were last dropped
-	closed  bool
+	writing     sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
+	loaded      bool       // ledgers includes what the file held at the start
+	lastLost    int64      // file.Lost() at the last write or load
+	lastDropped Month      // month in which old months were last dropped
+	closed      bool
 
 	mu      sync.Mutex // guards the fields below
 	live    map[Month]*ledger
@@ -59,7 +59,7 @@ type Meter struct {
 type tallies struct {
 	others, lost, failures atomic.Int64
 
-	busy atomic.Pointer[time.Time] // when the current write began; nil if there is none
+	writeBegan atomic.Pointer[time.Time] // when the current write began; nil if there is none
 }
 
 // Stats describes a Meter.
@@ -92,7 +92,7 @@ func Open(cfg Config) (*Meter, error) {
 	}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(context.Background())
-	m.done.Go(func() { m.tend(ctx) })
+	m.done.Go(func() { m.writeLoop(ctx) })
 	return m, nil
 }
 
@@ -100,17 +100,17 @@ func Open(cfg Config) (*Meter, error) {
 // row; then the caller must call Enter. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
-	if l == nil || !l.holds(wall) {
+	if l == nil || !l.contains(wall) {
 		l = m.ledgerOf(wall)
 	}
-	hi, lo := ledgerPlace(subject, unit)
+	hi, lo := rowHash(subject, unit)
 	return l.add(hi, lo, cost, checks)
 }
 
 // Enter is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row among
 // the others of rule and unit if there is no room, or if key is nil, which means unknown.
 func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	hi, lo := ledgerPlace(subject, unit)
+	hi, lo := rowHash(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
 		if key == nil && l.add(hi, lo, cost, checks) {
@@ -118,11 +118,11 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 		}
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
 		switch done, _ := l.enter(hi, lo, &row); done {
-		case sealed: // the ledger has just been closed: try the next one
+		case outcomeSealed: // the ledger has just been closed: try the next one
 			continue
-		case other:
+		case outcomeOther:
 			m.figures.others.Add(checks)
-		case lost:
+		case outcomeLost:
 			m.figures.lost.Add(checks)
 		}
 		return
@@ -131,7 +131,7 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 
 // ledgerOf returns the live ledger for wall, creating it if needed.
 func (m *Meter) ledgerOf(wall int64) *ledger {
-	if l := m.current.Load(); l != nil && l.holds(wall) {
+	if l := m.current.Load(); l != nil && l.contains(wall) {
 		return l
 	}
 	month := MonthOf(wall)
@@ -159,7 +159,7 @@ func (m *Meter) Stats() Stats {
 		MaxRows: int64(m.cfg.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
-	if began := f.busy.Load(); began != nil && time.Since(*began) > hangTime {
+	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {
 		s.SyncFailures = max(s.SyncFailures, 1)
 	}
 	if l := m.current.Load(); l != nil {

@@ -26,13 +26,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func discardLogs() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
 // config returns the configuration of a node in dir, and its clock, which stands still at november.
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
-	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
+	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: discardLogs()}, now
 }
 
 func open(t testing.TB, c Config) *Meter {
@@ -115,7 +115,7 @@ func total(m map[string][2]int64) (cost, checks int64) {
 func (m *Meter) inFile(t testing.TB) (list []copyID) {
 	t.Helper()
 	if err := m.file.View(func(tx persist.Tx) (err error) {
-		list, err = copies(tx)
+		list, err = listCopies(tx)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestMeterThatCountsNothing(t *testing.T) {
 		c, _ := config(t.TempDir())
 		m := open(t, c)
 		time.Sleep(time.Minute)
-		if m.working() || len(m.rows(t, "2026-11")) > 0 {
+		if m.hasWork() || len(m.rows(t, "2026-11")) > 0 {
 			t.Error("the meter has work or rows")
 		}
 		m.Close()
@@ -439,7 +439,7 @@ func TestFailedWrite(t *testing.T) {
 }
 
 // Counting does not wait for a goroutine that holds Meter.writing.
-func TestCountingWaitsForNoDisk(t *testing.T) {
+func TestCountingNeverWaitsForDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	m.writing.Lock()
@@ -455,7 +455,7 @@ func TestCountingWaitsForNoDisk(t *testing.T) {
 }
 
 // Close releases the files.
-func TestMeterGivesFilesBack(t *testing.T) {
+func TestMeterClosesItsFiles(t *testing.T) {
 	files := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

@@ -30,8 +30,8 @@ const (
 // errRow means that a row or a message can't be decoded.
 var errRow = errors.New("a row of usage is damaged")
 
-// plus returns a + b, clamped to the range of int64.
-func plus(a, b int64) int64 {
+// addClamped returns a + b, clamped to the range of int64.
+func addClamped(a, b int64) int64 {
 	if c := a + b; (c >= a) == (b >= 0) {
 		return c
 	}
