@@ -43,7 +43,7 @@ type clusterCheck struct {
 
 	aloneOps    []counters.Op      // ops of the subjects that this node decided alone
 	shares      []algorithms.Limit // limits that aloneOps refer to
-	selected    []int
+	selected    []int              // indexes in subjects; reused
 	gatheredOps []counters.Op
 }
 

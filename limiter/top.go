@@ -69,7 +69,7 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject. before is the number of such checks that the refusing counter already held.
+// count counts a check of h's subject. priorChecks is the number of such checks that the refusing counter already held.
 func (t *top) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
 	if word, bit := s.filterBit(h.Subject); refused || word.Load()&bit != 0 {
@@ -155,7 +155,7 @@ func (t *top) endStep() {
 	}
 }
 
-// recent returns how many times an entry's subject was refused since the oldest recorded turn, or since the subject entered.
+// recent returns how many times an entry's subject was refused since the oldest recorded step, or since the subject entered.
 // The caller holds mu.
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
