@@ -159,7 +159,7 @@ func TestTenths(t *testing.T) {
 
 func TestActivityOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		for i := range 30 {
 			w.nodes[i%3].check(byKey("r", "x"))
 		}
@@ -179,7 +179,7 @@ func TestActivityOfAll(t *testing.T) {
 			}
 		}
 		w.nodes[0].activityRound.at = time.Time{}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
 			t.Errorf("without one node: have %+v", have)
 		}

@@ -92,7 +92,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { l.CheckAll(queries, answers, errs) }); n != 0 {
 		t.Errorf("have %v allocations a batch of %d, want 0", n, len(queries))
 	}
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[0], nil))
 	for i := range queries {
 		queries[i] = &q
@@ -127,13 +127,13 @@ func TestFiguresAllocateNothing(t *testing.T) {
 }
 
 func TestFallbackAllocatesNothing(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], limits: [{limit: 300, per: 1440h}, {limit: 3000, per: 1440h, algorithm: token-bucket}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 3000000, per: 1440h}]}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 300, per: 1440h}]}
   - {name: local, key: [k], consistency: local, limits: [{limit: 3000000, per: 1440h}]}`)
 	for _, n := range w.nodes[1:] {
-		w.separate(w.nodes[0], n, true)
+		w.setCut(w.nodes[0], n, true)
 	}
 	for rule, by := range map[string]DecidedBy{"share": ByFallback, "full": ByFallback, "deny": ByFallback, "local": ByOwner} {
 		q := byKey(rule, w.keyOf(rule, w.nodes[1], w.nodes[2]))
@@ -161,10 +161,10 @@ func (l *reachableCounter) Reachable(to ring.NodeID) bool {
 // A node that can't reach any other does not try all members of a large cluster on every check.
 func TestFallbackLooksAtFewMembers(t *testing.T) {
 	for _, nodes := range []int{40, 64} {
-		w := newWorld(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+		w := newTestCluster(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 		q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
 		for _, n := range w.nodes[1:] {
-			w.separate(w.nodes[0], n, true)
+			w.setCut(w.nodes[0], n, true)
 		}
 		seen := &reachableCounter{Peers: w.nodes[0].member.Peers}
 		w.nodes[0].member.Peers = seen
@@ -204,10 +204,10 @@ func BenchmarkCheckAll(b *testing.B) {
 func BenchmarkFallback(b *testing.B) {
 	for _, nodes := range []int{3, 100} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			w := newWorld(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
+			w := newTestCluster(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
 			q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
 			for _, n := range w.nodes[1:] {
-				w.separate(w.nodes[0], n, true)
+				w.setCut(w.nodes[0], n, true)
 			}
 			var a Answer
 			b.ReportAllocs()

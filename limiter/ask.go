@@ -253,14 +253,14 @@ func (a *ask) rollBack(l *Limiter) {
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
+		back := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
-				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])
+				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.windows[i])
 			}
 		}
-		if len(g.ops) > 0 && g.lineage != 0 {
-			list = append(list, g)
+		if len(back.ops) > 0 && back.lineage != 0 {
+			list = append(list, back)
 		}
 		first += n
 	}

@@ -154,21 +154,21 @@ type loan struct {
 func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now) {
 	m := ls.limiter.member
 	loan := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
-	stand := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
-	if !needsLoan(d.rule, d.limit, stand.Remaining) {
+	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
+	if !needsLoan(d.rule, d.limit, balance.Remaining) {
 		return
 	}
-	want := stand.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
 	if d.limit.Kind == algorithms.FixedWindow {
-		want = targetAmount(d.limit) - stand.Remaining
+		want = targetAmount(d.limit) - balance.Remaining
 	}
 	if want < 1 {
 		return
 	}
-	if loan.region, loan.borrower = ls.chooseLender(d, stand.Window, now.Steady, m.Far); loan.borrower == nil {
+	if loan.region, loan.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.Far); loan.borrower == nil {
 		return
 	}
-	loan.request = LoanRequest{subjectRef: *ref, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
+	loan.request = LoanRequest{subjectRef: *ref, limit: d.limit.ID, Window: balance.Window, Want: min(want, algorithms.MaxAmount)}
 	loan.request.version = d.active.set.Version
 	m.Far.Go(loan.region, MethodLend, wire.Encode(nil, &loan.request), loanTimeout, func(body []byte, err error) { ls.handleReply(loan, body, err) })
 }
@@ -313,14 +313,14 @@ func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
 		m.figures.unitsLost.Add(amount)
 		return
 	}
-	put := amount
+	credit := amount
 	if d.limit.Kind == algorithms.TokenBucket {
 		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
-		put = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
+		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
-	same := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
-	out := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
-	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, put, out, same)
+	lineageUnchanged := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
+	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
+	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, lineageUnchanged)
 	if err != nil {
 		n = 0
 	}

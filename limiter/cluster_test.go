@@ -34,7 +34,7 @@ func TestG1_ExactTogether(t *testing.T) {
 
 func testExactTogether(t *testing.T, kind string, moving bool) {
 	const limit = 1000
-	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
+	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
 	w.pause = func() time.Duration { return rand.N(300 * time.Microsecond) }
 	p := w.partition("r", "x")
 	var admitted atomic.Int64
@@ -88,7 +88,7 @@ func TestG1_NothingLeaks(t *testing.T) {
 }
 
 func testNothingLeaks(t *testing.T, kind string) {
-	w := newWorld(t, 3, fmt.Sprintf(`rules:
+	w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 100000, per: 1440h, algorithm: %[1]s}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 40, per: 1440h, algorithm: %[1]s}, {limit: 10000, per: 1680h, algorithm: %[1]s}]}
   - {name: c, key: [c], consistency: exact, limits: [{limit: 50000, per: 1440h, algorithm: %[1]s}]}`, kind))
@@ -149,7 +149,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 		limits[0].Algorithm, limits[0].From, limits[1].Algorithm, limits[1].From = "fixed-window", kind, "fixed-window", kind
 	}
 	over := 0
-	w, one := newWorld(t, 3, text), open(t, text)
+	w, one := newTestCluster(t, 3, text), open(t, text)
 	for i := range 400 {
 		key, mode, costs := fmt.Sprint(i%5), modes[i%7], []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 		q := byKey("r", key)
@@ -183,7 +183,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 
 func TestDecidedByWeakest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 10, per: 1440h}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 10, per: 1440h}]}`)
 		here, there := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], w.nodes[2])
@@ -195,12 +195,12 @@ func TestDecidedByWeakest(t *testing.T) {
 			t.Errorf("have %s", a.DecidedBy)
 		}
 		// The link to the owner is broken: the standby relays.
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].figure("relayed_total") != 1 {
 			t.Errorf("by relay: have %s", a.DecidedBy)
 		}
 		// The owner is gone: the standby acts, within its share.
-		w.separate(w.nodes[2], w.nodes[1], true)
+		w.setCut(w.nodes[2], w.nodes[1], true)
 		for i := range 3 {
 			if a := w.nodes[0].check(q); a.DecidedBy != ByStandby || !a.Allowed {
 				t.Errorf("standby, check %d: have %v by %s", i, a.Allowed, a.DecidedBy)
@@ -213,7 +213,7 @@ func TestDecidedByWeakest(t *testing.T) {
 			t.Errorf("have %d decisions as standby, want 4", n)
 		}
 		// The standby is gone too.
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
 			t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
 		}
@@ -225,7 +225,7 @@ func TestDecidedByWeakest(t *testing.T) {
 
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 10, per: 1440h, algorithm: fixed-window}]}
   - {name: little, key: [k], on_partition: share, limits: [{limit: 2, per: 1440h, algorithm: token-bucket}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 10, per: 1440h}]}
@@ -233,7 +233,7 @@ func TestFallback(t *testing.T) {
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`)
 		for i := range w.nodes {
 			for j := range i {
-				w.separate(w.nodes[i], w.nodes[j], true)
+				w.setCut(w.nodes[i], w.nodes[j], true)
 			}
 		}
 		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
@@ -274,7 +274,7 @@ rules:
 
 func TestLocalConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
 		for i, want := range []int{4, 3, 3} {
 			n := 0
 			for range 10 {
@@ -294,7 +294,7 @@ func TestLocalConsistency(t *testing.T) {
 // Without authority an owner decides nothing, not even if it loses authority during the Take.
 func TestWithoutAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		w.nodes[0].authority.Store(false)
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByFallback {
@@ -322,7 +322,7 @@ func TestWithoutAuthority(t *testing.T) {
 // the checks since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		for looks := range 6 {
 			calls := 0
@@ -352,7 +352,7 @@ func TestBatchLosesAuthority(t *testing.T) {
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
-		w := newWorld(t, 2, fmt.Sprintf(text[11:], 10))
+		w := newTestCluster(t, 2, fmt.Sprintf(text[11:], 10))
 		key := w.keyOf("r", w.nodes[0], nil)
 		newer := compile(t, 2, fmt.Sprintf(text, 20))
 		w.nodes[0].Use(newer)
@@ -388,7 +388,7 @@ func TestVersions(t *testing.T) {
 // Identical checks travel together and share one refusal.
 func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		w.slow[w.nodes[1].id] = 50 * time.Millisecond
 		var messages, admitted atomic.Int64
@@ -419,7 +419,7 @@ func TestCoalescing(t *testing.T) {
 // A check waits for a node that is reachable but does not answer, but no longer than a check may take.
 func TestSlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		w.slow[w.nodes[1].id] = 2 * time.Second
 		began := time.Now()
@@ -436,7 +436,7 @@ func TestSlowOwner(t *testing.T) {
 // Other nodes correct a node that is wrong about the owner.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[0])
 		p := w.partition("r", key)
 		w.nodes[0].wrong.Store(p, w.nodes[2].id)
@@ -461,7 +461,7 @@ func TestWrongOwner(t *testing.T) {
 
 func TestUsageOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
 		for i := range w.nodes {
 			key := w.keyOf("r", w.nodes[i], nil)
 			asked := w.nodes[(i+1)%3]
@@ -478,12 +478,12 @@ func TestUsageOfOthers(t *testing.T) {
 				t.Errorf("have %d used", used)
 			}
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		if u, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 3, "")); err != nil || u.Limits[0].Used != 3 {
 			t.Errorf("by the standby: have %+v, %v", u, err)
 		}
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		if _, err := w.nodes[0].Usage(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
@@ -495,7 +495,7 @@ func TestUsageOfOthers(t *testing.T) {
 
 func TestTopOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		for i := range 30 {
 			w.nodes[i%3].check(byKey("r", "x"))
 			if i < 3 {
@@ -509,7 +509,7 @@ func TestTopOfAll(t *testing.T) {
 				t.Errorf("node %d: have %+v, want %+v", i, have, want)
 			}
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if have := w.nodes[0].Top(1); len(have) != 1 || have[0].Refused >= 29 {
 			t.Errorf("without one node: have %+v", have)
 		}
@@ -519,7 +519,7 @@ func TestTopOfAll(t *testing.T) {
 // A batch is decided in order, check by check, although its questions are sent together.
 func TestCheckAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
 		one := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
 		var queries []*Query
 		var answers []*Answer
@@ -556,7 +556,7 @@ func TestCheckAll(t *testing.T) {
 // What an answer took is given back if it arrives too late for its check.
 func TestLateAnswerIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		q := byKey("r", key)
 		a := &Answer{}
@@ -583,7 +583,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 // A node drops a refund of another lineage or of another process's clock.
 func TestRefundsAreChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
 		n := w.nodes[1]
 		key := w.keyOf("r", n, nil)
 		a := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{"requests", 5}}})
@@ -600,7 +600,7 @@ func TestRefundsAreChecked(t *testing.T) {
 			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
 			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})
+			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}
@@ -608,14 +608,14 @@ func TestRefundsAreChecked(t *testing.T) {
 	})
 }
 
-type tally struct {
+type decisionCounter struct {
 	clock atomic.Int64
 	mu    sync.Mutex // guards seen
 	seen  map[DecidedBy]int
 }
 
-func (t *tally) Clock() int64 { return t.clock.Add(1) }
-func (t *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
+func (t *decisionCounter) Clock() int64 { return t.clock.Add(1) }
+func (t *decisionCounter) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if began >= ended {
@@ -626,8 +626,8 @@ func (t *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
 
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-		rec := &tally{seen: map[DecidedBy]int{}}
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		rec := &decisionCounter{seen: map[DecidedBy]int{}}
 		for _, n := range w.nodes {
 			n.member.Recorder = rec
 		}
@@ -635,8 +635,8 @@ func TestRecorder(t *testing.T) {
 		for _, n := range w.nodes {
 			n.check(byKey("r", key))
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
-		w.separate(w.nodes[2], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[2], w.nodes[1], true)
 		w.nodes[0].check(byKey("r", key))
 		if rec.seen[ByOwner] != 3 || rec.seen[ByStandby] != 1 || rec.seen[ByNone] != 0 {
 			t.Errorf("have %v", rec.seen)
@@ -645,7 +645,7 @@ func TestRecorder(t *testing.T) {
 }
 
 func TestOwnChecksDoNotAllocate(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[0], nil))
 	var a Answer
 	w.nodes[0].Check(&q, &a)
@@ -655,7 +655,7 @@ func TestOwnChecksDoNotAllocate(t *testing.T) {
 }
 
 func TestLeasedChecksDoNotAllocate(t *testing.T) {
-	large := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
+	large := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
 	spend := byKey("r", large.keyOf("r", large.nodes[1], nil))
 	var leased Answer
 	for range 20_000 { // until the leases are large enough
@@ -665,7 +665,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 || leased.DecidedBy != ByLease || !leased.Allowed {
 		t.Errorf("have %v allocations, by %s", n, leased.DecidedBy)
 	}
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[1], nil))
 	var a Answer
 	until(t, "leases are large enough", func() bool {
@@ -681,7 +681,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 
 // BenchmarkWays compares the ways to decide: as the owner, from a lease, and by asking.
 func BenchmarkWays(b *testing.B) {
-	w := newWorld(b, 2, `rules:
+	w := newTestCluster(b, 2, `rules:
   - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}
   - {name: x, key: [k], consistency: exact, limits: [{limit: 9007199254740991, per: 1440h}]}`)
 	for name, q := range map[string]Query{

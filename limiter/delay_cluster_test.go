@@ -18,7 +18,7 @@ func TestDelaysAsAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text := fmt.Sprintf(`rules:
   - {name: r, key: [k], on_limit: delay, max_delay: 20h, limits: [{limit: 20, per: 24h, algorithm: %[1]s}, {limit: 30, per: 20h, algorithm: %[1]s, unit: tokens}]}`, kind)
-				w, one := newWorld(t, 3, text), open(t, text)
+				w, one := newTestCluster(t, 3, text), open(t, text)
 				delayed, refused := 0, 0
 				for i := range 300 {
 					q := byKey("r", fmt.Sprint(i%5))
@@ -64,9 +64,9 @@ func TestTurnsAreShared(t *testing.T) {
 			"{name: r, key: [k], limits: [{limit: 24, burst: 12, per: 24h, algorithm: leaky-bucket}]}",
 			"{name: r, key: [k], on_limit: delay, max_delay: 12h, limits: [{limit: 24, burst: 1, per: 24h, algorithm: token-bucket}]}",
 		} {
-			w := newWorld(t, 3, "rules:\n  - "+rule)
+			w := newTestCluster(t, 3, "rules:\n  - "+rule)
 			key := w.keyOf("r", w.nodes[0], w.nodes[2])
-			w.separate(w.nodes[1], w.nodes[0], true) // node 1 reaches the owner through the standby
+			w.setCut(w.nodes[1], w.nodes[0], true) // node 1 reaches the owner through the standby
 			var mu sync.Mutex
 			var turns []time.Duration
 			note := func(a *Answer) {
@@ -118,7 +118,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 		limit := 1 + i/len(kinds)
 		t.Run(fmt.Sprintf("%s of %d", kind, limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, fmt.Sprintf(`rules:
+				w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: slow, key: [k], on_limit: delay, max_delay: 24h, limits: [{limit: %d, per: 1h, algorithm: %s}]}
   - {name: other, key: [o], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}`, limit, kind))
 				for owner := range 3 {
@@ -151,7 +151,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 // A cut-off node delays within its share. A shadow rule delays no check.
 func TestDelayAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_limit: delay, max_delay: 2h, limits: [{limit: 6, per: 1h, algorithm: token-bucket}]}
   - {name: little, key: [k], on_limit: delay, max_delay: 2h, limits: [{limit: 2, per: 1h, algorithm: fixed-window}]}
   - {name: shadow, key: [s], shadow: true, on_limit: delay, max_delay: 24h, limits: [{limit: 1, per: 1h, algorithm: token-bucket}]}`)
@@ -161,8 +161,8 @@ func TestDelayAlone(t *testing.T) {
 				t.Errorf("shadow: %v, delayed by %s", a.Allowed, a.Delay())
 			}
 		}
-		w.separate(n, w.nodes[0], true)
-		w.separate(n, w.nodes[2], true)
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[2], true)
 		key := w.keyOf("share", w.nodes[0], w.nodes[2])
 		for i, want := range []time.Duration{0, 0, 30 * time.Minute, time.Hour, 90 * time.Minute, 2 * time.Hour, -1} {
 			a := n.check(byKey("share", key))
@@ -171,7 +171,7 @@ func TestDelayAlone(t *testing.T) {
 			}
 		}
 		third := w.nodes[2] // without a share of a limit of 2
-		w.separate(third, w.nodes[0], true)
+		w.setCut(third, w.nodes[0], true)
 		if a := third.check(byKey("little", w.keyOf("little", w.nodes[0], w.nodes[1]))); a.Allowed || a.Limits[0].RetryAfter <= 0 {
 			t.Errorf("without a share: have %+v", a.Limits)
 		}

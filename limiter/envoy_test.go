@@ -61,7 +61,7 @@ func TestEnvoyBudget(t *testing.T) {
 
 func spendBudget(t *testing.T, key string, nodes int, value string) {
 	const budget, streams = 10_000, 40
-	w := newWorld(t, nodes, envoyRules)
+	w := newTestCluster(t, nodes, envoyRules)
 	w.pause = func() time.Duration { return time.Duration(rand.Int64N(int64(2 * time.Millisecond))) }
 	var mu sync.Mutex // guards the rest
 	charged, underWay, open, late := int64(0), int64(0), map[int]int64{}, 0
@@ -128,7 +128,7 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 // Looks take nothing. Leases and remembered refusals answer them.
 func TestEnvoyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		taken := int64(0)
 		for i, n := range w.nodes {
 			value := "looks"
@@ -178,7 +178,7 @@ func TestEnvoyLooks(t *testing.T) {
 // cause few messages.
 func TestEnvoyRefunds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		var told atomic.Int64
 		w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
 			if m == MethodForget {
@@ -253,7 +253,7 @@ func TestMatchedByOldRules(t *testing.T) {
 // A node whose callers only look, while another node counts, also refuses from the first look after the budget is used up.
 func TestEnvoyLooksOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		late := 0
 		for round := range 20 {
 			value, charged := "o"+strconv.Itoa(round), int64(0)

@@ -9,7 +9,7 @@ import (
 
 // The figures of a node in a cluster have these names.
 func TestFiguresOfACluster(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]
 	f := &n.member.figures
 	f.addForward(time.Microsecond)

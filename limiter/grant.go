@@ -20,13 +20,13 @@ func (ls *leases) grantRequests(v *servedAsk, now algorithms.Now) {
 	nodes, _ := m.rankInRing()
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
-		w := &q.requests[i]
-		at, subject := findSubject(q.ops, w.hi)
-		ops := q.ops[at : at+len(w.Want)]
+		request := &q.requests[i]
+		at, subject := findSubject(q.ops, request.hi)
+		ops := q.ops[at : at+len(request.Want)]
 		for j := range ops {
 			ops[j].Decision = results[at+j].Decision
 		}
-		if g, ok := ls.grant(now, w, ops, r.lineages[subject], nodes); ok {
+		if g, ok := ls.grant(now, request, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
 			m.figures.grantsRefused.Add(1)
@@ -35,9 +35,9 @@ func (ls *leases) grantRequests(v *servedAsk, now algorithms.Now) {
 }
 
 // grant grants one lease request. It returns false if the limits do not allow it.
-func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
 	m := ls.limiter.member
-	g := leaseGrant{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
+	g := leaseGrant{hi: request.hi, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
@@ -47,7 +47,7 @@ func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, 
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == ls.limiter.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true

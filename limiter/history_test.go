@@ -20,7 +20,7 @@ func sumOf(c *Counts) (n int64) {
 // Each node keeps its decisions of each half minute in the last hour, and no more.
 func TestHistoryIsAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		pass := func(seconds int) {
 			for range seconds {
 				time.Sleep(time.Second)
@@ -65,7 +65,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 		if steps := have.Nodes[0].Steps; len(steps) > HistorySteps-20 || sumOf(&steps[len(steps)-1].Checks) != 0 {
 			t.Errorf("after a halt: have %d steps, the last %+v", len(steps), steps[len(steps)-1])
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		time.Sleep(time.Second)
 		if have = w.nodes[0].History(); len(have.Nodes) != 2 {
 			t.Errorf("a node can't be reached: have %d nodes", len(have.Nodes))
@@ -76,7 +76,7 @@ func TestHistoryIsAnHour(t *testing.T) {
 // TopRecent reports the refusals of the last five minutes beside those since the process started.
 func TestTopRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		refuse := func(key string, times int) {
 			for i := range times {
 				w.nodes[i%3].check(byKey("r", key))

@@ -111,7 +111,7 @@ func newCaller(limits ...algorithms.Limit) *caller {
 }
 
 // check makes one check on n, by a lease or by asking the owner.
-func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
+func (c *caller) check(n *testNode, owner ring.NodeID, hi uint64) {
 	var ops []counters.Op
 	for _, l := range c.limits {
 		lo := counters.InlineLo(uint64(l.Limit.Window)) // the window tells the counters apart
@@ -152,7 +152,7 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 			newCaller(fixed(5000, hour)), newCaller(fixed(2000, minute))},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 3, "rules: []")
+			w := newTestCluster(t, 3, "rules: []")
 			owner, hi := w.nodes[1].id, uint64(0)
 			for w.table.Owner(ring.PartitionOf(hi)) != owner {
 				hi += 0x9e3779b97f4a7c15
@@ -199,7 +199,7 @@ func TestCallersThatDiffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, "rules: []")
+				w := newTestCluster(t, 3, "rules: []")
 				calls := w.countCalls()
 				nextWindow(time.Hour)
 				const checks = 6000 // in a little less than a minute
@@ -243,10 +243,10 @@ func TestCountsAddUp(t *testing.T) {
 		for _, exact := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, exact %v", kind, exact), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, 3, "rules: []")
+					w := newTestCluster(t, 3, "rules: []")
 					// The window is so long that nothing leaves it and no unit drains during the test.
 					limits := []rules.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
-					ask := func(n *worldNode, mode counters.Mode, cost int64, exact bool) *Answer {
+					ask := func(n *testNode, mode counters.Mode, cost int64, exact bool) *Answer {
 						return n.check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: limits, Exact: exact},
 							Mode: mode, Costs: []UnitCost{{rules.Requests, cost}}}}})
 					}

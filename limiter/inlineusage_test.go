@@ -25,7 +25,7 @@ func (q Query) costing(costs ...UnitCost) *Query {
 }
 
 // inlineKeyOf returns the key of an inline subject that n owns.
-func (w *world) inlineKeyOf(n *worldNode) string {
+func (w *testCluster) inlineKeyOf(n *testNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)
 		if u, err := n.Locate(inlineQuery(key)); err == nil && w.place[ring.PartitionOf(u.Hash.Hi)].owner == n.id {
@@ -39,7 +39,7 @@ func (w *world) inlineKeyOf(n *worldNode) string {
 // Usage, adjustments and resets of an inline subject work on any node, with its limits and without.
 func TestUsageOfInlineSubjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules: []")
+		w := newTestCluster(t, 3, "rules: []")
 		nextWindow(time.Hour)
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.inlineKeyOf(owner)
@@ -49,7 +49,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		three := []rules.InlineLimit{hour, log, sliding}
 		take := *inlineQuery(key, three...)
 		other.check(*take.costing(UnitCost{rules.Requests, 3}, UnitCost{"tokens", 4}))
-		have := func(n *worldNode, q *Query, unknown int, want ...int64) {
+		have := func(n *testNode, q *Query, unknown int, want ...int64) {
 			t.Helper()
 			u, err := n.Usage(q)
 			if err != nil || len(u.Limits) != len(want) || u.Unknown != unknown || u.Namespace != "n" {

@@ -87,8 +87,8 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	at, first := ls.limiter.member.Boottime(), 0
 	for subject := range a.terms {
 		n := countSubjectOps(a.q.ops[first:])
-		if w, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.limiter.member.Self, LeaseRequest: w})
+		if request, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.limiter.member.Self, LeaseRequest: request})
 		}
 		first += n
 	}

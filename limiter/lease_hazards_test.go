@@ -26,7 +26,7 @@ func nextWindow(window time.Duration) {
 // G3: if the answer to a renewal takes longer than a lease lasts, the answer still arrives, and its grant is returned.
 func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(10 * time.Second)
@@ -63,7 +63,7 @@ func TestG3_SpentTooLate(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window"} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
+				w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
 				holder, owner := w.nodes[0], w.nodes[1]
 				key := w.keyOf("r", owner, nil)
 				nextWindow(1000 * time.Second)
@@ -100,7 +100,7 @@ func TestG3_SpentTooLate(t *testing.T) {
 // G3: a grant in the answer to a check that a shadow rule would have refused is returned, too.
 func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(100 * time.Second)
@@ -124,7 +124,7 @@ func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 func TestRenewalsAfterTermsCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limits = "limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}"
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(10 * time.Second)
@@ -170,7 +170,7 @@ func testMoves(t *testing.T, seed uint64) {
 	const limit, windows = 1500, 4
 	chance := rand.New(rand.NewPCG(seed, 3))
 	kind := []string{"fixed-window", "fixed-window", "sliding-window"}[seed%3]
-	w := newWorld(t, 4, fmt.Sprintf(`rules:
+	w := newTestCluster(t, 4, fmt.Sprintf(`rules:
   - {name: r, key: [k], limits: [{limit: %d, per: 1s, algorithm: %s}]}
   - {name: s, key: [user], limits: [{limit: 300, per: 1s, algorithm: %s}]}`, limit, kind, kind))
 	w.pause = func() time.Duration {
@@ -231,7 +231,7 @@ func testMoves(t *testing.T, seed uint64) {
 // wait for the same partition: an asker that is turned away decides alone.
 func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		owner := w.nodes[1]
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{w.keyOf("r", owner, nil)}})
 		if err != nil {
@@ -262,7 +262,7 @@ func (ignored) Fail(peer.Code, string) {}
 
 // No message about leases breaks anything, however it is corrupted, and whether it gets an answer or not.
 func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
+	w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
 	holder, owner := w.nodes[0], w.nodes[1]
 	var mu sync.Mutex
 	seen := map[peer.Method][][]byte{}
@@ -312,7 +312,7 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 1000
-		w := newWorld(t, 3, fmt.Sprintf(`rules:
+		w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: tenant, key: [tenant], limits: [{limit: %d, per: 1s, algorithm: fixed-window}]}
   - {name: ip, consistency: exact, key: [ip], limits: [{limit: 5, per: 1s, algorithm: fixed-window}]}`, limit))
 		w.pause = func() time.Duration { return 500 * time.Microsecond }

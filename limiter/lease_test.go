@@ -14,7 +14,7 @@ import (
 )
 
 // countCalls counts the questions that nodes send each other.
-func (w *world) countCalls() *atomic.Int64 {
+func (w *testCluster) countCalls() *atomic.Int64 {
 	var n atomic.Int64
 	w.listen(func(m peer.Method) {
 		if m == MethodAsk {
@@ -33,7 +33,7 @@ type load struct {
 	key     string
 }
 
-func (l load) run(w *world, window time.Duration) (admitted, asked map[int64]int64, checks int64) {
+func (l load) run(w *testCluster, window time.Duration) (admitted, asked map[int64]int64, checks int64) {
 	admitted, asked = map[int64]int64{}, map[int64]int64{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -101,7 +101,7 @@ func TestG2G3_Leases(t *testing.T) {
 
 func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, skewed bool) {
 	const limit = 3000
-	w := newWorld(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
+	w := newTestCluster(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
 	w.pause = func() time.Duration { return 200*time.Microsecond + time.Duration(rand.N(int64(200*time.Microsecond))) }
 	calls := w.countCalls()
 	l := load{rate: int(limit * demand / window.Seconds()), last: 3 * window, key: "x"}
@@ -153,7 +153,7 @@ func TestG3_OverTheLimit(t *testing.T) {
 
 func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	const window = 10 * time.Second
-	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
+	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
 	w.pause = func() time.Duration { return 200*time.Microsecond + rand.N(200*time.Microsecond) }
 	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window, key: w.keyOf("r", w.nodes[0], nil)}
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))

@@ -97,8 +97,8 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
 		return LoanReply{status: loanLater}
 	}
-	n, stand, err := ls.debitLoan(&d, now, r.Window, r.Want)
-	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
+	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)
+	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
 	// At the very beginning of a window, and until the new version of the rules is recorded, this region's limit is lower than
 	// its share. It may have something to lend afterwards.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
@@ -128,9 +128,9 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 
 // debitLoan debits a loan and returns its size.
 func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
-	n, stand, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
+	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
-	return n, stand, err
+	return n, balance, err
 }

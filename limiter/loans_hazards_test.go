@@ -66,7 +66,7 @@ func (f *stubFar) count() int {
 }
 
 // newLoneRegion returns a region of n nodes, and a stub for the other regions.
-func newLoneRegion(t *testing.T, n int, text string) (*world, *stubFar) {
+func newLoneRegion(t *testing.T, n int, text string) (*testCluster, *stubFar) {
 	t.Helper()
 	far := &stubFar{}
 	w := newRegion(t, n, text, far)
@@ -82,7 +82,7 @@ func shared(set *rules.Set, region string, names ...string) *rules.Set {
 }
 
 // spend runs checks until one is refused, and returns how many were admitted.
-func (n *worldNode) spend(q Query) (admitted int) {
+func (n *testNode) spend(q Query) (admitted int) {
 	n.w.t.Helper()
 	for n.check(q).Allowed {
 		admitted++
@@ -123,14 +123,14 @@ func TestLoanRepliesTwice(t *testing.T) {
 // A loan for counters that have begun anew is lost: they may have forgotten the usage that it was requested for. So is a loan
 // for a rule or limit that no longer exists, or one that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
-	for name, change := range map[string]func(w *world, p int){
-		"another lineage": func(w *world, p int) { w.change(func() { w.place[p].lineage++ }) },
-		"no authority":    func(w *world, _ int) { w.nodes[0].authority.Store(false) },
-		"handed over":     func(w *world, p int) { w.handOver(p, w.nodes[1]) },
-		"other rules": func(w *world, _ int) {
+	for name, change := range map[string]func(w *testCluster, p int){
+		"another lineage": func(w *testCluster, p int) { w.change(func() { w.place[p].lineage++ }) },
+		"no authority":    func(w *testCluster, _ int) { w.nodes[0].authority.Store(false) },
+		"handed over":     func(w *testCluster, p int) { w.handOver(p, w.nodes[1]) },
+		"other rules": func(w *testCluster, _ int) {
 			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
-		"other limit": func(w *world, _ int) {
+		"other limit": func(w *testCluster, _ int) {
 			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 	} {
@@ -215,7 +215,7 @@ func TestLoansOneByOne(t *testing.T) {
 }
 
 // pressOwner returns a function that checks a subject, so that its owner learns that the share is short.
-func pressOwner(n *worldNode, q Query) func() { return func() { n.check(q) } }
+func pressOwner(n *testNode, q Query) func() { return func() { n.check(q) } }
 
 // failing is a Confirm that always fails.
 func failing(context.Context, int) error { return errNobody }
@@ -223,14 +223,14 @@ func failing(context.Context, int) error { return errNobody }
 var errNobody = errors.New("nobody has it")
 
 // lendTo requests a loan from n, as another region would.
-func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
+func (n *testNode) lendTo(r LoanRequest) (LoanReply, error) {
 	n.w.t.Helper()
 	type answer struct {
 		body []byte
 		err  error
 	}
 	got := make(chan answer, 1)
-	a := &worldAnswer{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
+	a := &testResponder{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
 	n.ServeFarFor(MethodLend, wire.Encode(nil, &r), a)
 	select {
 	case one := <-got:
@@ -245,7 +245,7 @@ func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 }
 
 // request returns a valid request for a loan of a rule's first limit.
-func (n *worldNode) request(rule, key string, want int64) LoanRequest {
+func (n *testNode) request(rule, key string, want int64) LoanRequest {
 	u, err := n.Locate(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		n.w.t.Fatal(err)
@@ -304,7 +304,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Errorf("have %+v, %v", u, err)
 		}
 	}
-	a := &worldAnswer{stop: func() {}, done: func(_ []byte, err error) {
+	a := &testResponder{stop: func() {}, done: func(_ []byte, err error) {
 		if err == nil {
 			t.Error("an unknown method was answered")
 		}
@@ -353,7 +353,7 @@ func TestG8_KilledLenders(t *testing.T) {
 	for seed := range seeds(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, globalExact, "ap", "eu", "us")
+			e := newTestRegions(t, globalExact, "ap", "eu", "us")
 			u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
 				t.Fatal(err)
@@ -364,7 +364,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			}
 			q := byKey("r", "x")
 			n := e.flood(q, 900, 700*time.Millisecond, "eu")
-			e.idle()
+			e.waitForLoans()
 			for _, name := range []string{"ap", "us"} {
 				for _, node := range e.all[name].nodes {
 					node.confirm.Store(nil)
@@ -372,7 +372,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			}
 			n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
 			if n > 900 || n < 500 {
-				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.describeUsage("r", "x"))
 			}
 		})
 	}
@@ -380,11 +380,11 @@ func TestG8_KilledLenders(t *testing.T) {
 
 // killWhenConfirmed kills the owner of p, now and then, right before or right after it confirms a loan. Then the other node
 // becomes the owner, with what was confirmed and a new lineage.
-func (w *world) killWhenConfirmed(p, seed int) {
+func (w *testCluster) killWhenConfirmed(p, seed int) {
 	var mu sync.Mutex // guards standby and turn
 	var standby []counters.Record
 	turn := seed
-	fail := func(of *worldNode) {
+	fail := func(of *testNode) {
 		to := w.nodes[0]
 		if to == of {
 			to = w.nodes[1]
@@ -461,7 +461,7 @@ func TestWholeLimits(t *testing.T) {
 	text := `rules:
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: token-bucket}]}`
-	e := newEarth(t, text, "ap", "eu")
+	e := newTestRegions(t, text, "ap", "eu")
 	for _, rule := range []string{"r", "b"} {
 		for i := range 4 {
 			for _, n := range e.all["ap"].nodes {
@@ -482,10 +482,10 @@ func TestWholeLimits(t *testing.T) {
 
 // Usage reports what every region has used of its share, and which regions could not be reached.
 func TestUsageOfShares(t *testing.T) {
-	e := newEarth(t, globalExact, "ap", "eu", "us")
+	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	q := byKey("r", "x")
 	e.flood(q, 350, 10*time.Second, "eu")
-	e.idle()
+	e.waitForLoans()
 	e.change(func() { e.cut[[2]string{"eu", "us"}] = true })
 	for _, n := range e.all["eu"].nodes {
 		u, err := n.Usage(&Query{Rule: "r", Key: []string{"x"}})

@@ -23,13 +23,13 @@ func TestG8_AllInOneRegion(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			if n := e.flood(byKey("r", "x"), 900, 15*time.Second, "eu"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 			s := e.all["eu"].stats()
 			if s.BorrowedUnits != 600 || e.all["us"].stats().LentUnits != 300 || e.all["ap"].stats().LentUnits != 300 {
-				t.Errorf("have %s", e.stands("r", "x"))
+				t.Errorf("have %s", e.describeUsage("r", "x"))
 			}
 		})
 	}
@@ -40,7 +40,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			old := rules.View{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, At: 1}
 			for _, region := range e.names {
 				set := compile(t, 2, "version: 1\n"+text)
@@ -48,7 +48,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 			}
 			n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 			u, err := e.all["us"].nodes[0].Usage(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
@@ -87,13 +87,13 @@ func TestG8_AllRegions(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(10_000)) * time.Microsecond }
 			// One region starts early, and borrows before the others begin.
 			early := int64(random.IntN(500))
 			n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestG8_Cuts(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 2))
 			text := []string{globalExact, globalHybrid}[seed%2]
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(5_000)) * time.Microsecond }
 			e.lose = func([]byte) bool { return random.IntN(4) == 0 }
 			stop := make(chan struct{})
@@ -132,7 +132,7 @@ func TestG8_Cuts(t *testing.T) {
 			cutter.Wait()
 			e.change(func() { clear(e.cut) }) // leases are returned, too, and their cost is spent
 			admitted += e.flood(q, 900-admitted, 700*time.Millisecond, e.names...)
-			e.idle()
+			e.waitForLoans()
 			var lent, borrowed, own int64
 			for _, name := range e.names {
 				u := e.usage(name, "r", "x")
@@ -142,7 +142,7 @@ func TestG8_Cuts(t *testing.T) {
 				}
 			}
 			if admitted > 900 || admitted > own || text == globalExact && admitted != 900-(lent-borrowed) {
-				t.Errorf("have %d admitted, %d lent, %d borrowed: %s", admitted, lent, borrowed, e.stands("r", "x"))
+				t.Errorf("have %d admitted, %d lent, %d borrowed: %s", admitted, lent, borrowed, e.describeUsage("r", "x"))
 			}
 		})
 	}
@@ -155,7 +155,7 @@ type admission struct {
 }
 
 // record runs checks on all nodes of the given regions for d, and returns the admitted ones.
-func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admission) {
+func (e *testRegions) record(q Query, d time.Duration, regions ...string) (all []admission) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	stop := time.Now().Add(d)
@@ -193,7 +193,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 3))
-			e := newEarth(t, `rules:
+			e := newTestRegions(t, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 90, per: 400ms, algorithm: fixed-window}]}`, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(100_000)) * time.Microsecond }
 			perWindow := map[int64]int{}
@@ -222,7 +222,7 @@ func TestG8_TokenBuckets(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 4))
-			e := newEarth(t, `rules:
+			e := newTestRegions(t, `rules:
   - {name: r, key: [k], scope: global, lease: {ttl: 50ms}, limits: [{limit: 300, per: 1s, burst: 600, algorithm: token-bucket}]}`, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(40_000)) * time.Microsecond }
 			all := e.record(byKey("r", "x"), 1500*time.Millisecond, e.names[:1+seed%3]...)

@@ -97,9 +97,9 @@ func (q *question) codeBody(c *wire.Coder) {
 // requestsFit reports whether the requests are for subjects of q, in order and at most one for each.
 func (q *question) requestsFit() bool {
 	for i := range q.requests {
-		w := &q.requests[i]
-		at, _ := findSubject(q.ops, w.hi)
-		if at < 0 || len(w.Want) != countSubjectOps(q.ops[at:]) || i > 0 && w.hi <= q.requests[i-1].hi {
+		request := &q.requests[i]
+		at, _ := findSubject(q.ops, request.hi)
+		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.hi <= q.requests[i-1].hi {
 			return false
 		}
 	}

@@ -76,23 +76,23 @@ func (l *Limiter) refund(list []refund) {
 	byOwner := map[ring.NodeID][]refund{}
 	var frozen []refund
 	for i := range list {
-		g := &list[i]
+		item := &list[i]
 		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(ring.PartitionOf(g.hi))
+			r = m.Ownership.Route(ring.PartitionOf(item.hi))
 		}
 		switch {
 		case r.Place == partitions.Here:
-			g.give(l)
-		case g.hops > maxHops:
-			l.reservations.countLost(g)
+			item.give(l)
+		case item.hops > maxHops:
+			l.reservations.countLost(item)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
-			byOwner[r.Owner] = append(byOwner[r.Owner], *g)
+			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
 		case r.Place == partitions.Frozen:
-			g.hops++
-			frozen = append(frozen, *g)
+			item.hops++
+			frozen = append(frozen, *item)
 		default:
-			l.reservations.countLost(g)
+			l.reservations.countLost(item)
 		}
 	}
 	for to, list := range byOwner {
@@ -165,8 +165,8 @@ func (r *refund) give(l *Limiter) {
 }
 
 // countLost counts g as lost if it is a reservation's.
-func (rs *reservations) countLost(g *refund) {
-	if g.made != 0 {
-		rs.dropped.Add(int64(len(g.ops)))
+func (rs *reservations) countLost(lost *refund) {
+	if lost.made != 0 {
+		rs.dropped.Add(int64(len(lost.ops)))
 	}
 }

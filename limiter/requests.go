@@ -150,7 +150,7 @@ type keptRequest struct {
 // makeRoom makes room for m among the answers that this node keeps, by dropping another one if necessary. At most half of them
 // are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
 // it can drop none: only answers to writes are left or, if m is for a check, no answers to checks.
-func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
+func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var totals [len(r.kept)]int
@@ -164,22 +164,22 @@ func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, 
 		}
 	}
 	own := &r.kept[0]
-	if m.Key.Inline() {
+	if memo.Key.Inline() {
 		own = &r.kept[1]
 	}
-	if totals[0]+totals[1] >= maxKeptAnswers || m.Key.Inline() && totals[1] >= maxKeptAnswers/2 {
+	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.Inline() && totals[1] >= maxKeptAnswers/2 {
 		victims := &own[checkRequest]
-		if len(*victims) == 0 && k != checkRequest {
+		if len(*victims) == 0 && kind != checkRequest {
 			victims = &own[nodeRequest]
 		}
 		if len(*victims) == 0 {
 			r.refused.Add(1)
 			return false
 		}
-		t.Forget(now, (*victims)[0].key)
+		table.Forget(now, (*victims)[0].key)
 		*victims = (*victims)[1:]
 	}
-	own[k] = append(own[k], keptRequest{m.Key, m.Until})
+	own[kind] = append(own[kind], keptRequest{memo.Key, memo.Until})
 	return true
 }
 

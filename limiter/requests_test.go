@@ -19,7 +19,7 @@ import (
 const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
 
 // reserveAs reserves a cost for a subject on n, with a request id.
-func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
+func (n *testNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
 	q := byKey("r", key)
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
 	return n.Reserve(&q, time.Minute, a)
@@ -29,7 +29,7 @@ func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (strin
 // send it at once.
 func TestRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		key := w.keyOf("r", w.nodes[0], nil)
 		p := w.partition("r", key)
 		used := func(want int64) {
@@ -43,7 +43,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		if err != nil || id == "" || first.DecidedBy != ByForward || first.Limits[0].Remaining != 90 {
 			t.Fatalf("have %q, %v, %+v", id, err, first)
 		}
-		for i, n := range []*worldNode{w.nodes[1], w.nodes[0], w.nodes[2], w.nodes[0]} {
+		for i, n := range []*testNode{w.nodes[1], w.nodes[0], w.nodes[2], w.nodes[0]} {
 			if i == 2 {
 				w.handOver(p, w.nodes[1])
 			}
@@ -93,10 +93,10 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 // Without the owner a reservation is still decided, but its answer is not kept.
 func TestRequestsWithoutTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		key := w.keyOf("r", w.nodes[0], nil)
-		w.separate(w.nodes[0], w.nodes[1], true)
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		var a Answer
 		began := time.Now()
 		one, err := w.nodes[1].reserveAs("a", key, 10, &a)
@@ -115,12 +115,12 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 // A node that does not know yet that the standby has become the owner still adjusts, reserves and settles there.
 func TestStandbyHasBecomeOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		asker, dead, owner := w.nodes[0], w.nodes[1], w.nodes[2]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
 		w.change(func() { w.place[p].standby = owner.id })
-		w.separate(asker, dead, true)
+		w.setCut(asker, dead, true)
 		stale := func() { asker.wrong.Store(p, dead.id) }
 		stale()
 		if u, err := asker.Adjust(adjustment("r", []string{key}, 5, "")); err != nil || u.Limits[0].Used != 5 {
@@ -234,16 +234,16 @@ func FuzzReserveRequest(f *testing.F) {
 // A reservation with an id is taken back and decided again if its answer can't be kept: because its first subject moves away
 // while other owners are being asked, or because its owner gets authority only after it was asked.
 func TestAnswersThatCantBeKept(t *testing.T) {
-	for name, disturb := range map[string]func(w *world, p int, m peer.Method){
-		"its subject moves": func(w *world, p int, m peer.Method) {
+	for name, disturb := range map[string]func(w *testCluster, p int, m peer.Method){
+		"its subject moves": func(w *testCluster, p int, m peer.Method) {
 			if m == MethodAsk {
 				w.handOver(p, w.nodes[2])
 			}
 		},
-		"its owner is only just coming": func(w *world, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
+		"its owner is only just coming": func(w *testCluster, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 3, `rules:
+			w := newTestCluster(t, 3, `rules:
   - {name: r, key: [a], limits: [{limit: 100, per: 1440h}]}
   - {name: s, key: [b], limits: [{limit: 100, per: 1440h}]}`)
 			a, b := w.keyOf("r", w.nodes[0], nil), w.keyOf("s", w.nodes[1], nil)
@@ -283,7 +283,7 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 // refusals. Hand-overs of the first subject don't change that.
 func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules: []")
+		w := newTestCluster(t, 3, "rules: []")
 		nextWindow(time.Hour)
 		limit := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "fixed-window"}
 		keys := []string{w.inlineKeyOf(w.nodes[0]), w.inlineKeyOf(w.nodes[1]), w.inlineKeyOf(w.nodes[2])}

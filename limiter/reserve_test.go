@@ -21,7 +21,7 @@ const tokenRules = `rules:
       - {limit: 100, per: 1h, algorithm: fixed-window}`
 
 // reserve makes a reservation on n and returns its id, which is empty if the check was refused.
-func (n *worldNode) reserve(q Query, ttl time.Duration) string {
+func (n *testNode) reserve(q Query, ttl time.Duration) string {
 	n.w.t.Helper()
 	var a Answer
 	id, err := n.Reserve(&q, ttl, &a)
@@ -32,7 +32,7 @@ func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 }
 
 // settleTokens settles a reservation on n.
-func (n *worldNode) settleTokens(id string, tokens int64) *Settlement {
+func (n *testNode) settleTokens(id string, tokens int64) *Settlement {
 	n.w.t.Helper()
 	s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: tokens}})
 	if err != nil {
@@ -53,12 +53,12 @@ func TestReservations(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nextWindow(time.Hour)
-				w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", algorithm, 1))
+				w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", algorithm, 1))
 				for asked, n := range w.nodes {
 					key := w.keyOf("r", w.nodes[1], nil)
 					other := w.nodes[(asked+1)%3]
 					want := n.used("r", key)
-					settle := func(reserved, used, told int64) {
+					settle := func(reserved, used, wantRemaining int64) {
 						t.Helper()
 						id := n.reserve(tokens("r", key, reserved), time.Minute)
 						time.Sleep(10 * time.Millisecond)
@@ -67,8 +67,8 @@ func TestReservations(t *testing.T) {
 						if have := n.used("r", key); have != want {
 							t.Errorf("%d of %d used: have %d, want %d", used, reserved, have, want)
 						}
-						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != told || s.Repeated {
-							t.Errorf("have %+v, want remaining %d", s, told)
+						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != wantRemaining || s.Repeated {
+							t.Errorf("have %+v, want remaining %d", s, wantRemaining)
 						}
 						// Settle again, with another cost, on another node.
 						again := n.settleTokens(id, used+7)
@@ -91,7 +91,7 @@ func TestReservations(t *testing.T) {
 func TestReservationOfSeveralUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		used := func() [2]int64 {
 			u, err := n.Usage(&Query{Rule: "r", Key: []string{key}})
@@ -132,7 +132,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 func TestReservationsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 2, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 2, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		late, settled := n.reserve(tokens("r", key, 50), time.Second), n.reserve(tokens("r", key, 50), time.Second)
 		n.settleTokens(settled, 20)
@@ -172,7 +172,7 @@ func TestReservationsEnd(t *testing.T) {
 func TestReservationOfSeveralOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: token-bucket, unit: tokens}]}
   - {name: s, key: [a], shadow: true, limits: [{limit: 10, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
@@ -201,7 +201,7 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 func TestReservationAndLineage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		p := w.partition("r", key)
 		id, settled := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
@@ -234,16 +234,16 @@ func TestReservationAndLineage(t *testing.T) {
 func TestSettlingFindsItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		id := n.reserve(tokens("r", key, 100), time.Minute)
-		w.separate(n, owner, true)
-		w.separate(n, w.nodes[2], true)
+		w.setCut(n, owner, true)
+		w.setCut(n, w.nodes[2], true)
 		if s, err := n.Settle(id, nil); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("cut off: have %+v, %v", s, err)
 		}
-		w.separate(n, owner, false)
+		w.setCut(n, owner, false)
 		n.settleTokens(id, 0)
 		// An owner without authority does not settle.
 		id = n.reserve(tokens("r", key, 100), time.Minute)
@@ -263,7 +263,7 @@ func TestSettlingFindsItsWay(t *testing.T) {
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		for range 1000 {
 			n.check(tokens("r", key, 1))
@@ -282,7 +282,7 @@ func TestReservationsAreNotLeased(t *testing.T) {
 func TestReservationOfRulesWithBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], block: 1h, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}, {limit: 50, per: 1h, algorithm: fixed-window}]}
   - {name: b, key: [b], block: 1h, on_limit: delay, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		for _, n := range w.nodes {
@@ -304,15 +304,15 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}, {limit: 9000, per: 5h, unit: tokens}, {limit: 50, per: 1h}]}
   - {name: b, key: [b], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: n, key: [a], limits: [{limit: 1000, per: 1h, unit: tokens}]}
   - {name: all, key: [], match: {a: "*"}, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}
   - {name: s, key: [a], shadow: true, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}`)
-		bills := make([]*billed, 3)
+		bills := make([]*fakeMeter, 3)
 		for i, n := range w.nodes {
-			bills[i] = newBilled()
+			bills[i] = newFakeMeter()
 			n.UseMeter(bills[i])
 		}
 		a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
@@ -338,7 +338,7 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 // A refund that must wait for a hand-off counts as dropped if too many goroutines are waiting already.
 func TestRefundWithoutRoomToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
+		w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
 		n := w.nodes[0]
 		key := w.keyOf("r", n, nil)
 		p := w.partition("r", key)

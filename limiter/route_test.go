@@ -46,7 +46,7 @@ func (t *takes) count() (takes, decided int64) {
 // Each subject of a check is routed once and taken once: no Take finds a shut gate. Subjects that this node owns need no route.
 func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], limits: [{limit: 1000000, per: 1440h}, {limit: 1000000, per: 1440h, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000000, per: 1440h}]}
   - {name: x, key: [x], consistency: exact, limits: [{limit: 1000000, per: 1440h}]}
@@ -95,7 +95,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 // While a partition is being handed over, no node polls: a request waits until it is woken, and then continues at once.
 func TestRequestsWaitWithoutPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
@@ -103,13 +103,13 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 		once := byKey("r", key)
 		once.Costs, once.RequestID = []UnitCost{{rules.Requests, 1}}, "a"
 		var a Answer
-		for name, request := range map[string]func(n *worldNode) error{
-			"check": func(n *worldNode) error {
+		for name, request := range map[string]func(n *testNode) error{
+			"check": func(n *testNode) error {
 				return n.Check(&Query{Rule: "r", Key: []string{key}, ByKey: true}, &Answer{})
 			},
-			"usage":   func(n *worldNode) error { _, err := n.Usage(&Query{Rule: "r", Key: []string{key}}); return err },
-			"settle":  func(n *worldNode) error { _, err := n.Settle(id, nil); return err },
-			"reserve": func(n *worldNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
+			"usage":   func(n *testNode) error { _, err := n.Usage(&Query{Rule: "r", Key: []string{key}}); return err },
+			"settle":  func(n *testNode) error { _, err := n.Settle(id, nil); return err },
+			"reserve": func(n *testNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
 		} {
 			for _, n := range w.nodes {
 				const frozen = 300 * time.Millisecond
@@ -141,7 +141,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 // carries it out; no node acts for an owner.
 func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
+		w := newTestCluster(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
 		p := w.partition("a", w.keyOf("a", w.nodes[1], nil))
 		hi := uint64(p) << 52
 		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}

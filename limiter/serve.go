@@ -74,12 +74,12 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodAsk:
 		l.serveAsk(from, body, to)
 	case MethodRefund:
-		var g refundList
-		if wire.Decode(body, &g, "refunds") == nil {
-			for i := range g.list {
-				g.list[i].hops++
+		var refunds refundList
+		if wire.Decode(body, &refunds, "refunds") == nil {
+			for i := range refunds.list {
+				refunds.list[i].hops++
 			}
-			l.refund(g.list)
+			l.refund(refunds.list)
 		}
 	case MethodTop:
 		m.serveLater(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
