@@ -61,7 +61,7 @@ type subject struct {
 
 // subjectDecision says how a subject was decided, and how to undo the decision.
 type subjectDecision struct {
-	by        DecidedBy
+	decidedBy DecidedBy
 	admitted  bool // the subject, and all subjects decided together with it
 	withdrawn bool // its decisions already report the cost as not taken
 	undo      undo
@@ -221,7 +221,7 @@ func (c *clusterCheck) ops(s *subject) []counters.Op {
 
 // markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
 func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
-	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
+	s.way, s.decidedBy, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 }

@@ -148,7 +148,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveFallback(aloneOp, c.now); admitted {
+			if c.giveBackAlone(aloneOp, c.now); admitted {
 				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
@@ -159,8 +159,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	return admitted
 }
 
-// giveFallback gives back what op took from the fallback counters.
-func (c *clusterCheck) giveFallback(op *counters.Op, at algorithms.Now) {
+// giveBackAlone gives back what op took from the fallback counters.
+func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Now) {
 	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
@@ -187,7 +187,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
-			if c.giveFallback(aloneOp, s.decidedAt); s.by == ByFallback {
+			if c.giveBackAlone(aloneOp, s.decidedAt); s.decidedBy == ByFallback {
 				c.limiter.member.Ownership.Forgive(s.decidedAt, &ops[j])
 			}
 		}

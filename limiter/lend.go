@@ -30,7 +30,7 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is not in a cluster")
 	case method == MethodLend:
-		l.member.loans.serve(body, false, to)
+		l.member.loans.serveRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	default:
@@ -38,9 +38,9 @@ func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 	}
 }
 
-// serve answers a loan request as the owner, or passes it on to the owner. passed means that another node of this region passed
-// it on, because it takes this node for the owner.
-func (ls *loans) serve(body []byte, passed bool, to Responder) {
+// serveRequest answers a loan request as the owner, or passes it on to the owner. passed means that another node of this region
+// passed it on, because it takes this node for the owner.
+func (ls *loans) serveRequest(body []byte, passed bool, to Responder) {
 	m := ls.limiter.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
@@ -55,7 +55,7 @@ func (ls *loans) serve(body []byte, passed bool, to Responder) {
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case passed || route.Place == partitions.Here:
-		ls.lendLater(&r, to)
+		ls.lendInBackground(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, passTimeout, func(reply []byte, err error) {
 			if err != nil {
@@ -71,9 +71,9 @@ func (ls *loans) serve(body []byte, passed bool, to Responder) {
 
 func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// lendLater answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
+// lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
 // flight, it debits nothing.
-func (ls *loans) lendLater(r *LoanRequest, to Responder) {
+func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
 	m := ls.limiter.member
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer ls.lending.Add(-1)

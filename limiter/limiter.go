@@ -68,7 +68,7 @@ func (l *Limiter) Use(set *rules.Set) {
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
 	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
-	next.noteShares()
+	next.recordShares()
 	if old := l.inForce.Load(); old != nil {
 		next.overall = old.overall
 		for i, name := range old.set.Names() {

@@ -83,8 +83,8 @@ func (s *ruleStats) refused(by DecidedBy) (n int64) {
 	return n
 }
 
-// noteRefusal keeps a check that h's rule refused, if it is the first since the last call of Refusals.
-func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+// recordRefusal keeps a check that h's rule refused, if it is the first since the last call of Refusals.
+func (s *ruleStats) recordRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
 	if s.refusals.first.Load() != nil {
 		return
 	}
@@ -105,8 +105,8 @@ func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q
 	s.refusals.first.Store(r)
 }
 
-// noteDenial is noteRefusal for a check that a list or the default refused.
-func (s *ruleStats) noteDenial(a *Answer) {
+// recordDenial is recordRefusal for a check that a list or the default refused.
+func (s *ruleStats) recordDenial(a *Answer) {
 	f := &s.refusals
 	if a.DecidedBy == ByNone {
 		f = &s.byDefault
@@ -128,13 +128,13 @@ func appendEscaped(b []byte, name, value string) []byte {
 		b = append(b, ", "...)
 	}
 	if name != "" {
-		b = append(appendCut(b, name), '=')
+		b = append(appendTruncated(b, name), '=')
 	}
-	return appendCut(b, value)
+	return appendTruncated(b, value)
 }
 
-// appendCut appends at most maxRefusalText bytes of text, with unprintable characters escaped.
-func appendCut(b []byte, text string) []byte {
+// appendTruncated appends at most maxRefusalText bytes of text, with unprintable characters escaped.
+func appendTruncated(b []byte, text string) []byte {
 	cut := ""
 	if len(text) > maxRefusalText {
 		n := maxRefusalText

@@ -99,7 +99,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}
-	l.member.serveLater(to, func() {
+	l.member.serveInBackground(to, func() {
 		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())

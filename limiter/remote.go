@@ -91,7 +91,7 @@ func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wi
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	m.serveLater(to, func() {
+	m.serveInBackground(to, func() {
 		reply, err := do()
 		b := []byte{byte(statusOf(err))}
 		if err == nil {
@@ -180,9 +180,9 @@ func (m *member) spawn(work func()) bool {
 	return true
 }
 
-// serveLater runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it answers that
-// this node is busy and returns false.
-func (m *member) serveLater(to Responder, work func()) bool {
+// serveInBackground runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it
+// answers that this node is busy and returns false.
+func (m *member) serveInBackground(to Responder, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}

@@ -82,18 +82,18 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			l.refund(refunds.list)
 		}
 	case MethodTop:
-		m.serveLater(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
+		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
 	case MethodActivity:
-		m.serveLater(to, func() {
+		m.serveInBackground(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
 	case MethodRecent:
-		m.serveLater(to, func() {
+		m.serveInBackground(to, func() {
 			to.Reply(wire.Encode(nil, (*recentList)(truncateToMessage(rankByRecent(l.top.list(), maxTopKept)))))
 		})
 	case MethodHistory:
-		m.serveLater(to, func() {
+		m.serveInBackground(to, func() {
 			h := l.historyHere()
 			to.Reply(wire.Encode(nil, &h))
 		})
@@ -122,7 +122,7 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			l.member.loans.borrow(&n)
 		}
 	case MethodLend:
-		l.member.loans.serve(body, true, to)
+		l.member.loans.serveRequest(body, true, to)
 	default:
 		to.Fail(CodeMessage, "unknown method")
 	}
@@ -148,7 +148,7 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 		m.release(v)
 		return
 	}
-	if !m.serveLater(to, func() { v.waitAndAnswer(l, to) }) {
+	if !m.serveInBackground(to, func() { v.waitAndAnswer(l, to) }) {
 		m.release(v)
 	}
 }

@@ -15,8 +15,8 @@ import (
 // This file is about limits that regions divide. Each region decides its share like a limit of its own. Loans move parts of
 // shares between regions; see borrow.go and lend.go.
 
-// noteShares sets a.hasGlobal and a.recordedVersion.
-func (a *activeRules) noteShares() {
+// recordShares sets a.hasGlobal and a.recordedVersion.
+func (a *activeRules) recordShares() {
 	division := a.set.Shares()
 	if division == nil {
 		return

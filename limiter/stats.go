@@ -153,7 +153,7 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
-		active.overall.noteDenial(a)
+		active.overall.recordDenial(a)
 	}
 }
 
@@ -194,7 +194,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
 		if d == DecisionRefused {
-			stats.noteRefusal(a, h, own, q)
+			stats.recordRefusal(a, h, own, q)
 		}
 		l.top.count(h, d == DecisionRefused, priorChecks, q)
 	}
