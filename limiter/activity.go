@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// activityAge bounds the age of what a round of questions returned. However many callers there are, nodes are asked at most
-	// five times a second.
+	// activityAge bounds the age of a cached round of answers. However many callers there are, this node asks the others at
+	// most five times a second.
 	activityAge = 200 * time.Millisecond
-	// maxActiveRules bounds the rules in a node's counts: as many as a rules document may have.
+	// maxActiveRules bounds the rules in a node's counts. It is also the bound on the rules of a document.
 	maxActiveRules = 1000
-	counts         = decisions * (int(ByNone) + 1)
-	// maxActivityName bounds a rule's name in those counts, in bytes. A rule with a longer name is left out.
+	countsLen      = decisions * (int(ByNone) + 1)
+	// maxActivityName bounds a rule's name in those counts, in bytes. The counts leave out rules with longer names.
 	maxActivityName = 4 << 10
 )
 
-// Counts are numbers of checks, by decision and by DecidedBy.
+// Counts holds numbers of checks, by decision and by DecidedBy.
 type Counts [decisions][ByNone + 1]int64
 
 // Add adds other to cs.
@@ -33,7 +33,8 @@ func (cs *Counts) Add(other *Counts) {
 	}
 }
 
-// subtract takes earlier from cs. A count that went back is 0: a rule was removed, and checks by it were still under way.
+// subtract subtracts earlier from cs. A count that went down becomes 0: a rule was removed while checks by it were still in
+// flight.
 func (cs *Counts) subtract(earlier *Counts) {
 	for d := range cs {
 		for by := range cs[d] {
@@ -42,7 +43,7 @@ func (cs *Counts) subtract(earlier *Counts) {
 	}
 }
 
-// RuleCounts are the checks that one rule applied to.
+// RuleCounts counts the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string
 	Checks Counts
@@ -58,15 +59,15 @@ type NodeActivity struct {
 	Rules       []RuleCounts // rules with any checks; at most 1,000
 }
 
-// rounds keeps the result of the last round of questions for callers that come at the same time.
-type rounds[T any] struct {
+// cachedRound caches the answers of the last round of questions, so that concurrent callers share one round.
+type cachedRound[T any] struct {
 	mu   sync.Mutex // held during a round; guards at and last
 	at   time.Time
 	last []T
 }
 
-// ask returns the result of the last round, if it is new enough, else that of another one.
-func (r *rounds[T]) ask(round func() []T) []T {
+// latest returns the last round's answers if they are recent enough, and otherwise runs a new round.
+func (r *cachedRound[T]) latest(round func() []T) []T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil || time.Since(r.at) > activityAge {
@@ -75,10 +76,10 @@ func (r *rounds[T]) ask(round func() []T) []T {
 	return r.last
 }
 
-// Activity returns what this node has decided, first, and then the same for every other node that answers within half a second.
-// The caller must not change the result: other callers get the same one for a fifth of a second.
+// Activity returns what each node has decided: this node first, then every other node that answers within half a second. The
+// caller must not modify the result: it is shared with other callers for up to 200 ms.
 func (l *Limiter) Activity() []NodeActivity {
-	return l.rounds.ask(func() []NodeActivity {
+	return l.activityRound.latest(func() []NodeActivity {
 		all := []NodeActivity{l.activityHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodActivity, func(from ring.NodeID, a *NodeActivity) {
@@ -90,19 +91,19 @@ func (l *Limiter) Activity() []NodeActivity {
 	})
 }
 
-// activityHere returns what this node has decided.
+// activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
-	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.began).Truncate(time.Millisecond)}
+	a := NodeActivity{Incarnation: l.incarnation, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.member != nil {
 		a.Node = l.member.Self
 	}
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return a
 	}
-	a.Checks = b.checks()
-	for i, s := range b.stats {
-		if name := b.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
+	a.Checks = active.checks()
+	for i, s := range active.stats {
+		if name := active.set.Names()[i]; len(a.Rules) < maxActiveRules && len(name) <= maxActivityName {
 			if c := s.read(name).Checks; c != (Counts{}) {
 				a.Rules = append(a.Rules, RuleCounts{Rule: name, Checks: c})
 			}
@@ -116,7 +117,7 @@ func (a *NodeActivity) Code(c *wire.Coder) {
 	wire.Fixed(c, &a.Incarnation)
 	c.Millis(&a.Uptime, math.MaxInt64)
 	a.Checks.code(c)
-	wire.List(c, &a.Rules, maxActiveRules, 1+counts, func(r *RuleCounts) {
+	wire.List(c, &a.Rules, maxActiveRules, 1+countsLen, func(r *RuleCounts) {
 		c.Text(&r.Rule, maxActivityName)
 		r.Rule = strings.ToValidUTF8(r.Rule, "\uFFFD")
 		r.Checks.code(c)
@@ -124,7 +125,7 @@ func (a *NodeActivity) Code(c *wire.Coder) {
 }
 
 func (cs *Counts) code(c *wire.Coder) {
-	const maxCount = 1 << 53 // a sum over nodes stays far below the largest int64
+	const maxCount = 1 << 53 // so that a sum over all nodes stays far below math.MaxInt64
 	for decision := range cs {
 		for by := range cs[decision] {
 			wire.Number(c, &cs[decision][by], maxCount)

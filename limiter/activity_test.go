@@ -38,7 +38,7 @@ func TestActivityComesBack(t *testing.T) {
 		want.Rules = append(want.Rules, RuleCounts{Rule: "more"})
 	}
 	if have := readActivity(wire.Encode(nil, &want)); have != nil {
-		t.Errorf("more rules than there may be: have %d", len(have.Rules))
+		t.Errorf("more rules than maxActiveRules: have %d", len(have.Rules))
 	}
 }
 
@@ -65,7 +65,7 @@ func FuzzActivity(f *testing.F) {
 	})
 }
 
-// A check counts once in the whole, and once for each rule that applied to it. A peek does not count.
+// A check counts once overall, and once for each rule that applied to it. A peek does not count.
 func TestActivityCountsChecksAndRules(t *testing.T) {
 	l := open(t, `
 lists: {deny: [{k: bad}]}
@@ -112,7 +112,7 @@ rules:
 	}
 }
 
-// A usual check, which is counted in one place for all figures, appears in each of them once, even after its rule is gone.
+// A usual check is stored in one place for all figures. It appears in each of them once, even after its rule is removed.
 func TestUsualChecksAreInAllFigures(t *testing.T) {
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1h}]}\n  - {name: s, key: [other], limits: [{limit: 10, per: 1h}]}")
 	var a Answer
@@ -159,7 +159,7 @@ func TestTenths(t *testing.T) {
 
 func TestActivityOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		for i := range 30 {
 			w.nodes[i%3].check(byKey("r", "x"))
 		}
@@ -178,12 +178,12 @@ func TestActivityOfAll(t *testing.T) {
 				t.Errorf("node %d: have %+v", i, have)
 			}
 		}
-		w.nodes[0].rounds.at = time.Time{}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.nodes[0].activityRound.at = time.Time{}
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if have := w.nodes[0].Activity(); len(have) != 2 || total(have) != 20 {
 			t.Errorf("without one node: have %+v", have)
 		}
-		// Within a fifth of a second all callers get the same result.
+		// Within 200 ms all callers get the same result.
 		before := w.nodes[0].Activity()
 		w.nodes[0].check(byKey("r", "x"))
 		if have := w.nodes[0].Activity(); total(have) != total(before) {

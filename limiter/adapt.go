@@ -2,43 +2,43 @@ package limiter
 
 import "github.com/rlnode/rlnode/rules"
 
-// FollowLoads sets the function that says which step of each adaptive rule in a set is in force, by Rule.Index (−1 for none; a nil
-// result means none for any rule). Use and Adapt call it for sets with at least one adaptive rule.
+// FollowLoads sets the function that returns the step in force for each rule of a set, by Rule.Index: −1 for none. A nil result
+// means that no rule has a step in force. Use and Adapt call it only for sets with at least one adaptive rule.
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.steps = steps
+	l.loadSteps = steps
 }
 
-// Adapt updates the steps in force. Checks that begin afterwards use the lowered limits. Checks already under way, or begun on
-// other nodes, use the limits in force where and when they began.
+// Adapt updates the steps in force. Checks that begin afterwards use the new steps. A check already in flight keeps the limits
+// in force when it began, on the node where it began.
 func (l *Limiter) Adapt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b := l.inForce.Load(); b != nil {
-		b.adapt(l.steps)
+	if active := l.inForce.Load(); active != nil {
+		active.adapt(l.loadSteps)
 	}
 }
 
-// Factor returns what the limits of r are multiplied by now: 1 if no step is in force.
+// Factor returns the factor that currently multiplies r's limits: 1 if no step is in force.
 func (l *Limiter) Factor(r *rules.Rule) float64 {
-	b := l.inForce.Load()
-	if b == nil || r.Adaptive == nil || r.Index >= len(b.steps) || b.set.Rules[r.Index] != r {
+	active := l.inForce.Load()
+	if active == nil || r.Adaptive == nil || r.Index >= len(active.steps) || active.set.Rules[r.Index] != r {
 		return 1
 	}
-	step := int(b.steps[r.Index].Load()) - 1
+	step := int(active.steps[r.Index].Load()) - 1
 	if step < 0 {
 		return 1
 	}
 	return r.Adaptive.Steps[step].Factor
 }
 
-// adapt calls ask for the steps in force. The caller holds Limiter.mu.
-func (a *activeRules) adapt(ask func(*rules.Set) []int) {
-	if ask == nil || a.steps == nil {
+// adapt stores the steps in force, as ask returns them. The caller holds Limiter.mu.
+func (a *activeRules) adapt(loadSteps func(*rules.Set) []int) {
+	if loadSteps == nil || a.steps == nil {
 		return
 	}
-	for i, step := range ask(a.set) {
+	for i, step := range loadSteps(a.set) {
 		a.steps[i].Store(int32(step + 1))
 	}
 }

@@ -16,8 +16,8 @@ rules:
     adaptive: {source: s, steps: [{above: 0.5, factor: 0.5}, {above: 0.8, factor: 0.1}]}
 `
 
-// A step lowers the limits of the rule that follows it. The counters stay the same, so usage is kept when a step begins and
-// when it ends. Answers and usage report the limit in force.
+// A step lowers the limits of its adaptive rule. The counters stay the same, so usage is kept when a step begins and when it
+// ends. Answers and usage report the limit in force.
 func TestAdapt(t *testing.T) {
 	l := open(t, adaptiveRules)
 	step := -1

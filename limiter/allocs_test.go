@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// hotRules have everything a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
+// hotRules cover everything that a check may meet: lists, several units, shadow rules, blocks, delays, each algorithm.
 const hotRules = `
 lists:
   deny: [{ip: 192.0.2.0/24}]
@@ -23,7 +23,7 @@ rules:
   - {name: watched, key: [user], shadow: true, limits: [{limit: 3, per: 1h, algorithm: fixed-window}]}
 `
 
-// hotQueries are checks by hotRules, and whether each is allowed in the long run.
+// hotQueries returns checks against hotRules, and whether each is allowed in the long run.
 func hotQueries() map[string]struct {
 	q       Query
 	allowed bool
@@ -63,7 +63,7 @@ func TestEveryCheckAllocatesNothing(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for range 200 { // until the queries that should be refused are
+		for range 200 { // until each query that should be refused is refused
 			run()
 		}
 		if n := testing.AllocsPerRun(500, run); n != 0 || a.Allowed != tt.allowed {
@@ -92,7 +92,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { l.CheckAll(queries, answers, errs) }); n != 0 {
 		t.Errorf("have %v allocations a batch of %d, want 0", n, len(queries))
 	}
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[0], nil))
 	for i := range queries {
 		queries[i] = &q
@@ -102,7 +102,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	}
 }
 
-// The top list costs nothing extra, neither for a subject in it nor for one outside.
+// The top list allocates nothing, neither for a subject in it nor for any other.
 func TestFiguresAllocateNothing(t *testing.T) {
 	l := open(t, hotRules)
 	q := byKey("little", "198.51.100.7")
@@ -127,13 +127,13 @@ func TestFiguresAllocateNothing(t *testing.T) {
 }
 
 func TestFallbackAllocatesNothing(t *testing.T) {
-	w := newWorld(t, 3, `rules:
+	w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], limits: [{limit: 300, per: 1440h}, {limit: 3000, per: 1440h, algorithm: token-bucket}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 3000000, per: 1440h}]}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 300, per: 1440h}]}
   - {name: local, key: [k], consistency: local, limits: [{limit: 3000000, per: 1440h}]}`)
 	for _, n := range w.nodes[1:] {
-		w.separate(w.nodes[0], n, true)
+		w.setCut(w.nodes[0], n, true)
 	}
 	for rule, by := range map[string]DecidedBy{"share": ByFallback, "full": ByFallback, "deny": ByFallback, "local": ByOwner} {
 		q := byKey(rule, w.keyOf(rule, w.nodes[1], w.nodes[2]))
@@ -147,31 +147,31 @@ func TestFallbackAllocatesNothing(t *testing.T) {
 	}
 }
 
-// looks counts the calls to Reachable.
-type looks struct {
+// reachableCounter counts the calls to Reachable.
+type reachableCounter struct {
 	Peers
 	n int
 }
 
-func (l *looks) Reachable(to ring.NodeID) bool {
+func (l *reachableCounter) Reachable(to ring.NodeID) bool {
 	l.n++
 	return l.Peers.Reachable(to)
 }
 
-// A node that can't reach any other does not look at all members of a large cluster on every check.
+// A node that can't reach any other does not try all members of a large cluster on every check.
 func TestFallbackLooksAtFewMembers(t *testing.T) {
 	for _, nodes := range []int{40, 64} {
-		w := newWorld(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+		w := newTestCluster(t, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 		q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
 		for _, n := range w.nodes[1:] {
-			w.separate(w.nodes[0], n, true)
+			w.setCut(w.nodes[0], n, true)
 		}
-		seen := &looks{Peers: w.nodes[0].member.Peers}
+		seen := &reachableCounter{Peers: w.nodes[0].member.Peers}
 		w.nodes[0].member.Peers = seen
 		var a Answer
 		w.nodes[0].Check(&q, &a)
 		if a.DecidedBy != ByFallback || seen.n > 8 {
-			t.Errorf("%d nodes: decided by %s, having looked at %d", nodes, a.DecidedBy, seen.n)
+			t.Errorf("%d nodes: decided by %s after %d calls of Reachable", nodes, a.DecidedBy, seen.n)
 		}
 	}
 }
@@ -204,10 +204,10 @@ func BenchmarkCheckAll(b *testing.B) {
 func BenchmarkFallback(b *testing.B) {
 	for _, nodes := range []int{3, 100} {
 		b.Run(fmt.Sprint("nodes=", nodes), func(b *testing.B) {
-			w := newWorld(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
+			w := newTestCluster(b, nodes, "rules:\n  - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}")
 			q := byKey("r", w.keyOf("r", w.nodes[1], w.nodes[2]))
 			for _, n := range w.nodes[1:] {
-				w.separate(w.nodes[0], n, true)
+				w.setCut(w.nodes[0], n, true)
 			}
 			var a Answer
 			b.ReportAllocs()

@@ -12,17 +12,17 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// DecidedBy is how a check was decided. Its strings are the API's words.
+// DecidedBy says how a check was decided.
 type DecidedBy uint8
 
 // The ways to decide a check, weakest first. A check decided in several ways reports the weakest.
 const (
 	ByFallback DecidedBy = iota // here, cut off from owner and standby
-	ByStandby                   // by the standby, acting for an owner that can't be reached
+	ByStandby                   // by the standby, in place of an owner that can't be reached
 	ByForward                   // by the owner, on another node
 	ByLease                     // here, from a lease
 	ByOwner                     // here: this node owns the subject
-	ByList                      // by the allow list or the deny list
+	ByList                      // by the allow or deny list
 	ByNone                      // no rule applied
 )
 
@@ -31,24 +31,26 @@ var decidedByNames = [...]string{"fallback", "standby", "forward", "lease", "own
 // String returns the API's word for d.
 func (d DecidedBy) String() string { return decidedByNames[d] }
 
-// Query is one check. The limiter only reads a Query and what it refers to, and keeps neither after the call.
+// Query is one check. The limiter never modifies a Query or anything it refers to, and keeps no reference to them after the
+// call.
 type Query struct {
-	Rule       string            // the only rule to ask; empty for every rule that matches
+	Rule       string            // apply only this rule; empty applies every rule that matches
 	Key        []string          // with ByKey: values of the rule's key attributes, in their order
 	ByKey      bool              // identify the subject by Key, otherwise by Attributes
 	Attributes []rules.Attribute // at most 32
-	Costs      []UnitCost        // costs that the caller named; for checks, requests default to 1 or to the rule's cost table
-	Mode       counters.Mode     // peek and count are for checks that are not reservations
-	// Subjects bring their limits, or the node of a tree that they matched. Then Rule, Key, Attributes, Costs and Mode don't matter.
-	Subjects []Subject // of those that bring limits, at most rules.MaxInlineSubjects
-	// RequestID has at most MaxRequestID bytes; empty for none. With it, a reservation, a change or a counting check is carried
-	// out once.
+	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
+	Mode       counters.Mode     // a reservation can neither peek nor count
+	// Subjects come with their own limits, or with the node of a descriptor tree that they matched. If there are any, Rule,
+	// Key, Attributes, Costs and Mode are ignored.
+	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
+	// RequestID makes a reservation, a change or a counting check idempotent. It has at most MaxRequestID bytes; empty means
+	// none.
 	RequestID string
-	// Matched is the set of rules in which Subjects found their nodes; nil if none did. Once other rules are in force, the check
-	// fails with ErrRulesChanged.
+	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject has a node. If other rules are in force by
+	// now, the check fails with ErrRulesChanged.
 	Matched *rules.Set
-	// Looks makes subjects with the mode Peek looks: a lease or a remembered refusal answers them, and they count as demand for
-	// leases and in the figures, as checks do.
+	// Looks turns peeks into looks. A look takes nothing, but is otherwise treated as a check: a lease or a remembered refusal
+	// may answer it, and it counts in the figures and as demand for leases.
 	Looks bool
 }
 
@@ -65,53 +67,53 @@ func (q *Query) Peeks() bool {
 	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
 }
 
-// counts reports whether q takes the cost of something whether or not it fits.
-func (q *Query) counts() bool {
+// hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
+func (q *Query) hasCounts() bool {
 	return q.Mode == counters.CountMode || slices.ContainsFunc(q.Subjects, func(s Subject) bool { return s.Mode == counters.CountMode })
 }
 
-// Subject is a subject that brings its limits, or has matched a node of a tree, with what the check takes of them.
+// Subject is a subject that comes with its own limits, or with the node of a descriptor tree that it matched.
 type Subject struct {
 	rules.InlineSubject
-	// Node is what the descriptor Entries has matched; nil if the subject brings limits. Of InlineSubject then only Shadow counts.
+	// Node is the node that the descriptor Entries matched. With a Node, only Shadow of InlineSubject is used. It is nil if the
+	// subject comes with its own limits.
 	Node    *rules.EnvoyNode
 	Entries []rules.EnvoyEntry
 	Costs   []UnitCost
 	Mode    counters.Mode
 }
 
-// MaxCosts bounds the units of which a caller may name a cost.
+// MaxCosts bounds the units for which a caller may give a cost.
 const MaxCosts = 16
 
 // UnitCost is a cost in one unit.
 type UnitCost struct {
 	Unit string
-	Cost int64 // 0…algorithms.MaxAmount; of an adjustment, also below zero
+	Cost int64 // 0…algorithms.MaxAmount; may be negative in an adjustment
 }
 
-// Answer is the outcome of a check. It is reused from check to check; its slices are valid until the next check.
+// Answer is the outcome of a check. Callers reuse Answers; the slices are valid until the Answer's next check.
 type Answer struct {
 	Allowed      bool
-	Counted      bool // not allowed, but taken all the same: limits that refused were only counted
+	Counted      bool // not allowed, but the cost was taken all the same: the limits that refused only count
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check
 	Now          algorithms.Now
 
-	// Limits has an entry for each limit that was asked, in document order, shadow limits included.
+	// Limits has an entry for each limit of the check, in document order, including shadow limits.
 	Limits []LimitAnswer
-	// Tightest indexes the limit that the answer describes: the one that refused (if several did, the one with the longest
-	// RetryAfter), otherwise the one with the least remaining relative to its capacity. It is −1 if there is none.
+	// Tightest indexes the limit that describes the answer: the refusing limit with the longest RetryAfter or, if none refused,
+	// the limit with the least remaining relative to its capacity. It is −1 if there is none.
 	Tightest int
 
 	scratch scratch
 }
 
-// Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit
-// has refused it, then.
+// Denied reports whether the deny list or the default refused the check, rather than a limit.
 func (a *Answer) Denied() bool { return !a.Allowed && a.DecidedBy >= ByList }
 
-// Delay returns how long the caller must wait before it goes on with an allowed check: the longest delay of its limits. Shadow
+// Delay returns how long the caller must wait before it proceeds with an allowed check: the longest delay of its limits. Shadow
 // rules do not delay.
 func (a *Answer) Delay() (longest time.Duration) {
 	if !a.Allowed {
@@ -125,9 +127,9 @@ func (a *Answer) Delay() (longest time.Duration) {
 	return longest
 }
 
-// MoreAfter returns how long until more is available of the i-th limit than now; zero where that is not known, or nothing is
-// used. For a sliding window or log it is known only after a refusal, or, for a sliding window, when this node admitted the
-// check as its owner.
+// MoreAfter returns how long it takes until more of the i-th limit is available than now; zero if nothing is used, or if this
+// node does not know. For a log it is known only after a refusal; for a sliding window also if this node admitted the check as
+// the owner.
 func (a *Answer) MoreAfter(i int) (more time.Duration) {
 	la := &a.Limits[i]
 	switch {
@@ -136,11 +138,11 @@ func (a *Answer) MoreAfter(i int) (more time.Duration) {
 		more = la.ResetAfter
 	case la.Limit.Kind.Bucket():
 		if la.Limit.Amount == 0 || a.DecidedBy == ByFallback || la.Rule.Consistency == rules.Local {
-			break // a node's share drains more slowly
+			break // this node's share drains more slowly than the limit
 		}
-		// The time of one unit, rounded up.
+		// The time in which one unit drains, rounded up.
 		more = min((la.Limit.Limit.Window-1)/time.Duration(la.Limit.Amount)+1, la.ResetAfter)
-	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.here && a.Allowed:
+	case la.Limit.Kind == algorithms.SlidingWindow && a.scratch.decidedHere && a.Allowed:
 		more = a.scratch.ops[i].MoreAfter(a.Now)
 	}
 	if la.RetryAfter > 0 && (more == 0 || la.RetryAfter < more) {
@@ -154,33 +156,33 @@ type LimitAnswer struct {
 	Rule  *rules.Rule
 	Limit *rules.Limit
 	algorithms.Decision
-	// Full means refused because the table of counters is full of subjects that are being refused.
+	// Full means that the table of counters had no room for the counter, because it is full of subjects that are being refused.
 	Full bool
-	// Blocked means that the rule's block is on, begun by this check or an earlier one. All limits of the rule refuse until it
+	// Blocked means that this check or an earlier one triggered the rule's block. All limits of the rule refuse until the block
 	// ends.
 	Blocked bool
-	Subject int32 // the index in Query.Subjects; 0 without them
+	Subject int32 // index in Query.Subjects; 0 if there are none
 }
 
-// Errors of a Query. Check wraps them with the details.
+// Errors in a Query. Check wraps them with details.
 var (
 	// ErrUnknownRule means that no rule has the requested name.
 	ErrUnknownRule = errors.New("unknown rule")
-	// ErrKey means that the key does not fit the rule's key attributes.
+	// ErrKey means that the key does not match the rule's key attributes.
 	ErrKey = rules.ErrKey
-	// ErrInline means that the limits of the call are wrong.
+	// ErrInline means that the limits in the call are invalid.
 	ErrInline = rules.ErrInline
-	// ErrRulesChanged means that other rules have come into force since Query.Subjects were matched: match them again.
-	ErrRulesChanged = errors.New("the rules have changed meanwhile")
-	// ErrLevelTooLow means that not all nodes of the cluster know yet what the check asks for.
+	// ErrRulesChanged means that new rules came into force after Query.Subjects were matched. The caller must match them again.
+	ErrRulesChanged = errors.New("the rules have changed since the subjects were matched")
+	// ErrLevelTooLow means that some nodes of the cluster do not support yet what the check needs.
 	ErrLevelTooLow = errors.New("the feature level is too low")
-	// ErrNamespace means that the rules do not allow the limits of the call, or not in that namespace.
+	// ErrNamespace means that the rules do not allow limits in the call, or not in this namespace.
 	ErrNamespace = rules.ErrNamespace
 )
 
-// SubjectError means that one of the several subjects of a Query is wrong.
+// SubjectError means that one of several subjects in a Query is invalid.
 type SubjectError struct {
-	Subject int // the index in Query.Subjects
+	Subject int // index in Query.Subjects
 	Err     error
 }
 
@@ -192,16 +194,17 @@ func (e *SubjectError) Unwrap() error { return e.Err }
 
 // Errors of Usage, Adjust and Reset.
 var (
-	// ErrNoLimitInUnit means that the subject has no limit in a unit of the costs.
+	// ErrNoLimitInUnit means that the costs name a unit in which the subject has no limit.
 	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
-	// ErrFull means that the table of counters has no room for another one.
+	// ErrFull means that the table of counters has no room for another counter.
 	ErrFull = counters.ErrFull
-	// ErrNoOwner means that no node that may read or change the subject's counters can be reached now. Check never returns it:
-	// a check is always decided.
+	// ErrNoOwner means that this node currently can't reach any node that may read or change the subject's counters. Check
+	// never returns it: a check is always decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 
-// InOrder returns which of Limits is the n-th in the order of the document or, of limits that came with the call, of the call.
+// InOrder returns the index in Limits of the n-th limit in document order. The limits of an inline subject are in the order of
+// the call.
 func (a *Answer) InOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n
@@ -217,14 +220,15 @@ func (a *Answer) InOrder(n int) int {
 	return n
 }
 
-// Tighter reports whether la describes a check better than b, which comes before it. A refusal is tighter than an admission,
-// and the longest RetryAfter is the tightest refusal. Otherwise the least remaining relative to capacity is.
+// Tighter reports whether la describes a check better than b, an earlier limit. A refusal is tighter than an admission. Of two
+// refusals, the one with the longer RetryAfter is tighter; of two admissions, the one with less remaining relative to its
+// capacity.
 func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	switch {
 	case la.Allowed != b.Allowed:
 		return b.Allowed
 	case !la.Allowed:
-		// As an unsigned number Never (−1) is the longest.
+		// Unsigned, so that Never (−1) is the longest.
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
@@ -232,8 +236,8 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	return aHi < bHi || aHi == bHi && aLo < bLo
 }
 
-// comesBefore reports whether la describes a check better than b, an earlier limit: because it is tighter or, of two inline
-// limits of one subject, which are sorted, because it comes first in the call.
+// comesBefore reports whether la describes a check better than b, an earlier limit: because la is tighter or, between equally
+// tight inline limits of one subject, because la comes first in the call. Inline limits are sorted, so b's Place may be higher.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.Place < b.Limit.Place && la.Rule == b.Rule && !b.Tighter(la)
 }

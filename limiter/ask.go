@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer to it. It owns everything it refers to: the answer may arrive after
+// ask is one check's question to one node, and the answer. It owns everything it refers to, because the answer may arrive after
 // the check was decided without it.
 type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // grants the leases in the answer
 	q     question    // its ops receive the decisions
-	// terms are the terms of leases, by subject. It is nil if no lease is wanted.
+	// terms are the lease terms, by subject; nil if the check wants no lease.
 	terms    []localcache.Terms
-	renewal  bool        // only renews a lease: no check waits for it
+	renewal  bool        // the question only renews a lease: no check waits for it
 	rule     *rules.Rule // of the only subject
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
@@ -29,9 +29,9 @@ type ask struct {
 	done     chan struct{} // capacity 1; signals that the answer is there
 
 	// The answer, written before done is signalled.
-	leased      bool // answered from a lease; receipt says which
+	fromLease   bool // answered from a lease; receipt says which
 	receipt     localcache.Receipt
-	err         error // the question was not delivered, or not answered
+	err         error // the question was not delivered or not answered
 	status      status
 	revision    int64
 	version     int64
@@ -49,7 +49,7 @@ type ask struct {
 const (
 	askOpen      = iota
 	askAnswered  // the check uses the answer
-	askAbandoned // the check was decided without the answer; what the answer took is given back
+	askAbandoned // the check was decided without the answer: give back what the answer took
 )
 
 // wait reports whether the answer arrived by a.deadline. If not, it abandons a.
@@ -73,7 +73,7 @@ func (a *ask) wait() bool {
 	return true
 }
 
-// readAnswer copies the answer for the i-th of the identical checks into a.
+// readAnswer copies into a the answer for the i-th of the identical checks.
 func (a *ask) readAnswer(r *reply, err error, i int) {
 	a.err = err
 	if err != nil {
@@ -98,34 +98,34 @@ func (a *ask) readAnswer(r *reply, err error, i int) {
 	for j := range a.q.ops {
 		res := &r.results[i*n+j]
 		a.q.ops[j].Decision, a.q.ops[j].Full = res.Decision, res.full
-		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't say it
+		if d := &a.q.ops[j].Decision; d.Used == 0 { // nodes of feature level 1 don't send it
 			d.Used = max(0, a.q.ops[j].Limit.Capacity()-d.Remaining)
 		}
 		a.windows = append(a.windows, res.window)
 	}
 }
 
-// flights are the questions under way. An identical question can share the next message.
+// flights are the questions in flight. Identical questions can share the next message.
 type flights struct {
 	shard [64]flightShard
 }
 
 type flightShard struct {
-	mu    sync.Mutex // guards known and the flights in it
-	known map[string]*flight
+	mu    sync.Mutex // guards byKey and the flights in it
+	byKey map[string]*flight
 	_     [64]byte
 }
 
-// flight is a question under way, plus the identical ones that arrived meanwhile. They make up the next message.
+// flight is a question in flight, plus the identical questions that have queued up for the next message.
 type flight struct {
 	shard *flightShard
 	key   string // the node asked, then the question's body
-	queue []*ask // at most maxAlike
+	queue []*ask // at most maxIdentical
 }
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends a's question. If together is set, it may share a message with identical questions.
+// dispatch sends a's question. If together is set, the question may share a message with identical questions.
 func (a *ask) dispatch(l *Limiter, together bool) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
@@ -136,32 +136,32 @@ func (a *ask) dispatch(l *Limiter, together bool) {
 	}
 	s := &l.member.flights.shard[a.q.ops[0].Key.Lo%uint64(len(flights{}.shard))]
 	s.mu.Lock()
-	f, under := s.known[string(v.key)]
+	f, under := s.byKey[string(v.key)]
 	switch {
-	case under && len(f.queue) < maxAlike:
+	case under && len(f.queue) < maxIdentical:
 		f.queue = append(f.queue, a)
 		s.mu.Unlock()
 		return
 	case under:
-		f = nil // the queue is full: send this one by itself
+		f = nil // the queue is full: send this question by itself
 	default:
 		f = &flight{shard: s, key: string(v.key)}
-		if s.known == nil {
-			s.known = make(map[string]*flight)
+		if s.byKey == nil {
+			s.byKey = make(map[string]*flight)
 		}
-		s.known[f.key] = f
+		s.byKey[f.key] = f
 	}
 	s.mu.Unlock()
 	l.post(f, v.key[keyPrefix:], []*ask{a})
 }
 
-// post sends one message for asks, which are identical.
+// post sends one message for asks, which are identical. f is nil if no other ask can queue up behind them.
 func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
 	now := time.Now()
 	q := &asks[0].q
-	timeout := asks[len(asks)-1].deadline.Sub(now) // the last one has the latest deadline
+	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
 	head := question{count: len(asks), patience: timeout, hops: q.hops}
 	l.member.leases.addRequests(&head, asks)
 	sent := l.member.Boottime()
@@ -169,25 +169,25 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	l.member.figures.coalesced.Add(int64(len(asks) - 1))
 	l.member.Peers.Go(asks[0].to, MethodAsk, v.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
-			l.member.figures.answered(time.Since(now))
+			l.member.figures.addForward(time.Since(now))
 		}
 		l.handleReply(f, asks, sent, body, err)
 	})
 }
 
-// handleReply delivers the answer to asks and sends the questions that have queued up meanwhile.
+// handleReply delivers the answer to asks and sends the questions that have queued up.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	v := l.member.newServedAsk()
 	defer l.member.release(v)
 	ops := asks[0].q.ops
 	if err == nil {
-		err = v.reply.read(body, len(ops), subjectsOf(ops), len(asks))
+		err = v.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 	l.member.leases.acceptReply(asks, sent, &v.reply, err)
 	failed := err != nil || v.reply.status != decided
 	var next []*ask
 	for f != nil {
-		// After a timeout, ask the slow node again for the checks that still have time.
+		// After a timeout, ask the slow node again on behalf of the checks that still have time.
 		next = f.nextAsks(failed && !errors.Is(err, peer.ErrTimeout), max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
@@ -197,7 +197,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		}
 	}
 	if failed && !errors.Is(err, peer.ErrTimeout) {
-		// The next message would fail in the same way.
+		// The next message would fail the same way.
 		asks, next = append(asks, next...), nil
 	}
 	if failed {
@@ -211,7 +211,8 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 }
 
-// nextAsks returns the asks for the next message: all of them, or at most bound. If there are none, the flight is over.
+// nextAsks removes and returns the asks for the next message: at most bound of those queued or, if all is set, every one. The
+// flight is over if all is set or none are queued.
 func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
@@ -222,12 +223,12 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 		next, f.queue = f.queue[:bound:bound], f.queue[bound:]
 	}
 	if all || len(next) == 0 {
-		delete(f.shard.known, f.key)
+		delete(f.shard.byKey, f.key)
 	}
 	return next
 }
 
-// deliver gives one ask its answer. If its check is already decided, deliver gives back what the answer took.
+// deliver hands the answer to a's check. If the check was decided without it, deliver gives back what the answer took.
 func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.readAnswer(r, err, i)
 	if !a.state.CompareAndSwap(askOpen, askAnswered) {
@@ -239,32 +240,32 @@ func (a *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	a.done <- struct{}{}
 }
 
-// rollBack gives back what a took, if a was admitted.
+// rollBack gives back what a's check took, if it was admitted.
 func (a *ask) rollBack(l *Limiter) {
 	if !a.admitted || a.q.flags&flagPeek != 0 {
 		return
 	}
-	if a.leased {
+	if a.fromLease {
 		l.member.leases.held.Unspend(a.receipt, a.q.ops)
 		return
 	}
 	var list []refund
 	subject, first := 0, 0
 	for ops := a.q.ops; first < len(ops); subject++ {
-		n := subjectOps(ops[first:])
-		g := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
+		n := countSubjectOps(ops[first:])
+		back := refund{debit: debit{hi: ops[first].Key.Hi, incarnation: a.incarnation, lineage: a.lineages[subject], steady: a.steady}}
 		for i := first; i < first+n; i++ {
 			if ops[i].Took() {
-				g.ops, g.when = append(g.ops, ops[i]), append(g.when, a.windows[i])
+				back.ops, back.when = append(back.ops, ops[i]), append(back.when, a.windows[i])
 			}
 		}
-		if len(g.ops) > 0 && g.lineage != 0 {
-			list = append(list, g)
+		if len(back.ops) > 0 && back.lineage != 0 {
+			list = append(list, back)
 		}
 		first += n
 	}
 	if len(list) > 0 && a.decider != l.member.Self {
-		l.member.figures.given.Add(1)
+		l.member.figures.givenBack.Add(1)
 	}
 	l.refund(list)
 }

@@ -6,24 +6,24 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxInFlight bounds the checks of one batch that wait for other nodes at the same time.
+// maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would, but all as of one time until it has to wait. answers and errs have an
-// element for each. It sends questions to other nodes without waiting for earlier replies, but keeps the order of checks of one
-// subject.
+// CheckAll decides queries in order, each as Check would. It reads the clock once, and again after each wait. answers and errs
+// have one element per query. CheckAll sends questions to other nodes without waiting for earlier replies, but keeps checks of
+// the same subject in order.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs, now: l.clock.Now()}
-	b.look()
+	b.readAuthority()
 	for i := range queries {
 		b.check(i)
 	}
-	b.vouch()
+	b.confirmHere()
 	b.finishUntil(len(queries))
 }
 
-// maxUnvouched bounds the checks that are decided here between two looks at authority.
-const maxUnvouched = 32
+// maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
+const maxUnconfirmed = 32
 
 // batch is a CheckAll in progress.
 type batch struct {
@@ -31,117 +31,117 @@ type batch struct {
 	queries []*Query
 	answers []*Answer
 	errs    []error
-	now     algorithms.Now // read once, and again after each wait
-	// authorized says whether this node had authority at the last look, which was at began.
-	authorized bool
-	began      int64
-	// here are the first unvouched checks: this node has decided them since the last look. Their answers hold only if it
-	// has authority at the next one, too.
-	here      [maxUnvouched]int
-	unvouched int
-	first     int // checks before it are decided
-	waiting   []int
-	// asked maps a subject to the last check of it that may still be waiting. It is nil until a check waits.
-	asked map[rules.Hash]int
+	now     algorithms.Now
+	// authorized says whether this node had authority when it was last read, at authorityReadAt on the recorder's clock.
+	authorized      bool
+	authorityReadAt int64
+	// unconfirmed lists the checks that this node has decided since it last read its authority; numUnconfirmed is how many.
+	// Their answers stand only if the node still has authority at the next reading.
+	unconfirmed    [maxUnconfirmed]int
+	numUnconfirmed int
+	firstUndecided int // checks before it are decided
+	waiting        []int
+	// lastWaiting maps a subject to the last of its checks that may still be waiting. It is nil until a check waits.
+	lastWaiting map[rules.Hash]int
 }
 
-// look looks at this node's authority.
-func (b *batch) look() {
+// readAuthority reads this node's authority.
+func (b *batch) readAuthority() {
 	m := b.limiter.member
-	b.began = m.clock()
+	b.authorityReadAt = m.recorderClock()
 	b.authorized = m == nil || m.Authority()
 }
 
-// check decides the i-th check, or starts it.
+// check decides the i-th check, or begins to ask other nodes.
 func (b *batch) check(i int) {
 	l, q, a := b.limiter, b.queries[i], b.answers[i]
 	if q.RequestID != "" { // it waits for the owner
-		b.vouch()
+		b.confirmHere()
 		b.finishUntil(i)
 		b.errs[i] = l.Check(q, a)
 		b.now = l.clock.Now()
 		return
 	}
-	over, err := l.prepare(b.now, q, a)
-	if err != nil || over {
-		b.close(i, err)
+	done, err := l.prepare(b.now, q, a)
+	if err != nil || done {
+		b.complete(i, err)
 		return
 	}
 	if len(b.waiting) > 0 {
 		b.keepOrder(i)
 	}
 	verdict := counters.Shut
-	if b.authorized && l.mayOwn(a) {
+	if b.authorized && l.mayDecideHere(a) {
 		verdict = l.take(b.now, a.scratch.ops, q.Peeks())
 	}
 	if verdict == counters.Shut {
 		b.start(i)
 		return
 	}
-	a.decidedHere(verdict)
-	b.here[b.unvouched] = i
-	if b.unvouched++; b.unvouched == maxUnvouched {
-		b.vouch()
+	a.recordDecidedHere(verdict)
+	b.unconfirmed[b.numUnconfirmed] = i
+	if b.numUnconfirmed++; b.numUnconfirmed == maxUnconfirmed {
+		b.confirmHere()
 	}
 }
 
-// vouch completes the checks that were decided here if this node still has authority. Otherwise they are decided again, and
-// what they took stays taken: ownership can no longer be proved.
-func (b *batch) vouch() {
-	n := b.unvouched
+// confirmHere completes the checks decided here, if this node still has authority. Otherwise it decides them again and keeps what
+// they took: ownership can no longer be proved.
+func (b *batch) confirmHere() {
+	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
-	b.unvouched = 0
-	m, began := b.limiter.member, b.began
-	b.look()
-	for _, i := range b.here[:n] {
+	b.numUnconfirmed = 0
+	m, began := b.limiter.member, b.authorityReadAt
+	b.readAuthority()
+	for _, i := range b.unconfirmed[:n] {
 		if !b.authorized {
 			b.start(i)
 			continue
 		}
 		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
 		b.answers[i].conclude()
-		b.close(i, nil)
+		b.complete(i, nil)
 	}
 }
 
-// start decides the i-th check as one by itself, or begins to ask other nodes.
+// start decides the i-th check by itself, or begins to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
-	a.scratch.here = false // if it was decided without authority
+	a.scratch.decidedHere = false // it may have been decided here without authority
 	if b.limiter.start(q, a) {
-		b.close(i, nil)
+		b.complete(i, nil)
 		return
 	}
-	if b.asked == nil {
-		b.asked = make(map[rules.Hash]int)
+	if b.lastWaiting == nil {
+		b.lastWaiting = make(map[rules.Hash]int)
 	}
 	for j := range a.scratch.match.Hits {
-		b.asked[a.scratch.match.Hits[j].Subject] = i
+		b.lastWaiting[a.scratch.match.Hits[j].Subject] = i
 	}
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		b.vouch()
+		b.confirmHere()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
 
-// close completes a check that did not wait.
-func (b *batch) close(i int, err error) {
+// complete completes a check that does not wait for other nodes.
+func (b *batch) complete(i int, err error) {
 	if b.errs[i] = err; err == nil {
 		b.limiter.count(b.queries[i], b.answers[i])
 	}
 }
 
-// keepOrder finishes the waiting checks of the i-th check's subjects, unless they are identical to it: identical checks keep
-// their order on the way.
+// keepOrder finishes the waiting checks that share a subject with the i-th check. Identical checks may go on waiting: they keep
+// their order on the way to the owner.
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {
-		last, ok := b.asked[hits[j].Subject]
-		if ok && last >= b.first && !b.alike(last, i) {
-			b.vouch()
+		last, ok := b.lastWaiting[hits[j].Subject]
+		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
+			b.confirmHere()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now
@@ -149,8 +149,8 @@ func (b *batch) keepOrder(i int) {
 	}
 }
 
-// alike reports whether two checks are identical and about a single subject.
-func (b *batch) alike(i, j int) bool {
+// areIdentical reports whether two checks are identical and have a single subject.
+func (b *batch) areIdentical(i, j int) bool {
 	if b.answers[i].scratch.active != b.answers[j].scratch.active {
 		return false
 	}
@@ -177,8 +177,8 @@ func (b *batch) finishUntil(end int) {
 		b.now = b.limiter.clock.Now()
 	}
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)
-	b.first = max(b.first, end)
+	b.firstUndecided = max(b.firstUndecided, end)
 	if len(b.waiting) == 0 {
-		clear(b.asked)
+		clear(b.lastWaiting)
 	}
 }

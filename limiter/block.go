@@ -7,26 +7,26 @@ import (
 )
 
 // A block is one more counter of its rule and subject, so replication, hand-over, checkpoints and eviction need not know about
-// it. While a check is being decided, the block's op follows those of the rule's limits, in Answer.Limits too. conclude folds
-// it into them.
+// blocks. While a check is being decided, the block's op follows the ops of the rule's limits, and likewise in Answer.Limits.
+// Answer.conclude folds it into them.
 
-// opsOf returns how many ops a hit has: one for each limit, and one for its block if it has one.
-func opsOf(h *rules.Hit) int {
+// countHitOps returns how many ops a hit has: one for each limit, and one for its block, if any.
+func countHitOps(h *rules.Hit) int {
 	if h.Block != nil {
 		return len(h.Limits) + 1
 	}
 	return len(h.Limits)
 }
 
-// addBlock appends the block of a hit after the hit's limits.
+// addBlock appends a hit's block, after the hit's limits.
 func (a *Answer) addBlock(h *rules.Hit) {
-	a.scratch.blocks = true
+	a.scratch.hasBlocks = true
 	op := counters.Op{Key: counterKey(h, h.Block), Limit: &h.Block.Limit, Shadow: h.Rule.Shadow, Block: true}
 	a.scratch.ops = append(a.scratch.ops, op)
 	a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: h.Block})
 }
 
-// foldBlocks removes the blocks from the check. If a block is on, all limits of its rule refuse until it ends.
+// foldBlocks removes the blocks from the check. Where a block is on, all limits of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	s := &a.scratch
 	ops, limits := s.ops[:0], a.Limits[:0]
@@ -44,9 +44,9 @@ func (a *Answer) foldBlocks() {
 			la.Blocked = blocked
 			ops, limits = append(ops, own[j]), append(limits, la)
 		}
-		first += opsOf(h)
+		first += countHitOps(h)
 	}
-	s.ops, a.Limits, s.blocks = ops, limits, false
+	s.ops, a.Limits, s.hasBlocks = ops, limits, false
 }
 
 // blockOps makes ops, all of one subject, refuse for at least as long as block does.
@@ -61,12 +61,12 @@ func blockOps(ops []counters.Op, block *algorithms.Decision) {
 	}
 }
 
-// mustWait reports whether subject i must wait until every subject without a block is decided. Otherwise another rule might
-// refuse the check after i has taken its cost. That cost looks used until it is given back, and a refusal in that time would
-// begin a block.
+// mustWait reports whether subject i must wait until every subject without a block is decided. Otherwise another rule could
+// refuse the check after i took its cost. Until that cost is given back it looks used, and a refusal meanwhile would trigger a
+// block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
-	if !c.answer.scratch.blocks || hits[i].Block == nil {
+	if !c.answer.scratch.hasBlocks || hits[i].Block == nil {
 		return false
 	}
 	for j := range hits {
@@ -77,8 +77,9 @@ func (c *clusterCheck) mustWait(i int) bool {
 	return false
 }
 
-// blockAlone begins, in the fallback counters, the blocks that follow from a copy's refusal: the copy itself may be read-only.
-func (c *clusterCheck) blockAlone(list []int) {
+// beginBlocksAlone begins in the fallback counters the blocks that a copy's refusal triggers, because the copy itself may be
+// read-only.
+func (c *clusterCheck) beginBlocksAlone(list []int) {
 	if c.peek {
 		return
 	}
@@ -87,8 +88,8 @@ func (c *clusterCheck) blockAlone(list []int) {
 		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
-			// A block with its full length left began just now.
-			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.aloneAt+j].Decision.Allowed {
+			// A block with its full length left has just begun.
+			if op.Block && !op.Decision.Allowed && op.Decision.RetryAfter == op.Limit.Window && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
 				_ = c.limiter.member.Fallback.Penalize(c.now, op.Key, op.Limit, 1) // if the table is full, the limits still refuse
 			}
 		}

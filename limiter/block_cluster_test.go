@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// blockLength is longer than the limits take to admit again.
+// blockLength is longer than the time after which the limits admit again.
 const blockLength = 8000 * time.Hour
 
 const blockRules = `rules:
@@ -21,8 +21,8 @@ const blockRules = `rules:
 
 func nearly(have, want time.Duration) bool { return have > want-time.Minute && have <= want }
 
-// everywhere checks on every node that a subject is blocked for want.
-func (w *world) everywhere(what, rule, key string, want time.Duration) {
+// expectBlockedEverywhere checks on every node that a subject is blocked for the duration want; zero for not blocked.
+func (w *testCluster) expectBlockedEverywhere(what, rule, key string, want time.Duration) {
 	w.t.Helper()
 	for i, n := range w.nodes {
 		q := byKey(rule, key)
@@ -41,43 +41,44 @@ func (w *world) everywhere(what, rule, key string, want time.Duration) {
 	}
 }
 
-// A block that a check on one node begins holds on all nodes, moves with its partition, and is lifted by a reset on any node.
+// A block that a check on one node triggers holds on all nodes, moves with its partition, and is lifted by a reset on any node.
 func TestBlockHoldsEverywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, blockRules)
+		w := newTestCluster(t, 3, blockRules)
 		key := w.keyOf("login", w.nodes[0], nil)
 		for i := range 3 {
 			if a := w.nodes[i].check(byKey("login", key)); !a.Allowed || a.DecidedBy == ByLease {
 				t.Fatalf("check %d: %v by %s", i, a.Allowed, a.DecidedBy)
 			}
 		}
-		w.everywhere("before", "login", key, 0)
+		w.expectBlockedEverywhere("before", "login", key, 0)
 		peek := byKey("login", key)
 		peek.Mode = counters.PeekMode
 		if a := w.nodes[1].check(peek); a.Allowed || !nearly(a.Limits[0].RetryAfter, blockLength) {
 			t.Errorf("peek: have %+v", a.Limits)
 		}
-		w.everywhere("after a peek", "login", key, 0)
+		w.expectBlockedEverywhere("after a peek", "login", key, 0)
 		if a := w.nodes[2].check(byKey("login", key)); a.Allowed || a.DecidedBy != ByForward || a.Limits[0].RetryAfter < blockLength {
 			t.Errorf("the fourth: have %v by %s, %+v", a.Allowed, a.DecidedBy, a.Limits)
 		}
 		if _, err := w.nodes[1].Adjust(adjustment("login", []string{key}, -3, "")); err != nil {
 			t.Fatal(err)
 		}
-		w.everywhere("begun", "login", key, blockLength)
+		w.expectBlockedEverywhere("begun", "login", key, blockLength)
 		w.handOver(w.partition("login", key), w.nodes[1])
-		w.everywhere("handed over", "login", key, blockLength)
+		w.expectBlockedEverywhere("handed over", "login", key, blockLength)
 		if _, err := w.nodes[2].Reset(&Query{Rule: "login", Key: []string{key}}); err != nil {
 			t.Fatal(err)
 		}
-		w.everywhere("reset", "login", key, 0)
+		w.expectBlockedEverywhere("reset", "login", key, 0)
 	})
 }
 
-// Many checks at once, on all nodes: after a node's first refusal none is admitted there, and no more than the limit in all.
+// Many checks run at once on all nodes. After its first refusal a node admits none, and all nodes together admit no more than
+// the limit.
 func TestBlockUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, blockRules)
+		w := newTestCluster(t, 3, blockRules)
 		key := w.keyOf("many", w.nodes[0], nil)
 		var wg sync.WaitGroup
 		var admitted atomic.Int64
@@ -109,10 +110,10 @@ func TestBlockUnderLoad(t *testing.T) {
 	})
 }
 
-// A refusal by another rule, on another node or here, begins no block. All of the check's cost is given back.
+// A refusal by another rule, on this node or another, triggers no block. All of the check's cost is given back.
 func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, blockRules)
+		w := newTestCluster(t, 3, blockRules)
 		for i := range 3 {
 			key, other := w.keyOf("login", w.nodes[i], nil), w.keyOf("other", w.nodes[(i+1)%3], nil)
 			q := Query{Attributes: attrs("k", key, "o", other)}
@@ -130,7 +131,7 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 				}
 			}
 			w.calls.Wait()
-			w.everywhere("another rule refused", "login", key, 0)
+			w.expectBlockedEverywhere("another rule refused", "login", key, 0)
 			if used := n.used("login", key); used != 2 {
 				t.Errorf("owner %d: have %d used, want 2", i, used)
 			}
@@ -138,31 +139,30 @@ func TestBlockOfTheRuleThatRefuses(t *testing.T) {
 			if a := n.check(Query{Attributes: attrs("k", key)}); a.Allowed || !a.Limits[0].Blocked || a.Limits[a.Tightest].Rule.Name != "login" {
 				t.Errorf("owner %d: have %+v", i, a.Limits)
 			}
-			w.everywhere("the rule itself refused", "login", key, blockLength)
+			w.expectBlockedEverywhere("the rule itself refused", "login", key, blockLength)
 		}
 	})
 }
 
-// A node that is cut off, and a standby that acts, begin blocks themselves. Dividing limits among nodes does not divide a
-// block.
+// A cut-off node and an acting standby begin blocks themselves. Nodes divide limits, but not blocks.
 func TestBlockAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 6, per: 1440h, algorithm: token-bucket}], block: 8000h}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: allow, key: [k], on_partition: allow, limits: [{limit: 2, per: 1440h}], block: 8000h}
   - {name: local, key: [k], consistency: local, limits: [{limit: 6, per: 1440h}], block: 8000h}`)
 		acting := w.keyOf("share", w.nodes[0], w.nodes[1])
-		w.separate(w.nodes[1], w.nodes[0], true)
-		w.separate(w.nodes[2], w.nodes[0], true)
+		w.setCut(w.nodes[1], w.nodes[0], true)
+		w.setCut(w.nodes[2], w.nodes[0], true)
 		for i, want := range []bool{true, true, false, false} {
 			a := w.nodes[2].check(byKey("share", acting))
 			if a.Allowed != want || a.DecidedBy != ByStandby || a.Limits[0].Blocked == want {
 				t.Errorf("acting, check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
 			}
 		}
-		w.separate(w.nodes[1], w.nodes[2], true)
+		w.setCut(w.nodes[1], w.nodes[2], true)
 		for rule, want := range map[string]int{"share": 2, "full": 2, "deny": 0, "allow": 5, "local": 2} {
 			for i, n := range w.nodes[1:] {
 				key := w.keyOf(rule, w.nodes[0], w.nodes[2-i])
@@ -182,19 +182,19 @@ func TestBlockAlone(t *testing.T) {
 	})
 }
 
-// A copy whose refusal stops a node that is cut off begins the block on that node, even if the copy is read-only.
+// If a copy's refusal stops a cut-off node, the block begins on that node, even if the copy is read-only.
 func TestBlockByACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], on_partition: full, limits: [{limit: 4, per: 1440h, algorithm: fixed-window}], block: 8000h}")
 		n := w.nodes[1]
 		key := w.keyOf("r", w.nodes[0], nil)
-		w.separate(w.nodes[0], n, true)
+		w.setCut(w.nodes[0], n, true)
 		w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := changeOf(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
+		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
 		if err := n.copies.Penalize(n.clock.Now(), c.ops[0].Key, c.ops[0].Limit, 2); err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,7 @@ func TestBlockByACopy(t *testing.T) {
 				t.Errorf("check %d: %v by %s, %+v", i, a.Allowed, a.DecidedBy, a.Limits)
 			}
 		}
-		// The block holds without the copy too.
+		// The block holds even without the copy.
 		n.copies.Drop(w.partition("r", key))
 		if a := n.check(byKey("r", key)); a.Allowed || !a.Limits[0].Blocked {
 			t.Errorf("without the copy: have %+v", a.Limits)

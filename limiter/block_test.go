@@ -17,7 +17,7 @@ rules:
     block: 30m
 `
 
-// blocked is a check of a rule with a block, and its outcome.
+// blocked is a check against a rule with a block, and its outcome.
 type blocked struct {
 	after   time.Duration
 	cost    int64
@@ -46,19 +46,19 @@ func TestBlock(t *testing.T) {
 		name  string
 		steps []blocked
 	}{
-		{"the check that is refused begins it, and is told its length", []blocked{
+		{"a refused check triggers it and reports its length", []blocked{
 			{cost: 3, allowed: true}, {after: s, cost: 1, retry: 30 * m}, {after: 2 * s, cost: 1, retry: 30*m - s},
 		}},
 		{"a refusal during a block does not prolong it", []blocked{
 			{cost: 4, retry: algorithms.Never}, {after: 29 * m, cost: 1, retry: m}, {after: 30*m - 1, cost: 1, retry: 1}, {after: 30 * m, cost: 1, allowed: true},
 		}},
-		{"a cost of 0 is refused during a block, and begins none", []blocked{
+		{"a cost of 0 is refused during a block, and triggers none", []blocked{
 			{cost: 3, allowed: true}, {cost: 0, allowed: true}, {cost: 1, retry: 30 * m}, {after: m, cost: 0, retry: 29 * m}, {after: 30 * m, cost: 0, allowed: true},
 		}},
-		{"a peek tells, and begins none", []blocked{
+		{"a peek reports the block, and triggers none", []blocked{
 			{cost: 3, allowed: true}, {cost: 1, peek: true, retry: 30 * m}, {after: m, cost: 1, allowed: true},
 		}},
-		{"a limit that refuses for longer says so", []blocked{
+		{"a limit that refuses for longer than the block", []blocked{
 			{cost: 3, allowed: true}, {after: m, cost: 2, allowed: true}, {after: m, cost: 1, retry: 59 * m},
 		}},
 		{"above the capacity", []blocked{
@@ -135,7 +135,7 @@ func TestBlockKeepsOnWhenItsLengthChanges(t *testing.T) {
 	blocked{after: 6 * time.Minute, cost: 1, allowed: true}.ask(t, l, "r")
 }
 
-// Usage reports a block, reset lifts it, and adjust neither begins nor lifts one. It is possible to count only failed attempts.
+// Usage reports a block, Reset lifts it, and Adjust neither triggers nor lifts one. A caller can count failed attempts only.
 func TestBlockInUsage(t *testing.T) {
 	l := open(t, loginRules)
 	key := []string{"192.0.2.9"}

@@ -15,73 +15,74 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is the borrower's side of loans between regions. A node that sees little left of a share notifies the subject's
-// owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region believed to have
-// the most unused. The lender debits a loan before it sends it. The borrower puts it into the counter at most once, and only in
-// the window and the lineage it was requested for. A loan lost on the way is lost quota.
+// This file is the borrower's side of loans between regions. A node that sees that little of a share is left notifies the
+// subject's owner. The owner borrows in the background, ahead of need: one loan per counter at a time, from the region that it
+// believes has the most unused quota. The lender debits a loan before it sends it. The borrower credits it to the counter at
+// most once, and only in the window and the lineage that it requested the loan for. A loan lost in transit is lost quota.
 
 const (
-	// noticePause is the least time between two notifications about one subject.
-	noticePause = 20 * time.Millisecond
-	// noticeSlots is how many slots record those times. Subjects that share a slot share its pause.
-	noticeSlots = 4096
-	// loanTime bounds how long a loan is waited for.
-	loanTime = time.Second
-	// maxBorrowers bounds the counters whose lenders are remembered; maxLoans bounds the loans under way.
+	// ownerNoticePause is the minimum time between two notifications about one subject.
+	ownerNoticePause = 20 * time.Millisecond
+	// ownerNoticeSlots is the number of slots that record when owners were notified. Subjects that share a slot share its pause.
+	ownerNoticeSlots = 4096
+	// loanTimeout bounds how long the borrower waits for a loan.
+	loanTimeout = time.Second
+	// maxBorrowers bounds the counters whose lenders this node remembers; maxLoans bounds the loans in flight.
 	maxBorrowers = 16_384
 	maxLoans     = 1024
-	// borrowerLife is how long the lenders of a counter are remembered after it last looked for a loan.
+	// borrowerLife is how long this node remembers a counter's lenders after it last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking again a region that could not lend just now; unknownPause, one that knows no
-	// such limit.
+	// laterPause is how long to wait before asking a region again that could not lend just then; unknownPause is the same for a
+	// region that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
-	// noLenderPause is how long to wait before looking for a lender again.
+	// noLenderPause is how long to wait before looking for a lender again if no region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
-	// awayPause is how long to wait before asking again a region that did not answer.
+	// awayPause is how long to wait before asking a region again that did not answer.
 	awayPause = 2 * time.Second
 )
 
-// loans is what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady clock.
+// loans tracks what this node, as an owner, borrows from other regions and lends to them. Times are readings of the steady
+// clock.
 type loans struct {
-	l        *Limiter
-	notified [noticeSlots]atomic.Int64 // when an owner was last notified
-	lending  atomic.Int64              // requests from other regions being answered
+	limiter  *Limiter
+	notified [ownerNoticeSlots]atomic.Int64 // when an owner was last notified, by slot
+	lending  atomic.Int64                   // requests from other regions that this node is answering
 
-	mu       sync.Mutex // guards known, inFlight and away
-	known    map[counters.Key]*borrower
-	inFlight int
-	away     map[string]int64 // regions that did not answer, and until when to leave them alone; at most those with shares
+	mu          sync.Mutex // guards the fields below
+	borrowers   map[counters.Key]*borrower
+	inFlight    int
+	silentUntil map[string]int64 // regions that did not answer, and until when not to ask them; at most the regions with shares
 }
 
 // borrower is a counter that borrows.
 type borrower struct {
-	window    int64
-	used      int64 // when it last looked for a lender
-	inFlight  bool  // whether a loan is under way
-	restUntil int64 // no region is worth asking until then
-	from      map[string]*lender
+	window      int64
+	lastUsed    int64 // when it last looked for a lender
+	inFlight    bool  // whether a loan is in flight
+	pausedUntil int64 // don't look for a lender before then
+	lenders     map[string]*lender
 }
 
-// lender is what is known of a region as a lender of one counter in one window.
+// lender is what this node knows about a region as a lender to one counter in one window.
 type lender struct {
-	unused int64 // units of its share, when last heard
-	after  int64 // it is not asked until then
+	unused    int64 // units left of its share, as last reported
+	notBefore int64 // don't ask it before then
 }
 
 func (ls *loans) init(l *Limiter) {
-	ls.l, ls.known, ls.away = l, make(map[counters.Key]*borrower), make(map[string]int64)
+	ls.limiter, ls.borrowers, ls.silentUntil = l, make(map[counters.Key]*borrower), make(map[string]int64)
 }
 
-// noticeDue reports whether to notify the owner of a subject now.
+// noticeDue reports whether this node should notify the owner of a subject now.
 func (ls *loans) noticeDue(subject rules.Hash, steady int64) bool {
-	slot := &ls.notified[subject.Lo%noticeSlots]
+	slot := &ls.notified[subject.Lo%ownerNoticeSlots]
 	last := slot.Load()
-	return (steady-last >= int64(noticePause) || steady < last) && slot.CompareAndSwap(last, steady)
+	return (steady-last >= int64(ownerNoticePause) || steady < last) && slot.CompareAndSwap(last, steady)
 }
 
-// notifyOwners notifies the owners of subjects whose share is nearly used.
+// notifyOwners notifies the owners of those subjects whose share is nearly used up.
 func (ls *loans) notifyOwners(q *Query, a *Answer) {
-	m := ls.l.member
+	m := ls.limiter.member
 	if m.Far == nil || a.DecidedBy == ByFallback {
 		return
 	}
@@ -90,93 +91,93 @@ func (ls *loans) notifyOwners(q *Query, a *Answer) {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		limits = limits[len(h.Limits):]
-		if h.Rule.Scope == rules.GlobalScope && anyShort(own) && ls.noticeDue(h.Subject, a.Now.Steady) {
+		if h.Rule.Scope == rules.GlobalScope && anyNeedsLoan(own) && ls.noticeDue(h.Subject, a.Now.Steady) {
 			ls.notifyOwner(q, h)
 		}
 	}
 }
 
-// anyShort reports whether one of a rule's limits needs a loan.
-func anyShort(limits []LimitAnswer) bool {
+// anyNeedsLoan reports whether one of a rule's limits needs a loan.
+func anyNeedsLoan(limits []LimitAnswer) bool {
 	for i := range limits {
 		la := &limits[i]
-		if !la.Full && aim(la.Limit) > 0 && loanable(la.Rule, la.Limit) && (!la.Allowed || short(la.Rule, la.Limit, la.Remaining)) {
+		if !la.Full && targetAmount(la.Limit) > 0 && isLoanable(la.Rule, la.Limit) && (!la.Allowed || needsLoan(la.Rule, la.Limit, la.Remaining)) {
 			return true
 		}
 	}
 	return false
 }
 
-// notifyOwner notifies the owner of h's subject that a share is nearly used. If the message is lost, a later check sends
+// notifyOwner notifies the owner of h's subject that a share is nearly used up. If the message is lost, a later check sends
 // another.
 func (ls *loans) notifyOwner(q *Query, h *rules.Hit) {
-	m := ls.l.member
+	m := ls.limiter.member
 	r := m.Ownership.Route(ring.PartitionOf(h.Subject.Hi))
 	here := r.Place == partitions.Here
 	if !here && (r.Place != partitions.Elsewhere || r.Owner.IsZero() || r.Owner == m.Self) {
 		return
 	}
-	n := subjectRef{version: ls.l.version(), Rule: h.Rule.Name, Key: subjectText(h, q)}
+	ref := subjectRef{version: ls.limiter.version(), Rule: h.Rule.Name, Key: subjectKey(h, q)}
 	if here {
-		ls.borrow(&n)
+		ls.borrow(&ref)
 	} else {
-		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &n))
+		_ = m.Peers.Send(r.Owner, MethodBorrow, wire.Encode(nil, &ref))
 	}
 }
 
-// borrow requests loans for those limits of an owned subject that are short. It does not wait for them.
-func (ls *loans) borrow(n *subjectRef) {
-	m := ls.l.member
+// borrow requests loans for the limits of an owned subject that are short. It does not wait for them.
+func (ls *loans) borrow(ref *subjectRef) {
+	m := ls.limiter.member
 	if m.Far == nil {
 		return
 	}
-	now := ls.l.clock.Now()
-	for _, d := range ls.dividedLimits(n, now) {
+	now := ls.limiter.clock.Now()
+	for _, d := range ls.dividedLimits(ref, now) {
 		if r := m.Ownership.Route(d.partition); r.Place == partitions.Here && m.Authority() {
-			ls.borrowFor(n, &d, now)
+			ls.borrowFor(ref, &d, now)
 		}
 	}
 }
 
-// loan is a loan under way to a counter here.
+// loan is a requested loan to a counter on this node.
 type loan struct {
 	request  LoanRequest
 	region   string
-	to       divided
+	to       dividedLimit
 	lineage  uint64
 	sent     int64 // on the steady clock
 	borrower *borrower
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, unless one is under way or no region has anything to lend.
-func (ls *loans) borrowFor(n *subjectRef, d *divided, now algorithms.Now) {
-	m := ls.l.member
-	f := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
-	stand := ls.l.table.Loans(now, d.key, &d.limit.Limit)
-	if !short(d.rule, d.limit, stand.Remaining) {
+// borrowFor requests a loan for one limit, unless a loan is already in flight or no region has anything to lend.
+func (ls *loans) borrowFor(ref *subjectRef, d *dividedLimit, now algorithms.Now) {
+	m := ls.limiter.member
+	loan := &loan{to: *d, lineage: m.Ownership.Lineage(d.partition), sent: now.Steady}
+	balance := ls.limiter.table.Loans(now, d.key, &d.limit.Limit)
+	if !needsLoan(d.rule, d.limit, balance.Remaining) {
 		return
 	}
-	want := stand.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
+	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo))
 	if d.limit.Kind == algorithms.FixedWindow {
-		want = aim(d.limit) - stand.Remaining
+		want = targetAmount(d.limit) - balance.Remaining
 	}
 	if want < 1 {
 		return
 	}
-	if f.region, f.borrower = ls.choose(d, stand.Window, now.Steady, m.Far); f.borrower == nil {
+	if loan.region, loan.borrower = ls.chooseLender(d, balance.Window, now.Steady, m.Far); loan.borrower == nil {
 		return
 	}
-	f.request = LoanRequest{subjectRef: *n, limit: d.limit.ID, Window: stand.Window, Want: min(want, algorithms.MaxAmount)}
-	f.request.version = d.active.set.Version
-	m.Far.Go(f.region, MethodLend, wire.Encode(nil, &f.request), loanTime, func(body []byte, err error) { ls.handleReply(f, body, err) })
+	loan.request = LoanRequest{subjectRef: *ref, limit: d.limit.ID, Window: balance.Window, Want: min(want, algorithms.MaxAmount)}
+	loan.request.version = d.active.set.Version
+	m.Far.Go(loan.region, MethodLend, wire.Encode(nil, &loan.request), loanTimeout, func(body []byte, err error) { ls.handleReply(loan, body, err) })
 }
 
-// choose picks the region believed to have the most unused, and marks a loan as under way. A region not heard from counts as
-// having its whole share unused. A region with no share of a fixed window comes last: it may have borrowed more than it needs.
-// choose returns no borrower if there is no region to ask, if a loan to the counter is already under way, or if too many loans
-// are.
-func (ls *loans) choose(d *divided, window, steady int64, far Far) (region string, _ *borrower) {
+// chooseLender picks the region believed to have the most unused quota, and marks a loan as in flight. A region that has not
+// reported yet is assumed to have its whole share unused. A region with no share of a fixed window comes last: it may have
+// borrowed more than it needs. choose returns a nil borrower if there is no region to ask, if a loan to the counter is already
+// in flight, or if too many loans are.
+func (ls *loans) chooseLender(d *dividedLimit, window, steady int64, far Far) (region string, _ *borrower) {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
@@ -188,22 +189,22 @@ func (ls *loans) choose(d *divided, window, steady int64, far Far) (region strin
 	})
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	c := ls.borrower(d.key, window, steady)
-	if c.inFlight || ls.inFlight >= maxLoans || steady < c.restUntil {
+	c := ls.borrowerOf(d.key, window, steady)
+	if c.inFlight || ls.inFlight >= maxLoans || steady < c.pausedUntil {
 		return "", nil
 	}
 	most := int64(0)
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused, after := shares[name], int64(0)
-		if heard := c.from[name]; heard != nil {
-			unused, after = heard.unused, heard.after
+		if heard := c.lenders[name]; heard != nil {
+			unused, after = heard.unused, heard.notBefore
 		}
-		if max(after, ls.away[name]) <= steady && unused > most {
+		if max(after, ls.silentUntil[name]) <= steady && unused > most {
 			region, most = name, unused
 		}
 	}
 	if most == 0 {
-		c.restUntil = steady + int64(noLenderPause)
+		c.pausedUntil = steady + int64(noLenderPause)
 		return "", nil
 	}
 	c.inFlight = true
@@ -211,48 +212,49 @@ func (ls *loans) choose(d *divided, window, steady int64, far Far) (region strin
 	return region, c
 }
 
-// borrower returns what is known of a counter in a window, and forgets what it knew of any other window. The caller holds mu.
-func (ls *loans) borrower(k counters.Key, window, steady int64) *borrower {
-	c := ls.known[k]
+// borrowerOf returns the borrower for a counter in a window, creating it if needed, and forgets the lenders of any other window.
+// The caller holds mu.
+func (ls *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
+	c := ls.borrowers[k]
 	if c == nil {
-		if len(ls.known) >= maxBorrowers {
-			ls.dropOne()
+		if len(ls.borrowers) >= maxBorrowers {
+			ls.dropIdleBorrower()
 		}
 		c = &borrower{window: window}
-		ls.known[k] = c
+		ls.borrowers[k] = c
 	}
 	if c.window != window {
-		c.window, c.from, c.restUntil = window, nil, 0
+		c.window, c.lenders, c.pausedUntil = window, nil, 0
 	}
-	c.used = steady
+	c.lastUsed = steady
 	return c
 }
 
-// dropOne forgets some counter without a loan under way. There is one, because maxLoans is less than maxBorrowers. The caller
-// holds mu.
-func (ls *loans) dropOne() {
-	for k, c := range ls.known {
+// dropIdleBorrower drops an arbitrary borrower without a loan in flight. One exists, because maxLoans is less than
+// maxBorrowers. The caller holds mu.
+func (ls *loans) dropIdleBorrower() {
+	for k, c := range ls.borrowers {
 		if !c.inFlight {
-			delete(ls.known, k)
+			delete(ls.borrowers, k)
 			return
 		}
 	}
 }
 
-// sweep forgets counters that no longer ask for loans.
+// sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
 func (ls *loans) sweep(steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	maps.DeleteFunc(ls.known, func(_ counters.Key, c *borrower) bool { return !c.inFlight && steady-c.used > int64(borrowerLife) })
-	maps.DeleteFunc(ls.away, func(_ string, until int64) bool { return steady > until })
+	maps.DeleteFunc(ls.borrowers, func(_ counters.Key, c *borrower) bool { return !c.inFlight && steady-c.lastUsed > int64(borrowerLife) })
+	maps.DeleteFunc(ls.silentUntil, func(_ string, until int64) bool { return steady > until })
 }
 
-// handleReply handles the answer to a request for a loan, once.
-func (ls *loans) handleReply(f *loan, body []byte, err error) {
-	if !f.answered.CompareAndSwap(false, true) {
+// handleReply handles the first answer to a loan request and ignores any other.
+func (ls *loans) handleReply(loan *loan, body []byte, err error) {
+	if !loan.answered.CompareAndSwap(false, true) {
 		return
 	}
-	m, now := ls.l.member, ls.l.clock.Now()
+	m, now := ls.limiter.member, ls.limiter.clock.Now()
 	var r LoanReply
 	if err == nil {
 		err = wire.Decode(body, &r, "reply to a request for a loan")
@@ -260,72 +262,72 @@ func (ls *loans) handleReply(f *loan, body []byte, err error) {
 	if err != nil {
 		m.figures.loansFailed.Add(1)
 	} else if r.status == loanMade {
-		ls.creditLoan(f, &r, now)
+		ls.creditLoan(loan, &r, now)
 	}
-	ls.recordAnswer(f, &r, err != nil, now.Steady)
+	ls.recordAnswer(loan, &r, err != nil, now.Steady)
 }
 
-// recordAnswer records what a region's answer, or its silence, means for the next choice.
-func (ls *loans) recordAnswer(f *loan, r *LoanReply, failed bool, steady int64) {
+// recordAnswer records for the next choice what a region answered, or that it did not.
+func (ls *loans) recordAnswer(loan *loan, r *LoanReply, failed bool, steady int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.inFlight--
-	f.borrower.inFlight = false
+	loan.borrower.inFlight = false
 	if failed {
-		ls.away[f.region] = steady + int64(awayPause)
+		ls.silentUntil[loan.region] = steady + int64(awayPause)
 		return
 	}
-	delete(ls.away, f.region)
-	if f.borrower.window != f.request.Window {
+	delete(ls.silentUntil, loan.region)
+	if loan.borrower.window != loan.request.Window {
 		return
 	}
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
-		heard.after = steady + int64(laterPause)
+		heard.notBefore = steady + int64(laterPause)
 		heard.unused = max(1, r.unused)
 	case r.status == loanUnknown:
-		heard.after = steady + int64(unknownPause)
+		heard.notBefore = steady + int64(unknownPause)
 		heard.unused = 1
-	case f.to.limit.Kind == algorithms.TokenBucket:
+	case loan.to.limit.Kind == algorithms.TokenBucket:
 		heard.unused = max(1, r.unused) // it refills
 		if r.status == loanNothing {
-			heard.after = steady + int64(f.to.life())
+			heard.notBefore = steady + int64(loan.to.reportLife())
 		}
 	case r.status == loanNothing:
-		heard.unused = 0 // nor will there be any in this window
+		heard.unused = 0 // and will stay so until the window ends
 	}
-	if f.borrower.from == nil {
-		f.borrower.from = make(map[string]*lender)
+	if loan.borrower.lenders == nil {
+		loan.borrower.lenders = make(map[string]*lender)
 	}
-	f.borrower.from[f.region] = heard
+	loan.borrower.lenders[loan.region] = heard
 }
 
-// creditLoan puts a loan into its counter if that is still the counter the loan was requested for. It takes no more than it
+// creditLoan credits a loan to its counter, if that is still the counter that requested it. It credits no more than was
 // requested. For a token bucket it also leaves out what may have refilled at the lender since.
-func (ls *loans) creditLoan(f *loan, r *LoanReply, now algorithms.Now) {
-	m := ls.l.member
-	amount := min(r.Amount, f.request.Want)
-	d, ok := ls.dividedLimit(&f.request.subjectRef, f.request.limit, now)
-	if !ok || d.key != f.to.key || !m.Authority() {
-		m.figures.lost.Add(amount)
+func (ls *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Now) {
+	m := ls.limiter.member
+	amount := min(r.Amount, loan.request.Want)
+	d, ok := ls.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
+	if !ok || d.key != loan.to.key || !m.Authority() {
+		m.figures.unitsLost.Add(amount)
 		return
 	}
-	put := amount
+	credit := amount
 	if d.limit.Kind == algorithms.TokenBucket {
 		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
-		put = max(0, amount-lender.Drained(time.Duration(now.Steady-f.sent)))
+		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
 	}
-	same := func() bool { return m.Ownership.Lineage(d.partition) == f.lineage && f.lineage != 0 }
-	out := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
-	n, err := ls.l.table.Borrow(now, d.key, &d.limit.Limit, f.request.Window, put, out, same)
+	lineageUnchanged := func() bool { return m.Ownership.Lineage(d.partition) == loan.lineage && loan.lineage != 0 }
+	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Hi, d.key.Lo)
+	n, err := ls.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, lineageUnchanged)
 	if err != nil {
 		n = 0
 	}
-	m.figures.lost.Add(amount - n)
+	m.figures.unitsLost.Add(amount - n)
 	if n > 0 {
 		m.figures.borrowed.Add(1)
 		m.figures.borrowedUnits.Add(n)
-		m.leases.forgetEverywhere(forgetMessage{hi: d.key.Hi, room: true})
+		m.leases.forgetEverywhere(forgetMessage{hi: d.key.Hi, refusalsOnly: true})
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// verb is what a change does.
+// verb says what a change does.
 type verb uint8
 
 const (
@@ -28,7 +28,7 @@ const (
 
 var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to"}
 
-// maxListed bounds the counters of one subject that are listed, or cleared at once.
+// maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
 
 // change is an operator's request about one subject's counters: a verb with a cost for each limit, and the resulting usage of
@@ -38,12 +38,12 @@ type change struct {
 	hops   int
 	ticket *ticket
 	ops    []counters.Op // their decisions are the result
-	// Of an inline subject whose limits are not known, for verbList and verbClear, in place of ops.
+	// For verbList and verbClear, in place of ops: an inline subject whose limits are not known.
 	hi       uint64
 	counters loList // the result of verbList
 }
 
-// loList are the Key.Lo of a subject's counters.
+// loList holds the Key.Lo of a subject's counters.
 type loList []uint64
 
 // Code implements wire.Message.
@@ -51,19 +51,20 @@ func (l *loList) Code(c *wire.Coder) {
 	wire.List(c, (*[]uint64)(l), maxListed, 8, func(lo *uint64) { wire.Fixed(c, lo) })
 }
 
-// whole reports whether c is about all inline counters of its subject.
-func (c *change) whole() bool { return c.verb == verbList || c.verb == verbClear }
+// coversAllCounters reports whether c applies to all inline counters of its subject.
+func (c *change) coversAllCounters() bool { return c.verb == verbList || c.verb == verbClear }
 
-// subject returns the Key.Hi of c's subject, lo the Key.Lo of one of its counters.
+// subject returns the Key.Hi of c's subject.
 func (c *change) subject() uint64 {
-	if c.whole() {
+	if c.coversAllCounters() {
 		return c.hi
 	}
 	return c.ops[0].Key.Hi
 }
 
-func (c *change) lo() uint64 {
-	if c.whole() {
+// anyLo returns the Key.Lo of one of the counters of c's subject.
+func (c *change) anyLo() uint64 {
+	if c.coversAllCounters() {
 		return counters.InlineLo(0)
 	}
 	return c.ops[0].Key.Lo
@@ -73,30 +74,31 @@ func (c *change) lo() uint64 {
 func (c *change) Code(w *wire.Coder) {
 	wire.Number(w, &c.verb, int64(verbs-1))
 	wire.Number(w, &c.hops, maxHops)
-	with := c.ticket != nil
-	if w.Bool(&with); with {
+	hasTicket := c.ticket != nil
+	if w.Bool(&hasTicket); hasTicket {
 		if w.Reads() {
 			c.ticket = &ticket{}
 		}
 		c.ticket.Code(w)
 	}
 	w.Require(c.hops > 0 && (c.ticket == nil || c.verb != verbUsage && c.verb != verbList))
-	if c.whole() {
+	if c.coversAllCounters() {
 		wire.Fixed(w, &c.hi)
 		return
 	}
 	codeOps(w, &c.ops, nil, c.verb == verbAdjust || c.verb == verbGive)
-	w.Require(len(c.ops) > 0 && subjectOps(c.ops) == len(c.ops))
+	w.Require(len(c.ops) > 0 && countSubjectOps(c.ops) == len(c.ops))
 }
 
-// apply carries out c at the owner of its counters, which may be this node. It may ask again an owner that has perhaps done it
-// already: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
+// apply carries out c at the owner of its counters, which may be this node. It may repeat the request to an owner that already
+// carried it out: the ticket prevents a second change. The error wraps ErrNoOwner, ErrFull, ErrRequestIDReused or
+// ErrTooManyRequestIDs.
 func (c *change) apply(l *Limiter) error {
 	t := c.ticket
-	ctx, cancel := context.WithTimeout(context.Background(), checkTime)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	return l.doAtOwner(ctx, &ownerRequest{hi: c.subject(), hops: c.hops, here: func() error {
-		if c.ticket = t; c.hops == 0 && t.unneeded() {
+		if c.ticket = t; c.hops == 0 && t.isUnneeded() {
 			c.ticket = nil
 		}
 		return c.applyHere(ctx, l)
@@ -119,7 +121,7 @@ func (c *change) apply(l *Limiter) error {
 	}})
 }
 
-// reply returns what c's asker is answered, once c has been applied.
+// reply returns the reply to the node that requested c. c must have been applied.
 func (c *change) reply() wire.Message {
 	if c.verb == verbList {
 		return &c.counters
@@ -151,7 +153,7 @@ func (c *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	return err
 }
 
-// readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not here.
+// readUsage reads the usage into c. It fails with counters.ErrShut if a counter is not on this node.
 func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 	for i := range c.ops {
 		op := &c.ops[i]
@@ -163,7 +165,7 @@ func (c *change) readUsage(l *Limiter, now algorithms.Now) error {
 	return nil
 }
 
-// list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not here.
+// list lists the inline counters of c's subject. It fails with counters.ErrShut if they are not on this node.
 func (c *change) list(l *Limiter) error {
 	c.counters = c.counters[:0]
 	for _, op := range l.table.InlineOf(c.hi, maxListed) {
@@ -175,7 +177,7 @@ func (c *change) list(l *Limiter) error {
 	return nil
 }
 
-// voidLeases voids the subject's leases and remembered refusals if c has made room: they would contradict it.
+// voidLeases voids the subject's leases and remembered refusals if c has freed quota, because they would contradict it.
 func (c *change) voidLeases(l *Limiter) {
 	reward := slices.ContainsFunc(c.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := c.verb == verbReset || c.verb == verbClear
@@ -184,7 +186,7 @@ func (c *change) voidLeases(l *Limiter) {
 	}
 	hi := c.subject()
 	if c.verb == verbGive {
-		l.member.leases.notify(&l.member.leases.given, forgetMessage{hi: hi, room: true})
+		l.member.leases.forgetSoon(&l.member.leases.forgetNotices, forgetMessage{hi: hi, refusalsOnly: true})
 		return
 	}
 	if reset {
@@ -193,9 +195,9 @@ func (c *change) voidLeases(l *Limiter) {
 	l.member.leases.forgetEverywhere(forgetMessage{hi: hi})
 }
 
-// changeOf returns a change of every counter that u names: all its limits, its block, and what its limits have lent and
-// borrowed, in this order. costs apply to the limits in their units.
-func changeOf(v verb, u *Usage, costs []UnitCost) *change {
+// newChange returns a change of every counter of u: its limits, its block, and what its limits have lent and borrowed, in this
+// order. Each cost applies to the limits in its unit.
+func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	c, h := &change{verb: v}, rules.Hit{Rule: u.Rule, Subject: u.Hash}
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
@@ -212,7 +214,7 @@ func changeOf(v verb, u *Usage, costs []UnitCost) *change {
 		c.ops = append(c.ops, counters.Op{Key: key, Limit: &u.block.Limit, Block: true})
 	}
 	for i := range u.Limits {
-		if limit := u.Limits[i].Limit; loanable(u.Rule, limit) {
+		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
 			key := counterKey(&h, limit)
 			c.ops = append(c.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
 				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
@@ -221,9 +223,9 @@ func changeOf(v verb, u *Usage, costs []UnitCost) *change {
 	return c
 }
 
-// applyChange applies c, which was made from u, and writes the result into u.
+// applyChange applies c, which newChange made from u, and writes the result into u.
 func (l *Limiter) applyChange(c *change, u *Usage) error {
-	if len(c.ops) == 0 && !c.whole() {
+	if len(c.ops) == 0 && !c.coversAllCounters() {
 		return nil
 	}
 	if err := c.apply(l); err != nil {
@@ -233,7 +235,7 @@ func (l *Limiter) applyChange(c *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of c into u, from which c was made.
+// fillUsage writes the result of c into u.
 func (l *Limiter) fillUsage(u *Usage, c *change) {
 	now := l.clock.Now()
 	for i := range u.Limits {
@@ -247,14 +249,14 @@ func (l *Limiter) fillUsage(u *Usage, c *change) {
 		loans = loans[1:]
 	}
 	for i := range u.Limits {
-		if lu := &u.Limits[i]; loanable(u.Rule, lu.Limit) {
+		if lu := &u.Limits[i]; isLoanable(u.Rule, lu.Limit) {
 			lu.Lent, lu.Borrowed, loans = loans[0].Decision.Used, loans[1].Decision.Used, loans[2:]
 			lu.subtractLoans()
 		}
 	}
 }
 
-// subtractLoans subtracts from the usage of a fixed window the amount by which loans have widened it.
+// subtractLoans subtracts from a fixed window's usage the amount by which loans have widened the window.
 func (u *LimitUsage) subtractLoans() {
 	share := u.Limit.Amount
 	switch {

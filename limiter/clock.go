@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// clockInterval is how often the system's wall clock is read.
+	// clockInterval is how often Clock reads the system's wall clock.
 	clockInterval = time.Second
-	// slewDivisor bounds how fast Clock follows a wall clock that was set back: by 1/64 of the time that passes. Meanwhile a
-	// window lasts at most 1/63 longer.
+	// slewDivisor bounds how fast Clock falls back to a wall clock that was set back: by 1/64 of the time that passes.
+	// Meanwhile a window lasts at most 1/63 longer.
 	slewDivisor = 64
 )
 
 // Clock reads a node's two clocks. The steady clock starts at the wall clock's time and then advances with the monotonic clock.
-// The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it follows at once.
-// If the system's clock is set back, windows keep turning at nearly their normal pace while the clock slowly falls into line.
+// The wall clock follows the system's wall clock but never goes back. If the system's clock is set forward, it jumps forward
+// with it. If the system's clock is set back, it runs slightly slower until the two agree, so windows keep turning at nearly
+// their normal pace.
 type Clock struct {
 	start  time.Time
 	anchor int64 // Unix nanoseconds at start
-	ahead  int64 // offset from the system's wall clock
+	offset int64 // offset from the system's wall clock
 	course atomic.Pointer[course]
 
 	stop chan struct{}
@@ -31,26 +32,26 @@ type Clock struct {
 	once sync.Once
 }
 
-// course is how the wall clock runs from some moment on.
+// course describes how the wall clock runs from some moment on.
 type course struct {
 	steady, wall int64 // readings at that moment
-	surplus      int64 // how far it is ahead of the system's clock, and so still has to lose; >= 0
+	surplus      int64 // how far it is ahead of the system's clock; >= 0
 }
 
-// at returns the wall clock's reading at a steady time.
+// at returns the wall clock's reading at a given steady time.
 func (c *course) at(steady int64) int64 {
 	passed := max(0, steady-c.steady)
 	return c.wall + passed - min(passed/slewDivisor, c.surplus)
 }
 
-// NewClock returns a running clock; Close ends it.
+// NewClock returns a running clock. The caller must Close it.
 func NewClock() *Clock { return NewClockAhead(0) }
 
-// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's by that much, or behind it if by is negative.
-// Tests use it to give nodes in one process different clocks.
+// NewClockAhead is NewClock for a node whose wall clock is ahead of the system's by the given duration, or behind it if by is
+// negative. Tests use it to give the nodes in one process different clocks.
 func NewClockAhead(by time.Duration) *Clock {
-	c := &Clock{start: time.Now(), ahead: int64(by), stop: make(chan struct{})}
-	c.anchor = systemWall(c.start) + c.ahead
+	c := &Clock{start: time.Now(), offset: int64(by), stop: make(chan struct{})}
+	c.anchor = systemWall(c.start) + c.offset
 	c.course.Store(&course{steady: c.anchor, wall: c.anchor})
 	c.done.Go(c.run)
 	return c
@@ -62,7 +63,7 @@ func (c *Clock) Now() algorithms.Now {
 	return algorithms.Now{Steady: steady, Wall: c.course.Load().at(steady)}
 }
 
-// Close stops following the system's wall clock; Now still works.
+// Close stops following the system's wall clock. Now still works afterwards.
 func (c *Clock) Close() error {
 	c.once.Do(func() { close(c.stop) })
 	c.done.Wait()
@@ -72,11 +73,11 @@ func (c *Clock) Close() error {
 func (c *Clock) run() {
 	for range tick.Every(c.stop, clockInterval) {
 		now := time.Now() // one reading of both clocks
-		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.ahead)
+		c.follow(c.anchor+int64(now.Sub(c.start)), systemWall(now)+c.offset)
 	}
 }
 
-// follow starts a new course at a steady time, given the system's wall clock at that time.
+// follow starts a new course at the given steady time, at which the system's wall clock reads system.
 func (c *Clock) follow(steady, system int64) {
 	wall := c.course.Load().at(steady)
 	c.course.Store(&course{steady: steady, wall: max(wall, system), surplus: max(0, wall-system)})

@@ -35,8 +35,8 @@ func TestClockFollowsTheWall(t *testing.T) {
 		{"set forward: at once", 2 * s, 3602 * s, 3600 * s},
 		{"set back by an hour: not at once", 3 * s, 3 * s, 3600 * s},
 		{"but slowly", 67 * s, 67 * s, 3599 * s},
-		{"also after a long pause", (67 + 64*3598) * s, (67 + 64*3598) * s, s},
-		{"until it is in line", 1e6 * s, 1e6 * s, 0},
+		{"the same after a long pause", (67 + 64*3598) * s, (67 + 64*3598) * s, s},
+		{"until the two agree", 1e6 * s, 1e6 * s, 0},
 		{"not past it", 2e6 * s, 2e6 * s, 0},
 	}
 	last := int64(0)
@@ -48,7 +48,7 @@ func TestClockFollowsTheWall(t *testing.T) {
 			t.Errorf("%s: have a lead of %d, want %d", tt.name, after-tt.steady, tt.lead)
 		}
 		if before < last || after < before {
-			t.Errorf("%s: it went back, from %d to %d to %d", tt.name, last, before, after)
+			t.Errorf("%s: the clock went back, from %d to %d to %d", tt.name, last, before, after)
 		}
 		last = after
 	}

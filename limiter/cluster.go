@@ -15,61 +15,63 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Bounds of a check that can't be decided here at once.
+// Bounds of a check that this node can't decide at once.
 const (
-	// checkTime bounds how long a check may take.
-	checkTime = 900 * time.Millisecond
-	// replySlack is the part of checkTime left over when the check stops waiting for replies.
+	// checkTimeout bounds how long a check may take.
+	checkTimeout = 900 * time.Millisecond
+	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTime bounds how long a check waits for partitions that are being handed over; it is part of checkTime.
-	frozenTime = 500 * time.Millisecond
-	// catchUpTime bounds how long a node that is behind waits for the rules or the ring that another node uses.
-	catchUpTime = 50 * time.Millisecond
-	// maxServing bounds the questions from other nodes that wait for something here. Further ones are turned away.
+	// frozenTimeout bounds how long a check waits for partitions that are being handed over. It is part of checkTimeout.
+	frozenTimeout = 500 * time.Millisecond
+	// catchUpTimeout bounds how long a node that lags behind waits for the rules or the ring that another node uses.
+	catchUpTimeout = 50 * time.Millisecond
+	// maxServing bounds the questions from other nodes that wait for something on this node. It turns away any more.
 	maxServing = 4096
-	// maxTurns bounds how often a check looks again for its counters while the cluster is moving them.
-	maxTurns = 64
-	// retryPause is how long a check first waits for news of the ring if no node claims to be the owner. The wait doubles up to
+	// maxAttempts bounds how many times a check locates its counters again while the cluster is moving them.
+	maxAttempts = 64
+	// retryPause is how long a check first waits for a newer ring if no node claims to be the owner. The wait doubles up to
 	// maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
-	// maxResultsByReader bounds the work (checks × limits) of a question that the connection's reader decides itself.
+	// maxResultsByReader bounds the work (checks × limits) of a question that the goroutine reading the connection decides
+	// itself.
 	maxResultsByReader = 1024
-	// defaultLeases is the default bound on the subjects with leases.
+	// defaultLeases is the default of ClusterConfig.Leases.
 	defaultLeases = 1 << 16
 )
 
-// Ownership knows which node decides a partition's counters, and records debts to that node. *partitions.Keeper implements it.
+// Ownership knows which node decides a partition's counters, and records debts to its owner. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
 	// Wait returns when p is no longer frozen, or when ctx ends.
 	Wait(ctx context.Context, p int)
-	// Learn records that another node named owner as the owner of p, at that revision of the ring.
+	// Learn records that another node named owner as the owner of p at the given revision of the ring.
 	Learn(p int, revision int64, owner ring.NodeID)
-	// Lineage identifies p's counters here. What was taken in one lineage is never given back to another.
+	// Lineage identifies p's counters on this node. What was taken in one lineage is never given back in another.
 	Lineage(p int) uint64
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
-	// the partition over. It decides within shares, and returns counters.Shut if this node may not act.
+	// the partition over. It decides within shares. It returns counters.Shut if this node may not act for the owner.
 	DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why partitions.Absence) counters.Verdict
-	// DecideAlone decides ops by this node alone, in fallback: it admits them unless a copy here refuses, and records what it
-	// admits as debts to the owners.
+	// DecideAlone decides ops on this node alone, in fallback. It admits them unless a copy on this node refuses, and records
+	// what it admits as debts to the owners.
 	DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict
-	// Forgive takes back what DecideAlone recorded for op at that time.
+	// Forgive cancels the debt that DecideAlone recorded for op at the given time.
 	Forgive(at algorithms.Now, op *counters.Op)
 }
 
-// Backup makes changes in a partition outlive this node. *partitions.Keeper implements it.
+// Backup confirms that changes in a partition would outlive this node. *partitions.Keeper implements it.
 type Backup interface {
-	// Backed reports whether Confirm of p is likely to succeed now.
+	// Backed reports whether Confirm is likely to succeed for p now.
 	Backed(p int) bool
-	// Confirm returns once every earlier change in p is on the node or disk from which p would continue without this node.
+	// Confirm returns once every earlier change in p has reached the node or disk from which p would continue without this
+	// node.
 	Confirm(ctx context.Context, p int) error
 }
 
 // Far carries messages to other regions. *regions.Pool implements it.
 type Far interface {
-	// Go calls a node of the region that answers for it, and runs done once; bodies are as for Peers. A message that may have
-	// arrived is not sent again.
+	// Go calls a node that answers for the region, and runs done once. Bodies are as for Peers. A message that may have arrived
+	// is not sent again.
 	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Reachable(region string) bool
 }
@@ -83,11 +85,11 @@ type Peers interface {
 	Reachable(to ring.NodeID) bool
 }
 
-// Recorder is told of each decision made as an owner or as a standby. Tests use it to check that there were never two owners.
+// Recorder records each decision made as an owner or as a standby. Tests use it to check that there were never two owners.
 type Recorder interface {
 	// Clock reads a monotonic clock.
 	Clock() int64
-	// Decided reports a decision made between two readings of Clock. by is ByOwner or ByStandby.
+	// Decided records a decision made between two readings of Clock. by is ByOwner or ByStandby.
 	Decided(by DecidedBy, partition int, lineage uint64, began, ended int64)
 }
 
@@ -96,29 +98,32 @@ type ClusterConfig struct {
 	Self      ring.NodeID
 	Ownership Ownership
 	Peers     Peers
-	// Authority reports whether this node may decide as an owner now. It is called before and after each decision.
+	// Authority reports whether this node may decide as an owner now. The limiter calls it before and after each decision.
 	Authority func() bool
-	// Await waits until this node has at least these revisions of the ring and of the rules (zero: any), or until ctx ends.
+	// Await waits until this node has at least this revision of the ring and this version of the rules (zero: any), or until
+	// ctx ends.
 	Await func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring returns the latest ring this node knows, or nil before the first. Its members divide limits among themselves.
 	Ring func() *ring.Table
-	// Fallback holds the counters of what this node decides alone; see localcache.NewFallbackTable. The limiter does not close it.
+	// Fallback holds the counters for what this node decides alone; see localcache.NewFallbackTable. The limiter does not close
+	// it.
 	Fallback *counters.Table
-	// Far reaches other regions. If it is nil, nothing is borrowed from them.
+	// Far reaches other regions. If it is nil, this node borrows nothing from them.
 	Far Far
-	// Backup confirms loans to other regions. If it is nil, nothing is lent.
+	// Backup confirms loans to other regions. If it is nil, this node lends nothing.
 	Backup Backup
 	// Recorder may be nil.
 	Recorder Recorder
-	// Boottime reads a clock that keeps running while the machine is suspended; leases end by it. If it is nil, the process's
-	// monotonic clock is used.
+	// Boottime reads a clock that keeps running while the machine is suspended; it times the leases. The default is the
+	// process's monotonic clock.
 	Boottime func() time.Duration
-	// Secret returns the cluster's secret, by which its nodes recognise the reservations they made. It may be nil, and it may
-	// return nothing while the secret is not known yet.
+	// Secret returns the cluster's secret, with which nodes sign reservations. It may be nil. It returns nothing while the node
+	// does not know the secret yet.
 	Secret func() []byte
-	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes know what this one knows.
+	// Level returns the feature level that the cluster has agreed on. If it is nil, all nodes support what this node supports.
 	Level func() int
-	// Leases bounds the subjects this node holds leases of, and the subjects it grants leases of. Zero means 65,536.
+	// Leases bounds the subjects that this node holds leases for and, separately, the subjects that it grants leases for. Zero
+	// means 65,536.
 	Leases int64
 }
 
@@ -133,28 +138,28 @@ func (c *ClusterConfig) Validate() error {
 // member is a limiter's part in a cluster.
 type member struct {
 	ClusterConfig
-	flights    flights
-	servedAsks sync.Pool // holds *servedAsk
-	figures    tallies
-	leases     leases
-	loans      loans // loans between regions
+	flights flights
+	askPool sync.Pool // holds *servedAsk
+	figures tallies
+	leases  leases
+	loans   loans // between regions
 
-	serving chan struct{} // holds a token for each question being served in a goroutine
-	ctx     context.Context
-	stop    context.CancelFunc
-	mu      sync.Mutex // guards closed: once it is set, nothing is added to served
-	closed  bool
-	served  sync.WaitGroup // the goroutines that serve questions
-	done    sync.WaitGroup // leases.tend
+	handlerSlots chan struct{} // holds a token for each question being served in a goroutine
+	ctx          context.Context
+	stop         context.CancelFunc
+	mu           sync.Mutex // guards closed; once it is set, handlers takes no more goroutines
+	closed       bool
+	handlers     sync.WaitGroup // the goroutines that serve questions
+	background   sync.WaitGroup // the goroutine of leases.maintain
 }
 
 // Join returns a limiter over table that decides together with other nodes. It decides a check itself if table's gates are open
-// for it, and asks the owners otherwise. Close ends it.
+// for it, and asks the owners otherwise. The caller must Close it.
 func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	m := &member{ClusterConfig: c, serving: make(chan struct{}, maxServing)}
+	m := &member{ClusterConfig: c, handlerSlots: make(chan struct{}, maxServing)}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -164,12 +169,12 @@ func Join(table *counters.Table, clock *Clock, c ClusterConfig) (*Limiter, error
 	l := New(table, clock)
 	l.member = m
 	m.loans.init(l)
-	m.leases = leases{l: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.done.Go(m.leases.tend)
+	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
+	m.background.Go(m.leases.maintain)
 	return l, nil
 }
 
-// Close stops answering other nodes, and waits until that work is done. Checks are still decided. Those already under way wait
+// Close stops answering other nodes and waits until that work is done. The limiter still decides checks. Checks in flight wait
 // for replies no longer than a check may take.
 func (l *Limiter) Close() error {
 	m := l.member
@@ -179,21 +184,22 @@ func (l *Limiter) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	// A question that was passed on may already be counted. Wait for its answer: otherwise the asker would ask again, and it
-	// would be counted twice. No question takes longer than checkTime.
-	over := make(chan struct{})
-	go func() { m.served.Wait(); close(over) }()
+	// The owner may already have counted a question that this node passed on. Wait for the answer: without it the asker would
+	// ask again, and the owner would count the question twice. No question takes longer than checkTimeout.
+	finished := make(chan struct{})
+	go func() { m.handlers.Wait(); close(finished) }()
 	select {
-	case <-over:
-	case <-time.After(checkTime):
+	case <-finished:
+	case <-time.After(checkTimeout):
 	}
 	m.stop()
-	<-over
-	m.done.Wait()
+	<-finished
+	m.background.Wait()
 	return nil
 }
 
-// rankInRing returns how many nodes divide limits among themselves, and this node's rank among them (−1 if it has none).
+// rankInRing returns how many nodes divide limits among themselves, and this node's rank among them: −1 if it is not one of
+// them.
 func (m *member) rankInRing() (nodes, rank int) {
 	t := m.Ring()
 	if t == nil {
@@ -202,8 +208,8 @@ func (m *member) rankInRing() (nodes, rank int) {
 	return len(t.Members()), t.Rank(m.Self)
 }
 
-// takenAt describes what op took at now, for a later Give. For a log, Window is the offset from now, because a message has one
-// time for all its ops.
+// takenAt describes what op took at now, for a later Give. For a log, Window is an offset from now, because a message carries
+// one time for all its ops.
 func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	taken := op.Taken(now)
 	if op.Limit.Kind == algorithms.SlidingLog {
@@ -212,9 +218,9 @@ func takenAt(op *counters.Op, now algorithms.Now) algorithms.Taken {
 	return taken
 }
 
-// catchUp waits up to catchUpTime for a revision of the ring and a version of the rules.
+// catchUp waits up to catchUpTimeout until this node has a revision of the ring and a version of the rules.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	l.member.Await(ctx, revision, version)
 }

@@ -20,8 +20,8 @@ import (
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
 
-// G1: the nodes of a cluster together admit exactly the limit, whatever the algorithm, whichever node is asked, and while the
-// partition moves from node to node.
+// G1: the nodes of a cluster together admit exactly the limit, with every algorithm, through any node, and while the partition
+// moves from node to node.
 func TestG1_ExactTogether(t *testing.T) {
 	for _, moving := range []bool{false, true} {
 		for _, kind := range kinds {
@@ -34,7 +34,7 @@ func TestG1_ExactTogether(t *testing.T) {
 
 func testExactTogether(t *testing.T, kind string, moving bool) {
 	const limit = 1000
-	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
+	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: %d, per: 1440h, algorithm: %s}]}", limit, kind))
 	w.pause = func() time.Duration { return rand.N(300 * time.Microsecond) }
 	p := w.partition("r", "x")
 	var admitted atomic.Int64
@@ -78,7 +78,7 @@ func testExactTogether(t *testing.T, kind string, moving bool) {
 	}
 }
 
-// G1: a check over subjects of several owners takes from all or from none.
+// G1: a check over subjects of several owners takes from all of them or from none.
 func TestG1_NothingLeaks(t *testing.T) {
 	for _, kind := range kinds[:4] {
 		t.Run(kind, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestG1_NothingLeaks(t *testing.T) {
 }
 
 func testNothingLeaks(t *testing.T, kind string) {
-	w := newWorld(t, 3, fmt.Sprintf(`rules:
+	w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 100000, per: 1440h, algorithm: %[1]s}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 40, per: 1440h, algorithm: %[1]s}, {limit: 10000, per: 1680h, algorithm: %[1]s}]}
   - {name: c, key: [c], consistency: exact, limits: [{limit: 50000, per: 1440h, algorithm: %[1]s}]}`, kind))
@@ -124,13 +124,13 @@ func testNothingLeaks(t *testing.T, kind string) {
 	}
 }
 
-// Sequential checks through any node get the same answers as on a single node: checks, looks and counts, of rules and of limits
-// that come with the call. What is used is that of the algorithm run in one place.
+// Sequential checks through any node get the same answers and the same usage as on a standalone node: checks, peeks and counts,
+// of rules and of limits in the call.
 func TestSameAnswersAsAlone(t *testing.T) {
 	for _, kind := range append(slices.Clone(kinds), "first") {
 		for _, inline := range []bool{false, true} {
 			if kind == "first" && !inline {
-				continue // rules can't say it
+				continue // rules can't express it
 			}
 			t.Run(fmt.Sprintf("%s, inline %v", kind, inline), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { testSameAnswers(t, kind, inline) })
@@ -149,7 +149,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 		limits[0].Algorithm, limits[0].From, limits[1].Algorithm, limits[1].From = "fixed-window", kind, "fixed-window", kind
 	}
 	over := 0
-	w, one := newWorld(t, 3, text), open(t, text)
+	w, one := newTestCluster(t, 3, text), open(t, text)
 	for i := range 400 {
 		key, mode, costs := fmt.Sprint(i%5), modes[i%7], []UnitCost{{"tokens", int64(i % 4)}, {"requests", int64(i % 3)}}
 		q := byKey("r", key)
@@ -183,7 +183,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 
 func TestDecidedByWeakest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], consistency: exact, limits: [{limit: 10, per: 1440h}]}
   - {name: b, key: [b], consistency: exact, limits: [{limit: 10, per: 1440h}]}`)
 		here, there := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], w.nodes[2])
@@ -195,12 +195,12 @@ func TestDecidedByWeakest(t *testing.T) {
 			t.Errorf("have %s", a.DecidedBy)
 		}
 		// The link to the owner is broken: the standby relays.
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByForward || w.nodes[2].figure("relayed_total") != 1 {
 			t.Errorf("by relay: have %s", a.DecidedBy)
 		}
 		// The owner is gone: the standby acts, within its share.
-		w.separate(w.nodes[2], w.nodes[1], true)
+		w.setCut(w.nodes[2], w.nodes[1], true)
 		for i := range 3 {
 			if a := w.nodes[0].check(q); a.DecidedBy != ByStandby || !a.Allowed {
 				t.Errorf("standby, check %d: have %v by %s", i, a.Allowed, a.DecidedBy)
@@ -210,10 +210,10 @@ func TestDecidedByWeakest(t *testing.T) {
 			t.Errorf("asked at the standby: have %v by %s", a.Allowed, a.DecidedBy)
 		}
 		if n := w.nodes[2].figure("standby_decisions_total"); n != 4 {
-			t.Errorf("have %d decisions as standby", n)
+			t.Errorf("have %d decisions as standby, want 4", n)
 		}
 		// The standby is gone too.
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		if a := w.nodes[0].check(q); a.DecidedBy != ByFallback || !a.Allowed {
 			t.Errorf("alone: have %v by %s", a.Allowed, a.DecidedBy)
 		}
@@ -225,7 +225,7 @@ func TestDecidedByWeakest(t *testing.T) {
 
 func TestFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 10, per: 1440h, algorithm: fixed-window}]}
   - {name: little, key: [k], on_partition: share, limits: [{limit: 2, per: 1440h, algorithm: token-bucket}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 10, per: 1440h}]}
@@ -233,7 +233,7 @@ func TestFallback(t *testing.T) {
   - {name: deny, key: [k], on_partition: deny, limits: [{limit: 10, per: 1440h}]}`)
 		for i := range w.nodes {
 			for j := range i {
-				w.separate(w.nodes[i], w.nodes[j], true)
+				w.setCut(w.nodes[i], w.nodes[j], true)
 			}
 		}
 		for rule, want := range map[string][]int{"share": {0, 3, 3}, "little": {0, 1, 0}, "full": {0, 10, 10}, "allow": {0, 20, 20}, "deny": {0, 0, 0}} {
@@ -256,7 +256,7 @@ func TestFallback(t *testing.T) {
 				}
 			}
 		}
-		// A fallback that refuses gives back what the fallback counters gave.
+		// A fallback that refuses gives back what it took from the fallback counters.
 		own, other := w.keyOf("full", w.nodes[1], nil), w.keyOf("deny", w.nodes[0], w.nodes[2])
 		_ = other
 		w.nodes[1].Use(compile(t, 2, `version: 1
@@ -274,7 +274,7 @@ rules:
 
 func TestLocalConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: local, limits: [{limit: 10, per: 1440h}]}")
 		for i, want := range []int{4, 3, 3} {
 			n := 0
 			for range 10 {
@@ -291,10 +291,10 @@ func TestLocalConsistency(t *testing.T) {
 	})
 }
 
-// Without authority an owner decides nothing, not even what it took in the meantime.
+// Without authority an owner decides nothing, not even if it loses authority during the Take.
 func TestWithoutAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		w.nodes[0].authority.Store(false)
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByFallback {
@@ -311,48 +311,48 @@ func TestWithoutAuthority(t *testing.T) {
 			t.Errorf("have %d used", used)
 		}
 		calls := 0
-		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost in the middle, each time
+		w.nodes[0].member.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
-			t.Errorf("lost in the middle: have %s", a.DecidedBy)
+			t.Errorf("lost during the decision: have %s", a.DecidedBy)
 		}
 	})
 }
 
-// A batch looks at authority before its first check, and after each maxUnvouched that were decided here. What was decided since the
-// last look that found it does not count as the owner's.
+// A batch reads authority before its first check, and after every maxUnconfirmed checks decided here. Once a reading finds none,
+// the checks since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		for looks := range 6 {
 			calls := 0
 			w.nodes[0].member.Authority = func() bool { calls++; return calls <= looks }
-			queries, answers := make([]*Query, 3*maxUnvouched+1), make([]*Answer, 3*maxUnvouched+1)
+			queries, answers := make([]*Query, 3*maxUnconfirmed+1), make([]*Answer, 3*maxUnconfirmed+1)
 			for i := range queries {
 				q := byKey("r", key)
 				queries[i], answers[i] = &q, &Answer{}
 			}
 			errs := make([]error, len(queries))
 			w.nodes[0].CheckAll(queries, answers, errs)
-			want := min(max(0, looks-1)*maxUnvouched, len(queries))
+			want := min(max(0, looks-1)*maxUnconfirmed, len(queries))
 			for i, a := range answers {
 				if errs[i] != nil || a.DecidedBy != ByOwner && a.DecidedBy != ByFallback {
-					t.Fatalf("%d looks, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
+					t.Fatalf("%d readings, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])
 				}
 				if have := a.DecidedBy == ByOwner; have != (i < want) {
-					t.Fatalf("%d looks, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
+					t.Fatalf("%d readings, check %d: have %s; the first %d are the owner's", looks, i, a.DecidedBy, want)
 				}
 			}
 		}
 	})
 }
 
-// A node with older rules waits for the newer ones. If it does not get them, it is served by its own version as long as it has
-// authority: then it gets them soon.
+// A node with older rules waits for the newer ones. If it does not get them, owners decide by its version as long as it has
+// authority: then it gets the newer ones soon.
 func TestVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const text = "version: 1\nrules:\n  - {name: r, key: [k], limits: [{limit: %d, per: 1440h}]}"
-		w := newWorld(t, 2, fmt.Sprintf(text[11:], 10))
+		w := newTestCluster(t, 2, fmt.Sprintf(text[11:], 10))
 		key := w.keyOf("r", w.nodes[0], nil)
 		newer := compile(t, 2, fmt.Sprintf(text, 20))
 		w.nodes[0].Use(newer)
@@ -367,7 +367,7 @@ func TestVersions(t *testing.T) {
 		w.mu.Lock()
 		w.detail = func(from, _ ring.NodeID, m peer.Method, _ []byte) {
 			if from == w.nodes[1].id && m == MethodAsk {
-				w.nodes[1].Use(newer) // after it matched, and before the owner's answer
+				w.nodes[1].Use(newer) // after matching, before the owner answers
 			}
 		}
 		w.mu.Unlock()
@@ -388,7 +388,7 @@ func TestVersions(t *testing.T) {
 // Identical checks travel together and share one refusal.
 func TestCoalescing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		w.slow[w.nodes[1].id] = 50 * time.Millisecond
 		var messages, admitted atomic.Int64
@@ -409,22 +409,22 @@ func TestCoalescing(t *testing.T) {
 			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(), messages.Load(), forwards, joined)
 		}
 		for i := range w.nodes[0].member.flights.shard {
-			if n := len(w.nodes[0].member.flights.shard[i].known); n != 0 {
+			if n := len(w.nodes[0].member.flights.shard[i].byKey); n != 0 {
 				t.Errorf("%d flights are left", n)
 			}
 		}
 	})
 }
 
-// A node that is reachable but does not answer is waited for, but no longer than a check may take.
+// A check waits for a node that is reachable but does not answer, but no longer than a check may take.
 func TestSlowOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		w.slow[w.nodes[1].id] = 2 * time.Second
 		began := time.Now()
 		a := w.nodes[0].check(byKey("r", key))
-		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTime/2 || took > 2*checkTime {
+		if took := time.Since(began); a.DecidedBy != ByFallback || took < checkTimeout/2 || took > 2*checkTimeout {
 			t.Errorf("have %s after %v", a.DecidedBy, took)
 		}
 		if w.nodes[2].figure("standby_decisions_total") != 0 {
@@ -433,10 +433,10 @@ func TestSlowOwner(t *testing.T) {
 	})
 }
 
-// A node that is wrong about the owner is corrected.
+// Other nodes correct a node that is wrong about the owner.
 func TestWrongOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], w.nodes[0])
 		p := w.partition("r", key)
 		w.nodes[0].wrong.Store(p, w.nodes[2].id)
@@ -444,7 +444,7 @@ func TestWrongOwner(t *testing.T) {
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy != ByForward || a.Limits[0].Remaining != 29 {
 			t.Errorf("have %s, %+v", a.DecidedBy, a.Limits[0].Decision)
 		}
-		// Frozen for ever: there is no owner, and the standby may not act.
+		// Frozen forever: there is no owner, and the standby may not act.
 		w.change(func() { w.place[p].frozen = true })
 		w.nodes[1].table.Shut(p)
 		began := time.Now()
@@ -453,7 +453,7 @@ func TestWrongOwner(t *testing.T) {
 				t.Errorf("node %d, frozen: have %s", i, a.DecidedBy)
 			}
 		}
-		if took := time.Since(began); took > 3*checkTime {
+		if took := time.Since(began); took > 3*checkTimeout {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -461,7 +461,7 @@ func TestWrongOwner(t *testing.T) {
 
 func TestUsageOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}")
 		for i := range w.nodes {
 			key := w.keyOf("r", w.nodes[i], nil)
 			asked := w.nodes[(i+1)%3]
@@ -478,12 +478,12 @@ func TestUsageOfOthers(t *testing.T) {
 				t.Errorf("have %d used", used)
 			}
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		if u, err := w.nodes[0].Adjust(adjustment("r", []string{key}, 3, "")); err != nil || u.Limits[0].Used != 3 {
 			t.Errorf("by the standby: have %+v, %v", u, err)
 		}
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		if _, err := w.nodes[0].Usage(&Query{Rule: "r", Key: []string{key}}); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("have %v", err)
 		}
@@ -495,7 +495,7 @@ func TestUsageOfOthers(t *testing.T) {
 
 func TestTopOfAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		for i := range 30 {
 			w.nodes[i%3].check(byKey("r", "x"))
 			if i < 3 {
@@ -509,17 +509,17 @@ func TestTopOfAll(t *testing.T) {
 				t.Errorf("node %d: have %+v, want %+v", i, have, want)
 			}
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		if have := w.nodes[0].Top(1); len(have) != 1 || have[0].Refused >= 29 {
 			t.Errorf("without one node: have %+v", have)
 		}
 	})
 }
 
-// A batch is decided in order, check by check, although the questions travel together.
+// A batch is decided in order, check by check, although its questions are sent together.
 func TestCheckAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
 		one := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 10, per: 1440h}]}\n  - {name: s, key: [o], limits: [{limit: 7, per: 1440h}]}")
 		var queries []*Query
 		var answers []*Answer
@@ -553,10 +553,10 @@ func TestCheckAll(t *testing.T) {
 	})
 }
 
-// An answer that comes too late for its check is given back.
+// What an answer took is given back if it arrives too late for its check.
 func TestLateAnswerIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		key := w.keyOf("r", w.nodes[1], nil)
 		q := byKey("r", key)
 		a := &Answer{}
@@ -572,7 +572,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if asked.wait() {
 			t.Fatal("answered at once")
 		}
-		until(t, "it was taken and given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
+		until(t, "the cost is given back", func() bool { return w.nodes[0].figure("given_back_total") == 1 })
 		w.calls.Wait()
 		if used := w.nodes[1].used("r", key); used != 0 {
 			t.Errorf("have %d used", used)
@@ -580,10 +580,10 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 	})
 }
 
-// A refund of another lineage, or of another process's clock, is dropped.
-func TestGiftsAreLooked(t *testing.T) {
+// A node drops a refund of another lineage or of another process's clock.
+func TestRefundsAreChecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 30, per: 1440h, algorithm: token-bucket}]}")
 		n := w.nodes[1]
 		key := w.keyOf("r", n, nil)
 		a := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Costs: []UnitCost{{"requests", 5}}})
@@ -600,7 +600,7 @@ func TestGiftsAreLooked(t *testing.T) {
 			{"as it was taken", debit{incarnation: n.incarnation, lineage: lineage}, 0},
 		} {
 			tt.gift.hi, tt.gift.steady, tt.gift.when, tt.gift.ops = op.Key.Hi, a.Now.Steady, []int64{0}, []counters.Op{op}
-			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &worldAnswer{})
+			n.ServeFor(w.nodes[0].id, MethodRefund, wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
 			if used := n.used("r", key); used != tt.want {
 				t.Errorf("%s: have %d used, want %d", tt.name, used, tt.want)
 			}
@@ -608,14 +608,14 @@ func TestGiftsAreLooked(t *testing.T) {
 	})
 }
 
-type tally struct {
+type decisionCounter struct {
 	clock atomic.Int64
 	mu    sync.Mutex // guards seen
 	seen  map[DecidedBy]int
 }
 
-func (t *tally) Clock() int64 { return t.clock.Add(1) }
-func (t *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
+func (t *decisionCounter) Clock() int64 { return t.clock.Add(1) }
+func (t *decisionCounter) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if began >= ended {
@@ -626,8 +626,8 @@ func (t *tally) Decided(by DecidedBy, _ int, _ uint64, began, ended int64) {
 
 func TestRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
-		rec := &tally{seen: map[DecidedBy]int{}}
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
+		rec := &decisionCounter{seen: map[DecidedBy]int{}}
 		for _, n := range w.nodes {
 			n.member.Recorder = rec
 		}
@@ -635,8 +635,8 @@ func TestRecorder(t *testing.T) {
 		for _, n := range w.nodes {
 			n.check(byKey("r", key))
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
-		w.separate(w.nodes[2], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[2], w.nodes[1], true)
 		w.nodes[0].check(byKey("r", key))
 		if rec.seen[ByOwner] != 3 || rec.seen[ByStandby] != 1 || rec.seen[ByNone] != 0 {
 			t.Errorf("have %v", rec.seen)
@@ -645,7 +645,7 @@ func TestRecorder(t *testing.T) {
 }
 
 func TestOwnChecksDoNotAllocate(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1440h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[0], nil))
 	var a Answer
 	w.nodes[0].Check(&q, &a)
@@ -655,7 +655,7 @@ func TestOwnChecksDoNotAllocate(t *testing.T) {
 }
 
 func TestLeasedChecksDoNotAllocate(t *testing.T) {
-	large := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
+	large := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000000, per: 1440h}]}")
 	spend := byKey("r", large.keyOf("r", large.nodes[1], nil))
 	var leased Answer
 	for range 20_000 { // until the leases are large enough
@@ -665,7 +665,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { large.nodes[0].Check(&spend, &leased) }); n != 0 || leased.DecidedBy != ByLease || !leased.Allowed {
 		t.Errorf("have %v allocations, by %s", n, leased.DecidedBy)
 	}
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1440h}, {limit: 100000000, per: 1h}]}")
 	q := byKey("r", w.keyOf("r", w.nodes[1], nil))
 	var a Answer
 	until(t, "leases are large enough", func() bool {
@@ -681,7 +681,7 @@ func TestLeasedChecksDoNotAllocate(t *testing.T) {
 
 // BenchmarkWays compares the ways to decide: as the owner, from a lease, and by asking.
 func BenchmarkWays(b *testing.B) {
-	w := newWorld(b, 2, `rules:
+	w := newTestCluster(b, 2, `rules:
   - {name: r, key: [k], limits: [{limit: 9007199254740991, per: 1440h}]}
   - {name: x, key: [k], consistency: exact, limits: [{limit: 9007199254740991, per: 1440h}]}`)
 	for name, q := range map[string]Query{

@@ -16,104 +16,104 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// clusterCheck is a check that needs more than one Take here. Its Answer keeps it for the next check.
+// clusterCheck is a check that a single Take on this node can't decide. Its Answer keeps it for the next check.
 //
-// Each subject is routed once: here, to a lease, to another node, or, if all else fails, to this node alone. What this node
-// decides comes first, in one Take. Then the other nodes are asked, all at once, one message each. A subject that a node could
-// not decide is routed again. If one subject is refused, the others give back what they took.
+// It routes each subject once: to the counters here, to a lease, to another node, or, if all else fails, to this node alone. It
+// first takes what this node decides, in one Take. Then it asks the other nodes, all at once, with one message each. It routes
+// a subject again if a node could not decide it. If one subject is refused, it rolls back the others.
 type clusterCheck struct {
 	limiter        *Limiter
 	answer         *Answer
 	active         *activeRules
 	now            algorithms.Now
 	peek           bool
-	looks          bool      // its peeks are looks: leases may answer them, and they count as demand for leases
-	anyVersion     bool      // no owner turns it away for its version of the rules: its subjects brought their limits, or were matched before
-	ignoreNewer    bool      // decide even if the owner has newer rules
-	separate       bool      // questions were sent before: from now on each subject has its own
+	isLook         bool      // its peeks are looks; see Query.Looks
+	anyVersion     bool      // no owner turns it away for old rules: its subjects came with limits or were matched before
+	ignoreNewer    bool      // owners decide even if they have newer rules
+	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
 	deadline       time.Time // the check must be decided by then; see setDeadlines
-	frozenDeadline time.Time // until when to wait for frozen partitions
+	frozenDeadline time.Time // when to stop waiting for frozen partitions
 
 	subjects   []subject
-	decided    int       // how many subjects are decided
+	decided    int       // number of decided subjects
 	weakest    DecidedBy // the weakest way in which a subject was decided
-	asks       []*ask    // under way
-	newerRules int64     // the version of the rules that an owner has and this node lacks; zero if there is none
+	asks       []*ask    // in flight
+	newerRules int64     // version of an owner's rules that this node lacks; zero if there is none
 	refused    bool
 
-	aloneOps []counters.Op      // ops of the subjects that this node decided alone
-	shares   []algorithms.Limit // limits that aloneOps refer to
-	list     []int
-	gathered []counters.Op
+	aloneOps    []counters.Op      // ops of the subjects that this node decided alone
+	shares      []algorithms.Limit // limits that aloneOps refer to
+	selected    []int              // indexes in subjects; reused
+	gatheredOps []counters.Op
 }
 
-// subject is one subject of a check, in the order of its hits.
+// subject is one subject of a check. A check's subjects are in the order of its hits.
 type subject struct {
 	candidates
-	first, n int // its ops
-	way      way
-	to       ring.NodeID        // wayAskOwner, wayAskStandby
-	absence  partitions.Absence // why the owner can't decide
-	retried  bool               // asked again, after the connection to a node broke
-	ask      *ask               // wayAwaitReply
+	firstOp, numOps int // index and number of its ops
+	way             way
+	to              ring.NodeID        // wayAskOwner, wayAskStandby
+	absence         partitions.Absence // why the owner can't decide
+	retried         bool               // asked again after a connection broke
+	ask             *ask               // wayAwaitReply
 	subjectDecision
 }
 
-// subjectDecision is how a subject was decided, and how to undo that.
+// subjectDecision says how a subject was decided, and how to undo the decision.
 type subjectDecision struct {
-	by        DecidedBy
-	admitted  bool // together with the subjects decided with it
-	withdrawn bool // its decisions already describe a check that was rolled back
+	decidedBy DecidedBy
+	admitted  bool // the subject, and all subjects decided together with it
+	withdrawn bool // its decisions already report the cost as not taken
 	undo      undo
 
-	when    algorithms.Now     // undoHere, undoAlone
-	lineage uint64             // undoHere: of the counters here
-	aloneAt int                // undoAlone: index of its ops in clusterCheck.aloneOps
-	receipt localcache.Receipt // undoLease
-	from    *ask               // undoAsked
+	decidedAt    algorithms.Now     // undoHere, undoAlone
+	lineage      uint64             // undoHere: the lineage of the counters
+	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.aloneOps
+	receipt      localcache.Receipt // undoLease
+	answeredBy   *ask               // undoAsked
 }
 
-// undo is how to give back what was taken.
+// undo says how to give back what a subject took.
 type undo uint8
 
 const (
-	undoNothing undo = iota // also for a standby: what it admitted stays a debt
+	undoNothing undo = iota // nothing was taken, or a standby admitted it and keeps the debt
 	undoHere
 	undoAlone
 	undoLease
 	undoAsked
 )
 
-// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for their replies.
-// unauthorized means that this node had no authority a moment ago.
+// begin routes a check, decides what needs no other node, and asks the other nodes without waiting for replies. unauthorized
+// means that this node has just found that it has no authority.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects, c.asks, c.aloneOps, c.shares = c.subjects[:0], c.asks[:0], c.aloneOps[:0], c.shares[:0]
-	c.newerRules, c.refused, c.separate, c.decided, c.weakest = 0, false, false, 0, ByOwner
-	c.list = c.list[:0]
+	c.newerRules, c.refused, c.askSeparately, c.decided, c.weakest = 0, false, false, 0, ByOwner
+	c.selected = c.selected[:0]
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		s := c.enlist()
-		s.hi, s.first, s.n = h.Subject.Hi, first, opsOf(h)
-		first += s.n
+		s := c.addSubject()
+		s.hi, s.firstOp, s.numOps = h.Subject.Hi, first, countHitOps(h)
+		first += s.numOps
 		if unauthorized {
 			s.markTried(c.limiter.member.Self)
 		}
 		if h.Rule.Consistency == rules.Local {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	if len(c.list) > 0 {
-		c.decideAlone(c.list, ByOwner)
+	if len(c.selected) > 0 {
+		c.decideAlone(c.selected, ByOwner)
 	}
 	if !c.refused {
 		c.advance()
 	}
 }
 
-// enlist appends a subject, reusing the slices of the previous subject in its place.
-func (c *clusterCheck) enlist() *subject {
+// addSubject appends a subject, reusing the slices of the subject that was in this place in the previous check.
+func (c *clusterCheck) addSubject() *subject {
 	n := len(c.subjects)
 	if n == cap(c.subjects) {
 		c.subjects = slices.Grow(c.subjects, 1)
@@ -126,7 +126,7 @@ func (c *clusterCheck) enlist() *subject {
 	return s
 }
 
-// advance routes the open subjects, decides those that need no other node, and asks other nodes about the rest.
+// advance routes the open subjects, decides those that need no other node, and sends questions about the rest.
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
@@ -134,16 +134,16 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.collectWay(wayHere) {
+		if c.refused || !c.selectWay(wayHere) {
 			break
 		}
-		c.takeHere(c.list) // this may release subjects with blocks; if a gate was shut meanwhile, its subject is routed again
+		c.takeHere(c.selected) // may release subjects with blocks; if a gate has shut meanwhile, its subject is routed again
 	}
 	if c.refused || c.decided == len(c.subjects) {
 		return
 	}
-	if c.collectWay(wayAlone) {
-		if c.decideAlone(c.list, ByFallback); c.refused {
+	if c.selectWay(wayAlone) {
+		if c.decideAlone(c.selected, ByFallback); c.refused {
 			return
 		}
 	}
@@ -152,21 +152,21 @@ func (c *clusterCheck) advance() {
 	}
 }
 
-// collectWay puts the subjects that go this way into c.list, and reports whether there are any.
-func (c *clusterCheck) collectWay(w way) bool {
-	c.list = c.list[:0]
+// selectWay puts the subjects with the given way into c.selected, and reports whether there are any.
+func (c *clusterCheck) selectWay(w way) bool {
+	c.selected = c.selected[:0]
 	for i := range c.subjects {
 		if c.subjects[i].way == w {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	return len(c.list) > 0
+	return len(c.selected) > 0
 }
 
-// routeSubject routes an open subject, or decides it from its lease. It waits while its partition is frozen.
+// routeSubject routes an open subject, or decides it from its lease. It waits while the partition is frozen.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.member
-	for ; ; s.turns++ {
+	for ; ; s.attempts++ {
 		place := s.locate(c.limiter)
 		if place == partitions.Here {
 			s.way = wayHere
@@ -177,75 +177,76 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		}
 		now := time.Now()
 		c.setDeadlines(now)
-		// Without authority this node could not decide the subject after the hand-off either.
+		// Without authority this node could not decide the subject even after the hand-off.
 		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
 			c.wait(c.frozenDeadline, func(ctx context.Context) { m.Ownership.Wait(ctx, ring.PartitionOf(s.hi)) })
 			continue
 		}
-		if s.way = wayAlone; s.turns < maxTurns && now.Before(c.deadline) {
+		if s.way = wayAlone; s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.way, s.to = s.next(m)
 		}
 		if s.way != wayAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
 			return
 		}
 		// All nodes can be reached, so the partition is moving from one to another. Counting alone now would admit more than
-		// the limit in a healthy cluster. Ask them again when there is news of the ring, or in a moment.
+		// the limit in a healthy cluster. Ask the nodes again when a newer ring arrives, or after a pause.
 		s.redirected, s.hint = s.redirected[:0], ring.NodeID{}
-		c.wait(now.Add(min(retryPause<<min(s.turns, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
 	}
 }
 
-// setDeadlines sets the deadlines of the check, once.
+// setDeadlines sets the check's deadlines, unless they are set already.
 func (c *clusterCheck) setDeadlines(now time.Time) {
 	if !c.frozenDeadline.IsZero() {
 		return
 	}
-	c.deadline, c.frozenDeadline = now.Add(checkTime-replySlack), now.Add(frozenTime)
-	if u := c.answer.scratch.until; !u.IsZero() && u.Before(c.deadline) {
+	c.deadline, c.frozenDeadline = now.Add(checkTimeout-replySlack), now.Add(frozenTimeout)
+	if u := c.answer.scratch.deadline; !u.IsZero() && u.Before(c.deadline) {
 		c.deadline = u
 	}
 }
 
-func (c *clusterCheck) wait(until time.Time, what func(ctx context.Context)) {
+// wait runs waitFor, which must return by until, and reads the clock again.
+func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
-	what(ctx)
+	waitFor(ctx)
 	c.now = c.limiter.clock.Now()
 }
 
-// ops returns the check's ops for s.
+// ops returns the ops of s.
 func (c *clusterCheck) ops(s *subject) []counters.Op {
-	return c.answer.scratch.ops[s.first : s.first+s.n]
+	return c.answer.scratch.ops[s.firstOp : s.firstOp+s.numOps]
 }
 
-// markDecided records how s was decided. If admitted is false, s or another subject of the same decision was refused.
+// markDecided records how s was decided. If admitted is false, s or a subject decided together with it was refused.
 func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo undo) {
-	s.way, s.by, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
+	s.way, s.decidedBy, s.admitted, s.withdrawn, s.undo = wayDecided, by, admitted, !admitted, undo
 	c.decided++
 	c.weakest = min(c.weakest, by)
 }
 
-// takeHere takes the listed subjects from the counters here, all or nothing.
+// takeHere decides the listed subjects from this node's counters, all or nothing.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.member
-	c.gathered = c.gathered[:0]
+	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		s.lineage = m.Ownership.Lineage(ring.PartitionOf(s.hi)) // before the Take: see servedAsk.decideAsOwner
-		c.gathered = append(c.gathered, c.ops(s)...)
+		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
-	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gathered, c.peek)
-	rest := c.gathered
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek)
+	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
 		if verdict != counters.Shut {
 			copy(c.ops(s), rest)
-			rest = rest[s.n:]
-			s.when = c.now
+			rest = rest[s.numOps:]
+			s.decidedAt = c.now
 			c.markDecided(s, ByOwner, verdict == counters.Admitted, undoHere)
 			continue
 		}
-		s.turns++
+		s.attempts++
 		if s.way = wayOpen; !authorized {
 			s.markTried(m.Self)
 		}
@@ -253,10 +254,10 @@ func (c *clusterCheck) takeHere(list []int) {
 	c.refused = c.refused || verdict == counters.Refused
 }
 
-// spendLease decides s from its lease or from a remembered refusal, and reports whether it could.
+// spendLease decides s from its lease or from a remembered refusal. It returns false if neither exists.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
-	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.looks {
+	if c.answer.scratch.reserving || ops[0].Mode == counters.PeekMode && !c.isLook {
 		return false
 	}
 	outcome := c.limiter.member.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
@@ -270,44 +271,44 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.Unknown
 }
 
-// askOthers sends the questions to other nodes. The first time each node gets one question about all its subjects; later each
-// subject has its own. It reports whether there was anything to ask.
+// askOthers sends the questions to other nodes. In the first round each node gets one question about all its subjects; later
+// each subject has its own question. It reports whether it sent any.
 func (c *clusterCheck) askOthers() bool {
-	c.list = c.list[:0]
+	c.selected = c.selected[:0]
 	for i := range c.subjects {
 		if w := c.subjects[i].way; w == wayAskOwner || w == wayAskStandby {
-			c.list = append(c.list, i)
+			c.selected = append(c.selected, i)
 		}
 	}
-	slices.SortFunc(c.list, func(i, j int) int {
+	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.way, y.way), x.to.Compare(y.to), cmp.Compare(x.hi, y.hi))
 	})
 	var last *ask
-	for _, i := range c.list {
+	for _, i := range c.selected {
 		s := &c.subjects[i]
-		if last == nil || c.separate || s.way == wayAskStandby || s.to != last.to {
+		if last == nil || c.askSeparately || s.way == wayAskStandby || s.to != last.to {
 			last = c.newAsk(s)
 			c.asks = append(c.asks, last)
 		}
 		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
-	together := !c.separate && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 	for _, a := range c.asks {
-		c.separate = true
+		c.askSeparately = true
 		a.dispatch(c.limiter, together)
 	}
-	return c.separate && last != nil
+	return c.askSeparately && last != nil
 }
 
-// newAsk returns a question to the next of s's candidates. It has no ops yet.
+// newAsk returns a question to the node that s is routed to, without ops.
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	a := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	a.q.version, a.q.revision = c.version(), s.route.Revision
 	if c.peek {
 		a.q.flags |= flagPeek
 	}
-	if a.q.version == 0 || c.ignoreNewer && c.limiter.member.Authority() { // without authority this node may be left behind
+	if a.q.version == 0 || c.ignoreNewer && c.limiter.member.Authority() { // without authority, this node's rules may be too old
 		a.q.flags |= flagIgnoreNewer
 	}
 	if s.way == wayAskStandby {
@@ -317,7 +318,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	return a
 }
 
-// version returns the version of the rules that others must not be ahead of, or zero if none holds the check up.
+// version returns the version of the rules that the check was matched by, or zero if any version will do.
 func (c *clusterCheck) version() int64 {
 	if c.anyVersion {
 		return 0
@@ -328,15 +329,15 @@ func (c *clusterCheck) version() int64 {
 // addToAsk adds s to a question.
 func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
-	s.turns++
+	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.way == wayAskStandby
 	s.way, s.ask = wayAwaitReply, a
 	var terms localcache.Terms
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.looks) && !c.answer.scratch.reserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.isLook) && !c.answer.scratch.reserving {
 		terms = c.limiter.member.termsOf(h.Rule, h.Limits)
 	}
 	if !terms.None() && a.terms == nil {
-		a.terms = make([]localcache.Terms, subjectsOf(a.q.ops))
+		a.terms = make([]localcache.Terms, countSubjects(a.q.ops))
 	}
 	if a.terms != nil {
 		a.terms = append(a.terms, terms)
@@ -345,14 +346,15 @@ func (c *clusterCheck) addToAsk(a *ask, s *subject, h *rules.Hit) {
 	a.q.ops = append(a.q.ops, c.ops(s)...)
 }
 
-// actAsStandby decides the remaining subjects in place of their owners: as their standby, or as the node that handed them over.
+// actAsStandby decides the subjects that this node decides in place of their owners: as the standby, or as the node that handed
+// the partition over.
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.way != wayActAsStandby || c.refused {
 			continue
 		}
-		s.way, s.acted = wayOpen, true
+		s.way, s.triedAsStandby = wayOpen, true
 		if v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.absence); v != counters.Shut {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
@@ -360,17 +362,17 @@ func (c *clusterCheck) actAsStandby() {
 	}
 }
 
-// collect waits for the replies under way.
-func (c *clusterCheck) collect() {
+// collectReplies waits for the replies to the questions in flight.
+func (c *clusterCheck) collectReplies() {
 	for _, a := range c.asks {
-		came := a.wait() // until it returns, a may still be written to
-		answered := came && a.err == nil
+		arrived := a.wait() // before it returns, a may still be written to
+		answered := arrived && a.err == nil
 		if answered && a.status == askerBehind {
 			c.newerRules = max(c.newerRules, a.version)
 		}
 		for i := range c.subjects {
 			if s := &c.subjects[i]; s.way == wayAwaitReply && s.ask == a {
-				c.acceptAnswer(s, a, came)
+				c.acceptAnswer(s, a, arrived)
 			}
 		}
 		c.refused = c.refused || answered && a.status == decided && !a.admitted
@@ -378,14 +380,14 @@ func (c *clusterCheck) collect() {
 	c.asks = c.asks[:0]
 }
 
-// acceptAnswer takes over the answer about s. came is false if it did not arrive in time.
-func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
+// acceptAnswer applies a's answer to s. arrived is false if it is too late.
+func (c *clusterCheck) acceptAnswer(s *subject, a *ask, arrived bool) {
 	s.way = wayOpen
 	switch {
-	case !came:
+	case !arrived:
 	case a.err != nil:
 		if errors.Is(a.err, peer.ErrUnreachable) && !s.retried && c.limiter.member.Peers.Reachable(a.to) {
-			s.retried = true // the connection broke, but there is another; if the question was counted, the cost is lost
+			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
 			s.unmarkTried(a.to)
 		}
 	case a.status == decided:
@@ -393,12 +395,12 @@ func (c *clusterCheck) acceptAnswer(s *subject, a *ask, came bool) {
 		switch {
 		case a.standby:
 			by = ByStandby
-		case a.leased:
+		case a.fromLease:
 			by = ByLease
 		}
 		at, _ := findSubject(a.q.ops, s.hi)
-		copy(c.ops(s), a.q.ops[at:at+s.n])
-		s.from = a
+		copy(c.ops(s), a.q.ops[at:at+s.numOps])
+		s.answeredBy = a
 		c.markDecided(s, by, a.admitted, undoAsked)
 	case a.status == noAuthority:
 		s.absence = partitions.WithoutAuthority

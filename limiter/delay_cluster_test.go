@@ -11,14 +11,14 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Delays through any node are those of a single node, for every algorithm.
+// Delays through any node are the same as on a standalone node, for every algorithm.
 func TestDelaysAsAlone(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text := fmt.Sprintf(`rules:
   - {name: r, key: [k], on_limit: delay, max_delay: 20h, limits: [{limit: 20, per: 24h, algorithm: %[1]s}, {limit: 30, per: 20h, algorithm: %[1]s, unit: tokens}]}`, kind)
-				w, one := newWorld(t, 3, text), open(t, text)
+				w, one := newTestCluster(t, 3, text), open(t, text)
 				delayed, refused := 0, 0
 				for i := range 300 {
 					q := byKey("r", fmt.Sprint(i%5))
@@ -55,8 +55,8 @@ func TestDelaysAsAlone(t *testing.T) {
 	}
 }
 
-// Each check gets its own turn, however it reaches the owner: alone, with identical checks in one message, in a batch, or
-// relayed by the standby. The same holds if the standby acts.
+// Each check gets its own turn in the queue, however it reaches the owner: alone, with identical checks in one message, in a
+// batch, or relayed by the standby. The same holds if the standby acts.
 func TestTurnsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const step, most = time.Hour, 12
@@ -64,9 +64,9 @@ func TestTurnsAreShared(t *testing.T) {
 			"{name: r, key: [k], limits: [{limit: 24, burst: 12, per: 24h, algorithm: leaky-bucket}]}",
 			"{name: r, key: [k], on_limit: delay, max_delay: 12h, limits: [{limit: 24, burst: 1, per: 24h, algorithm: token-bucket}]}",
 		} {
-			w := newWorld(t, 3, "rules:\n  - "+rule)
+			w := newTestCluster(t, 3, "rules:\n  - "+rule)
 			key := w.keyOf("r", w.nodes[0], w.nodes[2])
-			w.separate(w.nodes[1], w.nodes[0], true) // reach it through the third node, or the standby
+			w.setCut(w.nodes[1], w.nodes[0], true) // node 1 reaches the owner through the standby
 			var mu sync.Mutex
 			var turns []time.Duration
 			note := func(a *Answer) {
@@ -100,7 +100,7 @@ func TestTurnsAreShared(t *testing.T) {
 			wg.Wait()
 			slices.Sort(turns)
 			for i, have := range turns {
-				// A check reads the clock before it reaches the counter, so another one that read it later may get there first.
+				// A check reads the clock before it reaches the counter, so a check that read it later may get there first.
 				if want := time.Duration(i) * step; have > want+time.Second || have < want-time.Minute {
 					t.Errorf("%s: turn %d is in %s, want %s", rule, i, have, want)
 				}
@@ -112,13 +112,13 @@ func TestTurnsAreShared(t *testing.T) {
 	})
 }
 
-// If one owner refuses a check, the cost taken at the others is given back, so refused checks make no queue longer.
+// If one owner refuses a check, the others get back what it took, so refused checks make no queue longer.
 func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	for i, kind := range append(kinds, kinds...) {
 		limit := 1 + i/len(kinds)
 		t.Run(fmt.Sprintf("%s of %d", kind, limit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, fmt.Sprintf(`rules:
+				w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: slow, key: [k], on_limit: delay, max_delay: 24h, limits: [{limit: %d, per: 1h, algorithm: %s}]}
   - {name: other, key: [o], limits: [{limit: 1, per: 1440h, algorithm: fixed-window}]}`, limit, kind))
 				for owner := range 3 {
@@ -135,7 +135,7 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 						w.calls.Wait()
 					}
 					after := n.check(byKey("slow", slow))
-					// One of the 40 was let through, of the first owner.
+					// One of the 40 was admitted, with the first owner.
 					if d := after.Delay() - before; !after.Allowed || d > 2*time.Hour+time.Minute {
 						t.Errorf("owner %d: the queue grew by %s", owner, d)
 					}
@@ -148,10 +148,10 @@ func TestRefusedChecksLeaveTheQueue(t *testing.T) {
 	}
 }
 
-// A node that is cut off delays within its share. A shadow rule delays no check.
+// A cut-off node delays within its share. A shadow rule delays no check.
 func TestDelayAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_limit: delay, max_delay: 2h, limits: [{limit: 6, per: 1h, algorithm: token-bucket}]}
   - {name: little, key: [k], on_limit: delay, max_delay: 2h, limits: [{limit: 2, per: 1h, algorithm: fixed-window}]}
   - {name: shadow, key: [s], shadow: true, on_limit: delay, max_delay: 24h, limits: [{limit: 1, per: 1h, algorithm: token-bucket}]}`)
@@ -161,8 +161,8 @@ func TestDelayAlone(t *testing.T) {
 				t.Errorf("shadow: %v, delayed by %s", a.Allowed, a.Delay())
 			}
 		}
-		w.separate(n, w.nodes[0], true)
-		w.separate(n, w.nodes[2], true)
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[2], true)
 		key := w.keyOf("share", w.nodes[0], w.nodes[2])
 		for i, want := range []time.Duration{0, 0, 30 * time.Minute, time.Hour, 90 * time.Minute, 2 * time.Hour, -1} {
 			a := n.check(byKey("share", key))
@@ -170,8 +170,8 @@ func TestDelayAlone(t *testing.T) {
 				t.Errorf("check %d: %v by %s, delayed by %s, want %s", i, a.Allowed, a.DecidedBy, a.Delay(), want)
 			}
 		}
-		third := w.nodes[2] // has no share of a limit of 2
-		w.separate(third, w.nodes[0], true)
+		third := w.nodes[2] // without a share of a limit of 2
+		w.setCut(third, w.nodes[0], true)
 		if a := third.check(byKey("little", w.keyOf("little", w.nodes[0], w.nodes[1]))); a.Allowed || a.Limits[0].RetryAfter <= 0 {
 			t.Errorf("without a share: have %+v", a.Limits)
 		}

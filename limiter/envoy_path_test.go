@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestEnvoyPaths: a descriptor of Envoy's is asked about, changed and listed by its path, as a rule is. One that refuses all
-// refuses all. Limits that follow a load don't hold it up.
+// TestEnvoyPaths: an Envoy descriptor is checked, located and listed by its path, like a rule. A descriptor with a limit of 0
+// refuses every check. Adaptive rules beside it change nothing.
 func TestEnvoyPaths(t *testing.T) {
 	l := open(t, adaptiveRules+`
 envoy:
@@ -29,7 +29,7 @@ envoy:
 	other := user
 	other.Key = []string{"/ab", "v"}
 	if a := check(t, l, epoch, other); !a.Allowed || a.Limits[0].Used != 1 {
-		t.Errorf("another value has the same counter: %+v", a.Limits[0])
+		t.Errorf("another value shares the counter: %+v", a.Limits[0])
 	}
 	closed := Query{Rule: "edge.closed", Key: []string{"x"}, ByKey: true}
 	if a := check(t, l, epoch, closed); a.Allowed || a.Limits[0].RetryAfter != time.Minute || !strings.Contains(string(a.AppendReason(nil)), `Limit "edge.closed"`) {

@@ -25,7 +25,7 @@ envoy:
       - {key: few, rate_limit: {unit: day, requests_per_unit: 3}}
 `
 
-// descriptor returns a query about a descriptor of one entry in the domain llm.
+// descriptor returns a query for a descriptor with one entry in the domain llm.
 func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *Query {
 	set := l.Rules()
 	entries := []rules.EnvoyEntry{{Key: key, Value: value}}
@@ -35,7 +35,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 	}
 }
 
-// usedOf returns what a descriptor has used, as its owner knows it.
+// usedOf returns what a descriptor has used, according to its owner.
 func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
 	t.Helper()
 	u, err := l.Usage(descriptor(l, key, value, counters.CheckMode, 1))
@@ -45,8 +45,8 @@ func usedOf(t *testing.T, l *Limiter, key, value string) int64 {
 	return u.Limits[0].Used
 }
 
-// A budget is spent by streams that look before they begin, and are charged when they have ended. The first look after it is used
-// up is refused, at each node. What it is overdrawn by is what the streams under way had cost.
+// Streams spend a budget: each looks before it begins and is charged when it ends. Once the budget is used up, each node
+// refuses the first look. The budget is overdrawn by at most the cost of the streams that were open then.
 func TestEnvoyBudget(t *testing.T) {
 	for _, key := range []string{"team", "exact"} {
 		for _, nodes := range []int{1, 3} {
@@ -61,7 +61,7 @@ func TestEnvoyBudget(t *testing.T) {
 
 func spendBudget(t *testing.T, key string, nodes int, value string) {
 	const budget, streams = 10_000, 40
-	w := newWorld(t, nodes, envoyRules)
+	w := newTestCluster(t, nodes, envoyRules)
 	w.pause = func() time.Duration { return time.Duration(rand.Int64N(int64(2 * time.Millisecond))) }
 	var mu sync.Mutex // guards the rest
 	charged, underWay, open, late := int64(0), int64(0), map[int]int64{}, 0
@@ -88,7 +88,7 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 					if over {
 						return
 					}
-					time.Sleep(time.Second) // the rest is out in leases, which end
+					time.Sleep(time.Second) // leases hold the rest, and will end
 					continue
 				}
 				mu.Lock()
@@ -117,18 +117,18 @@ func spendBudget(t *testing.T, key string, nodes int, value string) {
 	}
 	all.Wait()
 	if late > 0 {
-		t.Errorf("%d looks were allowed that began after the budget was used up", late)
+		t.Errorf("%d looks that began after the budget was used up were allowed", late)
 	}
 	time.Sleep(10 * time.Second) // leases end
 	if have := usedOf(t, w.nodes[0].Limiter, key, value); have != charged || charged < budget || charged-budget > underWay {
-		t.Errorf("used %d, charged %d; overdrawn by %d, and %d were under way", have, charged, charged-budget, underWay)
+		t.Errorf("used %d, charged %d; overdrawn by %d, with %d in open streams", have, charged, charged-budget, underWay)
 	}
 }
 
-// Looks take nothing. Leases that are spent on checks answer them, and remembered refusals.
+// Looks take nothing. Leases and remembered refusals answer them.
 func TestEnvoyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		taken := int64(0)
 		for i, n := range w.nodes {
 			value := "looks"
@@ -174,10 +174,11 @@ func TestEnvoyLooks(t *testing.T) {
 	})
 }
 
-// What is given back is there at all nodes a moment later, though they remember refusals. Leases stay. Many gifts make few messages.
-func TestEnvoyGifts(t *testing.T) {
+// Quota that is given back is available on all nodes a moment later, although they remember refusals. Leases stay. Many refunds
+// cause few messages.
+func TestEnvoyRefunds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		var told atomic.Int64
 		w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
 			if m == MethodForget {
@@ -213,7 +214,7 @@ func TestEnvoyGifts(t *testing.T) {
 		if u := give("few", 2); u.Limits[0].Remaining != 2 {
 			t.Errorf("have %+v", u.Limits[0])
 		}
-		time.Sleep(2 * noticeTime)
+		time.Sleep(2 * forgetNoticePause)
 		if have := refusedAt("few"); have != 0 {
 			t.Errorf("%d nodes still refuse", have)
 		}
@@ -228,12 +229,12 @@ func TestEnvoyGifts(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if n := told.Load(); n > 2*8 { // two other nodes, each 20 ms
-			t.Errorf("100 gifts in 0.1 s made %d messages", n)
+			t.Errorf("100 refunds in 0.1 s caused %d messages", n)
 		}
 	})
 }
 
-// A request whose rules were replaced meanwhile is matched again by the caller.
+// The caller must match a request again if the rules were replaced.
 func TestMatchedByOldRules(t *testing.T) {
 	l := New(counters.New(100), NewClock())
 	t.Cleanup(func() { l.clock.Close() })
@@ -249,10 +250,10 @@ func TestMatchedByOldRules(t *testing.T) {
 	}
 }
 
-// A node whose callers only look, while all counts come to another, refuses from the first look after the budget is used up, too.
-func TestEnvoyOnlooker(t *testing.T) {
+// A node whose callers only look, while another node counts, also refuses from the first look after the budget is used up.
+func TestEnvoyLooksOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, envoyRules)
+		w := newTestCluster(t, 3, envoyRules)
 		late := 0
 		for round := range 20 {
 			value, charged := "o"+strconv.Itoa(round), int64(0)

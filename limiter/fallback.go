@@ -9,23 +9,24 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`: the owner may be back by then.
+// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. The owner may be back by then.
 const uncountedRetry = time.Second
 
-// decideAlone decides subjects on this node alone: those of `consistency: local` rules (by is ByOwner), and those in fallback.
+// decideAlone decides subjects on this node alone: subjects of `consistency: local` rules (by is ByOwner), and subjects in
+// fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	m := c.limiter.member
 	nodes, rank := m.rankInRing()
 	start, refused := len(c.aloneOps), false
 	for _, i := range list {
 		s := &c.subjects[i]
-		rule := c.answer.Limits[s.first].Rule
+		rule := c.answer.Limits[s.firstOp].Rule
 		mode := rules.Share
 		if by == ByFallback {
 			mode = rule.OnPartition
 			m.figures.fallback[mode].Add(1)
 		}
-		s.aloneAt = len(c.aloneOps)
+		s.firstAloneOp = len(c.aloneOps)
 		ops := c.ops(s)
 		for j := range ops {
 			op := ops[j]
@@ -33,7 +34,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
-				op.Cost, op.Shadow = 0, true // takes part without taking
+				op.Cost, op.Shadow = 0, true // so that it neither takes nor refuses
 			}
 			c.aloneOps = append(c.aloneOps, op)
 		}
@@ -49,22 +50,22 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		c.copyDecisions(&c.subjects[i])
 	}
 	if admitted && by == ByFallback {
-		admitted = c.owe(list)
+		admitted = c.recordDebts(list)
 		undone = !admitted
 	}
 	for _, i := range list {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
-		s.when = c.now
-		s.withdrawn = !admitted && !refused && !undone // if owe refused, Remaining already includes the cost
+		s.decidedAt = c.now
+		s.withdrawn = !admitted && !refused && !undone // if recordDebts refused, the decisions report the cost as taken
 	}
 	c.refused = c.refused || !admitted
 }
 
-// applyShare replaces op's limit by this node's part of it. It returns false, with op decided, if nothing needs counting.
+// applyShare replaces op's limit with this node's share of it, and reports whether to count op. If not, it has decided op.
 func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
-		return true // a block is not divided: it holds in full on this node
+		return true // nodes don't divide a block: it applies in full on this node
 	}
 	switch mode {
 	case rules.Full:
@@ -84,7 +85,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		op.Decision = localcache.NoShare(op.Limit, c.now, op.Cost)
 		return false
 	}
-	c.shares = append(c.shares, share) // if the slice moves, earlier ops still point into the old array
+	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
 }
@@ -93,47 +94,47 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 func (c *clusterCheck) copyDecisions(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
-		if uncounted(op, counted) {
-			continue // applyShare has decided it
+		op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
+		if isUncounted(op, aloneOp) {
+			continue // applyShare decided it
 		}
-		op.Decision, op.Full = localcache.Unscaled(counted.Decision, op.Limit, c.now, op.Cost), counted.Full
+		op.Decision, op.Full = localcache.Unscaled(aloneOp.Decision, op.Limit, c.now, op.Cost), aloneOp.Full
 	}
 }
 
-// uncounted reports whether applyShare has decided op; counted is the op that stands for it in clusterCheck.aloneOps.
-func uncounted(op, counted *counters.Op) bool {
-	return counted.Shadow && !op.Shadow || counted.Cost == 0 && op.Cost != 0
+// isUncounted reports whether applyShare decided op. aloneOp is its counterpart in clusterCheck.aloneOps.
+func isUncounted(op, aloneOp *counters.Op) bool {
+	return aloneOp.Shadow && !op.Shadow || aloneOp.Cost == 0 && op.Cost != 0
 }
 
-// owe records what the fallback counters admitted as debts to the subjects' owners. If a copy here says that the whole limit is
-// used up, owe returns false, and everything taken is put back.
-func (c *clusterCheck) owe(list []int) bool {
+// recordDebts records what the fallback counters admitted as debts to the subjects' owners. If a copy on this node shows that
+// the whole limit is used up, recordDebts puts back everything taken and returns false.
+func (c *clusterCheck) recordDebts(list []int) bool {
 	m := c.limiter.member
-	c.gathered = c.gathered[:0]
+	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := ops[j], &c.aloneOps[s.aloneAt+j]
-			if uncounted(&op, counted) {
+			op, aloneOp := ops[j], &c.aloneOps[s.firstAloneOp+j]
+			if isUncounted(&op, aloneOp) {
 				continue
 			}
-			if c.peek || !counted.Decision.Allowed {
+			if c.peek || !aloneOp.Decision.Allowed {
 				op.Cost = 0
 			}
-			c.gathered = append(c.gathered, op)
+			c.gatheredOps = append(c.gatheredOps, op)
 		}
 	}
-	verdict := m.Ownership.DecideAlone(c.now, c.gathered)
-	admitted, asked := verdict == counters.Admitted, c.gathered
+	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
+	admitted, asked := verdict == counters.Admitted, c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			op, counted := &ops[j], &c.aloneOps[s.aloneAt+j]
-			if !uncounted(op, counted) {
-				c.narrow(op, &asked[0], verdict == counters.Admitted)
+			op, aloneOp := &ops[j], &c.aloneOps[s.firstAloneOp+j]
+			if !isUncounted(op, aloneOp) {
+				c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
 				admitted = admitted && !op.Refuses()
 				asked = asked[1:]
 			}
@@ -142,30 +143,30 @@ func (c *clusterCheck) owe(list []int) bool {
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
-		for j := range ops { // if refused, put back everything; if admitted, what shadow limits took although the copy refuses
-			counted := &c.aloneOps[s.aloneAt+j]
-			if c.peek || !counted.Took() || admitted && ops[j].Took() {
+		for j := range ops { // if admitted, put back only what shadow limits took although the copy refuses
+			aloneOp := &c.aloneOps[s.firstAloneOp+j]
+			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
-			if c.giveFallback(counted, c.now); admitted {
-				counted.Decision.Allowed = false // so that rollBackAlone skips it
+			if c.giveBackAlone(aloneOp, c.now); admitted {
+				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
 	}
 	if !admitted {
-		c.blockAlone(list)
+		c.beginBlocksAlone(list)
 	}
 	return admitted
 }
 
-// giveFallback gives back what op took of the fallback counters.
-func (c *clusterCheck) giveFallback(op *counters.Op, at algorithms.Now) {
+// giveBackAlone gives back what op took from the fallback counters.
+func (c *clusterCheck) giveBackAlone(op *counters.Op, at algorithms.Now) {
 	_ = c.limiter.member.Fallback.Give(c.limiter.clock.Now(), op.Key, op.Limit, takenAt(op, at), op.Cost) // the gates are always open
 }
 
-// narrow narrows this node's decision on op, made by its share, to what a copy says of the whole limit. Both report what is
-// left as if the cost had been taken.
-func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
+// narrowToCopy combines this node's decision on op, by its share, with a copy's decision by the whole limit: the stricter one
+// wins. Both report what is left as if the cost had been taken.
+func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 	d := asked.Decision
 	switch {
 	case !d.Allowed:
@@ -181,13 +182,13 @@ func (c *clusterCheck) narrow(op, asked *counters.Op, admitted bool) {
 	op.Decision.Delay = max(op.Decision.Delay, d.Delay)
 }
 
-// rollBackAlone gives s's cost back to the fallback counters and takes back the debt recorded for it.
+// rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
-		if counted := &c.aloneOps[s.aloneAt+j]; counted.Took() {
-			if c.giveFallback(counted, s.when); s.by == ByFallback {
-				c.limiter.member.Ownership.Forgive(s.when, &ops[j])
+		if aloneOp := &c.aloneOps[s.firstAloneOp+j]; aloneOp.Took() {
+			if c.giveBackAlone(aloneOp, s.decidedAt); s.decidedBy == ByFallback {
+				c.limiter.member.Ownership.Forgive(s.decidedAt, &ops[j])
 			}
 		}
 	}

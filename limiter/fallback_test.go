@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owedIn returns what all nodes together owe.
-func (w *world) owedIn() (sum int64) {
+// totalDebt returns the sum of all debts.
+func (w *testCluster) totalDebt() (sum int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range w.owed {
@@ -17,11 +17,11 @@ func (w *world) owedIn() (sum int64) {
 	return sum
 }
 
-// G4: what fallbacks by share and in full admit is owed to the owners, and nothing else is. What another limit of the check
-// refuses is taken back.
+// G4: what a fallback with share or full admits becomes a debt to the owner, and nothing else does. If another limit refuses
+// the check, the debt is cancelled.
 func TestG4_FallbackOwes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 9, per: 1440h}]}
   - {name: full, key: [k], on_partition: full, limits: [{limit: 9, per: 1440h}]}
   - {name: allow, key: [k], on_partition: allow, limits: [{limit: 9, per: 1440h}]}
@@ -29,15 +29,15 @@ func TestG4_FallbackOwes(t *testing.T) {
   - {name: local, key: [k], consistency: local, limits: [{limit: 9, per: 1440h}]}`)
 		n := w.nodes[1]
 		for rule, want := range map[string]int64{"share": 3, "full": 9, "allow": 0, "deny": 0, "local": 0} {
-			w.separate(n, w.nodes[0], true)
-			w.separate(n, w.nodes[2], true)
-			before := w.owedIn()
+			w.setCut(n, w.nodes[0], true)
+			w.setCut(n, w.nodes[2], true)
+			before := w.totalDebt()
 			key := w.keyOf(rule, w.nodes[0], w.nodes[2])
 			n.check(Query{Rule: rule, Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 			for range 20 {
 				n.check(byKey(rule, key))
 			}
-			if have := w.owedIn() - before; have != want {
+			if have := w.totalDebt() - before; have != want {
 				t.Errorf("%s: have %d owed, want %d", rule, have, want)
 			}
 		}
@@ -46,25 +46,25 @@ rules:
   - {name: share, key: [k], on_partition: share, limits: [{limit: 9, per: 1440h}]}
   - {name: deny, key: [other], on_partition: deny, limits: [{limit: 9, per: 1440h}]}
   - {name: own, key: [k], limits: [{limit: 1, per: 1440h}]}`))
-		before := w.owedIn()
+		before := w.totalDebt()
 		for _, other := range []string{w.keyOf("deny", w.nodes[0], w.nodes[2]), w.keyOf("deny", w.nodes[2], w.nodes[0])} {
 			if a := n.check(Query{Attributes: attrs("k", "new", "other", other)}); a.Allowed {
 				t.Error("admitted")
 			}
 		}
-		if have := w.owedIn() - before; have != 0 {
+		if have := w.totalDebt() - before; have != 0 {
 			t.Errorf("have %d owed for refused checks", have)
 		}
 	})
 }
 
-// G4: a copy here that is at its limit refuses, and the share is left as it was.
+// G4: if the node's copy is at its limit, it refuses, and the share stays as it was.
 func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 9, per: 1440h}]}")
 		n := w.nodes[1]
-		w.separate(n, w.nodes[0], true)
-		w.separate(n, w.nodes[2], true)
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[2], true)
 		key := w.keyOf("r", w.nodes[0], w.nodes[2])
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		if err != nil {

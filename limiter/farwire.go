@@ -7,18 +7,18 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Messages about limits that regions divide. They carry names of rules and keys, because each region finds counters by its own
-// rules.
+// Messages about limits that regions divide. They identify a subject by its rule's name and its key, because each region finds
+// counters by its own rules.
 
 const (
 	maxRuleBytes  = 1024
 	maxNamedKey   = 32
 	maxValueBytes = 8192
-	// maxShared bounds the limits in a reply about shares: as many as a rule may have.
-	maxShared = 16
+	// maxShares bounds the limits in a reply about shares. It is also the bound on the limits of a rule.
+	maxShares = 16
 )
 
-// subjectRef is a subject identified by names: the body of MethodBorrow and of MethodShare.
+// subjectRef identifies a subject by its rule and key. It is the body of MethodBorrow and of MethodShare.
 type subjectRef struct {
 	version int64 // of the sender's rules
 	Rule    string
@@ -32,11 +32,11 @@ func (s *subjectRef) Code(c *wire.Coder) {
 	c.Texts(&s.Key, maxNamedKey, maxValueBytes)
 }
 
-// LoanRequest asks another region for a loan: the body of MethodLend.
+// LoanRequest asks another region for a loan. It is the body of MethodLend.
 type LoanRequest struct {
 	subjectRef
 	limit  uint64 // rules.Limit.ID
-	Window int64  // number of the window; zero for a bucket
+	Window int64  // number of the window; zero for a token bucket
 	Want   int64  // units
 }
 
@@ -54,18 +54,18 @@ type loanStatus uint8
 
 const (
 	loanMade    loanStatus = iota
-	loanNothing            // there is nothing to lend, and won't be in this window
-	loanLater              // not now: the window is another, or the counter is being moved
-	loanUnknown            // no such rule, key or limit there, or the limit is not lent from
+	loanNothing            // nothing to lend, and nothing later in this window
+	loanLater              // not now: the windows differ, or the counter is being moved
+	loanUnknown            // the lender has no such rule, key or limit, or does not lend from the limit
 	loanStatuses
 )
 
 // LoanReply answers a LoanRequest.
 type LoanReply struct {
 	status loanStatus
-	Amount int64 // units lent; above zero only if the loan was made
-	unused int64 // units left of the lender's share now
-	rate   int64 // for a bucket: Amount of the lender's limit
+	Amount int64 // units lent; zero unless the loan was made
+	unused int64 // units left of the lender's share
+	rate   int64 // Amount of the lender's limit, for a token bucket
 }
 
 // Code implements wire.Message.
@@ -77,12 +77,12 @@ func (r *LoanReply) Code(c *wire.Coder) {
 	c.Require((r.status == loanMade) == (r.Amount > 0))
 }
 
-// shareReply is what a region reports of its shares of a rule's limits.
+// shareReply reports a region's use of its shares of a rule's limits.
 type shareReply struct{ limits []ShareUsage }
 
 // Code implements wire.Message.
 func (r *shareReply) Code(c *wire.Coder) {
-	wire.List(c, &r.limits, maxShared, 8+5, func(s *ShareUsage) {
+	wire.List(c, &r.limits, maxShares, 8+5, func(s *ShareUsage) {
 		wire.Fixed(c, &s.id)
 		wire.Number(c, &s.Share, math.MaxInt64)
 		wire.Varint(c, &s.Used)

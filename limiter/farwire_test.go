@@ -16,7 +16,7 @@ func read[T any, M interface {
 	return v, wire.Decode(b, M(&v), "it")
 }
 
-// A message is read as it was written.
+// A message survives encoding and decoding.
 func TestFarMessages(t *testing.T) {
 	n := subjectRef{version: 7, Rule: "r", Key: []string{"", "x", strings.Repeat("y", maxValueBytes)}}
 	if have, err := read[subjectRef](wire.Encode(nil, &n)); err != nil || !reflect.DeepEqual(have, n) {
@@ -61,7 +61,7 @@ func TestBadFarMessages(t *testing.T) {
 			t.Errorf("have %+v", have)
 		}
 	}
-	if have, err := read[shareReply](wire.Encode(nil, &shareReply{make([]ShareUsage, maxShared+1)})); err == nil {
+	if have, err := read[shareReply](wire.Encode(nil, &shareReply{make([]ShareUsage, maxShares+1)})); err == nil {
 		t.Errorf("have %d limits", len(have.limits))
 	}
 	if have, err := read[shareReply]([]byte{16}); err == nil {
@@ -86,7 +86,7 @@ func FuzzFarMessages(f *testing.F) {
 			}
 		}
 		if list, err := read[shareReply](body); err == nil {
-			if again, err := read[shareReply](wire.Encode(nil, &list)); err != nil || !reflect.DeepEqual(again, list) || len(list.limits) > maxShared {
+			if again, err := read[shareReply](wire.Encode(nil, &list)); err != nil || !reflect.DeepEqual(again, list) || len(list.limits) > maxShares {
 				t.Errorf("have %+v, then %+v, %v", list, again, err)
 			}
 		}

@@ -9,38 +9,38 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// forwardBounds are the upper bounds of tallies.seconds.
+// forwardBounds are the upper bounds of tallies.forwardTimes.
 var forwardBounds = [...]time.Duration{
 	25 * time.Microsecond, 50 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
 }
 
-// tallies are counts since the process began.
+// tallies holds counts since the process started.
 type tallies struct {
-	seconds                                                      [len(forwardBounds) + 1]atomic.Int64
-	sum                                                          atomic.Int64
-	coalesced, failed, acted, served, relayed, given, turnedAway atomic.Int64
-	leased, remembered, renewals, granted, ungranted, returned   atomic.Int64
-	uncharged                                                    atomic.Int64
-	lent, lentUnits, borrowed, borrowedUnits, lost, loansFailed  atomic.Int64
-	fallback                                                     [4]atomic.Int64
+	forwardTimes                                                                [len(forwardBounds) + 1]atomic.Int64
+	forwardTimeSum                                                              atomic.Int64
+	coalesced, failed, standbyDecisions, served, relayed, givenBack, turnedAway atomic.Int64
+	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned atomic.Int64
+	debtsDropped                                                                atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed            atomic.Int64
+	fallback                                                                    [4]atomic.Int64
 }
 
-// answered counts a question whose answer took d.
-func (t *tallies) answered(d time.Duration) {
+// addForward counts a question that was answered after d.
+func (t *tallies) addForward(d time.Duration) {
 	i, _ := slices.BinarySearch(forwardBounds[:], d)
-	t.seconds[i].Add(1)
-	t.sum.Add(int64(d))
+	t.forwardTimes[i].Add(1)
+	t.forwardTimeSum.Add(int64(d))
 }
 
-// DecisionNames are the names of the decisions, indexed by their constants.
+// DecisionNames holds the names of the decisions, indexed by their constants.
 var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 
 // headroomBounds are the upper bounds of RuleStats.Headroom.
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Figures reports what the limiter counts. A standalone node leaves out the figures about other nodes.
+// Figures reports the limiter's figures. A standalone node leaves out those about other nodes.
 func (l *Limiter) Figures(s figures.Sink) {
 	for _, r := range l.Stats() {
 		r.show(s)
@@ -49,56 +49,56 @@ func (l *Limiter) Figures(s figures.Sink) {
 			for decision := range r.Checks {
 				unmatched += r.Checks[decision][ByNone]
 			}
-			s.Count("unmatched_total", "Checks that no rule matched, and no list: decided by `default`.", unmatched)
+			s.Count("unmatched_total", "Checks that matched neither a rule nor a list, decided by `default`.", unmatched)
 		}
 	}
 	if set := l.Rules(); set != nil {
-		s.Gauge("inline_sets", "Sets of limits that came with calls, kept by content; further ones are compiled for their call and take no lease.", float64(set.Interned()))
+		s.Gauge("inline_sets", "Sets of inline limits kept compiled. Any more are compiled for each call and take no lease.", float64(set.Interned()))
 	}
 	if l.member == nil {
 		return
 	}
 	f, r := &l.member.figures, &l.reservations
-	seconds := make([]int64, len(f.seconds))
-	for i := range f.seconds {
-		seconds[i] = f.seconds[i].Load()
+	seconds := make([]int64, len(f.forwardTimes))
+	for i := range f.forwardTimes {
+		seconds[i] = f.forwardTimes[i].Load()
 	}
-	s.Histogram("forward_seconds", "Time from a question to another node to the answer; one may be of several checks, or renew a lease.",
-		figures.Seconds(forwardBounds[:]), seconds, time.Duration(f.sum.Load()).Seconds())
+	s.Histogram("forward_seconds", "Time from a question to another node until its answer. A question may stand for several checks, or renew a lease.",
+		figures.Seconds(forwardBounds[:]), seconds, time.Duration(f.forwardTimeSum.Load()).Seconds())
 	for i := range f.fallback {
-		s.Count("fallback_total", "Subjects decided without owner and standby, by their rule's on_partition.", f.fallback[i].Load(),
+		s.Count("fallback_total", "Subjects decided without the owner or the standby, by their rule's on_partition.", f.fallback[i].Load(),
 			"on_partition", rules.OnPartition(i).String())
 	}
 	count := func(name, help string, n *atomic.Int64, labels ...string) { s.Count(name, help, n.Load(), labels...) }
-	count("forward_coalesced_total", "Checks that shared a message with one alike before them.", &f.coalesced)
-	count("forward_failed_total", "Questions to other nodes that were not answered, or that they could not decide.", &f.failed)
-	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.acted)
+	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
+	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
+	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
-	count("relayed_total", "Questions of other nodes passed on to the owner.", &f.relayed)
-	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.given)
-	count("busy_total", "Questions of other nodes turned away because too many were waiting.", &f.turnedAway)
+	count("relayed_total", "Questions from other nodes passed on to the owner.", &f.relayed)
+	count("given_back_total", "Messages that gave back what was taken for a check that another node refused.", &f.givenBack)
+	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
 	s.Gauge("leases", "Leases that this node holds from other nodes.", float64(l.member.leases.held.Count()))
 	s.Gauge("leases_granted", "Leases that other nodes hold from this node, or may still return.", float64(l.member.leases.granted.Out()))
-	count("lease_spent_total", "Subjects of checks decided from a lease.", &f.leased)
-	count("lease_cached_refusals_total", "Subjects of checks refused as their owner had refused a moment before.", &f.remembered)
+	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
+	count("lease_cached_refusals_total", "Subjects refused because their owner had refused them a moment before.", &f.rememberedRefusals)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
 	count("lease_granted_total", "Leases that this owner has granted.", &f.granted)
-	count("lease_refused_total", "Leases asked for and not granted, because the limit is nearly used up or too small.", &f.ungranted)
+	count("lease_refused_total", "Lease requests not granted because the limit is nearly used up or too small.", &f.grantsRefused)
 	count("lease_returned_total", "Limits for which a lease returned unspent quota to this owner.", &f.returned)
-	const loans, units = "Loans of shares that this owner made to other regions, or got from them.", "Units in those loans."
+	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
 	count("loans_total", loans, &f.borrowed, "direction", "borrowed")
 	count("loan_units_total", units, &f.lentUnits, "direction", "lent")
 	count("loan_units_total", units, &f.borrowedUnits, "direction", "borrowed")
 	count("loans_failed_total", "Requests for a loan that another region did not answer.", &f.loansFailed)
-	count("loan_units_lost_total", "Units that were lent to this owner and found no room: lost until the window ends.", &f.lost)
+	count("loan_units_lost_total", "Units lent to this owner that it could not credit: lost until the window ends.", &f.unitsLost)
 	count("reservations_total", "Reservations made here.", &r.reserved)
 	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."
 	count("settlings_total", settlings, &r.settled, "result", "settled")
 	count("settlings_total", settlings, &r.repeated, "result", "repeated")
 	count("settlings_total", settlings, &r.unknown, "result", "unknown")
 	count("refunds_dropped_total", "Refunds of reservations dropped because the counters they came from are gone.", &r.dropped)
-	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be told of them.", &f.uncharged)
+	count("settle_debts_dropped_total", "Debts of reservations dropped because their owners could not be reached.", &f.debtsDropped)
 	s.Gauge("request_answers", "Answers to requests with an id that are kept here, at most 65,536.", float64(l.requests.count()))
 	count("requests_repeated_total", "Requests with an id that repeated an earlier one and got its answer again.", &l.requests.repeated)
 	count("request_answers_refused_total", "Requests with an id refused because there was no room to keep their answer.", &l.requests.refused)
@@ -109,19 +109,19 @@ func (r *RuleStats) show(s figures.Sink) {
 	for decision := range r.Checks {
 		for by, n := range r.Checks[decision] {
 			if n > 0 {
-				s.Count("checks_total", "Checks decided; rule is empty for those that no rule decided.", n,
+				s.Count("checks_total", "Checks decided. The rule is empty if no rule decided.", n,
 					"rule", r.Rule, "decision", DecisionNames[decision], "decided_by", DecidedBy(by).String())
 			}
 		}
 	}
 	if r.Rule == "" {
-		return // no rule: no headroom, no feedback
+		return // without a rule there is neither headroom nor feedback
 	}
-	s.Count("false_positives_total", "Refusals said by feedback to be wrong.", r.FalsePositives, "rule", r.Rule)
+	s.Count("false_positives_total", "Refusals that feedback reported as wrong.", r.FalsePositives, "rule", r.Rule)
 	tenths := int64(0)
 	for i, n := range r.Headroom {
 		tenths += int64(i) * n
 	}
-	s.Histogram("headroom_ratio", "What was left of the rule's tightest limit after a check, in tenths rounded up.",
+	s.Histogram("headroom_ratio", "Part of the rule's tightest limit that was left after a check, in tenths, rounded up.",
 		headroomBounds, r.Headroom[:], float64(tenths)/10, "rule", r.Rule)
 }

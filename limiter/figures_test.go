@@ -9,14 +9,14 @@ import (
 
 // The figures of a node in a cluster have these names.
 func TestFiguresOfACluster(t *testing.T) {
-	w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
+	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]
 	f := &n.member.figures
-	f.answered(time.Microsecond)
-	f.answered(time.Hour)
+	f.addForward(time.Microsecond)
+	f.addForward(time.Hour)
 	f.fallback[rules.Full].Store(5)
-	f.acted.Store(7)
-	for i, tally := range []interface{ Store(int64) }{&f.lent, &f.lentUnits, &f.borrowed, &f.borrowedUnits, &f.loansFailed, &f.lost} {
+	f.standbyDecisions.Store(7)
+	for i, tally := range []interface{ Store(int64) }{&f.lent, &f.lentUnits, &f.borrowed, &f.borrowedUnits, &f.loansFailed, &f.unitsLost} {
 		tally.Store(int64(i + 1))
 	}
 	for name, want := range map[[2]string]int64{

@@ -5,8 +5,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fold combines the subjects into one answer once they are decided or one is refused. DecidedBy is the weakest way among them.
-// It reports whether the check is decided.
+// fold combines the subjects into one answer once all are decided or one is refused. The answer's DecidedBy is the weakest of
+// theirs. fold reports whether the check is decided.
 func (c *clusterCheck) fold() bool {
 	a := c.answer
 	switch {
@@ -21,8 +21,8 @@ func (c *clusterCheck) fold() bool {
 	return true
 }
 
-// dropUndecided removes the undecided subjects from the answer to a refused check. The others are rolled back, so it reports
-// them as never charged.
+// dropUndecided removes the undecided subjects from the answer to a refused check. It reports the others as never charged,
+// because they are rolled back.
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	k := &a.scratch
@@ -34,7 +34,7 @@ func (c *clusterCheck) dropUndecided() {
 		}
 		own := c.ops(s)
 		for j := range own {
-			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.looks) {
+			if op := &own[j]; !s.withdrawn && (op.Took() || op.Mode == counters.PeekMode && op.Decision.Allowed && c.isLook) {
 				if op.Limit.MaxDelay == 0 || op.Decision.Delay == 0 {
 					op.Decision.Remaining = min(max(op.Limit.Capacity(), op.Decision.Remaining), op.Decision.Remaining+op.Cost)
 				}
@@ -42,13 +42,13 @@ func (c *clusterCheck) dropUndecided() {
 			}
 		}
 		hits = append(hits, k.match.Hits[i])
-		limits = append(limits, a.Limits[s.first:s.first+s.n]...)
+		limits = append(limits, a.Limits[s.firstOp:s.firstOp+s.numOps]...)
 		ops = append(ops, own...)
 	}
 	k.match.Hits, k.ops, a.Limits = hits, ops, limits
 }
 
-// rollBack gives back everything that was taken.
+// rollBack gives back everything that the check took.
 func (c *clusterCheck) rollBack() {
 	l := c.limiter
 	for i := range c.subjects {
@@ -64,13 +64,13 @@ func (c *clusterCheck) rollBack() {
 		case undoLease:
 			l.member.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
-			s.from.rollBack(l)
-			s.from.admitted = false // so that its other subjects don't give it back again
+			s.answeredBy.rollBack(l)
+			s.answeredBy.admitted = false // so that its other subjects don't roll it back again
 		}
 	}
 }
 
-// rollBackHere gives s's cost back to the counters here, if they are still the ones it came from.
+// rollBackHere gives s's cost back to this node's counters, if they still have the lineage that it was taken in.
 func (c *clusterCheck) rollBackHere(s *subject) {
 	l := c.limiter
 	if l.member.Ownership.Lineage(ring.PartitionOf(s.hi)) != s.lineage {
@@ -79,7 +79,7 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 	ops := c.ops(s)
 	for j := range ops {
 		if op := &ops[j]; op.Took() {
-			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.when), op.Cost) // if the gate is shut, the cost is lost
+			_ = l.table.Give(l.clock.Now(), op.Key, op.Limit, takenAt(op, s.decidedAt), op.Cost) // if the gate is shut, the cost is lost
 		}
 	}
 }

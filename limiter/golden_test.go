@@ -29,7 +29,7 @@ func TestGolden(t *testing.T) {
 		hi: 1, lineage: 2, incarnation: 3, steady: 4, when: []int64{7},
 		ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limit, Cost: 6}},
 	}
-	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
+	reservation := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{debit: taken, units: []int{0}, lo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
 	ops := someOps()
 	ops[3].Limit = &all
@@ -45,7 +45,7 @@ func TestGolden(t *testing.T) {
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares", &shareReply{[]ShareUsage{{id: 1, Share: 300, Used: -1, Lent: 2, Borrowed: 3, Remaining: 4}}}),
-		message("forgetting", &forgetMessage{hi: 1, room: true}),
+		message("forgetting", &forgetMessage{hi: 1, refusalsOnly: true}),
 		message("change", someChange()),
 		message("change-clear", &change{verb: verbClear, hops: 1, hi: 7, ticket: ticketOf("x", 5, 0)}),
 		message("counters", &loList{1, 1 << 63}),

@@ -10,9 +10,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantFor grants the requests of v's question as far as the limits allow. It debits each grant first.
-func (ls *leases) grantFor(v *servedAsk, now algorithms.Now) {
-	q, r, m := &v.question, &v.reply, ls.l.member
+// grantRequests grants the lease requests in v's question as far as the limits allow. It debits each grant first.
+func (ls *leases) grantRequests(v *servedAsk, now algorithms.Now) {
+	q, r, m := &v.question, &v.reply, ls.limiter.member
 	last := len(r.admitted) - 1
 	if len(q.requests) == 0 || q.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -20,24 +20,24 @@ func (ls *leases) grantFor(v *servedAsk, now algorithms.Now) {
 	nodes, _ := m.rankInRing()
 	results := r.results[last*len(q.ops):]
 	for i := range q.requests {
-		w := &q.requests[i]
-		at, subject := findSubject(q.ops, w.hi)
-		ops := q.ops[at : at+len(w.Want)]
+		request := &q.requests[i]
+		at, subject := findSubject(q.ops, request.hi)
+		ops := q.ops[at : at+len(request.Want)]
 		for j := range ops {
 			ops[j].Decision = results[at+j].Decision
 		}
-		if g, ok := ls.grant(now, w, ops, r.lineages[subject], nodes); ok {
+		if g, ok := ls.grant(now, request, ops, r.lineages[subject], nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
-			m.figures.ungranted.Add(1)
+			m.figures.grantsRefused.Add(1)
 		}
 	}
 }
 
-// grant grants one request, and reports whether it did.
-func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
-	m := ls.l.member
-	g := leaseGrant{hi: w.hi, Grant: localcache.Grant{EndsIn: w.Terms.TTL}}
+// grant grants one lease request. It returns false if the limits do not allow it.
+func (ls *leases) grant(now algorithms.Now, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int) (leaseGrant, bool) {
+	m := ls.limiter.member
+	g := leaseGrant{hi: request.hi, Grant: localcache.Grant{EndsIn: request.Terms.TTL}}
 	for i := range ops {
 		if !localcache.Leasable(ops[i].Limit, nodes) {
 			return g, false
@@ -47,12 +47,12 @@ func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, 
 		}
 		g.Windows = append(g.Windows, takenAt(&ops[i], now).Window)
 	}
-	r := localcache.GrantRequest{Holder: w.holder, Lineage: lineage, SameIncarnation: w.Incarnation == ls.l.incarnation, Lease: &w.LeaseRequest, Nodes: nodes, Ops: ops}
+	r := localcache.GrantRequest{Holder: request.holder, Lineage: lineage, SameIncarnation: request.Incarnation == ls.limiter.incarnation, Lease: &request.LeaseRequest, Nodes: nodes, Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &r, func(ops []counters.Op) bool {
 		if !debitFirst {
 			return true
 		}
-		return ls.l.table.Take(now, ops) == counters.Admitted
+		return ls.limiter.table.Take(now, ops) == counters.Admitted
 	})
 	if g.ID != 0 {
 		m.figures.granted.Add(1)
@@ -60,14 +60,14 @@ func (ls *leases) grant(now algorithms.Now, w *leaseRequest, ops []counters.Op, 
 	return g, g.ID != 0
 }
 
-// forgetEverywhere makes all nodes forget what f says. A node that the message does not reach forgets it within a lease's TTL
-// anyway.
+// forgetEverywhere makes this node and all others forget what f names. A node that the message does not reach forgets it within
+// a lease's TTL anyway.
 func (ls *leases) forgetEverywhere(f forgetMessage) {
-	ls.held.Forget(ls.l.member.Boottime(), f.hi, f.room)
-	ls.l.member.broadcast(MethodForget, wire.Encode(nil, &f))
+	ls.held.Forget(ls.limiter.member.Boottime(), f.hi, f.refusalsOnly)
+	ls.limiter.member.broadcast(MethodForget, wire.Encode(nil, &f))
 }
 
-// leaseRequest asks for a lease on one of a question's subjects.
+// leaseRequest requests a lease on one of a question's subjects.
 type leaseRequest struct {
 	hi     uint64 // Key.Hi of the subject
 	holder ring.NodeID
@@ -81,7 +81,7 @@ type leaseGrant struct {
 }
 
 const (
-	// minLeaseRequestBytes and minGrantBytes are the least sizes of a request and a grant, in bytes.
+	// minLeaseRequestBytes and minGrantBytes are the minimum sizes of an encoded request and grant.
 	minLeaseRequestBytes = 8 + len(ring.NodeID{}) + 8 + 8 + 1 + 8 + 1 + 2 + 1
 	minGrantBytes        = 8 + 1 + 1 + 2 + 2
 )
@@ -121,12 +121,12 @@ func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 
 // forgetMessage is the body of MethodForget.
 type forgetMessage struct {
-	hi   uint64 // Key.Hi of the subject
-	room bool   // there is room again: forget only refusals, not leases
+	hi           uint64 // Key.Hi of the subject
+	refusalsOnly bool   // there is room again: forget the refusals, keep the leases
 }
 
 // Code implements wire.Message.
 func (f *forgetMessage) Code(c *wire.Coder) {
 	wire.Fixed(c, &f.hi)
-	c.Bool(&f.room)
+	c.Bool(&f.refusalsOnly)
 }

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// HistoryStep is the length of a step of the history. Steps are numbered from 1970 on by the wall clock, so that those of
-	// several nodes can be added up.
+	// HistoryStep is the length of a step of the history. The wall clock numbers the steps, starting in 1970, so that steps of
+	// different nodes can be added up.
 	HistoryStep = 30 * time.Second
-	// HistorySteps bounds the steps that a node keeps: an hour, in 21 kB.
+	// HistorySteps is how many steps a node keeps: an hour, in 21 kB.
 	HistorySteps = 120
 )
 
-// StepCounts are the checks that a node decided within one step.
+// StepCounts counts the checks that a node decided within one step.
 type StepCounts struct {
-	Number int64 // the step began at this many HistorySteps after 1970
+	Number int64 // the step began Number × HistoryStep after 1970
 	Checks Counts
 }
 
-// NodeHistory is what one node decided in each whole step of the last hour. Steps before the process began are missing, and
-// those in which the node was halted.
+// NodeHistory is what one node decided in each full step of the last hour. Steps before the process started, or while it was
+// suspended, are missing.
 type NodeHistory struct {
 	Node  ring.NodeID  // zero for a standalone node
 	Steps []StepCounts // in ascending order
@@ -31,53 +31,53 @@ type NodeHistory struct {
 
 // History is what the nodes decided within the last hour.
 type History struct {
-	Now   int64         // the step that this node is in, which is not over
-	Nodes []NodeHistory // this node first, then each other one that answered
+	Now   int64         // this node's current step, which is not over yet
+	Nodes []NodeHistory // this node first, then every other node that answered
 }
 
 // history keeps a node's own steps.
 type history struct {
-	mu     sync.Mutex // guards the fields below
-	now    int64      // the step under way; 0 before the first reading
-	before Counts     // what was decided before that step
-	steps  [HistorySteps]StepCounts
+	mu           sync.Mutex // guards the fields below
+	current      int64      // the current step; 0 before the first reading
+	countsBefore Counts     // what was decided before the current step
+	steps        [HistorySteps]StepCounts
 }
 
-// step is the number of the step that the wall clock is in.
+// step returns the number of the current step, by the wall clock.
 func (l *Limiter) step() int64 { return l.clock.Now().Wall / int64(HistoryStep) }
 
-// EndHistoryStep notes what was decided in a step, once it is over. Call it each second.
+// EndHistoryStep records what was decided in a step, once the step is over. Call it every second.
 func (l *Limiter) EndHistoryStep() {
-	b, now := l.inForce.Load(), l.step()
-	if b == nil {
+	active, now := l.inForce.Load(), l.step()
+	if active == nil {
 		return
 	}
-	if l.history.turn(now, b.checks) {
-		l.top.turn()
+	if l.history.endSteps(now, active.checks) {
+		l.top.endStep()
 	}
 }
 
-// turn ends the steps before now, and reports whether there was one.
-func (h *history) turn(now int64, read func() Counts) bool {
+// endSteps ends the steps before now, and reports whether there were any.
+func (h *history) endSteps(now int64, read func() Counts) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.now == 0 {
-		h.now = now // all counts of this process are of this step
+	if h.current == 0 {
+		h.current = now // everything counted so far belongs to this step
 	}
-	if now <= h.now {
+	if now <= h.current {
 		return false
 	}
 	checks := read()
-	if now == h.now+1 { // else nobody knows which step has what
-		step := StepCounts{Number: h.now, Checks: checks}
-		step.Checks.subtract(&h.before)
-		h.steps[h.now%HistorySteps] = step
+	if now == h.current+1 { // otherwise the counts can't be assigned to steps
+		step := StepCounts{Number: h.current, Checks: checks}
+		step.Checks.subtract(&h.countsBefore)
+		h.steps[h.current%HistorySteps] = step
 	}
-	h.now, h.before = now, checks
+	h.current, h.countsBefore = now, checks
 	return true
 }
 
-// list returns the steps of the hour before now.
+// list returns the steps in the hour before now.
 func (h *history) list(now int64) (steps []StepCounts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,10 +89,10 @@ func (h *history) list(now int64) (steps []StepCounts) {
 	return steps
 }
 
-// History returns what this node decided in the last hour, and the same of every other node that answers within half a second.
-// The caller must not change the result.
+// History returns what each node decided in the last hour: this node, and every other node that answers within half a second.
+// The caller must not modify the result.
 func (l *Limiter) History() History {
-	return History{Now: l.step(), Nodes: l.histories.ask(func() []NodeHistory {
+	return History{Now: l.step(), Nodes: l.historyRound.latest(func() []NodeHistory {
 		all := []NodeHistory{l.historyHere()}
 		if l.member != nil {
 			gatherFrom(l.member, MethodHistory, func(from ring.NodeID, h *NodeHistory) {
@@ -115,7 +115,7 @@ func (l *Limiter) historyHere() NodeHistory {
 // Code implements wire.Message.
 func (h *NodeHistory) Code(c *wire.Coder) {
 	const maxNumber = 1 << 40
-	wire.List(c, &h.Steps, HistorySteps, 1+counts, func(s *StepCounts) {
+	wire.List(c, &h.Steps, HistorySteps, 1+countsLen, func(s *StepCounts) {
 		wire.Number(c, &s.Number, maxNumber)
 		s.Checks.code(c)
 	})

@@ -17,10 +17,10 @@ func sumOf(c *Counts) (n int64) {
 	return n
 }
 
-// Each node keeps what it decided in each half minute of the last hour, and no more.
+// Each node keeps its decisions of each half minute in the last hour, and no more.
 func TestHistoryIsAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		pass := func(seconds int) {
 			for range seconds {
 				time.Sleep(time.Second)
@@ -58,14 +58,14 @@ func TestHistoryIsAnHour(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(10 * time.Minute) // nobody runs: what was decided then is of no step
+		time.Sleep(10 * time.Minute) // suspended: the decisions in it belong to no step
 		w.nodes[0].check(byKey("r", "x"))
 		pass(31)
 		have = w.nodes[0].History()
 		if steps := have.Nodes[0].Steps; len(steps) > HistorySteps-20 || sumOf(&steps[len(steps)-1].Checks) != 0 {
 			t.Errorf("after a halt: have %d steps, the last %+v", len(steps), steps[len(steps)-1])
 		}
-		w.separate(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
 		time.Sleep(time.Second)
 		if have = w.nodes[0].History(); len(have.Nodes) != 2 {
 			t.Errorf("a node can't be reached: have %d nodes", len(have.Nodes))
@@ -73,10 +73,10 @@ func TestHistoryIsAnHour(t *testing.T) {
 	})
 }
 
-// What was refused in the last five minutes stands beside what was refused since the process began.
+// TopRecent reports the refusals of the last five minutes beside those since the process started.
 func TestTopRecent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1440h}]}")
 		refuse := func(key string, times int) {
 			for i := range times {
 				w.nodes[i%3].check(byKey("r", key))
@@ -125,19 +125,19 @@ func TestTopRecent(t *testing.T) {
 	})
 }
 
-// A subject that takes another one's place in the list begins at none, whatever the other one had.
+// A subject that replaces another in the list starts with no recent refusals, whatever the other one had.
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
-	s.entries = append(s.entries, topEntry{turns: 0})
+	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})
 	s.refused[0] = 7
-	for range topTurns + 3 {
-		s.past[s.turns%topTurns] = s.refused
-		s.turns++
+	for range topSteps + 3 {
+		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.steps++
 	}
 	if have := s.recent(0); have != 0 {
 		t.Errorf("have %d, want 0", have)
 	}
-	s.entries[0] = topEntry{turns: s.turns, before: 7} // as enter does
+	s.entries[0] = topEntry{stepsAtEntry: s.steps, refusedAtEntry: 7} // as insert does
 	s.refused[0] += 2
 	if have := s.recent(0); have != 2 {
 		t.Errorf("have %d, want 2", have)

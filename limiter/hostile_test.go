@@ -14,7 +14,7 @@ import (
 
 const hostileRules = "rules:\n  - {name: per-tenant, key: [tenant], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}\n"
 
-// chosen returns n names, and one more for the victim, whose hashes begin with the same bits.
+// chosen returns n names and a victim's name, all with hashes that begin with the same bits.
 func chosen(n int, shift uint, hash func(name string) uint64) (names []string, victim string) {
 	for i := 0; len(names) <= n; i++ {
 		if name := "x" + strconv.Itoa(i); hash(name)>>shift == 5 {
@@ -24,8 +24,7 @@ func chosen(n int, shift uint, hash func(name string) uint64) (names []string, v
 	return names[:n], names[n]
 }
 
-// withoutKey returns the hash by which anyone could compute the place of a tenant's counters when subjects were hashed without
-// a key.
+// withoutKey returns the hash with which anyone could locate a tenant's counters if subjects were hashed without a key.
 func withoutKey() func(name string) uint64 {
 	seed := append(binary.LittleEndian.AppendUint32(nil, uint32(len("per-tenant"))), "per-tenant"...)
 	return func(name string) uint64 {
@@ -45,14 +44,14 @@ func withKey(t *testing.T, set *rules.Set) func(name string) uint64 {
 	}
 }
 
-// Names chosen so that their counters lie next to a tenant's do not lock any tenant out: neither names that fall into one shard
-// by the public hash, nor names that do so by the cluster's key. 9,900 names, with six checks each, were once enough to do so
-// in a table of the default size.
+// An attacker who chooses names so that their counters lie next to a tenant's locks no tenant out, whether the names share a
+// shard by the public hash or by the cluster's key. 9,900 names, with six checks each, were once enough in a table of the
+// default size.
 func TestChosenNamesLockNobodyOut(t *testing.T) {
 	set := compile(t, 1, hostileRules).Keyed(bytes.Repeat([]byte{7}, 32))
 	for name, tt := range map[string]struct {
 		bound int64
-		shift uint // bits cut off a hash's first half; the remaining ones select the shard at most
+		shift uint // bits to cut off a hash's first half; the rest select at most the shard
 		names int
 		each  int
 		hash  func(string) uint64

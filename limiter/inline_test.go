@@ -30,43 +30,43 @@ func TestInlineSubjectsInTheFilter(t *testing.T) {
 	}
 }
 
-// Half of the kept answers may be about inline subjects. Beyond it only these find no room.
+// At most half of the kept answers may be for inline subjects. Beyond that, only inline subjects find no room.
 func TestInlineAnswersLeaveHalf(t *testing.T) {
 	l, now := New(counters.New(1000), nil), algorithms.At(time.Unix(1_800_000_000, 0))
 	keep := func(subject counters.Key, k requestKind) bool {
 		return l.requests.makeRoom(l.table, k, ticketOf("", 1, time.Second).memo(subject, now), now)
 	}
 	inline, configured := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}, counters.Key{Hi: 2, Lo: 2}
-	for i := range maxRequests {
-		if have := keep(inline, ofWrite); have != (i < maxRequests/2) {
-			t.Fatalf("answer %d about an inline subject: have %v", i, have)
+	for i := range maxKeptAnswers {
+		if have := keep(inline, writeRequest); have != (i < maxKeptAnswers/2) {
+			t.Fatalf("answer %d for an inline subject: have %v", i, have)
 		}
 	}
-	for i := range maxRequests {
-		if have := keep(configured, ofCheck); !have {
-			t.Fatalf("there is no room for answer %d about a rule's subject", i)
+	for i := range maxKeptAnswers {
+		if have := keep(configured, checkRequest); !have {
+			t.Fatalf("no room for answer %d for a rule's subject", i)
 		}
 	}
-	if keep(inline, ofNode) || !keep(configured, ofNode) || l.requests.count() != maxRequests {
+	if keep(inline, nodeRequest) || !keep(configured, nodeRequest) || l.requests.count() != maxKeptAnswers {
 		t.Errorf("have %d answers", l.requests.count())
 	}
 }
 
-// Two ids never share an answer, although the memos of inline subjects keep less of them in their keys.
+// Two ids never share an answer, although the keys of inline subjects' memos hold only part of the id.
 func TestInlineMemosKeepTheWholeID(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	subject := counters.Key{Hi: 1, Lo: counters.InlineLo(1)}
-	a, b := &ticket{id: 0x1234_5678_9abc_def0, body: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, body: 77}
+	a, b := &ticket{id: 0x1234_5678_9abc_def0, contentHash: 77}, &ticket{id: 0x1234_5678_8abc_5ef0, contentHash: 77}
 	x, y := a.memo(subject, now), b.memo(subject, now)
 	if !x.Key.Inline() || x.Key != y.Key || x.Body == y.Body || x.Body >= 1<<counters.BodyBits {
 		t.Errorf("have %+v and %+v", x, y)
 	}
-	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.body {
+	if plain := a.memo(counters.Key{Hi: 1, Lo: 1}, now); plain.Key.Lo != a.id || plain.Body != a.contentHash {
 		t.Errorf("have %+v", plain)
 	}
 }
 
-// What is recorded of settling a reservation is an inline counter exactly if the reservation's home is, also if nothing was
+// The notes of a reservation's settlement are inline counters exactly if the reservation's home is inline, even if nothing was
 // taken there.
 func TestInlineSettlementsAreInline(t *testing.T) {
 	l := New(counters.New(1000), nil)
@@ -86,7 +86,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 				t.Fatal(err)
 			}
 			for unit := range 3 {
-				if n := sent.note(unit); n.Inline() != inline || n != r.note(unit) || n.Hi != key.Hi || unit > 0 && n == r.note(unit-1) {
+				if n := sent.noteKey(unit); n.Inline() != inline || n != r.noteKey(unit) || n.Hi != key.Hi || unit > 0 && n == r.noteKey(unit-1) {
 					t.Errorf("inline %v, allowed %v: unit %d is recorded under %x", inline, allowed, unit, n)
 				}
 			}
@@ -94,7 +94,7 @@ func TestInlineSettlementsAreInline(t *testing.T) {
 	}
 }
 
-// caller asks about one inline subject, always with the same limits.
+// caller checks one inline subject, always with the same limits.
 type caller struct {
 	rule             rules.Rule
 	limits           []*rules.Limit
@@ -110,8 +110,8 @@ func newCaller(limits ...algorithms.Limit) *caller {
 	return c
 }
 
-// check makes one check at n, by a lease or by asking the owner.
-func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
+// check makes one check on n, by a lease or by asking the owner.
+func (c *caller) check(n *testNode, owner ring.NodeID, hi uint64) {
 	var ops []counters.Op
 	for _, l := range c.limits {
 		lo := counters.InlineLo(uint64(l.Limit.Window)) // the window tells the counters apart
@@ -126,20 +126,20 @@ func (c *caller) check(n *worldNode, owner ring.NodeID, hi uint64) {
 	case localcache.Refused:
 		return
 	}
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTime), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout), done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
 	a.terms = []localcache.Terms{n.member.termsOf(&c.rule, c.limits)}
 	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {
 		c.admitted++
-		if a.leased {
+		if a.fromLease {
 			c.leased++
 		}
 	}
 }
 
-// G2, G3: callers who differ about the limits of a subject have leases at the same time, on several nodes. Each has at most its
-// own limit in a window, and all together have the largest one. A fifth caller asks each time.
+// G2, G3: callers that give different limits for a subject hold leases at the same time, on several nodes. Each is admitted at
+// most up to its own limit in a window, and all together up to the largest. A fifth caller asks the owner each time.
 func TestG2G3_CallersThatDiffer(t *testing.T) {
 	fixed := func(amount int64, window time.Duration) algorithms.Limit {
 		return algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: window}
@@ -152,7 +152,7 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 			newCaller(fixed(5000, hour)), newCaller(fixed(2000, minute))},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 3, "rules: []")
+			w := newTestCluster(t, 3, "rules: []")
 			owner, hi := w.nodes[1].id, uint64(0)
 			for w.table.Owner(ring.PartitionOf(hi)) != owner {
 				hi += 0x9e3779b97f4a7c15
@@ -183,8 +183,8 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 	}
 }
 
-// Two callers that differ about one key, on three nodes: each is judged by its own amounts, both lease, and few checks ask the
-// owner.
+// Two callers give different limits for one key, on three nodes. Each is decided by its own amounts, both get leases, and few
+// checks ask the owner.
 func TestCallersThatDiffer(t *testing.T) {
 	per := func(limit int64, window string) []rules.InlineLimit {
 		return []rules.InlineLimit{{Limit: limit, Per: window, Algorithm: "fixed-window"}}
@@ -199,7 +199,7 @@ func TestCallersThatDiffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, "rules: []")
+				w := newTestCluster(t, 3, "rules: []")
 				calls := w.countCalls()
 				nextWindow(time.Hour)
 				const checks = 6000 // in a little less than a minute
@@ -214,7 +214,7 @@ func TestCallersThatDiffer(t *testing.T) {
 						leased[who]++
 					}
 					if limit := a.Limits[0].Limit.Amount; limit != test.callers[who][0].Limit {
-						t.Fatalf("caller %d is judged by %d", who, limit)
+						t.Fatalf("caller %d is decided by a limit of %d", who, limit)
 					}
 					time.Sleep(58 * time.Second / checks)
 				}
@@ -227,7 +227,7 @@ func TestCallersThatDiffer(t *testing.T) {
 					}
 				}
 				if both := admitted[0] + admitted[1]; !test.alone && (both > 200 || both < 196) {
-					t.Errorf("%d admitted of one counter, by 100 and 200", both)
+					t.Errorf("%d admitted by one counter, with limits of 100 and 200", both)
 				}
 				if perCheck >= 0.1 {
 					t.Errorf("%.3f calls a check", perCheck)
@@ -237,16 +237,16 @@ func TestCallersThatDiffer(t *testing.T) {
 	}
 }
 
-// Counts through any node add up, under the limit and over it: with leases one lease's life after the last hit.
+// Counts through any node add up, under the limit and over it; with leases, once the last lease has ended.
 func TestCountsAddUp(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket", "sliding-window-log"} {
 		for _, exact := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, exact %v", kind, exact), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t, 3, "rules: []")
-					// So long a window that nothing leaves it and no unit drains meanwhile.
+					w := newTestCluster(t, 3, "rules: []")
+					// The window is so long that nothing leaves it and no unit drains during the test.
 					limits := []rules.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
-					ask := func(n *worldNode, mode counters.Mode, cost int64, exact bool) *Answer {
+					ask := func(n *testNode, mode counters.Mode, cost int64, exact bool) *Answer {
 						return n.check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: limits, Exact: exact},
 							Mode: mode, Costs: []UnitCost{{rules.Requests, cost}}}}})
 					}

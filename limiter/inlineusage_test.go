@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// inlineQuery asks about a subject that brings these limits.
+// inlineQuery returns a query for an inline subject with the given limits.
 func inlineQuery(key string, limits ...rules.InlineLimit) *Query {
 	one := Subject{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{key}, Limits: limits, Exact: true}}
 	return &Query{Subjects: []Subject{one}}
@@ -25,7 +25,7 @@ func (q Query) costing(costs ...UnitCost) *Query {
 }
 
 // inlineKeyOf returns the key of an inline subject that n owns.
-func (w *world) inlineKeyOf(n *worldNode) string {
+func (w *testCluster) inlineKeyOf(n *testNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)
 		if u, err := n.Locate(inlineQuery(key)); err == nil && w.place[ring.PartitionOf(u.Hash.Hi)].owner == n.id {
@@ -36,10 +36,10 @@ func (w *world) inlineKeyOf(n *worldNode) string {
 	return ""
 }
 
-// Usage, adjustments and resets of a subject that brings its limits, asked at any node, by its limits and without them.
+// Usage, adjustments and resets of an inline subject work on any node, with its limits and without.
 func TestUsageOfInlineSubjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules: []")
+		w := newTestCluster(t, 3, "rules: []")
 		nextWindow(time.Hour)
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.inlineKeyOf(owner)
@@ -49,7 +49,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		three := []rules.InlineLimit{hour, log, sliding}
 		take := *inlineQuery(key, three...)
 		other.check(*take.costing(UnitCost{rules.Requests, 3}, UnitCost{"tokens", 4}))
-		have := func(n *worldNode, q *Query, unknown int, want ...int64) {
+		have := func(n *testNode, q *Query, unknown int, want ...int64) {
 			t.Helper()
 			u, err := n.Usage(q)
 			if err != nil || len(u.Limits) != len(want) || u.Unknown != unknown || u.Namespace != "n" {
@@ -93,7 +93,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 			t.Errorf("have %+v, %v", u, err)
 		}
 		have(other, inlineQuery(key, three...), 0, 0, 4, 54)
-		// Notes beside the counters are no counters, and outlive their reset.
+		// Notes beside the counters don't count as counters, and survive a reset.
 		if _, err := other.Adjust(&Query{Subjects: inlineQuery(key, hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
 			t.Error(err)
 		}
@@ -121,11 +121,11 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 	})
 }
 
-// A node that has not met a subject's limits says how many counters it can't describe. All of them can be reset: more than
-// are listed at once, but none of another subject.
+// A node that does not know a subject's limits reports how many counters it can't describe. A reset covers all of them, even
+// more than one list holds, but none of another subject.
 func TestResetOfManyInlineCounters(t *testing.T) {
 	if testing.Short() {
-		t.Skip("five million counters, and a deadline of real time: the race detector runs behind all else")
+		t.Skip("five million counters and a real-time deadline: too slow with the race detector")
 	}
 	table := counters.New(5_000_000)
 	t.Cleanup(table.Close)

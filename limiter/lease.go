@@ -9,15 +9,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// leases are the leases that this node holds, and those that it has granted as an owner.
+// leases holds the leases that this node holds, and those that it has granted as an owner.
 type leases struct {
-	l       *Limiter
-	held    *localcache.Leases
-	granted *localcache.LeaseLedger
-	given   notices // the subjects to which something was given back
+	limiter       *Limiter
+	held          *localcache.Leases
+	granted       *localcache.LeaseLedger
+	forgetNotices notices // subjects that got quota back
 }
 
-// termsOf returns the terms of leases for a hit's subject; none if it takes no leases.
+// termsOf returns the lease terms for a hit's subject; no terms if the subject takes no leases.
 func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms {
 	t := m.Ring()
 	if t == nil || r.Consistency != rules.Hybrid {
@@ -26,9 +26,10 @@ func (m *member) termsOf(r *rules.Rule, limits []*rules.Limit) localcache.Terms 
 	return localcache.TermsOf(r, limits, len(t.Members()))
 }
 
-// spend takes ops, all of one subject, from its lease. The receipt records what was spent.
+// spend decides ops, all of one subject, from the subject's lease or from a remembered refusal. The receipt records what was
+// spent.
 func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt) localcache.Outcome {
-	m := ls.l.member
+	m := ls.limiter.member
 	if r.Consistency != rules.Hybrid || r.Block > 0 || r.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.Unknown
 	}
@@ -39,7 +40,8 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {
 		return localcache.Unknown // a count must reach the owner
 	}
-	// The process may have been suspended in between. Cost spent too late counts as unspent and goes back with what is left.
+	// The process may have been suspended in between. Cost spent too late counts as unspent, and goes back with the rest of the
+	// lease.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.Unknown
@@ -48,53 +50,53 @@ func (ls *leases) spend(owner ring.NodeID, r *rules.Rule, limits []*rules.Limit,
 		ls.renew(owner, m.termsOf(r, limits), ops)
 	}
 	if outcome == localcache.Spent {
-		m.figures.leased.Add(1)
+		m.figures.leaseSpends.Add(1)
 	} else {
-		m.figures.remembered.Add(1)
+		m.figures.rememberedRefusals.Add(1)
 	}
 	return outcome
 }
 
-// renew fetches the next grant in the background, with a question that costs nothing.
+// renew requests the next grant in the background, with a question that costs nothing.
 func (ls *leases) renew(owner ring.NodeID, t localcache.Terms, ops []counters.Op) {
-	m := ls.l.member
+	m := ls.limiter.member
 	if t.None() {
 		return
 	}
-	// No check waits for it. If the answer is lost, so is the quota.
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTime), done: make(chan struct{}, 1), renewal: true}
+	// If the answer is lost, so is the quota.
+	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout), done: make(chan struct{}, 1), renewal: true}
 	a.terms = []localcache.Terms{t}
 	a.q.flags = flagIgnoreNewer
 	if !ops[0].Key.Inline() {
-		a.q.version = ls.l.version()
+		a.q.version = ls.limiter.version()
 	}
 	a.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Hi)).Revision
 	for i := range ops {
 		a.q.ops = append(a.q.ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow})
 	}
 	m.figures.renewals.Add(1)
-	a.dispatch(ls.l, false)
+	a.dispatch(ls.limiter, false)
 }
 
-// addRequests adds to a message's head the leases that this node wants of asks' subjects.
+// addRequests adds to a message's head the requests for leases on the subjects of asks.
 func (ls *leases) addRequests(head *question, asks []*ask) {
 	a := asks[0]
 	if a.terms == nil {
 		return
 	}
-	at, first := ls.l.member.Boottime(), 0
+	at, first := ls.limiter.member.Boottime(), 0
 	for subject := range a.terms {
-		n := subjectOps(a.q.ops[first:])
-		if w, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
-			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.l.member.Self, LeaseRequest: w})
+		n := countSubjectOps(a.q.ops[first:])
+		if request, ok := ls.held.Request(at, a.owner, a.terms[subject], a.q.ops[first:first+n], len(asks)); ok {
+			head.requests = append(head.requests, leaseRequest{hi: a.q.ops[first].Key.Hi, holder: ls.limiter.member.Self, LeaseRequest: request})
 		}
 		first += n
 	}
 }
 
-// acceptReply takes over the leases and refusals in the reply to asks.
+// acceptReply stores the leases and refusals in the reply to asks.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
-	a, m := asks[0], ls.l.member
+	a, m := asks[0], ls.limiter.member
 	if a.terms == nil {
 		return
 	}
@@ -108,13 +110,13 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	last, first := len(r.admitted)-1, 0
 	results := r.results[last*len(a.q.ops):]
 	for subject, terms := range a.terms {
-		asked := a.q.ops[first : first+subjectOps(a.q.ops[first:])]
+		asked := a.q.ops[first : first+countSubjectOps(a.q.ops[first:])]
 		ops, refused := make([]counters.Op, len(asked)), false
 		for i := range asked {
 			res := &results[first+i]
 			ops[i] = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 			ops[i].Decision, ops[i].Full = res.Decision, res.full
-			if asked[i].Mode == counters.PeekMode && res.Allowed { // what it says is left is less its cost, which nothing took
+			if asked[i].Mode == counters.PeekMode && res.Allowed { // a peek reports Remaining as if it took the cost
 				ops[i].Decision.Remaining += asked[i].Cost
 			}
 			refused = refused || !res.Allowed
@@ -140,7 +142,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	}
 }
 
-// decideQueued answers queued asks from a lease that arrived meanwhile. It returns the rest.
+// decideQueued answers queued asks from a lease that has just arrived. It returns the rest.
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, a := range asks {
@@ -152,7 +154,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 			left = append(left, a)
 			continue
 		}
-		a.leased, a.status = true, decided
+		a.fromLease, a.status = true, decided
 		a.admitted = outcome == localcache.Spent || a.rule.Shadow
 		if !a.state.CompareAndSwap(askOpen, askAnswered) {
 			ls.held.Unspend(a.receipt, a.q.ops)
@@ -163,17 +165,17 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// tend gives leases back as they end, until the limiter is closed.
-func (ls *leases) tend() {
-	m := ls.l.member
+// maintain returns leases as they end, until the limiter is closed.
+func (ls *leases) maintain() {
+	m := ls.limiter.member
 	var ended []localcache.Ended
 	for {
 		at := m.Boottime()
 		ended = ls.held.Ended(at, ended[:0])
 		ls.returnEnded(ended)
 		ls.granted.Sweep(at)
-		m.loans.sweep(ls.l.clock.Now().Steady)
-		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minPause), ledgerPause))
+		m.loans.sweep(ls.limiter.clock.Now().Steady)
+		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minSearchPause), maxSweepPause))
 		select {
 		case <-ls.held.Wake():
 		case <-timer.C:
@@ -186,16 +188,16 @@ func (ls *leases) tend() {
 }
 
 const (
-	// renewTime bounds how long the answer to a renewal is waited for.
-	renewTime = 2 * localcache.MaxTTL
-	// minPause is the least time between two searches for ended leases, so that leases that end at nearly the same time share
-	// a message.
-	minPause = time.Millisecond
-	// ledgerPause is the longest time between two sweeps of the ledger of leases that other nodes hold.
-	ledgerPause = 10 * time.Second
+	// renewTimeout bounds how long this node waits for the answer to a renewal.
+	renewTimeout = 2 * localcache.MaxTTL
+	// minSearchPause is the minimum time between two searches for ended leases, so that leases that end at nearly the same time
+	// share a message.
+	minSearchPause = time.Millisecond
+	// maxSweepPause is the maximum time between two sweeps of the ledger of leases that other nodes hold.
+	maxSweepPause = 10 * time.Second
 )
 
-// returnEnded gives back what is left of ended leases.
+// returnEnded gives back what is left of the ended leases.
 func (ls *leases) returnEnded(ended []localcache.Ended) {
 	var list []refund
 	for i := range ended {
@@ -203,10 +205,10 @@ func (ls *leases) returnEnded(ended []localcache.Ended) {
 		d := debit{hi: e.Ops[0].Key.Hi, incarnation: e.Source.Incarnation, lineage: e.Source.Lineage, ops: e.Ops, when: e.Window}
 		list = append(list, refund{debit: d, grant: e.Grant})
 	}
-	ls.l.refund(list)
+	ls.limiter.refund(list)
 }
 
-// UseLeases sets whether this node leases from other nodes. With false, because the node is leaving, it gives back all its
+// UseLeases sets whether this node takes leases from other nodes. UseLeases(false), for a node that is leaving, returns all its
 // leases at once.
 func (l *Limiter) UseLeases(yes bool) {
 	m := l.member

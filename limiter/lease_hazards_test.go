@@ -18,15 +18,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// nextWindow sleeps until a window of this length begins.
+// nextWindow sleeps until the next window of the given length begins.
 func nextWindow(window time.Duration) {
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
 }
 
-// G3: a renewal that is answered later than a lease lasts is still answered, and what it granted comes back.
+// G3: if the answer to a renewal takes longer than a lease lasts, the answer still arrives, and its grant is returned.
 func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(10 * time.Second)
@@ -57,13 +57,13 @@ func TestG3_GrantOfASlowRenewal(t *testing.T) {
 	})
 }
 
-// G3: a check that spends from a lease in its last moment, and finds on the second look that the lease has ended, does not
-// count as admitted. What it took goes back.
+// G3: a check that spends from a lease at the last moment is not admitted if its second reading of the clock finds that the
+// lease has ended. Its cost goes back.
 func TestG3_SpentTooLate(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window"} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
+				w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: 1000, per: 1000s, algorithm: %s}]}", kind))
 				holder, owner := w.nodes[0], w.nodes[1]
 				key := w.keyOf("r", owner, nil)
 				nextWindow(1000 * time.Second)
@@ -97,10 +97,10 @@ func TestG3_SpentTooLate(t *testing.T) {
 	}
 }
 
-// G3: a grant that comes with the answer to a check that a shadow rule would have refused comes back too.
+// G3: a grant in the answer to a check that a shadow rule would have refused is returned, too.
 func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, shadow: true, key: [k], limits: [{limit: 1000, per: 100s, algorithm: fixed-window}]}")
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(100 * time.Second)
@@ -120,11 +120,11 @@ func TestG3_GrantWithAShadowRefusal(t *testing.T) {
 	})
 }
 
-// A rule that takes no leases for a while takes them as before afterwards, and renews them in the background.
+// A rule that stops taking leases for a while takes and renews them again afterwards.
 func TestRenewalsAfterTermsCameBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limits = "limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}"
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], "+limits)
 		holder, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		nextWindow(10 * time.Second)
@@ -151,8 +151,8 @@ func TestRenewalsAfterTermsCameBack(t *testing.T) {
 	})
 }
 
-// G2 with everything moving at once: partitions are handed over while leases are out, other rules refuse checks after a lease
-// was spent, and messages arrive out of order.
+// G2 with everything at once: partitions are handed over while leases are out, other rules refuse checks after a lease was
+// spent, and messages arrive out of order.
 func TestG2_LeasesWhilePartitionsMove(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -170,7 +170,7 @@ func testMoves(t *testing.T, seed uint64) {
 	const limit, windows = 1500, 4
 	chance := rand.New(rand.NewPCG(seed, 3))
 	kind := []string{"fixed-window", "fixed-window", "sliding-window"}[seed%3]
-	w := newWorld(t, 4, fmt.Sprintf(`rules:
+	w := newTestCluster(t, 4, fmt.Sprintf(`rules:
   - {name: r, key: [k], limits: [{limit: %d, per: 1s, algorithm: %s}]}
   - {name: s, key: [user], limits: [{limit: 300, per: 1s, algorithm: %s}]}`, limit, kind, kind))
 	w.pause = func() time.Duration {
@@ -195,7 +195,7 @@ func testMoves(t *testing.T, seed uint64) {
 				}
 				checks.Go(func() {
 					a := n.check(q)
-					// A check answered later may have been decided in the next window.
+					// If the answer came after the window's end, the check may have been decided in the next one.
 					if a.Allowed && time.Since(begun) < windows*time.Second {
 						admitted.Add(1)
 					}
@@ -227,11 +227,11 @@ func testMoves(t *testing.T, seed uint64) {
 	t.Logf("seed %d: %s: %d admitted, %d from leases", seed, kind, admitted.Load(), leased)
 }
 
-// Unspent leases on their way back wait for a partition that is being handed over. They must not take the places of questions
-// that wait for it too: an asker that is turned away decides alone.
+// Unspent leases that are being returned wait for a partition that is being handed over. They must not crowd out questions that
+// wait for the same partition: an asker that is turned away decides alone.
 func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
+		w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}]}")
 		owner := w.nodes[1]
 		u, err := owner.Locate(&Query{Rule: "r", Key: []string{w.keyOf("r", owner, nil)}})
 		if err != nil {
@@ -247,22 +247,22 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		for range 4 {
 			owner.refund(list)
 		}
-		if n := len(owner.member.serving); n > maxServing/2 {
+		if n := len(owner.member.handlerSlots); n > maxServing/2 {
 			t.Errorf("%d of %d places are taken", n, maxServing)
 		}
 		w.change(func() { w.place[p].frozen = false })
 	})
 }
 
-// ignored is an Responder that drops all answers.
+// ignored is a Responder that drops all answers.
 type ignored struct{}
 
 func (ignored) Reply([]byte)           {}
 func (ignored) Fail(peer.Code, string) {}
 
-// Whatever a message about leases says, nothing breaks, whether it is answered or not.
+// No message about leases breaks anything, however it is corrupted, and whether it gets an answer or not.
 func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
-	w := newWorld(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
+	w := newTestCluster(t, 3, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
 	holder, owner := w.nodes[0], w.nodes[1]
 	var mu sync.Mutex
 	seen := map[peer.Method][][]byte{}
@@ -307,12 +307,12 @@ func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
 	}
 }
 
-// G3: checks that another rule refuses cost a leased limit nothing, even if the lease ends while they are under way. Otherwise
-// a caller that is refused all the time uses up what it shares with others.
+// G3: checks that another rule refuses cost a leased limit nothing, even if the lease ends while they are in flight. Otherwise
+// a caller that is always refused would use up quota that it shares with others.
 func TestG3_RefusedElsewhereCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 1000
-		w := newWorld(t, 3, fmt.Sprintf(`rules:
+		w := newTestCluster(t, 3, fmt.Sprintf(`rules:
   - {name: tenant, key: [tenant], limits: [{limit: %d, per: 1s, algorithm: fixed-window}]}
   - {name: ip, consistency: exact, key: [ip], limits: [{limit: 5, per: 1s, algorithm: fixed-window}]}`, limit))
 		w.pause = func() time.Duration { return 500 * time.Microsecond }

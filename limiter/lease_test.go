@@ -14,7 +14,7 @@ import (
 )
 
 // countCalls counts the questions that nodes send each other.
-func (w *world) countCalls() *atomic.Int64 {
+func (w *testCluster) countCalls() *atomic.Int64 {
 	var n atomic.Int64
 	w.listen(func(m peer.Method) {
 		if m == MethodAsk {
@@ -24,8 +24,8 @@ func (w *world) countCalls() *atomic.Int64 {
 	return &n
 }
 
-// load checks one key at rate checks a second for a time, on nodes chosen by weight. It reports how many were admitted and
-// asked for in each window.
+// load runs checks of one key for a time, at rate checks a second, on nodes chosen by weight. It reports how many were asked
+// for and admitted in each window.
 type load struct {
 	rate    int
 	weights []int
@@ -33,7 +33,7 @@ type load struct {
 	key     string
 }
 
-func (l load) run(w *world, window time.Duration) (admitted, asked map[int64]int64, checks int64) {
+func (l load) run(w *testCluster, window time.Duration) (admitted, asked map[int64]int64, checks int64) {
 	admitted, asked = map[int64]int64{}, map[int64]int64{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -76,7 +76,7 @@ func (l load) run(w *world, window time.Duration) (admitted, asked map[int64]int
 
 var everyLoad = flag.Bool("every-load", false, "also the loads between others, and the largest; make models has them")
 
-// G2 and G3: whatever the demand, and on whichever nodes, each window admits all of it or the limit, and hardly any check asks
+// G2 and G3: whatever the demand, and on whichever nodes, each window admits the demand or the limit, and hardly any check asks
 // the owner.
 func TestG2G3_Leases(t *testing.T) {
 	for _, nodes := range []int{3, 10} {
@@ -101,7 +101,7 @@ func TestG2G3_Leases(t *testing.T) {
 
 func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, skewed bool) {
 	const limit = 3000
-	w := newWorld(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
+	w := newTestCluster(t, nodes, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: fixed-window}]}", limit, window))
 	w.pause = func() time.Duration { return 200*time.Microsecond + time.Duration(rand.N(int64(200*time.Microsecond))) }
 	calls := w.countCalls()
 	l := load{rate: int(limit * demand / window.Seconds()), last: 3 * window, key: "x"}
@@ -131,8 +131,8 @@ func testLeases(t *testing.T, nodes int, window time.Duration, demand float64, s
 	}
 }
 
-// G3: a limit with far too much demand is used up completely. Nodes other than its owner ask for it only a few times in a
-// lease's TTL, whether it refills all at once or continuously.
+// G3: a limit whose demand far exceeds it is used up completely. Nodes other than its owner ask the owner only a few times per
+// lease TTL, whether the limit refills all at once or continuously.
 func TestG3_OverTheLimit(t *testing.T) {
 	for _, kind := range []string{"fixed-window", "sliding-window", "token-bucket"} {
 		for _, limit := range []int{200, 3000} {
@@ -153,7 +153,7 @@ func TestG3_OverTheLimit(t *testing.T) {
 
 func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	const window = 10 * time.Second
-	w := newWorld(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
+	w := newTestCluster(t, 3, fmt.Sprintf("rules:\n  - {name: r, key: [k], limits: [{limit: %d, per: %s, algorithm: %s}]}", limit, window, kind))
 	w.pause = func() time.Duration { return 200*time.Microsecond + rand.N(200*time.Microsecond) }
 	l := load{rate: limit * demand / int(window.Seconds()), weights: weights, last: window, key: w.keyOf("r", w.nodes[0], nil)}
 	time.Sleep(time.Until(time.Now().Truncate(window).Add(window)))
@@ -165,7 +165,7 @@ func testOver(t *testing.T, kind string, limit int, weights []int, demand int) {
 	for _, n := range admitted {
 		all += n
 	}
-	if want := int64(2 * limit); all < want-want/50-5 { // a few units are under way at the end
+	if want := int64(2 * limit); all < want-want/50-5 { // a few units are in flight at the end
 		t.Errorf("have %d of %d admitted, want %d", all, checks, want)
 	}
 	const lives, others = 2 * 20, 2

@@ -11,43 +11,43 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// This file is the lender's side of loans between regions. The node that is asked passes the request on to the subject's owner.
-// The owner debits the loan, and answers only once the debit would outlive it.
+// This file is the lender's side of loans between regions. The node that receives a request passes it on to the subject's
+// owner. The owner debits the loan, and answers only once the debit would survive the owner's failure.
 
 const (
-	// passTime bounds how long the owner's answer to another region's request is waited for; confirmTime bounds the wait for
-	// the node or disk from which the partition would continue without the owner.
-	passTime    = 800 * time.Millisecond
-	confirmTime = 500 * time.Millisecond
-	// maxLending bounds the requests for loans that are answered at the same time, so that other regions can't crowd out
-	// questions from this one.
+	// passTimeout bounds how long a node waits for the owner's answer to another region's request; confirmTimeout bounds how
+	// long the owner waits until the debit would survive it.
+	passTimeout    = 800 * time.Millisecond
+	confirmTimeout = 500 * time.Millisecond
+	// maxLending bounds the loan requests that this node answers at once, so that other regions can't crowd out questions from
+	// this one.
 	maxLending = 1024
 )
 
-// ServeFarFor answers a message from another region. It does not block. body is valid until it returns.
+// ServeFarFor answers a message from another region. It does not block, and does not keep body.
 func (l *Limiter) ServeFarFor(method peer.Method, body []byte, to Responder) {
 	switch {
 	case l.member == nil:
 		to.Fail(CodeMessage, "this node is not in a cluster")
 	case method == MethodLend:
-		l.member.loans.serve(body, false, to)
+		l.member.loans.serveRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	default:
-		to.Fail(CodeMessage, "no such method between regions")
+		to.Fail(CodeMessage, "unknown method between regions")
 	}
 }
 
-// serve gets the owner's answer to a request for a loan. passed means that another node of this region passed it on, taking
-// this one for the owner.
-func (ls *loans) serve(body []byte, passed bool, to Responder) {
-	m := ls.l.member
+// serveRequest answers a loan request as the owner, or passes it on to the owner. passed means that another node of this region
+// passed it on, because it takes this node for the owner.
+func (ls *loans) serveRequest(body []byte, passed bool, to Responder) {
+	m := ls.limiter.member
 	var r LoanRequest
 	if err := wire.Decode(body, &r, "request for a loan"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.l.clock.Now())
+	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, ls.limiter.clock.Now())
 	if !ok {
 		answerLoan(to, LoanReply{status: loanUnknown})
 		return
@@ -55,11 +55,11 @@ func (ls *loans) serve(body []byte, passed bool, to Responder) {
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case passed || route.Place == partitions.Here:
-		ls.lendLater(&r, to)
+		ls.lendInBackground(&r, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
-		m.Peers.Go(route.Owner, MethodLend, body, passTime, func(reply []byte, err error) {
+		m.Peers.Go(route.Owner, MethodLend, body, passTimeout, func(reply []byte, err error) {
 			if err != nil {
-				to.Fail(CodeBusy, "the owner of the subject does not answer")
+				to.Fail(CodeBusy, "the subject's owner does not answer")
 				return
 			}
 			to.Reply(reply)
@@ -71,10 +71,10 @@ func (ls *loans) serve(body []byte, passed bool, to Responder) {
 
 func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
-// lendLater answers a request about a subject of this node, in a goroutine of its own. If too many are under way, it debits
-// nothing.
-func (ls *loans) lendLater(r *LoanRequest, to Responder) {
-	m := ls.l.member
+// lendInBackground answers a request about a subject that this node owns, in a goroutine of its own. If too many requests are in
+// flight, it debits nothing.
+func (ls *loans) lendInBackground(r *LoanRequest, to Responder) {
+	m := ls.limiter.member
 	if ls.lending.Add(1) > maxLending || !m.spawn(func() {
 		defer ls.lending.Add(-1)
 		answerLoan(to, ls.lend(r))
@@ -85,10 +85,10 @@ func (ls *loans) lendLater(r *LoanRequest, to Responder) {
 	}
 }
 
-// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back an
-// unconfirmed loan if possible.
+// lend makes a loan if there is something to lend. It debits and confirms the loan before it answers. It puts back a loan that
+// it could not confirm, if possible.
 func (ls *loans) lend(r *LoanRequest) LoanReply {
-	m, now := ls.l.member, ls.l.clock.Now()
+	m, now := ls.limiter.member, ls.limiter.clock.Now()
 	d, ok := ls.dividedLimit(&r.subjectRef, r.limit, now)
 	if !ok {
 		return LoanReply{status: loanUnknown}
@@ -97,10 +97,10 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 	if m.Backup == nil || !m.Authority() || !m.Backup.Backed(d.partition) {
 		return LoanReply{status: loanLater}
 	}
-	n, stand, err := ls.debitLoan(&d, now, r.Window, r.Want)
-	reply := LoanReply{status: loanMade, Amount: n, unused: stand.Remaining, rate: d.limit.Amount}
-	// In the first moment of a window, and while a version is not yet recorded, this region uses less than its share in the
-	// window. It may have something to lend after that.
+	n, balance, err := ls.debitLoan(&d, now, r.Window, r.Want)
+	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
+	// At the very beginning of a window, and until the new version of the rules is recorded, this region's limit is lower than
+	// its share. It may have something to lend afterwards.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:
@@ -109,14 +109,14 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 		reply.status = loanNothing
 		return reply
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, confirmTime)
+	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
 	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
-		later := ls.l.clock.Now()
+		later := ls.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
-			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // that much may have refilled since
+			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
 		}
-		ls.l.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
+		ls.limiter.table.Unlend(later, d.key, &d.limit.Limit, r.Window, n, func() bool {
 			return m.Ownership.Lineage(d.partition) == lineage
 		})
 		return LoanReply{status: loanLater}
@@ -127,10 +127,10 @@ func (ls *loans) lend(r *LoanRequest) LoanReply {
 }
 
 // debitLoan debits a loan and returns its size.
-func (ls *loans) debitLoan(d *divided, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
-	n, stand, err := ls.l.table.Lend(now, d.key, &d.limit.Limit, window, want)
+func (ls *loans) debitLoan(d *dividedLimit, now algorithms.Now, window, want int64) (int64, counters.Loans, error) {
+	n, balance, err := ls.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
-		ls.l.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
+		ls.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, func() bool { return true })
 	}
-	return n, stand, err
+	return n, balance, err
 }

@@ -16,61 +16,61 @@ import (
 
 // Limiter decides checks. All methods may be called concurrently.
 type Limiter struct {
-	table       *counters.Table
-	clock       *Clock
-	inForce     atomic.Pointer[activeRules]
-	top         *top
-	answers     atomic.Uint32 // number of Answers seen so far; see stripes
-	member      *member       // nil for a standalone node
-	incarnation uint64        // random; identifies this process's counts and readings of its clock
-	began       time.Time
-	rounds      rounds[NodeActivity]
-	history     history
-	histories   rounds[NodeHistory]
-	meter       Meter // counts admitted cost for billing; may be nil
+	table         *counters.Table
+	clock         *Clock
+	inForce       atomic.Pointer[activeRules]
+	top           *top
+	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
+	member        *member       // nil for a standalone node
+	incarnation   uint64        // random; identifies this process, its counts and its clock readings
+	startedAt     time.Time
+	activityRound cachedRound[NodeActivity]
+	history       history
+	historyRound  cachedRound[NodeHistory]
+	meter         Meter // counts admitted cost for billing; may be nil
 
 	reservations reservations
 	requests     requests
 
-	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and what Refusals has taken
-	steps       func(*rules.Set) []int
+	mu          sync.Mutex // serialises Use and Adapt; guards steps, notHonoured and refusals.taken
+	loadSteps   func(*rules.Set) []int
 	notHonoured rules.NotHonoured
 }
 
-// activeRules is a version of the rules together with the figures of its rules.
+// activeRules is a version of the rules with the figures of its rules.
 type activeRules struct {
-	set     *rules.Set
-	stats   []*ruleStats // by Rule.Index
-	whole   *ruleStats   // whole checks by decision, however many rules applied
-	monthly bool         // some rule of the set counts usage by month
-	// global is true if the set has limits that regions divide. recorded is the last version that the primary has recorded as
-	// honoured by all regions; zero if there is none.
-	global   bool
-	recorded int64
+	set        *rules.Set
+	stats      []*ruleStats // by Rule.Index
+	overall    *ruleStats   // counts each check once, however many rules applied
+	hasMonthly bool         // some rule has `usage: monthly`
+	// hasGlobal is true if regions divide some limits of the set. recordedVersion is the latest version that the primary has
+	// recorded as honoured by all regions; zero if there is none.
+	hasGlobal       bool
+	recordedVersion int64
 	// steps holds, by Rule.Index, the step in force plus one; zero if there is none. It is nil if no rule is adaptive.
 	steps []atomic.Int32
 }
 
-// New returns a limiter over table, for a standalone node; for a cluster see Join. It can't decide anything until Use gives it
-// rules. If clock is nil, only the methods that take the time as an argument may be called.
+// New returns a limiter over table for a standalone node; for a cluster see Join. It can't decide checks before Use. If clock
+// is nil, callers may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), began: time.Now()}
-	l.reservations.l, l.requests.deciding = l, make(map[counters.Key]chan struct{})
-	_, _ = rand.Read(l.reservations.ownKey[:]) // never fails
+	l := &Limiter{table: table, clock: clock, top: newTop(), incarnation: mathrand.Uint64(), startedAt: time.Now()}
+	l.reservations.limiter, l.requests.deciding = l, make(map[counters.Key]chan struct{})
+	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
 	return l
 }
 
-// Use puts set in force. Checks already under way finish with the rules they began with. A rule keeps its figures as long as it
-// keeps its name.
+// Use puts set in force. Checks in flight finish with the rules they began with. A rule keeps its figures as long as it keeps
+// its name.
 func (l *Limiter) Use(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
-	next := &activeRules{set: set, whole: &ruleStats{}, monthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
-	next.noteShares()
+	next := &activeRules{set: set, overall: &ruleStats{}, hasMonthly: slices.ContainsFunc(set.Rules, func(r *rules.Rule) bool { return r.Monthly })}
+	next.recordShares()
 	if old := l.inForce.Load(); old != nil {
-		next.whole = old.whole
+		next.overall = old.overall
 		for i, name := range old.set.Names() {
 			kept[name] = old.stats[i]
 		}
@@ -87,14 +87,14 @@ func (l *Limiter) Use(set *rules.Set) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 	for _, s := range kept {
-		next.whole.absorb(s)
+		next.overall.absorb(s)
 	}
-	next.adapt(l.steps)
+	next.adapt(l.loadSteps)
 	l.inForce.Store(next)
 }
 
-// authorityAt returns a wall time (Unix nanoseconds) up to which this node had authority and used the rules in force, or zero if it
-// has no authority now.
+// authorityAt returns a wall time (Unix nanoseconds) at which this node had authority and still used the rules in force, or
+// zero if it has no authority now.
 func (l *Limiter) authorityAt() int64 {
 	if l.member == nil {
 		return 0
@@ -108,8 +108,8 @@ func (l *Limiter) authorityAt() int64 {
 
 // Rules returns the rules in force, or nil before the first Use.
 func (l *Limiter) Rules() *rules.Set {
-	if b := l.inForce.Load(); b != nil {
-		return b.set
+	if active := l.inForce.Load(); active != nil {
+		return active.set
 	}
 	return nil
 }
@@ -117,9 +117,9 @@ func (l *Limiter) Rules() *rules.Set {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. An error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrLevelTooLow or ErrRulesChanged, and
-// then the answer must not be used. With q.RequestID, which q must count for, q is decided once within a minute; then the error
-// may also be one of Reserve's.
+// Check decides q now. If it fails, the answer is invalid; the error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace,
+// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a minute, and the error may
+// also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.RequestID != "" {
 		_, err := l.decideOnce(q, 0, a)
@@ -130,41 +130,41 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 
 // CheckAt decides q as of now.
 func (l *Limiter) CheckAt(now algorithms.Now, q *Query, a *Answer) error {
-	over, err := l.prepare(now, q, a)
+	done, err := l.prepare(now, q, a)
 	if err != nil {
 		return err
 	}
-	if !over && !l.start(q, a) {
+	if !done && !l.start(q, a) {
 		return l.finish(q, a)
 	}
 	l.count(q, a)
 	return nil
 }
 
-// prepare matches q against the rules in force and lists the counters to ask. If there are none, the check is decided, and over
-// is true.
-func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, err error) {
-	b := l.inForce.Load()
-	a.begin(b, now)
+// prepare matches q against the rules in force and lists the counters to ask. If there are none, it decides the check itself,
+// and done is true.
+func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (done bool, err error) {
+	active := l.inForce.Load()
+	a.begin(active, now)
 	m := &a.scratch.match
 	if len(q.Subjects) > 0 {
-		if q.Matched != nil && q.Matched != b.set {
+		if q.Matched != nil && q.Matched != active.set {
 			return false, ErrRulesChanged
 		}
 		if err := a.matchSubjects(q); err != nil {
 			return false, err
 		}
-		return false, l.mayAsk(q, a)
+		return false, l.requireLevel(q, a)
 	}
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
-		if rule = b.set.Rule(q.Rule); rule == nil {
+		if rule = active.set.Rule(q.Rule); rule == nil {
 			return false, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
 		}
 	}
 	if !q.ByKey {
-		b.set.Match(q.Attributes, rule, m)
-	} else if err := b.set.MatchKey(rule, q.Key, m); err != nil {
+		active.set.Match(q.Attributes, rule, m)
+	} else if err := active.set.MatchKey(rule, q.Key, m); err != nil {
 		return false, err
 	}
 	switch {
@@ -172,45 +172,45 @@ func (l *Limiter) prepare(now algorithms.Now, q *Query, a *Answer) (over bool, e
 		a.Allowed, a.DecidedBy = m.List == rules.Allowed, ByList
 		return true, nil
 	case len(m.Hits) == 0:
-		a.Allowed, a.DecidedBy = !b.set.DefaultDeny, ByNone
+		a.Allowed, a.DecidedBy = !active.set.DefaultDeny, ByNone
 		return true, nil
 	}
-	if b.global || b.steps != nil {
-		b.enforce(m, now.Wall)
+	if active.hasGlobal || active.steps != nil {
+		active.enforce(m, now.Wall)
 	}
 	a.listCounters(q)
 	if q.Mode == counters.CountMode {
-		return false, l.mayAsk(q, a)
+		return false, l.requireLevel(q, a)
 	}
 	return false, nil
 }
 
-// levelOfModes is the feature level from which all nodes understand the modes of ops, and windows that begin with a hit.
-const levelOfModes = 2
+// modesLevel is the feature level at which all nodes support the modes of ops, and windows that begin with the first hit.
+const modesLevel = 2
 
-// mayAsk returns an error if a check asks for more than all nodes of the cluster understand.
-func (l *Limiter) mayAsk(q *Query, a *Answer) error {
-	if l.member == nil || l.member.Level == nil || l.member.Level() >= levelOfModes {
+// requireLevel returns an error if the check needs something that not all nodes of the cluster support.
+func (l *Limiter) requireLevel(q *Query, a *Answer) error {
+	if l.member == nil || l.member.Level == nil || l.member.Level() >= modesLevel {
 		return nil
 	}
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.FirstWindow || op.Mode != counters.CheckMode && !q.Peeks() {
-			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit take %d, and the cluster is at %d",
-				ErrLevelTooLow, levelOfModes, l.member.Level())
+			return fmt.Errorf("%w: mode count, different modes in one check and windows from the first hit need level %d, but the cluster is at %d",
+				ErrLevelTooLow, modesLevel, l.member.Level())
 		}
 	}
 	return nil
 }
 
 // start decides a prepared check if it need not wait for another node, and reports whether it did. Otherwise it sends the
-// questions and leaves the rest to finish.
-func (l *Limiter) start(q *Query, a *Answer) (over bool) {
+// questions and leaves it to finish to wait for the replies.
+func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	s, unauthorized := &a.scratch, false
-	if l.mayOwn(a) {
+	if l.mayDecideHere(a) {
 		verdict, authorized := l.takeAsOwner(a.Now, s.ops, q.Peeks())
 		if verdict != counters.Shut {
-			a.decidedHere(verdict)
+			a.recordDecidedHere(verdict)
 			a.conclude()
 			return true
 		}
@@ -220,33 +220,32 @@ func (l *Limiter) start(q *Query, a *Answer) (over bool) {
 		s.cluster = &clusterCheck{}
 	}
 	c := s.cluster
-	c.limiter, c.answer, c.active, c.now, c.peek, c.looks, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.Looks, false
+	c.limiter, c.answer, c.active, c.now, c.peek, c.isLook, c.ignoreNewer = l, a, s.active, a.Now, q.Peeks(), q.Looks, false
 	c.anyVersion = len(q.Subjects) > 0
 	c.deadline, c.frozenDeadline = time.Time{}, time.Time{}
 	c.begin(unauthorized)
 	return len(c.asks) == 0 && c.fold()
 }
 
-// mayOwn reports whether this node owns all that a prepared check asks for, as far as it knows without looking at its
-// authority.
-func (l *Limiter) mayOwn(a *Answer) bool {
+// mayDecideHere reports whether this node, if it has authority, owns all counters of a prepared check.
+func (l *Limiter) mayDecideHere(a *Answer) bool {
 	s := &a.scratch
-	return l.member == nil || !s.local && !s.reserving && l.table.AllOpen(s.ops)
+	return l.member == nil || !s.hasLocal && !s.reserving && l.table.AllOpen(s.ops)
 }
 
-// decidedHere notes that the owner's counters, which are this node's, have decided the whole check.
-func (a *Answer) decidedHere(v counters.Verdict) {
-	a.Allowed, a.DecidedBy, a.scratch.here = v == counters.Admitted, ByOwner, true
+// recordDecidedHere records that this node decided the whole check as the owner.
+func (a *Answer) recordDecidedHere(v counters.Verdict) {
+	a.Allowed, a.DecidedBy, a.scratch.decidedHere = v == counters.Admitted, ByOwner, true
 }
 
-// takeAsOwner decides ops from the counters here, as their owner. It checks authority before and after. Without authority the
-// verdict is Shut, and whatever was debited meanwhile is kept: ownership can no longer be proved.
+// takeAsOwner decides ops from this node's counters, as their owner. It checks authority before and after. Without authority
+// the verdict is Shut, and any debit is kept: ownership can no longer be proved.
 func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) (verdict counters.Verdict, authorized bool) {
 	m := l.member
 	if m != nil && !m.Authority() {
 		return counters.Shut, false
 	}
-	began := m.clock()
+	began := m.recorderClock()
 	verdict = l.take(now, ops, peek)
 	switch {
 	case m == nil:
@@ -258,7 +257,7 @@ func (l *Limiter) takeAsOwner(now algorithms.Now, ops []counters.Op, peek bool) 
 	return verdict, true
 }
 
-// take decides ops from the counters here, unless a gate is shut.
+// take decides ops from this node's counters, unless a gate is shut.
 func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counters.Verdict {
 	if peek {
 		return l.table.Peek(now, ops)
@@ -266,18 +265,18 @@ func (l *Limiter) take(now algorithms.Now, ops []counters.Op, peek bool) counter
 	return l.table.Take(now, ops)
 }
 
-// finish completes a check that start left under way. It waits for replies, and asks again, until the check is decided.
+// finish completes a check that start left undecided. It waits for replies, and asks again, until the check is decided.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
-		c.collect()
-		if c.newerRules > 0 && !c.ignoreNewer { // decide it again, by the newer rules
+		c.collectReplies()
+		if c.newerRules > 0 && !c.ignoreNewer { // decide the check again, by the newer rules
 			c.rollBack()
 			l.catchUp(l.member.ctx, 0, c.newerRules)
 			c.now, c.ignoreNewer = l.clock.Now(), true
-			if over, err := l.prepare(c.now, q, a); err != nil {
+			if done, err := l.prepare(c.now, q, a); err != nil {
 				return err
-			} else if over {
+			} else if done {
 				break
 			}
 			c.active = a.scratch.active
@@ -293,7 +292,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return nil
 }
 
-// matchSubjects finds the limits of q's subjects, and lists their counters.
+// matchSubjects finds the limits of q's subjects and lists their counters.
 func (a *Answer) matchSubjects(q *Query) error {
 	for i := range q.Subjects {
 		s, m := &q.Subjects[i], &a.scratch.match
@@ -318,8 +317,8 @@ func (a *Answer) matchSubjects(q *Query) error {
 	a.listCounters(q)
 	for i := range a.scratch.ops {
 		for j := range i {
-			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // for want of bits, once in 2^32
-				return fmt.Errorf("%w: two of the windows can't be told apart; change one a little", ErrInline)
+			if a.scratch.ops[i].Key == a.scratch.ops[j].Key { // the hashes of their IDs collide: one chance in 2^32
+				return fmt.Errorf("%w: two of the windows have the same hash; change one of them slightly", ErrInline)
 			}
 		}
 	}
@@ -335,10 +334,10 @@ func counterKey(h *rules.Hit, limit *rules.Limit) counters.Key {
 }
 
 // begin clears a for a new check.
-func (a *Answer) begin(b *activeRules, now algorithms.Now) {
-	a.Set, a.RulesVersion, a.Now = b.set, b.set.Version, now
-	a.scratch.active, a.scratch.local = b, false
-	a.scratch.blocks, a.scratch.here = false, false
+func (a *Answer) begin(active *activeRules, now algorithms.Now) {
+	a.Set, a.RulesVersion, a.Now = active.set, active.set.Version, now
+	a.scratch.active, a.scratch.hasLocal = active, false
+	a.scratch.hasBlocks, a.scratch.decidedHere = false, false
 	a.Limits, a.Tightest, a.Counted = a.Limits[:0], -1, false
 	a.scratch.ops = a.scratch.ops[:0]
 }
@@ -353,7 +352,7 @@ func (a *Answer) listCounters(q *Query) {
 		if len(q.Subjects) > 0 {
 			costs, mode, subject = q.Subjects[i].Costs, q.Subjects[i].Mode, i
 		}
-		a.scratch.local = a.scratch.local || h.Rule.Consistency == rules.Local
+		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
 		for _, limit := range h.Limits {
 			op := a.addOp(h.Rule, limit, subject)
 			op.Key, op.Limit, op.Cost = counterKey(h, limit), &limit.Limit, costOf(costs, h, limit)
@@ -365,8 +364,8 @@ func (a *Answer) listCounters(q *Query) {
 	}
 }
 
-// addOp appends a limit to the check and returns its op for the caller to fill in. Both are written in place: they are large,
-// and copying them would cost more than filling them in. subject is the index in Query.Subjects.
+// addOp appends a limit to the check and returns its op for the caller to fill in. It writes both in place, because copying
+// these large structs would cost more than filling them in. subject is an index in Query.Subjects.
 func (a *Answer) addOp(rule *rules.Rule, limit *rules.Limit, subject int) *counters.Op {
 	s := &a.scratch
 	if len(s.ops) == cap(s.ops) {
@@ -398,10 +397,10 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	return 0
 }
 
-// conclude copies the counters' decisions into the answer and finds the tightest limit. An admitted check whose counts did not
-// fit is not allowed.
+// conclude copies the counters' decisions into the answer and finds the tightest limit. If an admitted check counted a cost
+// that a limit refused, the answer is not allowed.
 func (a *Answer) conclude() {
-	if a.scratch.blocks {
+	if a.scratch.hasBlocks {
 		a.foldBlocks()
 	}
 	for i := range a.Limits {

@@ -264,7 +264,7 @@ rules:
 	}
 }
 
-// A new version of the rules applies to whole checks. Amounts change; usage is kept.
+// One version of the rules decides a whole check. A new version changes the amounts and keeps the usage.
 func TestReloadUnderLoad(t *testing.T) {
 	const text = "version: 1\nrules:\n  - {name: a, key: [k], limits: [{limit: %d, per: 1h}]}\n  - {name: b, key: [k], limits: [{limit: %d, per: 1h}]}"
 	l := open(t, "")

@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// stubFar keeps requests to other regions for the test to answer.
+// stubFar collects requests to other regions, which the test answers.
 type stubFar struct {
 	mu    sync.Mutex // guards asked
 	asked []stubCall
@@ -40,7 +40,7 @@ func (f *stubFar) Go(region string, m peer.Method, body []byte, _ time.Duration,
 	f.asked = append(f.asked, stubCall{region, m, bytes.Clone(body), done})
 }
 
-// next waits for the next request, and calls meanwhile until it comes.
+// next waits for the next request, and keeps calling meanwhile until it arrives.
 func (f *stubFar) next(t *testing.T, meanwhile ...func()) stubCall {
 	t.Helper()
 	var c stubCall
@@ -65,8 +65,8 @@ func (f *stubFar) count() int {
 	return len(f.asked)
 }
 
-// lonely returns a region of n nodes; the other regions are a stub.
-func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
+// newLoneRegion returns a region of n nodes, and a stub for the other regions.
+func newLoneRegion(t *testing.T, n int, text string) (*testCluster, *stubFar) {
 	t.Helper()
 	far := &stubFar{}
 	w := newRegion(t, n, text, far)
@@ -76,13 +76,13 @@ func lonely(t *testing.T, n int, text string) (*world, *stubFar) {
 	return w, far
 }
 
-// shared returns set for one of several regions that have all recorded it.
+// shared returns set for a region, recorded as used by all the named regions.
 func shared(set *rules.Set, region string, names ...string) *rules.Set {
 	return set.WithShares(&rules.Shares{Region: region, Views: []rules.View{{Set: set, Names: names, At: 1}}})
 }
 
-// spend checks until a subject is refused, and returns how many checks were admitted.
-func (n *worldNode) spend(q Query) (admitted int) {
+// spend runs checks until one is refused, and returns how many were admitted.
+func (n *testNode) spend(q Query) (admitted int) {
 	n.w.t.Helper()
 	for n.check(q).Allowed {
 		admitted++
@@ -90,9 +90,10 @@ func (n *worldNode) spend(q Query) (admitted int) {
 	return admitted
 }
 
-// A reply that arrives twice, or that gives more than was requested, gives no more. A reply that can't be read gives nothing.
+// A reply that arrives twice, or grants more than requested, is credited once, and no more than requested. An invalid reply is
+// not credited.
 func TestLoanRepliesTwice(t *testing.T) {
-	w, far := lonely(t, 1, globalExact)
+	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	if have := n.spend(q); have != 300 {
 		t.Fatalf("have %d admitted, want 300", have)
@@ -109,7 +110,7 @@ func TestLoanRepliesTwice(t *testing.T) {
 	if have := int64(n.spend(q)); have != r.Want {
 		t.Errorf("have %d admitted, want the %d asked for", have, r.Want)
 	}
-	c = far.next(t, pressing(n, q))
+	c = far.next(t, pressOwner(n, q))
 	c.done([]byte("garbage"), nil)
 	if have := n.spend(q); have != 0 {
 		t.Errorf("have %d admitted after garbage", have)
@@ -119,22 +120,22 @@ func TestLoanRepliesTwice(t *testing.T) {
 	}
 }
 
-// A loan for counters that have started afresh is lost: they may have forgotten what it was requested for. So is a loan for
-// rules or a limit that no longer exist, and a loan that arrives at a node without authority.
+// A loan for counters that have begun anew is lost: they may have forgotten the usage that it was requested for. So is a loan
+// for a rule or limit that no longer exists, or one that arrives at a node without authority.
 func TestLoanComesTooLate(t *testing.T) {
-	for name, change := range map[string]func(w *world, p int){
-		"another lineage": func(w *world, p int) { w.change(func() { w.place[p].lineage++ }) },
-		"no authority":    func(w *world, _ int) { w.nodes[0].authority.Store(false) },
-		"handed over":     func(w *world, p int) { w.handOver(p, w.nodes[1]) },
-		"other rules": func(w *world, _ int) {
+	for name, change := range map[string]func(w *testCluster, p int){
+		"another lineage": func(w *testCluster, p int) { w.change(func() { w.place[p].lineage++ }) },
+		"no authority":    func(w *testCluster, _ int) { w.nodes[0].authority.Store(false) },
+		"handed over":     func(w *testCluster, p int) { w.handOver(p, w.nodes[1]) },
+		"other rules": func(w *testCluster, _ int) {
 			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
-		"other limit": func(w *world, _ int) {
+		"other limit": func(w *testCluster, _ int) {
 			w.nodes[0].Use(shared(compile(w.t, 2, `{version: 1, rules: [{name: r, key: [k], scope: global, limits: [{limit: 900, per: 720h, algorithm: fixed-window}]}]}`), "eu", "ap", "eu"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, far := lonely(t, 2, globalExact)
+			w, far := newLoneRegion(t, 2, globalExact)
 			n := w.nodes[0]
 			key := w.keyOf("r", n, nil)
 			p := w.partition("r", key)
@@ -149,45 +150,45 @@ func TestLoanComesTooLate(t *testing.T) {
 			n.member.loans.mu.Lock()
 			defer n.member.loans.mu.Unlock()
 			if n.member.loans.inFlight != 0 {
-				t.Error("the loan is under way still")
+				t.Error("the loan is still in flight")
 			}
 		})
 	}
 }
 
-// If a loan from a bucket takes long to arrive, only the part that can't have refilled at the lender meanwhile is put in: the
-// rest would exist twice.
+// If a loan from a bucket takes long to arrive, the borrower credits only the part that can't have refilled at the lender
+// meanwhile. The rest would exist twice.
 func TestBucketLoanThatTookLong(t *testing.T) {
 	const loan, rate, took = 100, 300, 200 * time.Millisecond // rate: the lender's, in units a second
-	w, far := lonely(t, 1, `rules:
+	w, far := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1s, algorithm: token-bucket}]}`)
 	n := w.nodes[0]
 	n.spend(byKey("r", "x"))
 	c := far.next(t)
 	asked := time.Now() // or a moment before
 	until(t, "the loan has taken long", func() bool { return time.Since(asked) >= took })
-	n.spend(byKey("r", "x")) // so that there is room for all of it
+	n.spend(byKey("r", "x")) // makes room for all of it
 	c.done(wire.Encode(nil, &LoanReply{status: loanMade, Amount: loan, unused: 10, rate: rate}), nil)
 	s := n.stats()
 	if drained := int64(rate * took.Seconds()); s.LoanUnitsLost < drained || s.BorrowedUnits > loan-drained {
-		t.Errorf("have %d units of %d put in and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
+		t.Errorf("have %d units of %d credited and %d lost, want at least %d lost", s.BorrowedUnits, loan, s.LoanUnitsLost, drained)
 	}
 	if s.BorrowedUnits+s.LoanUnitsLost != loan {
-		t.Errorf("have %d units put in and %d lost of %d", s.BorrowedUnits, s.LoanUnitsLost, loan)
+		t.Errorf("have %d units credited and %d lost of %d", s.BorrowedUnits, s.LoanUnitsLost, loan)
 	}
 }
 
-// At most one loan of a counter is under way. A region that has nothing is not asked again; one that does not answer is asked
+// At most one loan to a counter is in flight. A region that has nothing is not asked again; one that does not answer is asked
 // later.
 func TestLoansOneByOne(t *testing.T) {
 	t.Parallel()
-	w, far := lonely(t, 1, globalExact)
+	w, far := newLoneRegion(t, 1, globalExact)
 	n, q := w.nodes[0], byKey("r", "x")
 	n.spend(q)
 	first := far.next(t)
 	press := func() {
 		for range 5 {
-			<-time.After(noticePause)
+			<-time.After(ownerNoticePause)
 			n.check(q)
 		}
 	}
@@ -196,40 +197,40 @@ func TestLoansOneByOne(t *testing.T) {
 		t.Fatalf("have %d more asked, after %s", have, first.region)
 	}
 	first.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
-	second := far.next(t, pressing(n, q))
+	second := far.next(t, pressOwner(n, q))
 	if second.region != "us" {
 		t.Fatalf("have %s asked, want us", second.region)
 	}
 	second.done(nil, peer.ErrTimeout)
 	began := time.Now()
-	third := far.next(t, pressing(n, q))
+	third := far.next(t, pressOwner(n, q))
 	if took := time.Since(began); third.region != "us" || took < awayPause*9/10 {
 		t.Errorf("have %s asked after %v", third.region, took)
 	}
 	third.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)
 	press()
 	if have := far.count(); have != 0 {
-		t.Errorf("have %d asked, though nobody has anything", have)
+		t.Errorf("have %d asked, although no region has anything", have)
 	}
 }
 
-// pressing returns a function that checks a subject, so that its owner learns that the share is short.
-func pressing(n *worldNode, q Query) func() { return func() { n.check(q) } }
+// pressOwner returns a function that checks a subject, so that its owner learns that the share is short.
+func pressOwner(n *testNode, q Query) func() { return func() { n.check(q) } }
 
-// failing is a Confirm that fails.
+// failing is a Confirm that always fails.
 func failing(context.Context, int) error { return errNobody }
 
 var errNobody = errors.New("nobody has it")
 
-// lendTo asks one node of a region for a loan, as another region would.
-func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
+// lendTo requests a loan from n, as another region would.
+func (n *testNode) lendTo(r LoanRequest) (LoanReply, error) {
 	n.w.t.Helper()
 	type answer struct {
 		body []byte
 		err  error
 	}
 	got := make(chan answer, 1)
-	a := &worldAnswer{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
+	a := &testResponder{stop: func() {}, done: func(body []byte, err error) { got <- answer{bytes.Clone(body), err} }}
 	n.ServeFarFor(MethodLend, wire.Encode(nil, &r), a)
 	select {
 	case one := <-got:
@@ -244,7 +245,7 @@ func (n *worldNode) lendTo(r LoanRequest) (LoanReply, error) {
 }
 
 // request returns a valid request for a loan of a rule's first limit.
-func (n *worldNode) request(rule, key string, want int64) LoanRequest {
+func (n *testNode) request(rule, key string, want int64) LoanRequest {
 	u, err := n.Locate(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		n.w.t.Fatal(err)
@@ -257,7 +258,7 @@ func (n *worldNode) request(rule, key string, want int64) LoanRequest {
 
 // Forged, stale or greedy requests get nothing, or no more than there is.
 func TestHostileRequests(t *testing.T) {
-	w, _ := lonely(t, 2, `rules:
+	w, _ := newLoneRegion(t, 2, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, limits: [{limit: 900, per: 1440h, algorithm: token-bucket}]}
   - {name: local, key: [k], scope: global, consistency: local, limits: [{limit: 900, per: 1440h, algorithm: fixed-window}]}
@@ -296,14 +297,14 @@ func TestHostileRequests(t *testing.T) {
 		if got, err := w.nodes[0].lendTo(w.nodes[0].request("r", key, algorithms.MaxAmount)); err != nil || got.Amount != 150 || got.unused != 150 {
 			t.Errorf("have %+v, %v; want 150 lent of 300", got, err)
 		}
-		for range 20 { // however often it is asked, the share is lent once
+		for range 20 { // repeated requests don't get more than the share
 			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
 		}
 		if u, err := owner.usageHere(&Query{Rule: "r", Key: []string{key}}); err != nil || u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
 	}
-	a := &worldAnswer{stop: func() {}, done: func(_ []byte, err error) {
+	a := &testResponder{stop: func() {}, done: func(_ []byte, err error) {
 		if err == nil {
 			t.Error("an unknown method was answered")
 		}
@@ -311,10 +312,10 @@ func TestHostileRequests(t *testing.T) {
 	w.nodes[0].ServeFarFor(MethodAsk, nil, a)
 }
 
-// A loan that only the lender has recorded is not announced, and is put back. A loan whose owner has lost its authority
-// meanwhile is not announced either.
+// A loan that the lender can't confirm is not announced, and is put back. A loan is not announced either if the owner loses
+// authority meanwhile.
 func TestUnconfirmedLoans(t *testing.T) {
-	w, _ := lonely(t, 1, globalExact)
+	w, _ := newLoneRegion(t, 1, globalExact)
 	n := w.nodes[0]
 	confirm := failing
 	n.confirm.Store(&confirm)
@@ -346,13 +347,13 @@ func TestUnconfirmedLoans(t *testing.T) {
 	}
 }
 
-// G8: lenders are killed again and again while they lend. Their standbys continue from what was confirmed. No announced loan is
+// G8: lenders are killed repeatedly while they lend. Their standbys continue from what was confirmed. No announced loan is
 // forgotten.
 func TestG8_KilledLenders(t *testing.T) {
 	for seed := range seeds(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, globalExact, "ap", "eu", "us")
+			e := newTestRegions(t, globalExact, "ap", "eu", "us")
 			u, err := e.all["eu"].nodes[0].Locate(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
 				t.Fatal(err)
@@ -363,7 +364,7 @@ func TestG8_KilledLenders(t *testing.T) {
 			}
 			q := byKey("r", "x")
 			n := e.flood(q, 900, 700*time.Millisecond, "eu")
-			e.idle()
+			e.waitForLoans()
 			for _, name := range []string{"ap", "us"} {
 				for _, node := range e.all[name].nodes {
 					node.confirm.Store(nil)
@@ -371,19 +372,19 @@ func TestG8_KilledLenders(t *testing.T) {
 			}
 			n += e.flood(q, 900-n, 300*time.Millisecond, "ap", "us")
 			if n > 900 || n < 500 {
-				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want at most 900 (subject %x): %s", n, hi, e.describeUsage("r", "x"))
 			}
 		})
 	}
 }
 
-// killWhenConfirmed makes the owner of p die, now and then, right before a loan is confirmed or right after. Then the other
-// node becomes the owner, with what was confirmed and a lineage of its own.
-func (w *world) killWhenConfirmed(p, seed int) {
+// killWhenConfirmed kills the owner of p, now and then, right before or right after it confirms a loan. Then the other node
+// becomes the owner, with what was confirmed and a new lineage.
+func (w *testCluster) killWhenConfirmed(p, seed int) {
 	var mu sync.Mutex // guards standby and turn
 	var standby []counters.Record
 	turn := seed
-	fail := func(of *worldNode) {
+	fail := func(of *testNode) {
 		to := w.nodes[0]
 		if to == of {
 			to = w.nodes[1]
@@ -422,17 +423,17 @@ func (w *world) killWhenConfirmed(p, seed int) {
 	}
 }
 
-// Owners decide nothing for nodes whose rules are older than those all regions are recorded to use. These nodes decide alone,
-// within their part of the share.
+// Owners decide nothing for nodes whose rules are older than the version that all regions are recorded as using. Those nodes
+// decide alone, within their part of the share.
 func TestStaleAskers(t *testing.T) {
-	w, _ := lonely(t, 2, globalExact)
+	w, _ := newLoneRegion(t, 2, globalExact)
 	owner, asker := w.nodes[0], w.nodes[1]
 	key := w.keyOf("r", owner, asker)
 	q := byKey("r", key)
 	if a := asker.check(q); a.DecidedBy != ByForward || !a.Allowed {
 		t.Fatalf("have %+v", a)
 	}
-	// A version that is not recorded yet: the owner uses the asker's rules.
+	// The newer version is not recorded yet: the owner uses the asker's rules.
 	next := compile(t, 2, "version: 1\n"+globalExact)
 	old := asker.Rules()
 	owner.Use(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
@@ -455,12 +456,12 @@ func TestStaleAskers(t *testing.T) {
 	}
 }
 
-// Answers report the whole limit, and what is left here of the share. Without a share nothing is admitted.
+// Answers report the whole limit, and what is left of this region's share. A region without a share admits nothing.
 func TestWholeLimits(t *testing.T) {
 	text := `rules:
   - {name: r, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}
   - {name: b, key: [k], scope: global, regions: {eu: 1}, limits: [{limit: 900, per: 1h, algorithm: token-bucket}]}`
-	e := newEarth(t, text, "ap", "eu")
+	e := newTestRegions(t, text, "ap", "eu")
 	for _, rule := range []string{"r", "b"} {
 		for i := range 4 {
 			for _, n := range e.all["ap"].nodes {
@@ -479,12 +480,12 @@ func TestWholeLimits(t *testing.T) {
 	}
 }
 
-// Usage reports what every region has used of its share, and which regions could not be asked.
+// Usage reports what every region has used of its share, and which regions could not be reached.
 func TestUsageOfShares(t *testing.T) {
-	e := newEarth(t, globalExact, "ap", "eu", "us")
+	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	q := byKey("r", "x")
 	e.flood(q, 350, 10*time.Second, "eu")
-	e.idle()
+	e.waitForLoans()
 	e.change(func() { e.cut[[2]string{"eu", "us"}] = true })
 	for _, n := range e.all["eu"].nodes {
 		u, err := n.Usage(&Query{Rule: "r", Key: []string{"x"}})
@@ -511,13 +512,13 @@ func TestUsageOfShares(t *testing.T) {
 		t.Errorf("have %+v after a reset", u)
 	}
 	if u := e.usage("ap", "r", "x"); u.Lent == 0 {
-		t.Errorf("have %+v in another region after it", u)
+		t.Errorf("have %+v in another region after a reset", u)
 	}
 }
 
-// Checks of global limits that are decided here don't allocate, however little is left, except to notify an owner.
+// Checks of global limits that this node decides don't allocate, however little is left, except to notify an owner.
 func TestGlobalChecksAllocateNothing(t *testing.T) {
-	w, _ := lonely(t, 1, `rules:
+	w, _ := newLoneRegion(t, 1, `rules:
   - {name: r, key: [k], scope: global, limits: [{limit: 9007199254740991, per: 1440h, algorithm: fixed-window}]}
   - {name: few, key: [k], scope: global, limits: [{limit: 9, per: 1440h, algorithm: fixed-window}]}`)
 	n := w.nodes[0]
@@ -533,21 +534,21 @@ func TestGlobalChecksAllocateNothing(t *testing.T) {
 	}
 }
 
-// The number of borrowers is bounded, and they are forgotten in the end.
-func TestDebtorsAreBounded(t *testing.T) {
+// The number of borrowers is bounded, and idle ones are dropped eventually.
+func TestBorrowersAreBounded(t *testing.T) {
 	var x loans
 	x.init(nil)
 	for i := range maxBorrowers + 100 {
 		x.mu.Lock()
-		c := x.borrower(counters.Key{Hi: uint64(i)}, 1, int64(i))
+		c := x.borrowerOf(counters.Key{Hi: uint64(i)}, 1, int64(i))
 		c.inFlight = i < 10
 		x.mu.Unlock()
 	}
-	if len(x.known) != maxBorrowers {
-		t.Errorf("have %d, want %d", len(x.known), maxBorrowers)
+	if len(x.borrowers) != maxBorrowers {
+		t.Errorf("have %d, want %d", len(x.borrowers), maxBorrowers)
 	}
 	x.sweep(int64(2 * borrowerLife))
-	if len(x.known) != 10 {
-		t.Errorf("have %d, want the 10 with loans under way", len(x.known))
+	if len(x.borrowers) != 10 {
+		t.Errorf("have %d, want the 10 with loans in flight", len(x.borrowers))
 	}
 }

@@ -23,24 +23,24 @@ func TestG8_AllInOneRegion(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			if n := e.flood(byKey("r", "x"), 900, 15*time.Second, "eu"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 			s := e.all["eu"].stats()
 			if s.BorrowedUnits != 600 || e.all["us"].stats().LentUnits != 300 || e.all["ap"].stats().LentUnits != 300 {
-				t.Errorf("have %s", e.stands("r", "x"))
+				t.Errorf("have %s", e.describeUsage("r", "x"))
 			}
 		})
 	}
 }
 
-// G8: so can a region that joined in the middle of the window, when another region had everything.
+// G8: so can a region that joined in the middle of a window, in which another region had the whole limit.
 func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	for name, text := range map[string]string{"exact": globalExact, "hybrid": globalHybrid} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			old := rules.View{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, At: 1}
 			for _, region := range e.names {
 				set := compile(t, 2, "version: 1\n"+text)
@@ -48,7 +48,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 			}
 			n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 			u, err := e.all["us"].nodes[0].Usage(&Query{Rule: "r", Key: []string{"x"}})
 			if err != nil {
@@ -68,7 +68,7 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 	}
 }
 
-// seeds returns how many random runs a test makes.
+// seeds returns the number of random runs of a test.
 func seeds(n int) int {
 	if testing.Short() {
 		return min(n, 2)
@@ -76,7 +76,8 @@ func seeds(n int) int {
 	return n
 }
 
-// G8: with traffic in all regions the total is exactly the limit too, however late messages are and whichever region is busier.
+// G8: with traffic in all regions the total is also exactly the limit, however late messages are and whichever region is
+// busier.
 func TestG8_AllRegions(t *testing.T) {
 	for seed := range seeds(12) {
 		text := globalExact
@@ -86,27 +87,27 @@ func TestG8_AllRegions(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(10_000)) * time.Microsecond }
-			// One region is early, and borrows before the others begin.
+			// One region starts early, and borrows before the others begin.
 			early := int64(random.IntN(500))
 			n := e.flood(byKey("r", "x"), early, 15*time.Second, "ap")
 			if n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "ap", "eu", "us"); n != 900 {
-				t.Errorf("have %d admitted, want 900: %s", n, e.stands("r", "x"))
+				t.Errorf("have %d admitted, want 900: %s", n, e.describeUsage("r", "x"))
 			}
 		})
 	}
 }
 
-// G8: whatever is cut, one way or both, and whatever replies are lost, no more than the limit is admitted. Anything missing was
-// lost on the way from lenders to borrowers, and each region could spend its share less what it lent.
+// G8: whatever links are cut, one way or both, and whatever replies are lost, the regions admit no more than the limit.
+// Anything missing was lost between lenders and borrowers, and each region can spend its share less what it lent.
 func TestG8_Cuts(t *testing.T) {
 	for seed := range seeds(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 2))
 			text := []string{globalExact, globalHybrid}[seed%2]
-			e := newEarth(t, text, "ap", "eu", "us")
+			e := newTestRegions(t, text, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(5_000)) * time.Microsecond }
 			e.lose = func([]byte) bool { return random.IntN(4) == 0 }
 			stop := make(chan struct{})
@@ -129,9 +130,9 @@ func TestG8_Cuts(t *testing.T) {
 			admitted += e.flood(q, 900-admitted, 1500*time.Millisecond, e.names...)
 			close(stop)
 			cutter.Wait()
-			e.change(func() { clear(e.cut) }) // what was leased comes back too, and is spent
+			e.change(func() { clear(e.cut) }) // leases are returned, too, and their cost is spent
 			admitted += e.flood(q, 900-admitted, 700*time.Millisecond, e.names...)
-			e.idle()
+			e.waitForLoans()
 			var lent, borrowed, own int64
 			for _, name := range e.names {
 				u := e.usage(name, "r", "x")
@@ -141,20 +142,20 @@ func TestG8_Cuts(t *testing.T) {
 				}
 			}
 			if admitted > 900 || admitted > own || text == globalExact && admitted != 900-(lent-borrowed) {
-				t.Errorf("have %d admitted, %d lent, %d borrowed: %s", admitted, lent, borrowed, e.stands("r", "x"))
+				t.Errorf("have %d admitted, %d lent, %d borrowed: %s", admitted, lent, borrowed, e.describeUsage("r", "x"))
 			}
 		})
 	}
 }
 
-// admission is a check that was admitted.
+// admission is an admitted check.
 type admission struct {
 	began, ended time.Time
-	end          int64 // end of the window it was admitted in, by the answer; ns
+	end          int64 // end of its window, according to the answer; ns
 }
 
-// record checks on all nodes of these regions for a time, and returns the checks that were admitted.
-func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admission) {
+// record runs checks on all nodes of the given regions for d, and returns the admitted ones.
+func (e *testRegions) record(q Query, d time.Duration, regions ...string) (all []admission) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	stop := time.Now().Add(d)
@@ -185,19 +186,19 @@ func (e *earth) record(q Query, d time.Duration, regions ...string) (all []admis
 	return all
 }
 
-// G8: loans end with the window. A loan that arrives after the window has turned is not spent in the next one.
+// G8: loans end with the window. A loan that arrives after the window's end is not spent in the next one.
 func TestG8_WindowsTurn(t *testing.T) {
 	const window = 400 * time.Millisecond
 	for seed := range seeds(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 3))
-			e := newEarth(t, `rules:
+			e := newTestRegions(t, `rules:
   - {name: r, key: [k], scope: global, consistency: exact, limits: [{limit: 90, per: 400ms, algorithm: fixed-window}]}`, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(100_000)) * time.Microsecond }
 			perWindow := map[int64]int{}
 			for _, a := range e.record(byKey("r", "x"), 1700*time.Millisecond, e.names[:1+seed%3]...) {
-				// The answer was read some time before or after the owner read its clock.
+				// The owner read its clock some time before the answer was read.
 				perWindow[(a.end+int64(window)/2)/int64(window)]++
 			}
 			most := 0
@@ -207,7 +208,7 @@ func TestG8_WindowsTurn(t *testing.T) {
 				}
 			}
 			if most <= 30 {
-				t.Errorf("have %d admitted at most: nothing was borrowed", most)
+				t.Errorf("have at most %d admitted: nothing was borrowed", most)
 			}
 		})
 	}
@@ -221,7 +222,7 @@ func TestG8_TokenBuckets(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 4))
-			e := newEarth(t, `rules:
+			e := newTestRegions(t, `rules:
   - {name: r, key: [k], scope: global, lease: {ttl: 50ms}, limits: [{limit: 300, per: 1s, burst: 600, algorithm: token-bucket}]}`, "ap", "eu", "us")
 			e.pause = func() time.Duration { return time.Duration(random.IntN(40_000)) * time.Microsecond }
 			all := e.record(byKey("r", "x"), 1500*time.Millisecond, e.names[:1+seed%3]...)

@@ -36,14 +36,14 @@ func someOps() []counters.Op {
 }
 
 func someQuestion() *question {
-	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someWishes()}
+	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1, flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(), requests: someLeaseRequests()}
 }
 
 func someChange() *change {
 	return &change{verb: verbAdjust, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<counters.BodyBits-1, 0)}
 }
 
-func someWishes() []leaseRequest {
+func someLeaseRequests() []leaseRequest {
 	t := localcache.Terms{Threshold: 0.85, Idle: 0.02, TTL: time.Second}
 	return []leaseRequest{
 		{hi: 1, holder: ring.NodeID{3}, LeaseRequest: localcache.LeaseRequest{Terms: t, Incarnation: 1 << 63, Seen: 9, Want: []int64{0, 1<<53 - 1},
@@ -114,7 +114,7 @@ func TestMessagesComeBack(t *testing.T) {
 	}
 }
 
-// The largest check that rules allow fits into a message.
+// The largest check that the rules allow fits into a message.
 func TestLargestQuestion(t *testing.T) {
 	limit := algorithms.Limit{Kind: algorithms.LeakyBucket, Amount: algorithms.MaxAmount, Burst: algorithms.MaxAmount, Window: algorithms.MaxWindow}
 	q := &question{count: 1}
@@ -136,7 +136,7 @@ func TestBadQuestions(t *testing.T) {
 	good := func() *question { q := someQuestion(); return q }
 	for name, spoil := range map[string]func(*question){
 		"no check":             func(q *question) { q.count = 0 },
-		"too many checks":      func(q *question) { q.count = maxAlike + 1 },
+		"too many checks":      func(q *question) { q.count = maxIdentical + 1 },
 		"too many results":     func(q *question) { q.count = maxResults/len(q.ops) + 1 },
 		"too many hops":        func(q *question) { q.hops = maxHops + 1 },
 		"unknown flag":         func(q *question) { q.flags = allFlags + 1 },
@@ -175,7 +175,7 @@ func TestBadQuestions(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*change){
-		"a ticket for too long": func(c *change) { c.ticket.life = requestTime + time.Second },
+		"a ticket for too long": func(c *change) { c.ticket.life = answerLife + time.Second },
 		"a look with a ticket":  func(c *change) { c.verb = verbUsage },
 		"two subjects":          func(c *change) { c.ops = someOps() },
 		"no subject":            func(c *change) { c.ops = nil },
@@ -219,7 +219,7 @@ func FuzzQuestion(f *testing.F) {
 		}
 		again := &question{}
 		if err := again.read(have.appendBody(have.appendHead(nil))); err != nil {
-			t.Errorf("what was read can't be read again: %v", err)
+			t.Errorf("can't decode the message after encoding it again: %v", err)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func FuzzGifts(f *testing.F) {
 			}
 		}
 		if err := wire.Decode(wire.Encode(nil, &have), &again, "gifts"); err != nil {
-			t.Errorf("what was read can't be read again: %v", err)
+			t.Errorf("can't decode the message after encoding it again: %v", err)
 		}
 	})
 }
@@ -261,20 +261,20 @@ func FuzzTop(f *testing.F) {
 func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
-	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reserved{{
+	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
 		debit: debit{hi: 1, lineage: 2, incarnation: 3, steady: 4, ops: []counters.Op{{Key: counters.Key{Hi: 1, Lo: 5}, Limit: &limits[0], Cost: 6}}, when: []int64{7}},
 		units: []int{0},
 	}}}
 	raw, _ := base64.RawURLEncoding.DecodeString(r.id(key))
 	f.Add(raw[:len(raw)-signatureBytes])
-	f.Add([]byte{reservationForm})
+	f.Add([]byte{reservationFormat})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		id := base64.RawURLEncoding.EncodeToString(append(slices.Clone(b), signature(key, b)...))
 		have, err := parseReservation(id, key)
 		if err != nil {
 			return
 		}
-		_ = have.note(0)
+		_ = have.noteKey(0)
 		if again, err := parseReservation(have.id(key), key); err != nil || len(again.subjects) != len(have.subjects) {
 			t.Errorf("have %+v, %v, want %+v", again, err, have)
 		}

@@ -14,19 +14,19 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// billed is a Meter that records its calls.
-type billed struct {
+// fakeMeter is a Meter that records its calls.
+type fakeMeter struct {
 	mu    sync.Mutex // guards the maps
 	names map[rules.Hash]string
 	cost  map[string]int64
 	times map[string]int64
 }
 
-func newBilled() *billed {
-	return &billed{names: map[rules.Hash]string{}, cost: map[string]int64{}, times: map[string]int64{}}
+func newFakeMeter() *fakeMeter {
+	return &fakeMeter{names: map[rules.Hash]string{}, cost: map[string]int64{}, times: map[string]int64{}}
 }
 
-func (b *billed) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
+func (b *fakeMeter) Add(wall int64, s rules.Hash, unit string, cost, checks int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	name, ok := b.names[s]
@@ -38,16 +38,16 @@ func (b *billed) Add(wall int64, s rules.Hash, unit string, cost, checks int64) 
 	return true
 }
 
-func (b *billed) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
+func (b *fakeMeter) Enter(wall int64, s rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	b.mu.Lock()
 	b.names[s] = fmt.Sprint(rule, key)
 	b.mu.Unlock()
 	b.Add(wall, s, unit, cost, checks)
 }
 
-// An admitted check is billed once for each unit of each rule with `usage: monthly`. Refusals, peeks, shadow rules, checks
-// decided by a list, and what other rules admit are not billed.
-func TestMeterHearsWhatIsAdmitted(t *testing.T) {
+// The limiter bills an admitted check once for each unit of each rule with `usage: monthly`. It does not bill refusals, peeks,
+// shadow rules, checks decided by a list, or other rules.
+func TestMeterCountsAdmittedChecks(t *testing.T) {
 	l := open(t, `
 lists: {allow: [{ip: 203.0.113.1}], deny: [{ip: 203.0.113.2}]}
 rules:
@@ -60,7 +60,7 @@ rules:
   - {name: n, key: [user], limits: [{limit: 1000, per: 1h}, {limit: 1000, per: 1h, unit: tokens}]}
   - {name: s, key: [user], shadow: true, usage: monthly, limits: [{limit: 1, per: 1h}]}
   - {name: all, key: [], match: {user: v}, usage: monthly, limits: [{limit: 1000, per: 1h}]}`)
-	have := newBilled()
+	have := newFakeMeter()
 	l.UseMeter(have)
 	for _, q := range []Query{
 		{Attributes: attrs("user", "u", "endpoint", "/big"), Costs: []UnitCost{{Unit: "tokens", Cost: 70}}},

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// TestMoreAfter: by whichever node a check is decided, the time until there is more is never wrong. Of a sliding window only the
-// owner's own admissions and refusals know it.
+// TestMoreAfter: MoreAfter is never wrong, whichever node decides the check. For a sliding window, only refusals and the
+// owner's own admissions know it.
 func TestMoreAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: sliding, key: [k], limits: [{limit: 1000, per: 1h}]}
   - {name: bucket, key: [k], limits: [{limit: 1000, per: 1000h, algorithm: token-bucket}]}
   - {name: fixed, key: [k], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}
   - {name: log, key: [k], limits: [{limit: 1, per: 1h, algorithm: sliding-window-log}]}
   - {name: local, key: [k], consistency: local, limits: [{limit: 1000, per: 1h}, {limit: 1000, per: 1000h, algorithm: token-bucket}]}`)
 		owner, other := w.nodes[0], w.nodes[1]
-		more := func(n *worldNode, rule string, want DecidedBy) (all []time.Duration, allowed bool) {
+		more := func(n *testNode, rule string, want DecidedBy) (all []time.Duration, allowed bool) {
 			t.Helper()
 			a := n.check(byKey(rule, w.keyOf(rule, owner, nil)))
 			if a.DecidedBy != want {
@@ -32,7 +32,7 @@ func TestMoreAfter(t *testing.T) {
 			return all, a.Allowed
 		}
 		for _, test := range []struct {
-			node  *worldNode
+			node  *testNode
 			rule  string
 			by    DecidedBy
 			known bool

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// With the build tag nodebit loans are made without a debit. Adding up the regions reveals that.
+// With the build tag nodebit, lenders don't debit their loans. The sum over all regions reveals that.
 func TestDebit_OfLoansIsMissed(t *testing.T) {
-	e := newEarth(t, globalExact, "ap", "eu", "us")
+	e := newTestRegions(t, globalExact, "ap", "eu", "us")
 	n := e.flood(byKey("r", "x"), 901, 10*time.Second, "eu")
 	if n += e.flood(byKey("r", "x"), 901-n, 10*time.Second, "ap", "us"); n <= 900 {
 		t.Errorf("have %d admitted, want more than 900", n)

@@ -6,42 +6,42 @@ import (
 )
 
 const (
-	// noticeTime is the least time between two messages of one kind to all nodes about one subject.
-	noticeTime = 20 * time.Millisecond
-	// maxNotices bounds the subjects that a node knows it has sent messages about.
+	// forgetNoticePause is the minimum time between two broadcasts of one kind about one subject.
+	forgetNoticePause = 20 * time.Millisecond
+	// maxNotices bounds the subjects whose last broadcast a node remembers.
 	maxNotices = 4096
 )
 
-// notices are the subjects of which all nodes were told something a moment ago.
+// notices remembers the recent broadcasts about each subject, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// told has when the nodes were last told of a subject, or will be; guarded by mu.
-	told map[uint64]time.Duration
+	// lastSent holds the time of each subject's last broadcast, which may still lie ahead. By Key.Hi; guarded by mu.
+	lastSent map[uint64]time.Duration
 }
 
-// next returns how long to wait before the nodes are told of a subject; below zero if they will be told anyway.
-func (n *notices) next(at time.Duration, hi uint64) time.Duration {
+// delay returns how long to wait before the broadcast about a subject; negative if one is already scheduled.
+func (n *notices) delay(at time.Duration, hi uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	last, known := n.told[hi]
+	last, known := n.lastSent[hi]
 	switch {
 	case known && last > at:
 		return -1
-	case known && at-last < noticeTime:
-		n.told[hi] = last + noticeTime
-		return last + noticeTime - at
+	case known && at-last < forgetNoticePause:
+		n.lastSent[hi] = last + forgetNoticePause
+		return last + forgetNoticePause - at
 	}
-	if n.told == nil || len(n.told) >= maxNotices { // to forget all costs a few messages more
-		n.told = make(map[uint64]time.Duration)
+	if n.lastSent == nil || len(n.lastSent) >= maxNotices { // forgetting them only costs a few more messages
+		n.lastSent = make(map[uint64]time.Duration)
 	}
-	n.told[hi] = at
+	n.lastSent[hi] = at
 	return 0
 }
 
-// notify makes all nodes forget what f says, at once or a moment later.
-func (ls *leases) notify(n *notices, f forgetMessage) {
-	m := ls.l.member
-	wait := n.next(m.Boottime(), f.hi)
+// forgetSoon makes all nodes forget what f names, at once or up to forgetNoticePause later.
+func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
+	m := ls.limiter.member
+	wait := n.delay(m.Boottime(), f.hi)
 	if wait < 0 {
 		return
 	}

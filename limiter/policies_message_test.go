@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Questions carry blocks and limits' delays. Invalid ones are refused.
+// Questions carry blocks and the delays of limits. Invalid ones are rejected.
 func TestPoliciesTravel(t *testing.T) {
 	block := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: time.Hour}
 	slow := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 5, Window: time.Hour, MaxDelay: 24 * time.Hour}
@@ -39,7 +39,7 @@ func TestPoliciesTravel(t *testing.T) {
 		"too long a delay":        {Limit: &never},
 	} {
 		if err := (&question{}).read(message(op)); err == nil {
-			t.Errorf("%s is read", name)
+			t.Errorf("%s was read", name)
 		}
 	}
 	g := &refundList{[]refund{{debit: debit{ops: []counters.Op{{Limit: &slow, Cost: 1}}, when: []int64{5}}}}}
@@ -48,6 +48,6 @@ func TestPoliciesTravel(t *testing.T) {
 	}
 	g.list[0].ops[0] = counters.Op{Limit: &block, Block: true}
 	if err := wire.Decode(wire.Encode(nil, g), &refundList{}, "gifts"); err == nil {
-		t.Error("a block is given back")
+		t.Error("a block was given back")
 	}
 }

@@ -12,18 +12,18 @@ import (
 // The messages between limiters.
 const (
 	MethodAsk      peer.Method = 80 + iota // a question, with a reply
-	MethodRefund                           // one way: gives back cost that was debited and not spent
-	MethodTop                              // the subjects refused most, with a reply
-	MethodForget                           // one way: leases or remembered refusals of a subject no longer hold
+	MethodRefund                           // one way: gives back cost that was debited but not spent
+	MethodTop                              // asks for the subjects refused most, with a reply
+	MethodForget                           // one way: leases or remembered refusals of a subject are void
 	MethodChange                           // an operator's request about a subject's counters, with a reply
-	MethodSettle                           // what a reservation really used, with a reply
-	MethodActivity                         // a node's decisions so far, with a reply
-	MethodBorrow                           // one way, to the owner: a share is nearly used
+	MethodSettle                           // settles a reservation, with a reply
+	MethodActivity                         // asks for a node's decisions so far, with a reply
+	MethodBorrow                           // one way, to the owner: a share is nearly used up
 	MethodLend                             // from another region, or passed on to the owner: requests a loan, with a reply
-	MethodShare                            // from another region: asks for this region's use of its shares, with a reply
+	MethodShare                            // from another region: asks for the use of this region's shares, with a reply
 	MethodReserve                          // a reservation with an id, to the owner of its first subject, with a reply
-	MethodRecent                           // the subjects refused most in the last five minutes, with a reply
-	MethodHistory                          // a node's decisions in the last hour, with a reply
+	MethodRecent                           // asks for the subjects refused most in the last five minutes, with a reply
+	MethodHistory                          // asks for a node's decisions in the last hour, with a reply
 	endOfMethods
 )
 
@@ -32,30 +32,30 @@ type flags uint8
 
 const (
 	flagPeek        flags = 1 << iota // take nothing
-	flagStandby                       // the owner can't be reached: reach it as the standby, or act for it
-	flagIgnoreNewer                   // decide even though the rules here are newer than the asker's
+	flagStandby                       // the asker can't reach the owner: pass the question on, or act as the standby
+	flagIgnoreNewer                   // decide even if the asker's rules are older
 	allFlags        = flagPeek | flagStandby | flagIgnoreNewer
 )
 
-// maxHops bounds how often a question may be passed on.
+// maxHops bounds how many times a question may be passed on.
 const maxHops = 2
 
 // question asks one node to decide subjects together, all or nothing.
 type question struct {
-	count    int           // how many identical checks it stands for, decided one after another; at least 1
-	patience time.Duration // how much longer the asker waits
-	hops     int           // how often it was passed on
+	count    int           // number of identical checks, to be decided one after another; at least 1
+	patience time.Duration // how much longer the asker will wait
+	hops     int           // how many times it was passed on
 	flags    flags
 	revision int64
 	version  int64 // of the asker's rules
 	// ops are in order of Key.Hi. Ops with the same Key.Hi are one subject.
 	ops      []counters.Op
-	limits   []algorithms.Limit // limits that ops refer to, in a question that was read
+	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
 }
 
-// appendHead and appendBody append the two parts of a question. The head differs from message to message; identical questions
-// have identical bodies.
+// A question has two parts: a head, which differs from message to message, and a body, which is the same for identical
+// questions.
 
 func (q *question) appendHead(b []byte) []byte {
 	c := wire.Coder{Out: b}
@@ -74,13 +74,13 @@ func (q *question) read(body []byte) error {
 	c := wire.NewReader(body)
 	q.codeHead(&c)
 	q.codeBody(&c)
-	q.patience = min(q.patience, checkTime)
+	q.patience = min(q.patience, checkTimeout)
 	c.Require(q.count >= 1 && q.requestsFit() && (q.count == 1 || len(q.ops)*q.count <= maxResults))
 	return c.In.Done("question")
 }
 
 func (q *question) codeHead(c *wire.Coder) {
-	wire.Number(c, &q.count, maxAlike)
+	wire.Number(c, &q.count, maxIdentical)
 	c.Millis(&q.patience, time.Hour)
 	wire.Number(c, &q.hops, maxHops)
 	wire.List(c, &q.requests, maxMessageOps, minLeaseRequestBytes, func(w *leaseRequest) { w.code(c) })
@@ -94,20 +94,20 @@ func (q *question) codeBody(c *wire.Coder) {
 	c.Require(len(q.ops) > 0)
 }
 
-// requestsFit reports whether the requests are for q's subjects, each at most once and in their order.
+// requestsFit reports whether the requests are for subjects of q, in order and at most one for each.
 func (q *question) requestsFit() bool {
 	for i := range q.requests {
-		w := &q.requests[i]
-		at, _ := findSubject(q.ops, w.hi)
-		if at < 0 || len(w.Want) != subjectOps(q.ops[at:]) || i > 0 && w.hi <= q.requests[i-1].hi {
+		request := &q.requests[i]
+		at, _ := findSubject(q.ops, request.hi)
+		if at < 0 || len(request.Want) != countSubjectOps(q.ops[at:]) || i > 0 && request.hi <= q.requests[i-1].hi {
 			return false
 		}
 	}
 	return true
 }
 
-// subjectOps returns how many of the first ops are of one subject.
-func subjectOps(ops []counters.Op) int {
+// countSubjectOps returns the number of leading ops that have the same subject.
+func countSubjectOps(ops []counters.Op) int {
 	n := 1
 	for n < len(ops) && ops[n].Key.Hi == ops[0].Key.Hi {
 		n++
@@ -115,21 +115,21 @@ func subjectOps(ops []counters.Op) int {
 	return n
 }
 
-// findSubject returns the index of a subject's first op, −1 if it has none, and the index of the subject.
+// findSubject returns the index of a subject's first op, or −1 if it has none, and the index of the subject.
 func findSubject(ops []counters.Op, hi uint64) (at, subject int) {
 	for at < len(ops) {
 		if ops[at].Key.Hi == hi {
 			return at, subject
 		}
-		at, subject = at+subjectOps(ops[at:]), subject+1
+		at, subject = at+countSubjectOps(ops[at:]), subject+1
 	}
 	return -1, 0
 }
 
-// subjectsOf returns how many subjects ops have.
-func subjectsOf(ops []counters.Op) (n int) {
+// countSubjects returns the number of subjects in ops.
+func countSubjects(ops []counters.Op) (n int) {
 	for first := 0; first < len(ops); n++ {
-		first += subjectOps(ops[first:])
+		first += countSubjectOps(ops[first:])
 	}
 	return n
 }

@@ -16,7 +16,7 @@ func (a *Answer) TightestLimit() *LimitAnswer {
 	return &a.Limits[a.Tightest]
 }
 
-// AppendReason appends one sentence that tells a person why the check was refused.
+// AppendReason appends a sentence, for people, that says why the check was refused.
 func (a *Answer) AppendReason(b []byte) []byte {
 	t := a.TightestLimit()
 	switch {
@@ -39,7 +39,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	b = append(b, t.Limit.Unit...)
 	b = append(b, " per "...)
 	b = append(b, t.Limit.Window...)
-	if t.Limit.Whole > 0 { // this region's share may be far less than the limit that the answer shows
+	if t.Limit.Whole > 0 { // Amount may be far below the limit that the answer shows
 		b = append(b, " in this region"...)
 	}
 	switch {
@@ -53,7 +53,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	return appendSeconds(b, t.RetryAfter)
 }
 
-// appendBlocked appends the sentence for a subject that is blocked.
+// appendBlocked appends the sentence for a blocked subject.
 func appendBlocked(b []byte, t *LimitAnswer) []byte {
 	b = strconv.AppendQuote(append(b, "Rule "...), t.Rule.Name)
 	b = append(b, " blocks this for "...)

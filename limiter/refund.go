@@ -12,15 +12,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// debit is what was taken of one subject, where, and when: enough to give it back.
+// debit says what was taken from one subject, where, and when: enough to give it back.
 type debit struct {
 	hi          uint64
-	incarnation uint64 // of the node that decided; steady is a reading of its clock
-	lineage     uint64 // of the counters at that time; zero if nothing can be given back
-	steady      int64
+	incarnation uint64        // of the node that decided
+	lineage     uint64        // of the counters at that time; zero if the debit can't be given back
+	steady      int64         // the time of the decision, on that node's steady clock
 	ops         []counters.Op // ops that took their cost
-	// when tells, by op, when the cost was taken: for a window, its number; for a log, the time of the entry relative to steady.
-	// For a bucket or a log of a reservation it is Decision.ResetAfter.
+	// when says, by op, when the cost was taken: the number of the window or, for a log, the time of the entry relative to
+	// steady. For a bucket or log of a reservation it is Decision.ResetAfter instead.
 	when []int64
 }
 
@@ -43,13 +43,13 @@ func (d *debit) code(c *wire.Coder) {
 	c.Require(len(d.when) == len(d.ops))
 }
 
-// refund is a debit on its way back: the cost of a check that another limit refused, what is left of a lease, or what a
-// reservation did not use.
+// refund is a debit on its way back: the cost of a check that another limit refused, the rest of a lease, or what a reservation
+// did not use.
 type refund struct {
 	debit
 	hops  int
-	grant uint64 // ID of a lease's grant; zero if it is not from a lease
-	made  int64  // wall time at which a reservation was made; zero if it is not from a reservation
+	grant uint64 // ID of a lease's grant; zero unless from a lease
+	made  int64  // wall time at which the reservation was made; zero unless from a reservation
 }
 
 // maxRefunds bounds the refunds in one message.
@@ -69,30 +69,30 @@ func (r *refundList) Code(c *wire.Coder) {
 	})
 }
 
-// refund puts refunds back, here or at their owners. Each is sent only once, because a repeated one would create quota. If a
-// refund is lost, only cost is lost.
+// refund gives the refunds in list back, on this node or at their owners. It sends each only once, because a repeated refund
+// would create quota. A lost refund only loses quota.
 func (l *Limiter) refund(list []refund) {
 	m := l.member
 	byOwner := map[ring.NodeID][]refund{}
 	var frozen []refund
 	for i := range list {
-		g := &list[i]
+		item := &list[i]
 		r := partitions.Route{Place: partitions.Here}
 		if m != nil {
-			r = m.Ownership.Route(ring.PartitionOf(g.hi))
+			r = m.Ownership.Route(ring.PartitionOf(item.hi))
 		}
 		switch {
 		case r.Place == partitions.Here:
-			g.give(l)
-		case g.hops > maxHops:
-			l.reservations.countLost(g)
+			item.give(l)
+		case item.hops > maxHops:
+			l.reservations.countLost(item)
 		case r.Place == partitions.Elsewhere && !r.Owner.IsZero() && r.Owner != m.Self:
-			byOwner[r.Owner] = append(byOwner[r.Owner], *g)
+			byOwner[r.Owner] = append(byOwner[r.Owner], *item)
 		case r.Place == partitions.Frozen:
-			g.hops++
-			frozen = append(frozen, *g)
+			item.hops++
+			frozen = append(frozen, *item)
 		default:
-			l.reservations.countLost(g)
+			l.reservations.countLost(item)
 		}
 	}
 	for to, list := range byOwner {
@@ -108,7 +108,7 @@ func (l *Limiter) refund(list []refund) {
 		return
 	}
 	if m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, frozenTime)
+		ctx, cancel := context.WithTimeout(m.ctx, frozenTimeout)
 		defer cancel()
 		for i := range frozen {
 			m.Ownership.Wait(ctx, ring.PartitionOf(frozen[i].hi))
@@ -122,9 +122,9 @@ func (l *Limiter) refund(list []refund) {
 	}
 }
 
-// give puts r back into the counters here, if they are still the ones it came from: a grant of this process as far as the ledger
-// allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log takes back only
-// what this process debited: another process's clock doesn't say when that was, and its grants are in no ledger here.
+// give gives r back to this node's counters, if they still have the lineage it was taken in: a grant of this process as far as
+// the ledger allows, a reservation as far as it can't have drained since, and a window in full. Otherwise a bucket or a log
+// takes back only what this process debited: this node can't read another process's clock, and has no ledger of its grants.
 func (r *refund) give(l *Limiter) {
 	m := l.member
 	if !l.sameLineage(r.hi, r.lineage) || m != nil && !m.Authority() {
@@ -137,7 +137,7 @@ func (r *refund) give(l *Limiter) {
 		taken := algorithms.Taken{Steady: r.steady, Window: r.when[i], Amount: op.Limit.Amount, Burst: op.Limit.Burst}
 		if r.made != 0 {
 			if l.table.Refund(now, op.Key, op.Limit, taken, l.remainingLife(&r.debit, i, r.made, now), cost) != nil {
-				l.reservations.dropped.Add(1) // the subject has just been handed over
+				l.reservations.dropped.Add(1) // the subject was handed over a moment ago
 			}
 			return
 		}
@@ -164,9 +164,9 @@ func (r *refund) give(l *Limiter) {
 	}
 }
 
-// countLost counts refunds of reservations that could not be given back.
-func (rs *reservations) countLost(g *refund) {
-	if g.made != 0 {
-		rs.dropped.Add(int64(len(g.ops)))
+// countLost counts g as lost if it is a reservation's.
+func (rs *reservations) countLost(lost *refund) {
+	if lost.made != 0 {
+		rs.dropped.Add(int64(len(lost.ops)))
 	}
 }

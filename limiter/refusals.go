@@ -9,60 +9,60 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxRefusalText bounds a value, and maxRefusalSubject roughly a whole subject, in a Refusal, in bytes.
+// Bounds of a Refusal, in bytes. maxRefusalText bounds a value, and maxRefusalSubject, roughly, a whole subject.
 const (
 	maxRefusalText    = 128
 	maxRefusalSubject = 512
 )
 
-// Refusal is a refused check, for a log.
+// Refusal describes a refused check, for the log.
 type Refusal struct {
-	DecidedBy DecidedBy // ByList or ByNone: there is no rule and no limit
+	DecidedBy DecidedBy // with ByList or ByNone there is no rule and no limit
 	Rule      string
-	// Subject has the values of the rule's key attributes; without a rule, the attributes that the rules look at, with their
-	// names. What can't be printed is escaped, and what is long is cut.
+	// Subject holds the values of the rule's key attributes or, without a rule, the names and values of the attributes that the
+	// rules use. Unprintable characters are escaped, and long values are cut.
 	Subject    string
-	Limit      int64  // the capacity of the limit that refused, in this region; of several, of the one with the longest RetryAfter
-	Used       int64  // of it
-	Unit       string // of both
+	Limit      int64  // capacity in this region of the limit that refused; if several did, of the one with the longest RetryAfter
+	Used       int64  // of Limit
+	Unit       string // of Limit and Used
 	RetryAfter time.Duration
-	More       int64 // how many more were refused likewise since the last Refusal of that rule
+	More       int64 // further checks refused since the rule's last Refusal
 }
 
-// refusals keeps the first refused check of one kind since the last one was taken. Refused checks only look at first.
+// refusals keeps the first refused check of one kind since take was last called. All other refused checks only read first.
 type refusals struct {
 	first atomic.Pointer[Refusal]
-	taken int64 // how many were refused when first was last taken; guarded by Limiter.mu
+	taken int64 // number of checks refused when first was last taken; guarded by Limiter.mu
 }
 
-// take returns the first refusal since the last call, or nil. refused is how many there are in all.
+// take returns the first refusal since the last call, or nil. refused is the number of refusals so far.
 func (f *refusals) take(refused int64) *Refusal {
 	r := f.first.Swap(nil)
 	if r == nil || refused <= f.taken {
-		return nil // the last one's More has it
+		return nil // the previous Refusal's More already counts it
 	}
 	r.More, f.taken = refused-f.taken-1, refused
 	return r
 }
 
-// Refusals returns the first check that each rule has refused since the last call, and the first that a deny list and the
-// default have. Peeks and what shadow rules would have refused are left out.
+// Refusals returns the first check refused since the last call by each rule, by the deny list and by the default. It leaves out
+// peeks, and what shadow rules would have refused.
 func (l *Limiter) Refusals() (all []*Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return nil
 	}
 	add := func(f *refusals, refused func() int64) {
 		if f.first.Load() == nil {
-			return // the usual case, without counting
+			return // the common case; don't count
 		}
 		if r := f.take(refused()); r != nil {
 			all = append(all, r)
 		}
 	}
-	for _, s := range b.stats {
+	for _, s := range active.stats {
 		add(&s.refusals, func() (n int64) {
 			for by := range ByList {
 				n += s.refused(by)
@@ -70,12 +70,12 @@ func (l *Limiter) Refusals() (all []*Refusal) {
 			return n
 		})
 	}
-	add(&b.whole.refusals, func() int64 { return b.whole.refused(ByList) })
-	add(&b.whole.byDefault, func() int64 { return b.whole.refused(ByNone) })
+	add(&active.overall.refusals, func() int64 { return active.overall.refused(ByList) })
+	add(&active.overall.byDefault, func() int64 { return active.overall.refused(ByNone) })
 	return all
 }
 
-// refused returns how many checks were refused in that way.
+// refused returns how many checks with the given DecidedBy were refused.
 func (s *ruleStats) refused(by DecidedBy) (n int64) {
 	for i := range s.stripe {
 		n += s.stripe[i].checks[DecisionRefused][by].Load()
@@ -83,8 +83,8 @@ func (s *ruleStats) refused(by DecidedBy) (n int64) {
 	return n
 }
 
-// noteRefusal keeps a check that h's rule has refused, if it is the first since Refusals was called.
-func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+// recordRefusal keeps a check that h's rule refused, if it is the first since the last call of Refusals.
+func (s *ruleStats) recordRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
 	if s.refusals.first.Load() != nil {
 		return
 	}
@@ -98,15 +98,15 @@ func (s *ruleStats) noteRefusal(a *Answer, h *rules.Hit, limits []LimitAnswer, q
 		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Limit: t.Limit.Capacity(), Used: t.Used, Unit: t.Limit.Unit, RetryAfter: t.RetryAfter,
 	}
 	var text []byte
-	for _, value := range subjectText(h, q) {
+	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)
 	}
 	r.Subject = string(text)
 	s.refusals.first.Store(r)
 }
 
-// noteDenial is noteRefusal for a check that no rule has refused.
-func (s *ruleStats) noteDenial(a *Answer) {
+// recordDenial is recordRefusal for a check that a list or the default refused.
+func (s *ruleStats) recordDenial(a *Answer) {
 	f := &s.refusals
 	if a.DecidedBy == ByNone {
 		f = &s.byDefault
@@ -119,7 +119,7 @@ func (s *ruleStats) noteDenial(a *Answer) {
 	f.first.Store(&Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
 }
 
-// appendEscaped appends a value, and its name if it has one. It leaves out what would make the text too long.
+// appendEscaped appends a value, preceded by its name if it has one, unless b is full.
 func appendEscaped(b []byte, name, value string) []byte {
 	if len(b) >= maxRefusalSubject {
 		return b
@@ -128,13 +128,13 @@ func appendEscaped(b []byte, name, value string) []byte {
 		b = append(b, ", "...)
 	}
 	if name != "" {
-		b = append(appendCut(b, name), '=')
+		b = append(appendTruncated(b, name), '=')
 	}
-	return appendCut(b, value)
+	return appendTruncated(b, value)
 }
 
-// appendCut appends the beginning of a text, with what can't be printed escaped.
-func appendCut(b []byte, text string) []byte {
+// appendTruncated appends at most maxRefusalText bytes of text, with unprintable characters escaped.
+func appendTruncated(b []byte, text string) []byte {
 	cut := ""
 	if len(text) > maxRefusalText {
 		n := maxRefusalText

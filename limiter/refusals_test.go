@@ -54,7 +54,7 @@ rules:
 	if have := l.Refusals(); len(have) != 0 {
 		t.Errorf("once more: have %+v", have[0])
 	}
-	// A new version of the rules keeps the count; the tightest limit is named.
+	// A new version of the rules keeps the count. A Refusal names the tightest limit.
 	check(t, l, epoch, user)
 	l.Use(compile(t, 2, "version: 1\n"+`
 rules: [{name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: fixed-window}, {limit: 3, per: 1h, algorithm: fixed-window, unit: tokens}]}]`))
@@ -69,8 +69,8 @@ rules: [{name: two, key: [user, path], limits: [{limit: 5, per: 1m, algorithm: f
 	}
 }
 
-// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable and one line, and refusing allocates nothing
-// after the first.
+// TestRefusalsAreBounded: whatever a caller sends, the text is short, printable and on one line, and only the first refusal
+// allocates.
 func TestRefusalsAreBounded(t *testing.T) {
 	l := open(t, `
 default: deny
@@ -102,7 +102,7 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 	}
 }
 
-// TestRefusalsAreAllCounted: refusals and those who take them at the same time lose none.
+// TestRefusalsAreAllCounted: no refusal is lost while other goroutines call Refusals.
 func TestRefusalsAreAllCounted(t *testing.T) {
 	l := open(t, `rules: [{name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
 	const workers, each = 4, 5000

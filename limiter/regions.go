@@ -10,14 +10,14 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// RegionUsage is what one region has used of a subject's limits.
+// RegionUsage reports what one region has used of a subject's limits.
 type RegionUsage struct {
 	Name      string
-	Reachable bool         // the region answered, or is this node's own
+	Reachable bool         // the region answered, or is this node's region
 	Limits    []ShareUsage // nil if unknown
 }
 
-// ShareUsage is what a region has used of its share of a limit.
+// ShareUsage reports what a region has used of its share of a limit.
 type ShareUsage struct {
 	Name      string `json:"name"`  // of the limit
 	Share     int64  `json:"share"` // capacity of the region's share
@@ -30,29 +30,29 @@ type ShareUsage struct {
 	id uint64 // rules.Limit.ID
 }
 
-// askRegions adds to u what each region has, and has used.
+// askRegions adds to u each region's shares, and what it has used of them.
 func (l *Limiter) askRegions(u *Usage) {
-	b := l.inForce.Load()
-	x := b.set.Shares()
-	if x == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
+	active := l.inForce.Load()
+	division := active.set.Shares()
+	if division == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
 		return
 	}
-	u.Shares = b.set.SharesOf(u.Rule, u.Limits[0].Limit)
+	u.Shares = active.set.SharesOf(u.Rule, u.Limits[0].Limit)
 	names := slices.Sorted(maps.Keys(u.Shares))
 	u.Regions = make([]RegionUsage, len(names))
 	var far []int
 	for i, name := range names {
 		u.Regions[i].Name = name
 		switch m := l.member; {
-		case name == x.Region:
-			u.Regions[i].Reachable, u.Regions[i].Limits = true, sharesOf(u, sharedOf(u))
+		case name == division.Region:
+			u.Regions[i].Reachable, u.Regions[i].Limits = true, selectShares(u, ownShares(u))
 		case m != nil && m.Far != nil && m.Far.Reachable(name):
 			far = append(far, i)
 		}
 	}
-	message := wire.Encode(nil, &subjectRef{version: b.set.Version, Rule: u.Rule.Name, Key: u.Key})
+	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(far, func(i int, done func([]byte, error)) {
-		l.member.Far.Go(names[i], MethodShare, message, gatherTime, done)
+		l.member.Far.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply
 		if err == nil {
@@ -60,23 +60,23 @@ func (l *Limiter) askRegions(u *Usage) {
 		}
 		var refused *peer.RemoteError
 		u.Regions[i].Reachable = err == nil || errors.As(err, &refused)
-		u.Regions[i].Limits = sharesOf(u, shares.limits)
+		u.Regions[i].Limits = selectShares(u, shares.limits)
 	})
 }
 
-// sharedOf returns what this region reports of u's limits.
-func sharedOf(u *Usage) (list []ShareUsage) {
+// ownShares returns this region's report on u's limits.
+func ownShares(u *Usage) (list []ShareUsage) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
 		list = append(list, ShareUsage{
 			id: lu.Limit.ID, Share: lu.Limit.Capacity(), Used: lu.Used, Lent: lu.Lent, Borrowed: lu.Borrowed, Remaining: lu.Remaining,
 		})
 	}
-	return list[:min(len(list), maxShared)]
+	return list[:min(len(list), maxShares)]
 }
 
-// sharesOf selects what a region reported of u's limits, in u's order, and fills in their names.
-func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
+// selectShares selects from a region's report the entries for u's limits, in u's order, and fills in Name and Own.
+func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	for i := range u.Limits {
 		limit := u.Limits[i].Limit
 		if at := slices.IndexFunc(list, func(s ShareUsage) bool { return s.id == limit.ID }); at >= 0 {
@@ -88,23 +88,23 @@ func sharesOf(u *Usage, list []ShareUsage) (out []ShareUsage) {
 	return out
 }
 
-// serveShare tells another region what is used here of a subject's limits.
+// serveShare reports to another region what this region has used of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Responder) {
-	var n subjectRef
-	if err := wire.Decode(body, &n, "subject"); err != nil {
+	var ref subjectRef
+	if err := wire.Decode(body, &ref, "subject"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	if b := l.inForce.Load(); b == nil || b.set.Rule(n.Rule) == nil || b.set.Rule(n.Rule).Scope != rules.GlobalScope {
-		to.Fail(CodeMessage, "no such rule that regions share")
+	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil || active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
+		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
 		return
 	}
-	l.member.serveLater(to, func() {
-		u, err := l.usageHere(&Query{Rule: n.Rule, Key: n.Key})
+	l.member.serveInBackground(to, func() {
+		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())
 			return
 		}
-		to.Reply(wire.Encode(nil, &shareReply{sharedOf(u)}))
+		to.Reply(wire.Encode(nil, &shareReply{ownShares(u)}))
 	})
 }

@@ -17,39 +17,39 @@ import (
 // ownerRequest is work for the owner of a subject: a change of its counters, a settlement, or a reservation.
 type ownerRequest struct {
 	hi   uint64
-	hops int // how often it was passed on before it came to this node
-	// here does the work with the counters here. It fails with counters.ErrShut if they have moved.
+	hops int // how many times it was passed on before it reached this node
+	// here does the work on this node's counters. It fails with counters.ErrShut if they have moved.
 	here func() error
-	// forward makes another node do the work. It fails with ErrNoOwner if that node could not do it and the next one should be
-	// asked.
+	// forward asks another node to do the work. It fails with ErrNoOwner if that node could not, so that doAtOwner asks the
+	// next one.
 	forward func(to ring.NodeID) error
 }
 
-// doAtOwner has the owner of e's subject, which may be this node, do e. The standby is asked too: it may have become the owner
-// a moment ago. It fails with ErrNoOwner if no owner can be reached, or as e fails.
-func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
-	m, t := l.member, candidates{hi: e.hi, acted: true, standbyAsked: true} // only an owner may do it, so no node acts as the standby
+// doAtOwner has the owner of e's subject, which may be this node, do e. It also asks the standby, which may just have become
+// the owner. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns e's error.
+func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
+	m, cands := l.member, candidates{hi: req.hi, triedAsStandby: true, standbyAsked: true} // no node may act as the standby
 	if m == nil {
-		return e.here()
+		return req.here()
 	}
-	for ; ctx.Err() == nil && t.turns < maxTurns; t.turns++ {
-		switch t.locate(l) {
+	for ; ctx.Err() == nil && cands.attempts < maxAttempts; cands.attempts++ {
+		switch cands.locate(l) {
 		case partitions.Here:
 			if !m.Authority() {
 				return ErrNoOwner
 			}
-			if err := e.here(); !errors.Is(err, counters.ErrShut) {
+			if err := req.here(); !errors.Is(err, counters.ErrShut) {
 				return err
 			}
 		case partitions.Frozen:
-			m.Ownership.Wait(ctx, ring.PartitionOf(e.hi))
+			m.Ownership.Wait(ctx, ring.PartitionOf(req.hi))
 		default:
-			w, to := t.next(m)
-			if w != wayAskOwner && w != wayAskStandby || e.hops >= maxHops {
+			w, to := cands.next(m)
+			if w != wayAskOwner && w != wayAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}
-			t.markTried(to)
-			if err := e.forward(to); !errors.Is(err, ErrNoOwner) {
+			cands.markTried(to)
+			if err := req.forward(to); !errors.Is(err, ErrNoOwner) {
 				return err
 			}
 		}
@@ -57,7 +57,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, e *ownerRequest) error {
 	return ErrNoOwner
 }
 
-// call asks another node and waits for the reply until ctx's deadline.
+// call calls another node and waits for the reply until ctx's deadline.
 func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, body []byte) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
@@ -69,8 +69,8 @@ func (m *member) call(ctx context.Context, to ring.NodeID, method peer.Method, b
 	return reply, err
 }
 
-// forward makes another node do something. The reply begins with a status. The error is one of statusErrors, or ErrNoOwner if
-// the other node did not do it.
+// forward sends ask to another node and reads the reply, which begins with a status. The error is one of statusErrors, or
+// ErrNoOwner if the other node did not do what was asked.
 func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
@@ -85,13 +85,13 @@ func (m *member) forward(ctx context.Context, to ring.NodeID, method peer.Method
 	return nil
 }
 
-// serveForwarded does what another node's message asks for, in a goroutine of its own.
+// serveForwarded decodes another node's message into ask, runs do in a goroutine of its own, and replies with its result.
 func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
 	if err := wire.Decode(body, ask, "request to an owner"); err != nil {
 		to.Fail(CodeMessage, err.Error())
 		return
 	}
-	m.serveLater(to, func() {
+	m.serveInBackground(to, func() {
 		reply, err := do()
 		b := []byte{byte(statusOf(err))}
 		if err == nil {
@@ -101,8 +101,8 @@ func serveForwarded[R wire.Message](m *member, to Responder, body []byte, ask wi
 	})
 }
 
-// others returns the other members of the ring.
-func (m *member) others() (list []ring.NodeID) {
+// otherMembers returns the other members of the ring.
+func (m *member) otherMembers() (list []ring.NodeID) {
 	if t := m.Ring(); t != nil {
 		for _, id := range t.Members() {
 			if id != m.Self {
@@ -113,23 +113,23 @@ func (m *member) others() (list []ring.NodeID) {
 	return list
 }
 
-// broadcast sends body to all other nodes, without a reply.
+// broadcast sends body to all other nodes. It expects no reply.
 func (m *member) broadcast(method peer.Method, body []byte) {
-	for _, id := range m.others() {
+	for _, id := range m.otherMembers() {
 		_ = m.Peers.Send(id, method, body)
 	}
 }
 
-// gatherTime bounds how long replies from all nodes are waited for.
-const gatherTime = 500 * time.Millisecond
+// gatherTimeout bounds how long a node waits for replies from all others.
+const gatherTimeout = 500 * time.Millisecond
 
-// gatherFrom asks all other nodes that can be reached. take is called for each reply that arrives in time and can be read.
+// gatherFrom asks all other nodes that can be reached, and calls take for each valid reply that arrives in time.
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
 }](m *member, method peer.Method, take func(from ring.NodeID, reply *R)) {
-	gather(slices.DeleteFunc(m.others(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
-		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTime, done) },
+	gather(slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
+		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, nil, gatherTimeout, done) },
 		func(id ring.NodeID, body []byte, err error) {
 			reply := new(R)
 			if err == nil && wire.Decode(body, M(reply), "reply") == nil {
@@ -138,7 +138,7 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for all, and take for each reply that arrives within gatherTime, one after another.
+// gather calls ask for each of all, and then take for each reply that arrives within gatherTimeout, one after another.
 func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)), take func(id ID, reply []byte, err error)) {
 	type answer struct {
 		id   ID
@@ -149,7 +149,7 @@ func gather[ID any](all []ID, ask func(id ID, done func(reply []byte, err error)
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
-	timer := time.NewTimer(gatherTime + replySlack)
+	timer := time.NewTimer(gatherTimeout + replySlack)
 	defer timer.Stop()
 	for range all {
 		select {
@@ -169,20 +169,20 @@ func (m *member) spawn(work func()) bool {
 		return false
 	}
 	select {
-	case m.serving <- struct{}{}:
+	case m.handlerSlots <- struct{}{}:
 	default:
 		return false
 	}
-	m.served.Go(func() {
-		defer func() { <-m.serving }()
+	m.handlers.Go(func() {
+		defer func() { <-m.handlerSlots }()
 		work()
 	})
 	return true
 }
 
-// serveLater runs work, which may wait for something and then answers to. If work can't run, it tells the asker that this node
-// is busy, and returns false.
-func (m *member) serveLater(to Responder, work func()) bool {
+// serveInBackground runs work, which may wait and then answers to, in a goroutine of its own. If too many are running, it
+// answers that this node is busy and returns false.
+func (m *member) serveInBackground(to Responder, work func()) bool {
 	if m.spawn(work) {
 		return true
 	}

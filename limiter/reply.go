@@ -16,14 +16,14 @@ type status uint8
 const (
 	decided            status = iota
 	notOwner                  // this node is not the owner; the reply may say which node is
-	noAuthority               // the owner has no authority now
-	unreachable               // this node could not reach the owner, and could not act for it
-	askerBehind               // the asker's rules are older than those here
+	noAuthority               // the owner currently has no authority
+	unreachable               // this node could neither reach the owner nor act for it
+	askerBehind               // the asker's rules are too old
 	tableFull                 // the table of counters has no room for the change
 	requestIDReused           // an earlier request with the same id had another body
-	tooManyRequestIDs         // there is no room to keep the answer to a request with an id
-	unknownReservation        // no such reservation can be settled any more
-	neverDecided              // never sent: the answer ended before this check's turn
+	tooManyRequestIDs         // no room to keep the answer to a request with an id
+	unknownReservation        // the id is not of a reservation that can still be settled
+	neverDecided              // never sent: the reply does not cover this check
 	statuses           = neverDecided
 )
 
@@ -43,7 +43,7 @@ func statusOf(err error) status {
 	return unreachable
 }
 
-// err returns the error that s means to the asker.
+// err returns the asker's error for s.
 func (s status) err() error {
 	switch {
 	case s == decided:
@@ -59,22 +59,22 @@ type reply struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
-	hint     ring.NodeID // with notOwner or unreachable: the owner, zero if not known
+	hint     ring.NodeID // with notOwner or unreachable: the owner; zero if unknown
 
 	// The rest is set only with decided.
-	standby     bool        // a standby decided
-	decider     ring.NodeID // the node that decided
-	incarnation uint64      // of the decider: only this process can interpret readings of its clock
-	steady      int64       // time of the decision on the decider's clock
-	lineages    []uint64    // by subject; zero if nothing can be given back
-	// admitted is by check. Nothing follows a refusal: the remaining checks are refused too. If the last one listed was
-	// admitted, the checks left out must ask again.
+	standby     bool // a standby decided
+	decider     ring.NodeID
+	incarnation uint64   // of the decider's process: only it can interpret steady
+	steady      int64    // time of the decision, on the decider's steady clock
+	lineages    []uint64 // by subject; zero if the debit can't be given back
+	// admitted has an element per check, up to the first refusal: the remaining checks are refused too. If the last element is
+	// true but there are fewer elements than checks, the remaining checks must ask again.
 	admitted []bool
 	results  []result // by check, and by op within each
 	grants   []leaseGrant
 }
 
-// result is what one limit said to one check.
+// result is the decision of one limit on one check.
 type result struct {
 	algorithms.Decision
 	full   bool
@@ -91,7 +91,7 @@ func (r *reply) append(b []byte) []byte {
 	return c.Out
 }
 
-// read reads r from the answer to a question with that many ops and subjects, for count checks.
+// read reads r from the reply to a question about count checks, with the given numbers of ops and subjects.
 func (r *reply) read(body []byte, ops, subjects, count int) error {
 	c := wire.NewReader(body)
 	r.reset()
@@ -99,7 +99,7 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 	return c.In.Done("reply")
 }
 
-// code writes or reads r. The numbers matter only for reading.
+// code writes or reads r. The numbers are used only for reading.
 func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.Number(c, &r.status, int64(statuses-1))
 	wire.Number(c, &r.revision, maxVersion)

@@ -20,65 +20,64 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A request with an id is decided once. Its owner keeps the answer beside the subject's counters, so that copies and hand-overs
-// carry it, and answers a repeated request with it.
+// A request with an id is decided once. The owner keeps the answer beside the subject's counters, so that copies and hand-overs
+// carry it along, and returns it if the request is repeated.
 
 const (
 	// MaxRequestID bounds an id, in bytes.
 	MaxRequestID = 64
-	// requestTime is how long an answer is kept.
-	requestTime = time.Minute
-	// retryTime is how long answers to the requests that a node repeats by itself are kept, beyond the time for which it
-	// repeats them.
-	retryTime = 2 * time.Second
-	// maxRequests bounds the answers that a node keeps of requests it decided.
-	maxRequests = 65_536
+	// answerLife is how long the owner keeps an answer.
+	answerLife = time.Minute
+	// retryGrace is how much longer the owner keeps the answer to a request that a node retries by itself, after the last retry.
+	retryGrace = 2 * time.Second
+	// maxKeptAnswers bounds the answers that a node keeps to requests that it decided.
+	maxKeptAnswers = 65_536
 )
 
 // Errors of requests with an id.
 var (
 	// ErrRequestIDReused means that an earlier request about the same subject had the same id but asked for something else.
 	ErrRequestIDReused = errors.New("request_id: another request about this subject had the same id a moment ago; choose a new one for each request")
-	// ErrTooManyRequestIDs means that too many answers are kept, and none can be dropped for this one. Nothing was changed.
-	ErrTooManyRequestIDs = fmt.Errorf("request_id: the owner of the subject keeps %d answers of the last minute, and has no room for more", maxRequests)
+	// ErrTooManyRequestIDs means that the owner keeps too many answers and can drop none for this one. It has changed nothing.
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner already keeps %d answers of the last minute and has no room for more", maxKeptAnswers)
 )
 
 // ticket identifies a request to the owner of its subject.
 type ticket struct {
-	id   uint64 // derived from the caller's id, or random
-	body uint64 // hash of what the request asks for
-	life time.Duration
-	sent bool // another node may have done it; known only to the first node
+	id          uint64 // derived from the caller's id, or random
+	contentHash uint64 // hash of the request's content
+	life        time.Duration
+	sent        bool // another node may have carried it out; set only on the first node
 }
 
-// ticketOf returns the ticket for a caller's id. Without an id the ticket is random: this node retries the request itself, for
-// tries.
+// ticketOf returns the ticket for a caller's id. Without an id the ticket is random, for a request that this node retries by
+// itself for the duration tries.
 func ticketOf(id string, body uint64, tries time.Duration) *ticket {
 	if id == "" {
-		return &ticket{id: rand.Uint64(), body: body, life: tries + retryTime}
+		return &ticket{id: rand.Uint64(), contentHash: body, life: tries + retryGrace}
 	}
 	h := sha256.Sum256([]byte("request " + id))
-	return &ticket{id: binary.LittleEndian.Uint64(h[:]), body: body, life: requestTime}
+	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: body, life: answerLife}
 }
 
 // kind returns the kind of a request that is not a check.
 func (t *ticket) kind() requestKind {
-	if t.life < requestTime {
-		return ofNode
+	if t.life < answerLife {
+		return nodeRequest
 	}
-	return ofWrite
+	return writeRequest
 }
 
-// unneeded reports whether t is not needed: no other node can have done the request, and it won't be repeated.
-func (t *ticket) unneeded() bool { return t == nil || !t.sent && t.life <= checkTime+retryTime }
+// isUnneeded reports whether the request can do without t: no other node can have carried it out, and no caller will repeat it.
+func (t *ticket) isUnneeded() bool { return t == nil || !t.sent && t.life <= checkTimeout+retryGrace }
 
-// memo returns the memo of t, beside a subject's counters. That of an inline subject is an inline counter. The tag takes the
-// place of some bits of the id, so they go into the hash of the body: two ids never share an answer.
+// memo returns the memo of t, which is kept beside the subject's counters. An inline subject's memo is an inline counter, whose
+// tag replaces some bits of the id. Those bits go into the hash of the body, so that two ids never share an answer.
 func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
-	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.body, Until: (now.Steady+int64(t.life))/1e9 + 1}
+	m := &counters.Memo{Key: counters.Key{Hi: subject.Hi, Lo: t.id}, Body: t.contentHash, Until: (now.Steady+int64(t.life))/1e9 + 1}
 	if subject.Inline() {
 		m.Key.Lo = counters.InlineNoteLo(t.id)
-		m.Body ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyBits) // the note's bit, too
+		m.Body ^= (m.Key.Lo ^ t.id) >> (63 - counters.BodyBits) // including the note's bit
 	}
 	return m
 }
@@ -86,18 +85,18 @@ func (t *ticket) memo(subject counters.Key, now algorithms.Now) *counters.Memo {
 // Code implements wire.Message.
 func (t *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &t.id)
-	wire.Number(c, &t.body, 1<<counters.BodyBits-1)
-	c.Millis(&t.life, requestTime)
+	wire.Number(c, &t.contentHash, 1<<counters.BodyBits-1)
+	c.Millis(&t.life, answerLife)
 }
 
-// sumBody hashes what a request asks for.
-func sumBody(b []byte) uint64 {
+// hashContent hashes a request's content.
+func hashContent(b []byte) uint64 {
 	h := sha256.Sum256(b)
 	return binary.LittleEndian.Uint64(h[:]) >> (64 - counters.BodyBits)
 }
 
-// hashBody hashes a change of one subject. The order of costs does not matter.
-func hashBody(v verb, u *Usage, costs []UnitCost) uint64 {
+// hashChange hashes a change of one subject. The order of costs does not matter.
+func hashChange(v verb, u *Usage, costs []UnitCost) uint64 {
 	n, others := int64(0), []UnitCost(nil)
 	for _, c := range costs {
 		if c.Unit == rules.Requests {
@@ -119,26 +118,26 @@ func hashBody(v verb, u *Usage, costs []UnitCost) uint64 {
 			b = l.Append(binary.LittleEndian.AppendUint64(b, l.ID), 0)
 		}
 	}
-	return sumBody(b)
+	return hashContent(b)
 }
 
-// requestKind says which answers may be dropped early.
+// requestKind says which answers may be dropped early to make room.
 type requestKind int
 
 const (
-	ofCheck requestKind = iota // dropped first: repeating a check only costs
-	ofNode                     // dropped next: a node's own requests, repeated for a moment only
-	ofWrite                    // never dropped
+	checkRequest requestKind = iota // dropped first: a repeated check only costs
+	nodeRequest                     // dropped next: nodes retry their own requests only briefly
+	writeRequest                    // never dropped
 	requestKinds
 )
 
-// requests records the requests with an id that this node decided. Answers that arrived with copies and hand-overs are left to
-// the nodes that decided them.
+// requests tracks the requests with an id that this node decided. It does not track answers that arrived with copies and
+// hand-overs: the nodes that decided them do.
 type requests struct {
 	// mu guards kept and deciding.
 	mu       sync.Mutex
-	kept     [2][requestKinds][]keptRequest // in order of decision; those about inline subjects apart
-	deciding map[counters.Key]chan struct{} // checks being decided, closed when decided; at most as many as checks wait
+	kept     [2][requestKinds][]keptRequest // in order of decision; [1] is for inline subjects
+	deciding map[counters.Key]chan struct{} // closed once the check is decided; at most one per waiting check
 
 	repeated, refused atomic.Int64
 }
@@ -148,10 +147,10 @@ type keptRequest struct {
 	until int64
 }
 
-// makeRoom makes room for m among the answers that this node keeps. At most half of them are about inline subjects, which take
-// one another's places, as the others do. It returns false if there is no room: all kept answers are of writes, or m is of a
-// check and no kept answer is.
-func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, now algorithms.Now) bool {
+// makeRoom makes room for m among the answers that this node keeps, by dropping another one if necessary. At most half of them
+// are for inline subjects; answers for inline subjects replace only each other, and so do the rest. makeRoom returns false if
+// it can drop none: only answers to writes are left or, if m is for a check, no answers to checks.
+func (r *requests) makeRoom(table *counters.Table, kind requestKind, memo *counters.Memo, now algorithms.Now) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var totals [len(r.kept)]int
@@ -165,33 +164,33 @@ func (r *requests) makeRoom(t *counters.Table, k requestKind, m *counters.Memo, 
 		}
 	}
 	own := &r.kept[0]
-	if m.Key.Inline() {
+	if memo.Key.Inline() {
 		own = &r.kept[1]
 	}
-	if totals[0]+totals[1] >= maxRequests || m.Key.Inline() && totals[1] >= maxRequests/2 {
-		victims := &own[ofCheck]
-		if len(*victims) == 0 && k != ofCheck {
-			victims = &own[ofNode]
+	if totals[0]+totals[1] >= maxKeptAnswers || memo.Key.Inline() && totals[1] >= maxKeptAnswers/2 {
+		victims := &own[checkRequest]
+		if len(*victims) == 0 && kind != checkRequest {
+			victims = &own[nodeRequest]
 		}
 		if len(*victims) == 0 {
 			r.refused.Add(1)
 			return false
 		}
-		t.Forget(now, (*victims)[0].key)
+		table.Forget(now, (*victims)[0].key)
 		*victims = (*victims)[1:]
 	}
-	own[k] = append(own[k], keptRequest{m.Key, m.Until})
+	own[kind] = append(own[kind], keptRequest{memo.Key, memo.Until})
 	return true
 }
 
-// lock waits until no other request with this key is being decided here, and holds others off until done is called.
+// lock waits until this node is deciding no other request with the key, and holds off others until done is called.
 func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok bool) {
-	mine := make(chan struct{})
+	finished := make(chan struct{})
 	for {
 		r.mu.Lock()
 		other := r.deciding[key]
 		if other == nil {
-			r.deciding[key] = mine
+			r.deciding[key] = finished
 		}
 		r.mu.Unlock()
 		if other == nil {
@@ -199,7 +198,7 @@ func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok 
 				r.mu.Lock()
 				delete(r.deciding, key)
 				r.mu.Unlock()
-				close(mine)
+				close(finished)
 			}, true
 		}
 		select {
@@ -210,7 +209,7 @@ func (r *requests) lock(ctx context.Context, key counters.Key) (done func(), ok 
 	}
 }
 
-// count returns how many answers are kept of requests decided here.
+// count returns how many answers this node keeps to requests that it decided.
 func (r *requests) count() (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +221,7 @@ func (r *requests) count() (n int) {
 	return n
 }
 
-// amend applies c to the counters here; if c has a ticket, only once. The error is or wraps counters.ErrShut, ErrFull,
+// amend applies c to this node's counters; only once, if c has a ticket. The error is or wraps counters.ErrShut, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	a := counters.Amendment{Ops: c.ops, Reset: c.verb == verbReset}
@@ -244,33 +243,34 @@ func (c *change) amend(l *Limiter, now algorithms.Now) error {
 	l.requests.repeated.Add(1)
 	var list results
 	if wire.Decode(a.Memo.Answer, &list, "answer") != nil || !c.acceptResults(list) {
-		return c.readUsage(l, now) // the kept answer is about other limits, of earlier rules: report the usage now
+		return c.readUsage(l, now) // the kept answer is for the limits of earlier rules: report the current usage
 	}
 	return nil
 }
 
-// recall returns the memo of c's ticket, and whether it is kept already. If not, there is room for it; it is nil if there is none
-// and c may go without. The error is or wraps counters.ErrShut, ErrRequestIDReused or ErrTooManyRequestIDs.
+// recall returns the memo of c's ticket, and whether it is already kept. If it is not, recall makes room for it; if there is
+// none, it returns a nil memo, or ErrTooManyRequestIDs if c must have one. The error is or wraps counters.ErrShut,
+// ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) recall(l *Limiter, now algorithms.Now) (memo *counters.Memo, found bool, err error) {
-	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.lo()}, now)
+	memo = c.ticket.memo(counters.Key{Hi: c.subject(), Lo: c.anyLo()}, now)
 	switch found, err = l.table.Recall(now, memo); {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return nil, false, ErrRequestIDReused
 	case err != nil || found || l.requests.makeRoom(l.table, c.ticket.kind(), memo, now):
 		return memo, found, err
-	case c.ticket.kind() == ofWrite:
+	case c.ticket.kind() == writeRequest:
 		return nil, false, ErrTooManyRequestIDs
 	}
 	return nil, false, nil
 }
 
-// clear makes every inline counter of c's subject fresh, some at a time; with a ticket, only once. The error is or wraps
+// clear makes every inline counter of c's subject fresh, in batches; only once, if c has a ticket. The error is or wraps
 // counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (c *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
 	if c.ticket != nil {
-		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.lo()}, now).Key)
+		done, ok := l.requests.lock(ctx, c.ticket.memo(counters.Key{Hi: c.hi, Lo: c.anyLo()}, now).Key)
 		if !ok {
 			return ErrNoOwner
 		}
@@ -305,7 +305,7 @@ func (c *change) clear(ctx context.Context, l *Limiter) error {
 	return l.table.Remember(now, memo)
 }
 
-// acceptResults copies list, the results of c on this node or another, into c. It returns false if they are of other limits.
+// acceptResults copies the results of c into c. It returns false if they are for other limits.
 func (c *change) acceptResults(list results) bool {
 	if len(list) != len(c.ops) {
 		return false
@@ -316,7 +316,7 @@ func (c *change) acceptResults(list results) bool {
 	return true
 }
 
-// results are the answer to a change, as it is kept and sent.
+// results is the answer to a change, as kept and sent.
 type results []result
 
 func resultsOf(ops []counters.Op) *results {

@@ -18,18 +18,18 @@ import (
 
 const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
 
-// reserveAs reserves a cost for a subject at a node, with a request's id.
-func (n *worldNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
+// reserveAs reserves a cost for a subject on n, with a request id.
+func (n *testNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
 	q := byKey("r", key)
 	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
 	return n.Reserve(&q, time.Minute, a)
 }
 
-// A request with an id is decided once, whichever nodes are asked, wherever its counters go meanwhile, and however many callers
-// ask at the same time.
+// A request with an id is decided once, through whichever nodes, wherever its counters move meanwhile, and however many callers
+// send it at once.
 func TestRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		key := w.keyOf("r", w.nodes[0], nil)
 		p := w.partition("r", key)
 		used := func(want int64) {
@@ -43,7 +43,7 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		if err != nil || id == "" || first.DecidedBy != ByForward || first.Limits[0].Remaining != 90 {
 			t.Fatalf("have %q, %v, %+v", id, err, first)
 		}
-		for i, n := range []*worldNode{w.nodes[1], w.nodes[0], w.nodes[2], w.nodes[0]} {
+		for i, n := range []*testNode{w.nodes[1], w.nodes[0], w.nodes[2], w.nodes[0]} {
 			if i == 2 {
 				w.handOver(p, w.nodes[1])
 			}
@@ -83,24 +83,24 @@ func TestRequestsAreDecidedOnce(t *testing.T) {
 		}
 		crowd.Wait()
 		used(5)
-		time.Sleep(requestTime + 2*time.Second)
+		time.Sleep(answerLife + 2*time.Second)
 		if u, err := w.nodes[2].Adjust(adjustment("r", []string{key}, 5, "b")); err != nil || u.Limits[0].Used != 10 {
 			t.Errorf("a minute later: have %+v, %v", u, err)
 		}
 	})
 }
 
-// Without the owner a reservation is still decided, but not remembered.
+// Without the owner a reservation is still decided, but its answer is not kept.
 func TestRequestsWithoutTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		key := w.keyOf("r", w.nodes[0], nil)
-		w.separate(w.nodes[0], w.nodes[1], true)
-		w.separate(w.nodes[0], w.nodes[2], true)
+		w.setCut(w.nodes[0], w.nodes[1], true)
+		w.setCut(w.nodes[0], w.nodes[2], true)
 		var a Answer
 		began := time.Now()
 		one, err := w.nodes[1].reserveAs("a", key, 10, &a)
-		if err != nil || one == "" || !a.Allowed || time.Since(began) > checkTime {
+		if err != nil || one == "" || !a.Allowed || time.Since(began) > checkTimeout {
 			t.Errorf("have %q, %v, %+v after %v", one, err, a, time.Since(began))
 		}
 		if two, err := w.nodes[1].reserveAs("a", key, 10, &a); err != nil || two == one {
@@ -112,15 +112,15 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
-// A node that has not heard yet that the standby has become the owner adjusts, reserves and settles there.
-func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
+// A node that does not know yet that the standby has become the owner still adjusts, reserves and settles there.
+func TestStandbyHasBecomeOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, requestRules)
+		w := newTestCluster(t, 3, requestRules)
 		asker, dead, owner := w.nodes[0], w.nodes[1], w.nodes[2]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
 		w.change(func() { w.place[p].standby = owner.id })
-		w.separate(asker, dead, true)
+		w.setCut(asker, dead, true)
 		stale := func() { asker.wrong.Store(p, dead.id) }
 		stale()
 		if u, err := asker.Adjust(adjustment("r", []string{key}, 5, "")); err != nil || u.Limits[0].Used != 5 {
@@ -139,8 +139,8 @@ func TestTheStandbyHasBecomeTheOwner(t *testing.T) {
 	})
 }
 
-// A node keeps a bounded number of answers. Beyond that it forgets the oldest one of a check; if all are of writes, it refuses
-// further writes.
+// A node keeps a bounded number of answers. Beyond that it forgets the oldest answer to a check; if only answers to writes are
+// left, it refuses further writes.
 func TestAnswersAreBounded(t *testing.T) {
 	table := counters.New(10_000_000)
 	t.Cleanup(table.Close)
@@ -159,7 +159,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		_, err := l.Adjust(adjustment("r", []string{fmt.Sprintf("k%d", i%1000)}, 1, fmt.Sprintf("write %d", i)))
 		return err
 	}
-	for i := range maxRequests - 1 {
+	for i := range maxKeptAnswers - 1 {
 		if err := adjust(i); err != nil {
 			t.Fatalf("write %d: %v", i, err)
 		}
@@ -167,10 +167,10 @@ func TestAnswersAreBounded(t *testing.T) {
 	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again != first {
 		t.Errorf("the first: have %q, %v, want %q", again, err, first)
 	}
-	if err := adjust(maxRequests - 1); err != nil {
+	if err := adjust(maxKeptAnswers - 1); err != nil {
 		t.Errorf("the one that takes a check's place: %v", err)
 	}
-	if err := adjust(maxRequests); !errors.Is(err, ErrTooManyRequestIDs) {
+	if err := adjust(maxKeptAnswers); !errors.Is(err, ErrTooManyRequestIDs) {
 		t.Errorf("one more: %v", err)
 	}
 	if err := adjust(0); err != nil {
@@ -183,7 +183,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	if again, err := l.Reserve(&q, time.Minute, &a); err != nil || again == first || again == "" {
 		t.Errorf("the check that was forgotten: have %q, %v", again, err)
 	}
-	if r := &l.requests; r.count() != maxRequests || r.repeated.Load() < 2 || r.refused.Load() < 2 {
+	if r := &l.requests; r.count() != maxKeptAnswers || r.repeated.Load() < 2 || r.refused.Load() < 2 {
 		t.Errorf("have %d, %d repeated, %d refused", r.count(), r.repeated.Load(), r.refused.Load())
 	}
 	for k, v := range map[string]int64{"k": 3, "k535": 66} { // of 65,536
@@ -201,7 +201,7 @@ func TestReserveRequestsComeBack(t *testing.T) {
 	} {
 		b := wire.Encode(nil, r)
 		have, err := read[reserveRequest](b)
-		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.body() != r.body() {
+		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.hashContent() != r.hashContent() {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
@@ -231,19 +231,19 @@ func FuzzReserveRequest(f *testing.F) {
 	})
 }
 
-// A reservation with an id whose answer can't be kept is taken back and decided again: because its first subject moves away
-// while other owners are asked, or because its owner gets authority only after it was asked to decide.
+// A reservation with an id is taken back and decided again if its answer can't be kept: because its first subject moves away
+// while other owners are being asked, or because its owner gets authority only after it was asked.
 func TestAnswersThatCantBeKept(t *testing.T) {
-	for name, disturb := range map[string]func(w *world, p int, m peer.Method){
-		"its subject moves": func(w *world, p int, m peer.Method) {
+	for name, disturb := range map[string]func(w *testCluster, p int, m peer.Method){
+		"its subject moves": func(w *testCluster, p int, m peer.Method) {
 			if m == MethodAsk {
 				w.handOver(p, w.nodes[2])
 			}
 		},
-		"its owner is only just coming": func(w *world, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
+		"its owner is only just coming": func(w *testCluster, p int, m peer.Method) { w.nodes[0].authority.Store(m != MethodReserve) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 3, `rules:
+			w := newTestCluster(t, 3, `rules:
   - {name: r, key: [a], limits: [{limit: 100, per: 1440h}]}
   - {name: s, key: [b], limits: [{limit: 100, per: 1440h}]}`)
 			a, b := w.keyOf("r", w.nodes[0], nil), w.keyOf("s", w.nodes[1], nil)
@@ -279,11 +279,11 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 	}
 }
 
-// Requests with an id about subjects that bring their limits, of several owners, are decided once: reservations, checks that
-// count and don't fit, and refusals. Hand-overs of the first subject don't change that.
+// Requests with an id for inline subjects of several owners are decided once: reservations, counts over the limit, and
+// refusals. Hand-overs of the first subject don't change that.
 func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, "rules: []")
+		w := newTestCluster(t, 3, "rules: []")
 		nextWindow(time.Hour)
 		limit := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "fixed-window"}
 		keys := []string{w.inlineKeyOf(w.nodes[0]), w.inlineKeyOf(w.nodes[1]), w.inlineKeyOf(w.nodes[2])}
@@ -360,7 +360,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 				t.Errorf("check %d: have %v, %+v, want %d used", i, errs[i], answers[i].Limits, want)
 			}
 		}
-		time.Sleep(requestTime + 2*time.Second)
+		time.Sleep(answerLife + 2*time.Second)
 		if err := w.nodes[0].Check(both(counters.CountMode, 5, "count"), &a); err != nil || a.Limits[0].Used != 15 {
 			t.Errorf("a minute later: have %v, %+v", err, a.Limits)
 		}

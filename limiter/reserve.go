@@ -19,92 +19,92 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// reservations makes and settles reservations on this node. Its counters count since the process began.
+// reservations makes and settles reservations on this node. Its counts start with the process.
 type reservations struct {
-	l                 *Limiter
-	ownKey            [32]byte     // signs ids while no cluster secret is known
+	limiter           *Limiter
+	processKey        [32]byte     // signs ids while this node knows no cluster secret
 	reserved          atomic.Int64 // made here
-	settled, repeated atomic.Int64 // settlements decided here, as the home
-	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation
-	dropped           atomic.Int64 // refunds, by limit, that were lost because the counters they came from are gone
+	settled, repeated atomic.Int64 // settlements decided here, as the owner of the home
+	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation's
+	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
 }
 
-// Reserve decides q as Check does; the costs are an estimate. If q is allowed, any node can [Limiter.Settle] the returned id
-// for ttl (at most MaxReservationTime) with the real costs. After that the reserved costs stay charged. Reserve asks the owners
-// even if this node holds leases. With q.RequestID it is decided once within a minute, unless the owner of the first subject
-// can't be reached. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the owner decided
-// but could not keep the answer, so nothing is reserved.
+// Reserve decides q as Check does, with costs that are an estimate. If q is allowed, any node can [Limiter.Settle] the returned
+// id with the real costs, within ttl (at most MaxReservationTime). After that the reserved costs stay charged. Reserve asks the
+// owners even if this node holds leases. With a RequestID, q is decided once within a minute, unless this node can't reach the
+// owner of the first subject. The error wraps ErrUnknownRule, ErrKey, ErrTooManyLimits, ErrRequestIDReused, or ErrNoOwner: the
+// owner decided but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	return l.decideOnce(q, ttl, a)
 }
 
-// decideOnce is Reserve, and with a ttl of zero Check for a q that counts and has a RequestID. The id of a check only serves to
-// take it back.
+// decideOnce implements Reserve and, with a zero ttl, Check for a q that counts and has a RequestID. A check's id only serves
+// to take the check back.
 func (l *Limiter) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	over, err := l.prepare(l.clock.Now(), q, a)
+	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return "", err
 	}
 	if len(a.scratch.ops) > MaxReserved {
 		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed", ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
-	if q.RequestID == "" || over {
-		return l.reservations.reserve(q, ttl, a, over)
+	if q.RequestID == "" || done {
+		return l.reservations.reserve(q, ttl, a, done)
 	}
 	r := &reserveRequest{query: q, ttl: ttl}
-	r.ticket = ticketOf(q.RequestID, r.body(), 0)
-	until := time.Now().Add(checkTime - replySlack)
-	defer func() { a.scratch.until = time.Time{} }()
+	r.ticket = ticketOf(q.RequestID, r.hashContent(), 0)
+	until := time.Now().Add(checkTimeout - replySlack)
+	defer func() { a.scratch.deadline = time.Time{} }()
 	for again := false; ; again = true {
-		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTime, time.Until(until)), catchUpTime))
-		a.scratch.until = until
-		id, err = l.reservations.reserveOnce(ctx, r, a)
+		ctx, cancel := context.WithTimeout(context.Background(), max(min(homeTimeout, time.Until(until)), catchUpTimeout))
+		a.scratch.deadline = until
+		id, err = l.reservations.reserveAtHome(ctx, r, a)
 		if cancel(); again || !errors.Is(err, ErrNoOwner) {
 			return id, err
 		}
-		if over, err = l.prepare(l.clock.Now(), q, a); err != nil { // a may hold the attempt's answer
+		if done, err = l.prepare(l.clock.Now(), q, a); err != nil { // the attempt may have written its answer into a
 			return "", err
 		}
-		if id, err = l.reservations.reserve(q, ttl, a, over); err != nil || over || a.DecidedBy < ByForward {
+		if id, err = l.reservations.reserve(q, ttl, a, done); err != nil || done || a.DecidedBy < ByForward {
 			return id, err
 		}
-		// Owners decided it after all: they had only just become reachable. None of them kept the answer, so decide it anew.
+		// Owners decided it after all: they became reachable a moment ago. None of them kept the answer, so decide it again.
 		if err = l.reservations.annul(id, q, a); err != nil {
 			return "", err
 		}
 	}
 }
 
-// annul takes back what was reserved by an answer that the caller never gets, and prepares a for another attempt. Anything that
-// can't be given back stays charged.
+// annul takes back a reservation that the caller will never learn of, and prepares a for another attempt. What it can't give
+// back stays charged.
 func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	if id != "" {
-		_, _ = rs.l.Settle(id, nil)
+		_, _ = rs.limiter.Settle(id, nil)
 	}
-	_, err := rs.l.prepare(rs.l.clock.Now(), q, a)
+	_, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
 	return err
 }
 
-// reservationOf returns the reservation of what a took.
+// reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
 	r := &reservation{nonce: newNonce(), made: a.Now.Wall}
 	if len(a.scratch.ops) > 0 && a.scratch.ops[0].Key.Inline() {
 		copy(r.nonce[:], inlineNonce)
 	}
-	r.until = r.made + int64(min(cmp.Or(ttl, checkTime), MaxReservationTime))
+	r.until = r.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	if len(a.scratch.ops) == 0 || a.DecidedBy >= ByList { // nothing was taken; it can still be settled, at an arbitrary home
-		r.subjects = []reserved{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
+		r.subjects = []reservedSubject{{debit: debit{hi: binary.LittleEndian.Uint64(r.nonce[:])}}}
 		return r
 	}
-	first, names := 0, 0 // positions in the answer, which no longer contains blocks
+	first, nameBytes := 0, 0 // positions in the answer, which no longer contains blocks
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		decision := subjectDecision{undo: undoHere, when: a.Now, lineage: 1} // on a standalone node
-		if rs.l.member != nil {
+		decision := subjectDecision{undo: undoHere, decidedAt: a.Now, lineage: 1} // for a standalone node
+		if rs.limiter.member != nil {
 			decision = a.scratch.cluster.subjects[i].subjectDecision
 		}
-		s := reserved{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
+		s := reservedSubject{debit: rs.debitOf(h.Subject.Hi, &decision, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
 			if !reservable(&a.scratch.ops[first+j]) {
 				continue
@@ -116,10 +116,10 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			}
 			s.units = append(s.units, unit)
 		}
-		if rs.l.meter != nil && h.Rule.Monthly { // the settling node may not know the subject
-			key := keyText(h, q)
-			if size := len(h.Rule.Name) + len(strings.Join(key, "")); names+size <= maxNames {
-				names += size
+		if rs.limiter.meter != nil && h.Rule.Monthly { // the node that settles may not know the subject
+			key := billingKey(h, q)
+			if size := len(h.Rule.Name) + len(strings.Join(key, "")); nameBytes+size <= maxNameBytes {
+				nameBytes += size
 				s.lo, s.rule, s.key = h.Subject.Lo, h.Rule.Name, key
 			}
 		}
@@ -129,17 +129,17 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	return r
 }
 
-// debitOf returns what a subject's ops took, given how they were decided. A shadow limit that refused took nothing and
+// debitOf returns what a subject's ops took, given how the subject was decided. A shadow limit that refused took nothing and
 // owes nothing.
 func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []counters.Op) debit {
 	d := debit{hi: hi}
 	at, subject := 0, 0 // positions in the question
 	switch decision.undo {
 	case undoHere:
-		d.lineage, d.incarnation, d.steady = decision.lineage, rs.l.incarnation, decision.when.Steady
+		d.lineage, d.incarnation, d.steady = decision.lineage, rs.limiter.incarnation, decision.decidedAt.Steady
 	case undoAsked:
-		at, subject = findSubject(decision.from.q.ops, hi)
-		d.lineage, d.incarnation, d.steady = decision.from.lineages[subject], decision.from.incarnation, decision.from.steady
+		at, subject = findSubject(decision.answeredBy.q.ops, hi)
+		d.lineage, d.incarnation, d.steady = decision.answeredBy.lineages[subject], decision.answeredBy.incarnation, decision.answeredBy.steady
 	}
 	for j := range ops {
 		op := &ops[j]
@@ -148,11 +148,11 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 		}
 		when := int64(op.Decision.ResetAfter)
 		switch {
-		case !op.Limit.Kind.Windowed(): // drains over time rather than by windows
+		case !op.Limit.Kind.Windowed(): // it drains over time: keep ResetAfter
 		case decision.undo == undoAsked:
-			when = decision.from.windows[at+j]
+			when = decision.answeredBy.windows[at+j]
 		default:
-			when = takenAt(op, decision.when).Window
+			when = takenAt(op, decision.decidedAt).Window
 		}
 		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
 		d.when = append(d.when, when)
@@ -160,7 +160,7 @@ func (rs *reservations) debitOf(hi uint64, decision *subjectDecision, ops []coun
 	return d
 }
 
-// reservable reports whether op took its cost, or would have if there were one.
+// reservable reports whether op took its cost, or would have taken one.
 func reservable(op *counters.Op) bool {
 	return op.Decision.Allowed && op.Mode != counters.PeekMode || op.Took()
 }
@@ -169,46 +169,46 @@ func reservable(op *counters.Op) bool {
 const (
 	// MaxReserved bounds the limits of a reservation.
 	MaxReserved = 256
-	// MaxReservationTime bounds how long a reservation can be settled.
+	// MaxReservationTime is the longest time within which a reservation can be settled.
 	MaxReservationTime = time.Hour
-	// DefaultReservationTime is how long a reservation can be settled unless it says otherwise.
+	// DefaultReservationTime is the default time within which a reservation can be settled.
 	DefaultReservationTime = time.Minute
-	// keptSettling is how long after a reservation expires its settlement is remembered.
-	keptSettling = time.Minute
+	// settlementMemory is how long the home remembers a settlement after the reservation expires.
+	settlementMemory = time.Minute
 
-	reservationForm = 2  // the first byte of an id
-	nonceBytes      = 12 // random bytes that make each id unique
-	// inlineNonce begins the nonce of a reservation at an inline home, also if nothing was taken there: what is recorded of
-	// its settlement counts as an inline counter.
+	reservationFormat = 2  // the first byte of an id
+	nonceBytes        = 12 // random bytes that make each id unique
+	// inlineNonce is the prefix of the nonce of a reservation with an inline home, even if nothing was taken there. The notes
+	// of its settlement are inline counters.
 	inlineNonce    = "inli"
 	signatureBytes = 16
 	maxUnitBytes   = 1024
-	// maxNames bounds the total size of the subjects' names in an id, in bytes. Further names are left out: what their
-	// settlement changes is not billed.
-	maxNames     = 16 << 10
+	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes. The id leaves out any further names; their
+	// bills are not corrected when the reservation is settled.
+	maxNameBytes = 16 << 10
 	maxKeyValues = 32
 )
 
 // Errors of reservations.
 var (
-	// ErrUnknownReservation means that the id is not that of a reservation that can still be settled.
+	// ErrUnknownReservation means that the id is not of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
 	// ErrTooManyLimits means that the check has too many limits for one reservation.
 	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
 )
 
-// reservation is what a check took, from which counters, and when: enough for any node to settle it. It is not stored anywhere;
-// the signature proves which cluster made it.
+// reservation says what a check took, from which counters, and when: enough for any node to settle it. No node stores it: it
+// travels in the id, and a signature proves that this cluster made it.
 type reservation struct {
 	nonce    [nonceBytes]byte
-	made     int64 // Unix nanoseconds, by the clock that aligns windows
+	made     int64 // Unix nanoseconds, by the wall clock
 	until    int64
 	units    []string
-	subjects []reserved // the partition of the first is the home, where the settlement is recorded
+	subjects []reservedSubject // the first is the home, where the settlement is recorded
 }
 
-// reserved is what was taken of one subject.
-type reserved struct {
+// reservedSubject says what was taken from one subject.
+type reservedSubject struct {
 	debit
 	units []int // by op: index into reservation.units
 
@@ -218,7 +218,7 @@ type reserved struct {
 	key  []string
 }
 
-func (r *reservation) home() *reserved { return &r.subjects[0] }
+func (r *reservation) home() *reservedSubject { return &r.subjects[0] }
 
 // Code implements wire.Message.
 func (r *reservation) Code(c *wire.Coder) {
@@ -228,13 +228,13 @@ func (r *reservation) Code(c *wire.Coder) {
 	wire.Number(c, &life, int64(MaxReservationTime))
 	r.until = r.made + life
 	c.Texts(&r.units, MaxReserved, maxUnitBytes)
-	wire.List(c, &r.subjects, MaxReserved, 4*8+2+1+1, func(s *reserved) {
+	wire.List(c, &r.subjects, MaxReserved, 4*8+2+1+1, func(s *reservedSubject) {
 		s.code(c)
 		wire.List(c, &s.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(r.units)-1)) })
 		if c.Text(&s.rule, maxUnitBytes); s.rule != "" {
 			wire.Fixed(c, &s.lo)
 			if c.Texts(&s.key, maxKeyValues, maxUnitBytes); s.key == nil {
-				s.key = []string{} // the rule may have no key; nil would mean an unknown key
+				s.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}
 		}
 		c.Require(len(s.units) == len(s.ops))
@@ -244,7 +244,7 @@ func (r *reservation) Code(c *wire.Coder) {
 
 // id packs and signs r.
 func (r *reservation) id(key []byte) string {
-	b := wire.Encode([]byte{reservationForm}, r)
+	b := wire.Encode([]byte{reservationFormat}, r)
 	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
 }
 
@@ -265,14 +265,14 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 		return nil, ErrUnknownReservation
 	}
 	r := &reservation{}
-	if b[0] != reservationForm || wire.Decode(b[1:], r, "reservation") != nil {
+	if b[0] != reservationFormat || wire.Decode(b[1:], r, "reservation") != nil {
 		return nil, ErrUnknownReservation
 	}
 	return r, nil
 }
 
-// note returns the key under which the settlement of a unit is recorded.
-func (r *reservation) note(unit int) counters.Key {
+// noteKey returns the key under which the settlement of a unit is recorded.
+func (r *reservation) noteKey(unit int) counters.Key {
 	h := sha256.Sum256(binary.AppendUvarint(r.nonce[:], uint64(unit)))
 	k := counters.Key{Hi: r.home().hi, Lo: binary.LittleEndian.Uint64(h[:])}
 	if strings.HasPrefix(string(r.nonce[:]), inlineNonce) {
@@ -281,15 +281,15 @@ func (r *reservation) note(unit int) counters.Key {
 	return k
 }
 
-// signingKey returns the key that signs ids: the cluster's or, while that is not known, this process's own, which no other node
-// can read.
+// signingKey returns the key that signs ids. known is false while this node does not know the cluster's secret: then the key is
+// this process's own, and no other node can verify the signature.
 func (rs *reservations) signingKey() (key []byte, known bool) {
-	if rs.l.member == nil || rs.l.member.Secret == nil {
-		return rs.ownKey[:], true
+	if rs.limiter.member == nil || rs.limiter.member.Secret == nil {
+		return rs.processKey[:], true
 	}
-	secret := rs.l.member.Secret()
+	secret := rs.limiter.member.Secret()
 	if len(secret) == 0 {
-		return rs.ownKey[:], false
+		return rs.processKey[:], false
 	}
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("reservation"))

@@ -20,8 +20,8 @@ const tokenRules = `rules:
       - {limit: 1000, per: 1h, algorithm: ALGORITHM, unit: tokens}
       - {limit: 100, per: 1h, algorithm: fixed-window}`
 
-// reserve reserves at n and returns the id, empty if the check was refused.
-func (n *worldNode) reserve(q Query, ttl time.Duration) string {
+// reserve makes a reservation on n and returns its id, which is empty if the check was refused.
+func (n *testNode) reserve(q Query, ttl time.Duration) string {
 	n.w.t.Helper()
 	var a Answer
 	id, err := n.Reserve(&q, ttl, &a)
@@ -31,8 +31,8 @@ func (n *worldNode) reserve(q Query, ttl time.Duration) string {
 	return id
 }
 
-// settleTokens settles at n.
-func (n *worldNode) settleTokens(id string, tokens int64) *Settlement {
+// settleTokens settles a reservation on n.
+func (n *testNode) settleTokens(id string, tokens int64) *Settlement {
 	n.w.t.Helper()
 	s, err := n.Settle(id, []UnitCost{{Unit: "tokens", Cost: tokens}})
 	if err != nil {
@@ -47,18 +47,18 @@ func tokens(rule, key string, n int64) Query {
 	return q
 }
 
-// Settling leaves exactly the real usage, whichever node is asked, and for every algorithm.
+// Settling leaves exactly the real usage, through any node and with every algorithm.
 func TestReservations(t *testing.T) {
 	for _, algorithm := range []string{"fixed-window", "sliding-window", "sliding-window-log", "token-bucket", "leaky-bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				nextWindow(time.Hour)
-				w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", algorithm, 1))
+				w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", algorithm, 1))
 				for asked, n := range w.nodes {
 					key := w.keyOf("r", w.nodes[1], nil)
 					other := w.nodes[(asked+1)%3]
 					want := n.used("r", key)
-					settle := func(reserved, used, told int64) {
+					settle := func(reserved, used, wantRemaining int64) {
 						t.Helper()
 						id := n.reserve(tokens("r", key, reserved), time.Minute)
 						time.Sleep(10 * time.Millisecond)
@@ -67,8 +67,8 @@ func TestReservations(t *testing.T) {
 						if have := n.used("r", key); have != want {
 							t.Errorf("%d of %d used: have %d, want %d", used, reserved, have, want)
 						}
-						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != told || s.Repeated {
-							t.Errorf("have %+v, want remaining %d", s, told)
+						if have := []UnitCost{{"tokens", used}}; !reflect.DeepEqual(have, s.Costs) || s.Remaining != wantRemaining || s.Repeated {
+							t.Errorf("have %+v, want remaining %d", s, wantRemaining)
 						}
 						// Settle again, with another cost, on another node.
 						again := n.settleTokens(id, used+7)
@@ -91,7 +91,7 @@ func TestReservations(t *testing.T) {
 func TestReservationOfSeveralUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		used := func() [2]int64 {
 			u, err := n.Usage(&Query{Rule: "r", Key: []string{key}})
@@ -123,7 +123,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 		}
 		expect([2]int64{25, 2})
 		if id := n.reserve(tokens("r", key, 976), time.Minute); id != "" {
-			t.Error("more was reserved than there is")
+			t.Error("reserved more than is available")
 		}
 		expect([2]int64{25, 2})
 	})
@@ -132,7 +132,7 @@ func TestReservationOfSeveralUnits(t *testing.T) {
 func TestReservationsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 2, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 2, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		late, settled := n.reserve(tokens("r", key, 50), time.Second), n.reserve(tokens("r", key, 50), time.Second)
 		n.settleTokens(settled, 20)
@@ -168,11 +168,11 @@ func TestReservationsEnd(t *testing.T) {
 	})
 }
 
-// A check over subjects with several owners is settled at all of them.
+// A reservation over subjects with several owners is settled at all of them.
 func TestReservationOfSeveralOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: token-bucket, unit: tokens}]}
   - {name: s, key: [a], shadow: true, limits: [{limit: 10, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
@@ -197,11 +197,11 @@ func TestReservationOfSeveralOwners(t *testing.T) {
 	})
 }
 
-// Counters that were handed over give back. A copy that may lack something does not give back, but is charged.
+// After a hand-over a settlement still gives cost back. A copy that may lack debits takes nothing back, but is charged.
 func TestReservationAndLineage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		p := w.partition("r", key)
 		id, settled := n.reserve(tokens("r", key, 100), time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
@@ -209,7 +209,7 @@ func TestReservationAndLineage(t *testing.T) {
 		w.handOver(p, w.nodes[2])
 		n.settleTokens(id, 10)
 		if s := n.settleTokens(settled, 1); !s.Repeated {
-			t.Error("a settling is forgotten by a hand-over")
+			t.Error("the hand-over lost the settlement")
 		}
 		if have := n.used("r", key); have != 100 {
 			t.Errorf("handed over: have %d used, want 100", have)
@@ -234,16 +234,16 @@ func TestReservationAndLineage(t *testing.T) {
 func TestSettlingFindsItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
+		w := newTestCluster(t, 3, strings.Replace(tokenRules, "ALGORITHM", "fixed-window", 1))
 		n, owner := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		id := n.reserve(tokens("r", key, 100), time.Minute)
-		w.separate(n, owner, true)
-		w.separate(n, w.nodes[2], true)
+		w.setCut(n, owner, true)
+		w.setCut(n, w.nodes[2], true)
 		if s, err := n.Settle(id, nil); !errors.Is(err, ErrNoOwner) {
 			t.Errorf("cut off: have %+v, %v", s, err)
 		}
-		w.separate(n, owner, false)
+		w.setCut(n, owner, false)
 		n.settleTokens(id, 0)
 		// An owner without authority does not settle.
 		id = n.reserve(tokens("r", key, 100), time.Minute)
@@ -259,11 +259,11 @@ func TestSettlingFindsItsWay(t *testing.T) {
 	})
 }
 
-// Reservations never come from leases: an owner can't give back what a lease's holder spent.
+// Reservations never use leases: an owner can't give back what the holder of a lease spent.
 func TestReservationsAreNotLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 1h, algorithm: fixed-window, unit: tokens}]}")
 		n, key := w.nodes[0], w.keyOf("r", w.nodes[1], nil)
 		for range 1000 {
 			n.check(tokens("r", key, 1))
@@ -271,18 +271,18 @@ func TestReservationsAreNotLeased(t *testing.T) {
 		for range 10 {
 			n.settleTokens(n.reserve(tokens("r", key, 10), time.Minute), 0)
 		}
-		time.Sleep(6 * time.Second) // by now everything unspent has been given back
+		time.Sleep(6 * time.Second) // until all unspent leases have been returned
 		if have := n.used("r", key); have != 1000 {
 			t.Errorf("have %d used, want 1000", have)
 		}
 	})
 }
 
-// Blocks are part of what is asked, but not of what is reserved.
+// Blocks are part of the question, but not of the reservation.
 func TestReservationOfRulesWithBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], block: 1h, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}, {limit: 50, per: 1h, algorithm: fixed-window}]}
   - {name: b, key: [b], block: 1h, on_limit: delay, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}`)
 		for _, n := range w.nodes {
@@ -299,19 +299,20 @@ func TestReservationOfRulesWithBlocks(t *testing.T) {
 	})
 }
 
-// The bill is the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever it is settled.
+// The bill shows the real usage, for each rule with `usage: monthly` that is not a shadow rule, wherever the reservation is
+// settled.
 func TestReservationsAreBilledAsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nextWindow(time.Hour)
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}, {limit: 9000, per: 5h, unit: tokens}, {limit: 50, per: 1h}]}
   - {name: b, key: [b], usage: monthly, limits: [{limit: 1000, per: 1h, algorithm: fixed-window, unit: tokens}]}
   - {name: n, key: [a], limits: [{limit: 1000, per: 1h, unit: tokens}]}
   - {name: all, key: [], match: {a: "*"}, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}
   - {name: s, key: [a], shadow: true, usage: monthly, limits: [{limit: 1000, per: 1h, unit: tokens}]}`)
-		bills := make([]*billed, 3)
+		bills := make([]*fakeMeter, 3)
 		for i, n := range w.nodes {
-			bills[i] = newBilled()
+			bills[i] = newFakeMeter()
 			n.UseMeter(bills[i])
 		}
 		a, b := w.keyOf("a", w.nodes[0], nil), w.keyOf("b", w.nodes[1], nil)
@@ -334,10 +335,10 @@ func TestReservationsAreBilledAsUsed(t *testing.T) {
 	})
 }
 
-// A refund that must wait for a hand-off counts as dropped if there is no room for one more task.
+// A refund that must wait for a hand-off counts as dropped if too many goroutines are waiting already.
 func TestRefundWithoutRoomToWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
+		w := newTestCluster(t, 1, "rules: [{name: r, key: [a], limits: [{limit: 100, per: 1440h}]}]")
 		n := w.nodes[0]
 		key := w.keyOf("r", n, nil)
 		p := w.partition("r", key)
@@ -349,15 +350,15 @@ func TestRefundWithoutRoomToWait(t *testing.T) {
 		op := a.scratch.ops[0]
 		back := refund{debit: debit{hi: op.Key.Hi, lineage: 1 + uint64(p), ops: []counters.Op{op}}, made: 1}
 		w.change(func() { w.place[p].frozen = true })
-		for len(n.member.serving) < cap(n.member.serving) {
-			n.member.serving <- struct{}{}
+		for len(n.member.handlerSlots) < cap(n.member.handlerSlots) {
+			n.member.handlerSlots <- struct{}{}
 		}
 		n.refund([]refund{back})
 		if have := n.reservations.dropped.Load(); have != 1 {
 			t.Errorf("have %d dropped, want 1", have)
 		}
-		for len(n.member.serving) > 0 {
-			<-n.member.serving
+		for len(n.member.handlerSlots) > 0 {
+			<-n.member.handlerSlots
 		}
 	})
 }

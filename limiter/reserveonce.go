@@ -15,11 +15,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTime bounds how long the owner of a reservation's first subject may take, so that there is time left to decide without
-// it.
-const homeTime = checkTime * 2 / 3
+// homeTimeout bounds how long the owner of a reservation's first subject may take, so that time is left to decide without it.
+const homeTimeout = checkTimeout * 2 / 3
 
-// reserveRequest is a reservation with an id, or a check that counts and has one, as sent to the owner of its first subject. That
+// reserveRequest is a reservation, or a check that counts, with a request id, as sent to the owner of its first subject. That
 // owner decides all of it and keeps the answer.
 type reserveRequest struct {
 	query   *Query
@@ -29,14 +28,14 @@ type reserveRequest struct {
 	hops    int
 }
 
-// reserveOnce makes the owner of a reservation's first subject decide it; that may be this node. a is prepared for it. The
-// error is ErrNoOwner if it could not be decided that way, or ErrRequestIDReused.
-func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
+// reserveAtHome has the owner of r's first subject, which may be this node, decide r. a must be prepared for r. The error is
+// ErrRequestIDReused, or ErrNoOwner if r could not be decided this way.
+func (rs *reservations) reserveAtHome(ctx context.Context, r *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
-	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: home.Hi, hops: r.hops, here: func() (err error) {
 		id, err = rs.reserveHere(ctx, r, home, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
@@ -46,8 +45,8 @@ func (rs *reservations) reserveOnce(ctx context.Context, r *reserveRequest, a *A
 	return id, err
 }
 
-// homeSubject returns the first subject of a check that has an owner. Under local rules there is none: each node counts by
-// itself.
+// homeSubject returns the first subject of a check that has an owner. Subjects of `consistency: local` rules have none: each
+// node counts by itself.
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; h.Rule.Consistency != rules.Local {
@@ -57,17 +56,17 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return home, false
 }
 
-// reserveHere decides r on this node, which has the counters of its first subject, or repeats the kept answer. The error is
-// counters.ErrShut if the counters are no longer here.
+// reserveHere decides r on this node, which has the counters of its first subject, or returns the kept answer. The error is
+// counters.ErrShut if the counters have moved away.
 func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home counters.Key, a *Answer) (id string, err error) {
 	memo := r.ticket.memo(home, a.Now)
-	done, ok := rs.l.requests.lock(ctx, memo.Key)
+	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
 	defer done()
-	a.Now = rs.l.clock.Now()
-	found, err := rs.l.table.Recall(a.Now, memo)
+	a.Now = rs.limiter.clock.Now()
+	found, err := rs.limiter.table.Recall(a.Now, memo)
 	switch {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return "", ErrRequestIDReused
@@ -76,30 +75,30 @@ func (rs *reservations) reserveHere(ctx context.Context, r *reserveRequest, home
 	case found && memo.Answer != nil:
 		var kept keptAnswer
 		if wire.Decode(memo.Answer, &kept, "answer") == nil {
-			rs.l.requests.repeated.Add(1)
+			rs.limiter.requests.repeated.Add(1)
 			return a.restore(&kept), nil
 		}
 	}
 	if id, err = rs.reserve(r.query, r.ttl, a, false); err != nil || found {
 		return id, err
 	}
-	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.l.requests.makeRoom(rs.l.table, ofCheck, memo, a.Now) {
-		err = rs.l.table.Remember(a.Now, memo) // if the table is full, the answer is not kept
+	if memo.Answer = wire.Encode(nil, a.pack(id)); rs.limiter.requests.makeRoom(rs.limiter.table, checkRequest, memo, a.Now) {
+		err = rs.limiter.table.Remember(a.Now, memo) // a full table can't keep the answer
 	}
 	if !errors.Is(err, counters.ErrShut) {
 		return id, nil
 	}
-	// The subject has just moved to a node that does not know the answer. Decide it anew there.
+	// The subject has just moved to a node that does not have the answer. Let that node decide again.
 	if rs.annul(id, r.query, a) != nil {
 		return "", ErrNoOwner
 	}
 	return "", counters.ErrShut
 }
 
-// answerForm is the first number of an answer that is kept or sent.
-const answerForm = 2
+// answerFormat is the format of a keptAnswer, and its first number.
+const answerFormat = 2
 
-// keptAnswer is an answer as it is kept or sent.
+// keptAnswer is an answer as kept or sent.
 type keptAnswer struct {
 	version   int64 // of the rules
 	allowed   bool
@@ -109,7 +108,7 @@ type keptAnswer struct {
 	id        []byte // of the reservation
 }
 
-// keptLimit is what one limit said. lo is the Lo of its counter's key.
+// keptLimit is one limit's part of a keptAnswer. lo is the Lo of its counter's key.
 type keptLimit struct {
 	lo      uint64
 	blocked bool
@@ -118,9 +117,9 @@ type keptLimit struct {
 
 // Code implements wire.Message.
 func (k *keptAnswer) Code(c *wire.Coder) {
-	form := answerForm
-	wire.Number(c, &form, answerForm)
-	c.Require(form == answerForm)
+	form := answerFormat
+	wire.Number(c, &form, answerFormat)
+	c.Require(form == answerFormat)
 	wire.Number(c, &k.version, maxVersion)
 	c.Bool(&k.allowed)
 	wire.Number(c, &k.decidedBy, int64(ByNone))
@@ -134,7 +133,7 @@ func (k *keptAnswer) Code(c *wire.Coder) {
 	c.Require(k.tightest >= -1 && k.tightest < max(1, len(k.limits)))
 }
 
-// pack packs an answer, and the id of what it reserved, for restore.
+// pack returns a and the id of its reservation in the form that restore takes.
 func (a *Answer) pack(id string) *keptAnswer {
 	k := &keptAnswer{version: a.RulesVersion, allowed: a.Allowed, decidedBy: a.DecidedBy, tightest: a.Tightest}
 	k.id, _ = base64.RawURLEncoding.DecodeString(id) // id was encoded here
@@ -145,8 +144,8 @@ func (a *Answer) pack(id string) *keptAnswer {
 	return k
 }
 
-// restore turns a, which is prepared for the same check, into the packed answer and returns the id. If the rules have changed
-// since, the answer lists no limits.
+// restore fills a, which must be prepared for the same check, from a packed answer, and returns the id. If the rules have
+// changed since, a lists no limits.
 func (a *Answer) restore(k *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(k.limits))
 	for i := range k.limits {
@@ -160,7 +159,7 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 		}
 	}
 	hits, first := a.scratch.match.Hits[:0], 0
-	for _, h := range a.scratch.match.Hits { // a refusal may be about some of the subjects
+	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
 		lo := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Lo
 		if first += len(h.Limits); !h.Rule.Inline || slices.ContainsFunc(k.limits, func(l keptLimit) bool { return l.lo == lo }) {
 			hits = append(hits, h)
@@ -168,51 +167,51 @@ func (a *Answer) restore(k *keptAnswer) (id string) {
 	}
 	a.scratch.match.Hits = hits
 	a.Allowed, a.DecidedBy, a.Tightest = k.allowed, k.decidedBy, -1
-	a.Counted = !k.allowed && len(k.id) > 0 // only what took something has an id
+	a.Counted = !k.allowed && len(k.id) > 0 // only a check that took something has an id
 	if a.Limits = a.Limits[:0]; len(limits) == len(k.limits) {
 		a.Limits, a.Tightest = append(a.Limits, limits...), k.tightest
 	}
 	return base64.RawURLEncoding.EncodeToString(k.id)
 }
 
-// askOwner makes another node decide r. The error is ErrNoOwner if that was not possible.
+// askOwner has another node decide r. The error is ErrNoOwner if that node could not.
 func (rs *reservations) askOwner(ctx context.Context, to ring.NodeID, r *reserveRequest, a *Answer) (id string, err error) {
 	next, reply := *r, keptAnswer{}
 	next.hops = r.hops + 1
-	if len(r.query.Subjects) == 0 { // no rules matter to subjects that bring their limits
+	if len(r.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
 		next.version = max(r.version, a.RulesVersion)
 	}
-	if err := rs.l.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.member.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 	if reply.version > a.RulesVersion && len(r.query.Subjects) == 0 {
-		rs.l.catchUp(ctx, 0, reply.version)
-		if over, err := rs.l.prepare(rs.l.clock.Now(), r.query, a); err != nil || over {
+		rs.limiter.catchUp(ctx, 0, reply.version)
+		if done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, a); err != nil || done {
 			return "", ErrNoOwner
 		}
 	}
 	id = a.restore(&reply)
-	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker of the two
+	a.DecidedBy = min(a.DecidedBy, ByForward) // the weaker one
 	return id, nil
 }
 
 // reserveFor decides r for another node.
 func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.l.member.ctx, homeTime)
+	ctx, cancel := context.WithTimeout(rs.limiter.member.ctx, homeTimeout)
 	defer cancel()
-	if rs.l.version() < r.version {
-		rs.l.catchUp(ctx, 0, r.version)
+	if rs.limiter.version() < r.version {
+		rs.limiter.catchUp(ctx, 0, r.version)
 	}
-	if rs.l.inForce.Load() == nil {
+	if rs.limiter.inForce.Load() == nil {
 		return nil, ErrNoOwner
 	}
 	var a Answer
-	over, err := rs.l.prepare(rs.l.clock.Now(), r.query, &a)
-	if err != nil || over || len(a.scratch.ops) > MaxReserved {
+	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), r.query, &a)
+	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner // the asker decides by its own rules
 	}
-	a.scratch.until = time.Now().Add(homeTime)
-	id, err := rs.reserveOnce(ctx, r, &a)
+	a.scratch.deadline = time.Now().Add(homeTimeout)
+	id, err := rs.reserveAtHome(ctx, r, &a)
 	if err != nil {
 		return nil, err
 	}
@@ -222,15 +221,15 @@ func (rs *reservations) reserveFor(r *reserveRequest) (*keptAnswer, error) {
 // maxText bounds a value or a name, in bytes.
 const maxText = rules.MaxValueBytes
 
-// body hashes what the request asks for. The order of attributes and costs does not matter.
-func (r *reserveRequest) body() uint64 {
+// hashContent hashes the request's content. The order of attributes and costs does not matter.
+func (r *reserveRequest) hashContent() uint64 {
 	q := *r.query
 	q.Attributes, q.Costs, q.Subjects = slices.Clone(q.Attributes), sortedCosts(q.Costs), slices.Clone(q.Subjects)
 	slices.SortFunc(q.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range q.Subjects {
 		q.Subjects[i].Costs = sortedCosts(q.Subjects[i].Costs)
 	}
-	return sumBody(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
+	return hashContent(wire.Encode(nil, &reserveRequest{query: &q, ttl: r.ttl, ticket: &ticket{}}))
 }
 
 func sortedCosts(costs []UnitCost) []UnitCost {
@@ -257,12 +256,12 @@ func (r *reserveRequest) Code(c *wire.Coder) {
 		c.Text(&a.Value, maxText)
 	})
 	codeCosts(c, &q.Costs)
-	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // from feature level 2 on
+	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) { // since feature level 2
 		wire.Number(c, &q.Mode, int64(counters.Modes-1))
 		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(s *Subject) { s.code(c) })
 		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 	}
-	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.counts()))
+	c.Require(r.hops > 0 && (r.ttl >= time.Millisecond || q.hasCounts()))
 }
 
 func (s *Subject) code(c *wire.Coder) {
@@ -281,16 +280,17 @@ func (s *Subject) code(c *wire.Coder) {
 	})
 }
 
-// reserve decides a reservation that a was prepared for, or a check that counts. over means that there is no counter to ask.
-func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, over bool) (id string, err error) {
+// reserve decides q, a reservation or a check that counts, for which a is prepared. done means that prepare has already decided
+// it.
+func (rs *reservations) reserve(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	a.scratch.reserving = true
 	defer func() { a.scratch.reserving = false }()
-	if !over && !rs.l.start(q, a) {
-		if err := rs.l.finish(q, a); err != nil {
+	if !done && !rs.limiter.start(q, a) {
+		if err := rs.limiter.finish(q, a); err != nil {
 			return "", err
 		}
 	} else {
-		rs.l.count(q, a)
+		rs.limiter.count(q, a)
 	}
 	if !a.Allowed && !a.Counted {
 		return "", nil

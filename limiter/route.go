@@ -7,37 +7,38 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// way is how a subject is decided.
+// way says how a subject is decided.
 type way uint8
 
 const (
 	wayOpen         way = iota // not known yet
 	wayHere                    // from the counters here
 	wayAskOwner                // by another node, asked as the owner
-	wayAskStandby              // by another node, asked as the standby or as the node that handed over to the owner
-	wayActAsStandby            // by this node, as the standby or as the node that handed over
+	wayAskStandby              // by another node, asked as the standby or as the node that handed the partition over
+	wayActAsStandby            // by this node, as the standby or as the node that handed the partition over
 	wayAlone                   // by this node alone
-	wayAwaitReply              // asked; the answer is under way
+	wayAwaitReply              // the question is in flight
 	wayDecided
 )
 
-// candidates leads from node to node until one decides the subject: the node named last, the owner, the other end of a move,
-// the standby.
+// candidates tracks which nodes to ask until one decides the subject: first the node that another node named last, then the
+// owner, the other end of a move, and the standby.
 type candidates struct {
-	hi           uint64
-	route        partitions.Route // when last located
-	tried        []ring.NodeID    // nodes that can't be asked or can't decide
-	redirected   []ring.NodeID    // nodes that named another one
-	hint         ring.NodeID      // the node that the last of these named
-	acted        bool             // this node tried to decide as the standby
-	standbyAsked bool             // another node was asked to decide as the standby
-	turns        int              // at most maxTurns
+	hi             uint64
+	route          partitions.Route // as of the last locate
+	tried          []ring.NodeID    // nodes that can't be reached or can't decide
+	redirected     []ring.NodeID    // nodes that named another one
+	hint           ring.NodeID      // the node that the last of redirected named
+	triedAsStandby bool             // this node tried to decide as the standby
+	standbyAsked   bool             // another node was asked to decide as the standby
+	attempts       int              // at most maxAttempts
 }
 
-// locate returns where the subject is decided now. Frozen means here or elsewhere, after the hand-off.
+// locate returns where the subject is decided now. Frozen means that it will be decided here or elsewhere once the hand-off is
+// over.
 func (c *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(c.hi)
-	mine := c.turns < maxTurns && !slices.Contains(c.tried, l.member.Self)
+	mine := c.attempts < maxAttempts && !slices.Contains(c.tried, l.member.Self)
 	if mine && l.table.IsOpen(p) {
 		return partitions.Here
 	}
@@ -48,32 +49,32 @@ func (c *candidates) locate(l *Limiter) partitions.Place {
 	return partitions.Nowhere
 }
 
-// next returns the node to ask next if the subject is not decided here. The standby comes last.
+// next returns the node to ask next, and as what, if the subject is not decided here. The standby comes last.
 func (c *candidates) next(m *member) (way, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{c.hint, c.route.Owner, c.route.Other} {
-		if id != m.Self && c.usable(m, id) {
+		if id != m.Self && c.isUsable(m, id) {
 			return wayAskOwner, id
 		}
 	}
 	// During a move, the node that handed the partition over keeps a copy.
 	other, moving := c.route.Other, !c.route.Other.IsZero() && slices.Contains(c.tried, c.route.Owner)
 	switch id := c.route.Standby; {
-	case moving && other == m.Self && !c.acted:
+	case moving && other == m.Self && !c.triedAsStandby:
 		return wayActAsStandby, other
 	case moving && other != m.Self && !c.standbyAsked && m.Peers.Reachable(other):
 		return wayAskStandby, other
 	case id == m.Self:
-		if !c.acted && !c.hasTried(id) {
+		if !c.triedAsStandby && !c.hasTried(id) {
 			return wayActAsStandby, id
 		}
-	case c.usable(m, id):
+	case c.isUsable(m, id):
 		return wayAskStandby, id
 	}
 	return wayAlone, ring.NodeID{}
 }
 
-// usable reports whether id can be reached and has not been tried yet.
-func (c *candidates) usable(m *member, id ring.NodeID) bool {
+// isUsable reports whether id can be reached and has not been tried yet.
+func (c *candidates) isUsable(m *member, id ring.NodeID) bool {
 	if id.IsZero() || c.hasTried(id) {
 		return false
 	}
@@ -99,7 +100,7 @@ func (c *candidates) unmarkTried(id ring.NodeID) {
 	c.tried = slices.DeleteFunc(c.tried, func(t ring.NodeID) bool { return t == id })
 }
 
-// redirect records that id named another node.
+// redirect records that id named hint as the node to ask.
 func (c *candidates) redirect(id, hint ring.NodeID) {
 	c.unmarkTried(id)
 	c.redirected, c.hint = append(c.redirected, id), hint

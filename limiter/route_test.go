@@ -13,11 +13,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// takes counts how often a check asks counters: the clock is read before each Take, and once more if it decided.
+// takes counts the Takes of a check. The recorder's clock is read before each Take, and again if the Take decided.
 type takes struct {
 	mu      sync.Mutex // guards clock and decided
 	clock   int64
-	decided map[int64]bool // by the clock after the Take
+	decided map[int64]bool // keyed by the clock after the Take
 }
 
 func (t *takes) Clock() int64 {
@@ -43,11 +43,10 @@ func (t *takes) count() (takes, decided int64) {
 	return takes, decided
 }
 
-// Each subject of a check is routed once and taken once: no Take finds a shut gate. Subjects that this node owns need no route
-// at all.
+// Each subject of a check is routed once and taken once: no Take finds a shut gate. Subjects that this node owns need no route.
 func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, `rules:
+		w := newTestCluster(t, 3, `rules:
   - {name: a, key: [a], limits: [{limit: 1000000, per: 1440h}, {limit: 1000000, per: 1440h, unit: tokens}]}
   - {name: b, key: [b], limits: [{limit: 1000000, per: 1440h}]}
   - {name: x, key: [x], consistency: exact, limits: [{limit: 1000000, per: 1440h}]}
@@ -65,7 +64,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 			name          string
 			q             Query
 			by            DecidedBy
-			routes, takes [3]int64 // by node; an owner that is asked looks up the revision of its ring
+			routes, takes [3]int64 // by node; an owner that is asked also looks up the ring's revision
 		}{
 			{"own", byKey("a", mine), ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
 			{"two of its own", Query{Attributes: attrs("a", mine, "b", mineToo)}, ByOwner, [3]int64{0, 0, 0}, [3]int64{1, 0, 0}},
@@ -93,10 +92,10 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 	})
 }
 
-// While a partition is being handed over, no node polls: a request waits until it is woken, and continues at once.
+// While a partition is being handed over, no node polls: a request waits until it is woken, and then continues at once.
 func TestRequestsWaitWithoutPolls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
+		w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 1000, per: 1440h}]}")
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.keyOf("r", owner, nil)
 		p := w.partition("r", key)
@@ -104,13 +103,13 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 		once := byKey("r", key)
 		once.Costs, once.RequestID = []UnitCost{{rules.Requests, 1}}, "a"
 		var a Answer
-		for name, request := range map[string]func(n *worldNode) error{
-			"check": func(n *worldNode) error {
+		for name, request := range map[string]func(n *testNode) error{
+			"check": func(n *testNode) error {
 				return n.Check(&Query{Rule: "r", Key: []string{key}, ByKey: true}, &Answer{})
 			},
-			"usage":   func(n *worldNode) error { _, err := n.Usage(&Query{Rule: "r", Key: []string{key}}); return err },
-			"settle":  func(n *worldNode) error { _, err := n.Settle(id, nil); return err },
-			"reserve": func(n *worldNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
+			"usage":   func(n *testNode) error { _, err := n.Usage(&Query{Rule: "r", Key: []string{key}}); return err },
+			"settle":  func(n *testNode) error { _, err := n.Settle(id, nil); return err },
+			"reserve": func(n *testNode) error { _, err := n.Reserve(&once, time.Minute, &a); return err },
 		} {
 			for _, n := range w.nodes {
 				const frozen = 300 * time.Millisecond
@@ -131,18 +130,18 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 				}
 				// One lookup before Wait, two inside it, one after it; plus the asker's and the one for the question.
 				if routes := owner.routes.Load() + other.routes.Load(); routes > 6 {
-					t.Errorf("%s: have %d looks at the route", name, routes)
+					t.Errorf("%s: have %d calls of Route", name, routes)
 				}
 			}
 		}
 	})
 }
 
-// While a partition moves, a request asks its owner, the other end and the standby, each once: only an owner does it, and no
-// node acts for an owner.
-func TestAnErrandAsksEachOnce(t *testing.T) {
+// While a partition moves, a request to the owner asks the owner, the other end and the standby once each. Only an owner
+// carries it out; no node acts for an owner.
+func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
+		w := newTestCluster(t, 4, `rules: [{name: a, key: [a], limits: [{limit: 1000, per: 1440h}]}]`)
 		p := w.partition("a", w.keyOf("a", w.nodes[1], nil))
 		hi := uint64(p) << 52
 		ids := []ring.NodeID{w.nodes[1].id, w.nodes[2].id, w.nodes[3].id}

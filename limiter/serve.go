@@ -16,17 +16,17 @@ import (
 
 // Codes of failed calls.
 const (
-	CodeMessage peer.Code = 80 + iota // the message or its method is unknown
-	CodeBusy                          // too many questions are waiting here
+	CodeMessage peer.Code = 80 + iota // the message is invalid or its method unknown
+	CodeBusy                          // the node is busy: too many questions are waiting
 )
 
-// Responder takes the answer to a message, once. *peer.Call implements it.
+// Responder receives the answer to a message, once. *peer.Call implements it.
 type Responder interface {
 	Reply(body []byte)
 	Fail(code peer.Code, detail string)
 }
 
-// servedAsk is a question from another node, with buffers to answer it. They are pooled; questions that this node asks use
+// servedAsk is a question from another node, with buffers for the answer. servedAsks are pooled; this node's own questions use
 // their buffers too.
 type servedAsk struct {
 	from     ring.NodeID
@@ -35,23 +35,23 @@ type servedAsk struct {
 	out, key []byte
 }
 
-// keptOps and keptBytes bound the buffers of a servedAsk that goes back to the pool.
-const keptOps, keptBytes = 1024, 64 << 10
+// maxPooledOps and maxPooledBytes bound the buffers of a servedAsk that goes back to the pool.
+const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
 func (m *member) newServedAsk() *servedAsk {
-	if v, ok := m.servedAsks.Get().(*servedAsk); ok {
+	if v, ok := m.askPool.Get().(*servedAsk); ok {
 		return v
 	}
 	return &servedAsk{}
 }
 
 func (m *member) release(v *servedAsk) {
-	if cap(v.question.ops) <= keptOps && cap(v.reply.results) <= keptOps && cap(v.out)+cap(v.key) <= keptBytes {
-		m.servedAsks.Put(v)
+	if cap(v.question.ops) <= maxPooledOps && cap(v.reply.results) <= maxPooledOps && cap(v.out)+cap(v.key) <= maxPooledBytes {
+		m.askPool.Put(v)
 	}
 }
 
-// Handle registers with p the messages of other limiters, in this region and in others.
+// Handle registers handlers with p for messages from other limiters, in this region and in others.
 func (l *Limiter) Handle(p *peer.Peers) {
 	for m := MethodAsk; m < endOfMethods; m++ {
 		if m != MethodShare {
@@ -63,7 +63,7 @@ func (l *Limiter) Handle(p *peer.Peers) {
 	}
 }
 
-// ServeFor answers a message from another limiter of this region. It does not block. body is valid until it returns.
+// ServeFor answers a message from another limiter of this region. It does not block, and does not keep body.
 func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to Responder) {
 	m := l.member
 	if m == nil {
@@ -74,24 +74,26 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 	case MethodAsk:
 		l.serveAsk(from, body, to)
 	case MethodRefund:
-		var g refundList
-		if wire.Decode(body, &g, "what is given back") == nil {
-			for i := range g.list {
-				g.list[i].hops++
+		var refunds refundList
+		if wire.Decode(body, &refunds, "refunds") == nil {
+			for i := range refunds.list {
+				refunds.list[i].hops++
 			}
-			l.refund(g.list)
+			l.refund(refunds.list)
 		}
 	case MethodTop:
-		m.serveLater(to, func() { to.Reply(wire.Encode(nil, fitting(ranked(l.top.list(), maxTopKept)))) })
+		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, truncateToMessage(rankByRefused(l.top.list(), maxTopKept)))) })
 	case MethodActivity:
-		m.serveLater(to, func() {
+		m.serveInBackground(to, func() {
 			a := l.activityHere()
 			to.Reply(wire.Encode(nil, &a))
 		})
 	case MethodRecent:
-		m.serveLater(to, func() { to.Reply(wire.Encode(nil, (*recentList)(fitting(rankedRecent(l.top.list(), maxTopKept))))) })
+		m.serveInBackground(to, func() {
+			to.Reply(wire.Encode(nil, (*recentList)(truncateToMessage(rankByRecent(l.top.list(), maxTopKept)))))
+		})
 	case MethodHistory:
-		m.serveLater(to, func() {
+		m.serveInBackground(to, func() {
 			h := l.historyHere()
 			to.Reply(wire.Encode(nil, &h))
 		})
@@ -111,8 +113,8 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 		serveForwarded(m, to, body, &r, func() (*keptAnswer, error) { return l.reservations.reserveFor(&r) })
 	case MethodForget:
 		var f forgetMessage
-		if wire.Decode(body, &f, "what is to be forgotten") == nil {
-			m.leases.held.Forget(m.Boottime(), f.hi, f.room)
+		if wire.Decode(body, &f, "subject to forget") == nil {
+			m.leases.held.Forget(m.Boottime(), f.hi, f.refusalsOnly)
 		}
 	case MethodBorrow:
 		var n subjectRef
@@ -120,12 +122,13 @@ func (l *Limiter) ServeFor(from ring.NodeID, method peer.Method, body []byte, to
 			l.member.loans.borrow(&n)
 		}
 	case MethodLend:
-		l.member.loans.serve(body, true, to)
+		l.member.loans.serveRequest(body, true, to)
 	default:
-		to.Fail(CodeMessage, "no such method")
+		to.Fail(CodeMessage, "unknown method")
 	}
 }
 
+// serveAsk answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	m := l.member
 	v := m.newServedAsk()
@@ -139,13 +142,13 @@ func (l *Limiter) serveAsk(from ring.NodeID, body []byte, to Responder) {
 	v.reply.reset()
 	v.reply.version = l.version()
 	v.reply.revision = m.Ownership.Route(ring.PartitionOf(q.ops[0].Key.Hi)).Revision
-	waits := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
-	if v.refuseOldRules(l) || !waits && v.decideAsOwner(l) {
+	mustWait := v.reply.version < q.version || v.reply.revision < q.revision || q.count*len(q.ops) > maxResultsByReader
+	if v.refuseOldRules(l) || !mustWait && v.decideAsOwner(l) {
 		v.sendReply(to)
 		m.release(v)
 		return
 	}
-	if !m.serveLater(to, func() { v.waitAndAnswer(l, to) }) {
+	if !m.serveInBackground(to, func() { v.waitAndAnswer(l, to) }) {
 		m.release(v)
 	}
 }
@@ -157,18 +160,18 @@ func (s *servedAsk) sendReply(to Responder) {
 
 // version returns the version of the rules in force, or zero if there are none.
 func (l *Limiter) version() int64 {
-	if b := l.inForce.Load(); b != nil {
-		return b.set.Version
+	if active := l.inForce.Load(); active != nil {
+		return active.set.Version
 	}
 	return 0
 }
 
-// refuseOldRules turns away an asker whose rules are older than those here. It does so once if the asker has authority; otherwise,
-// and if shares may have grown elsewhere since, every time. Version zero is that of limits that came with the call, which don't
-// depend on rules.
+// refuseOldRules turns away an asker whose rules are older than this node's: once if the asker has authority; every time if it
+// has none, or if other regions' shares may have grown since. Version zero stands for limits that came with the call, which
+// don't depend on the rules.
 func (s *servedAsk) refuseOldRules(l *Limiter) bool {
 	q := &s.question
-	if q.version == 0 || !l.stale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
+	if q.version == 0 || !l.isStale(q.version) && (q.version >= s.reply.version || q.flags&flagIgnoreNewer != 0) {
 		return false
 	}
 	s.reply.status = askerBehind
@@ -185,18 +188,18 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 		l.catchUp(ctx, q.revision, q.version)
 		s.reply.version = l.version()
 	}
-	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTime)
+	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTimeout)
 	defer cancelFrozen()
-	for turn := 0; ; turn++ {
+	for attempt := 0; ; attempt++ {
 		if s.decideAsOwner(l) {
 			s.sendReply(to)
 			return
 		}
-		r, p := m.whereabouts(q.ops)
-		if r.Place == partitions.Here && m.Authority() && turn < maxTurns {
-			continue // the partition has just arrived
+		r, p := m.decisiveRoute(q.ops)
+		if r.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
+			continue // the partition has just been handed over to this node
 		}
-		// Without authority this node could not decide it after the hand-off either.
+		// Without authority this node could not decide the question even after the hand-off.
 		if r.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
 			if !s.passOn(ctx, l, r, to) {
 				s.sendReply(to)
@@ -207,9 +210,8 @@ func (s *servedAsk) waitAndAnswer(l *Limiter, to Responder) {
 	}
 }
 
-// whereabouts returns one of ops' partitions and its route: a frozen partition if there is any, otherwise one that is
-// elsewhere.
-func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
+// decisiveRoute returns one of ops' partitions and its route: a frozen one if there is any, otherwise one that is elsewhere.
+func (m *member) decisiveRoute(ops []counters.Op) (r partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Hi)
 	r = m.Ownership.Route(p)
 	for i := range ops {
@@ -224,8 +226,8 @@ func (m *member) whereabouts(ops []counters.Op) (r partitions.Route, p int) {
 	return r, p
 }
 
-// passOn gets an answer to a question about subjects that this node does not own. It asks the owner. If that fails and this
-// node was asked as the standby, it acts for the owner. It returns false if there was no answer; s's reply then says why.
+// passOn answers a question about subjects that this node does not own. It asks the owner. If that fails, and the asker asked
+// this node as the standby, it acts for the owner. If it returns false, it has not answered, and s's reply says why.
 func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, to Responder) bool {
 	m, q := l.member, &s.question
 	s.reply.reset()
@@ -244,7 +246,7 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 		}
 	}
 	next := r.Owner
-	if next == s.from { // an owner asks other nodes only if it has no authority or has handed over
+	if next == s.from { // an owner asks other nodes only if it has no authority or has handed the partition over
 		next = r.Other
 	}
 	if !next.IsZero() && next != m.Self && q.hops < maxHops && s.relay(ctx, l, next, to) {
@@ -259,13 +261,12 @@ func (s *servedAsk) passOn(ctx context.Context, l *Limiter, r partitions.Route, 
 		return true
 	}
 	if r.Owner == s.from && !m.Authority() {
-		s.reply.status = noAuthority // neither node has authority: there is nothing to wait for
+		s.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
 	return false
 }
 
-// relay passes s's question on to owner, and the answer back. It returns false if there was no decision; s's reply then says
-// why.
+// relay passes s's question on to owner, and the answer back. If it returns false, it has not answered, and s's reply says why.
 func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
 	m := l.member
 	next := s.question
@@ -287,17 +288,17 @@ func (s *servedAsk) relay(ctx context.Context, l *Limiter, owner ring.NodeID, to
 	return false
 }
 
-// decideAsOwner decides s's question here, as the owner. It returns false if this node does not own all of it, or has no
-// authority. In that case anything already taken is kept: ownership can no longer be proved.
+// decideAsOwner decides s's question as the owner. It returns false if this node does not own all of its subjects, or has no
+// authority. It then keeps anything already taken: ownership can no longer be proved.
 func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	m, q, r := l.member, &s.question, &s.reply
 	if !l.table.AllOpen(q.ops) || !m.Authority() {
 		return false
 	}
 	now := l.clock.Now()
-	began := m.clock()
+	began := m.recorderClock()
 	r.lineages, r.admitted, r.results, r.grants = r.lineages[:0], r.admitted[:0], r.results[:0], r.grants[:0]
-	// Read the lineages first. If one changes meanwhile, what is taken now is not given back to the next one.
+	// Read the lineages before the Take. If one changes in between, what is taken can't be given back in the new lineage.
 	for i := range q.ops {
 		if i == 0 || q.ops[i].Key.Hi != q.ops[i-1].Key.Hi {
 			r.lineages = append(r.lineages, m.Ownership.Lineage(ring.PartitionOf(q.ops[i].Key.Hi)))
@@ -311,7 +312,7 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	if !s.decideEach(now, take) {
 		return false
 	}
-	l.member.leases.grantFor(s, now)
+	l.member.leases.grantRequests(s, now)
 	if !m.Authority() {
 		return false
 	}
@@ -321,8 +322,8 @@ func (s *servedAsk) decideAsOwner(l *Limiter) bool {
 	return true
 }
 
-// decideEach decides the identical checks one after another until one is refused. It returns false if none was decided. The
-// askers of the rest ask again.
+// decideEach decides the identical checks one after another until one is refused. If a gate shuts, it stops; the askers of the
+// remaining checks ask again. It returns false if it decided none.
 func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, []counters.Op) counters.Verdict) bool {
 	q, r := &s.question, &s.reply
 	for range q.count {
@@ -342,7 +343,7 @@ func (s *servedAsk) decideEach(now algorithms.Now, decide func(algorithms.Now, [
 	return true
 }
 
-// decideAsStandby decides s's question within this node's share, in place of an owner that can't decide; see
+// decideAsStandby decides s's question within this node's share, in place of an owner that can't; see
 // Ownership.DecideAsStandby.
 func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	m, q, r := l.member, &s.question, &s.reply
@@ -354,22 +355,22 @@ func (s *servedAsk) decideAsStandby(l *Limiter, why partitions.Absence) bool {
 	if !s.decideEach(now, act) {
 		return false
 	}
-	for range subjectsOf(q.ops) {
+	for range countSubjects(q.ops) {
 		r.lineages = append(r.lineages, 0)
 	}
 	r.status, r.standby, r.decider, r.incarnation, r.steady = decided, true, m.Self, l.incarnation, now.Steady
 	return true
 }
 
-// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. Whatever it admits becomes a debt, so a
-// peek asks about a cost of 0.
+// takeAsStandby decides ops in place of their owner; see Ownership.DecideAsStandby. What it admits becomes a debt, so it
+// decides a peek with a cost of 0.
 func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool, why partitions.Absence) counters.Verdict {
 	m := l.member
 	nodes, rank := m.rankInRing()
 	shares := make([]algorithms.Limit, len(ops))
 	for i := range ops {
 		if ops[i].Block {
-			shares[i] = *ops[i].Limit // a block is not divided
+			shares[i] = *ops[i].Limit // nodes don't divide a block
 		} else {
 			shares[i], _ = localcache.Scaled(ops[i].Limit, nodes, rank)
 		}
@@ -384,13 +385,13 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 	if !m.Authority() {
 		return counters.Shut
 	}
-	began := m.clock()
+	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, asked, shares, why)
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
 	m.recordDecision(ByStandby, ops, began, 1)
-	m.figures.acted.Add(1)
+	m.figures.standbyDecisions.Add(1)
 	for i := range ops {
 		op := &ops[i]
 		op.Decision, op.Full = localcache.Unscaled(asked[i].Decision, op.Limit, now, op.Cost), asked[i].Full
@@ -409,21 +410,21 @@ func (l *Limiter) takeAsStandby(now algorithms.Now, ops []counters.Op, peek bool
 	return verdict
 }
 
-// clock reads the recorder's clock; zero without a recorder.
-func (m *member) clock() int64 {
+// recorderClock reads the recorder's clock; zero without a recorder.
+func (m *member) recorderClock() int64 {
 	if m == nil || m.Recorder == nil {
 		return 0
 	}
 	return m.Recorder.Clock()
 }
 
-// recordDecision reports decisions about ops to the recorder.
+// recordDecision reports the decisions on ops to the recorder.
 func (m *member) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m == nil || m.Recorder == nil {
 		return
 	}
 	ended := m.Recorder.Clock()
-	for first := 0; first < len(ops); first += subjectOps(ops[first:]) {
+	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
 		p, lineage := ring.PartitionOf(ops[first].Key.Hi), uint64(0)
 		if by == ByOwner {
 			lineage = m.Ownership.Lineage(p)

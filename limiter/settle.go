@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// maxClockSkew is how far apart the clocks of two nodes, or of one node before and after a restart, are assumed to be at
-	// most.
+	// maxClockSkew is the assumed maximum difference between the clocks of two nodes, or of one node before and after a
+	// restart.
 	maxClockSkew = time.Second
-	// chargeTime is how long to keep reporting a debt to its owner.
-	chargeTime = 10 * time.Second
+	// chargeTimeout is how long a node keeps trying to report a debt to its owner.
+	chargeTimeout = 10 * time.Second
 )
 
-// Settlement is how a reservation was settled.
+// Settlement says how a reservation was settled.
 type Settlement struct {
-	Costs     []UnitCost // of the units that the caller named; of all units if it named none
-	Remaining int64      // of the tightest of those limits at the reservation's home, just afterwards; −1 if there is none
-	Repeated  bool       // it was settled before; the rest is the first answer
+	Costs     []UnitCost // in the units that the caller named; in all units if it named none
+	Remaining int64      // of the tightest limit in those units at the home, just afterwards; −1 if there is none
+	Repeated  bool       // the reservation was settled before; the other fields are as they were then
 }
 
 // Code implements wire.Message.
@@ -36,8 +36,7 @@ func (s *Settlement) Code(c *wire.Coder) {
 	c.Require(s.Remaining >= -1 && s.Remaining <= algorithms.MaxAmount)
 }
 
-// settleRequest is a request to settle a reservation: the reservation and what it really used. As a message it carries only the
-// id.
+// settleRequest asks to settle a reservation with its real costs. The message carries the reservation only as its id.
 type settleRequest struct {
 	*reservation
 	id    string
@@ -63,9 +62,10 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 	})
 }
 
-// Settle replaces what a reservation took with what was really used. Excess becomes a debt; the rest is given back. A unit that
-// costs do not name stays as reserved; if costs is empty, nothing was used. Only the first settlement of a reservation counts,
-// on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
+// Settle replaces a reservation's estimate with the real costs. It debits any excess and gives back what was not used. A unit
+// that costs does not name stays as reserved; empty costs mean that nothing was used. Only the first settlement of a
+// reservation counts, on whichever node; a repeated one gets the same answer. The error wraps ErrUnknownReservation, ErrNoOwner
+// or ErrFull.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -83,33 +83,33 @@ func (rs *reservations) settle(ctx context.Context, s *settleRequest) (out *Sett
 		rs.unknown.Add(1)
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	err = rs.l.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
+	err = rs.limiter.doAtOwner(ctx, &ownerRequest{hi: s.home().hi, hops: s.hops, here: func() (err error) {
 		out, err = rs.settleHere(s)
 		return err
-	}, forward: func(to ring.NodeID) error { // asking again does no harm
+	}, forward: func(to ring.NodeID) error { // asking twice does no harm
 		next := *s
 		next.hops++
 		out = &Settlement{}
-		return rs.l.member.forward(ctx, to, MethodSettle, &next, out)
+		return rs.limiter.member.forward(ctx, to, MethodSettle, &next, out)
 	}})
 	return out, err
 }
 
-// settleHere settles s in the counters here, as their owner, and then notifies the owners of its other subjects. The error is
-// counters.ErrShut if this node is not the owner.
+// settleHere settles s in this node's counters, as the owner of its home, and then at the owners of its other subjects. The
+// error is counters.ErrShut if this node is not the owner.
 func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
-	now := rs.l.clock.Now()
-	// If the counters are not of the lineage the reservation was made in, an earlier settlement may have been forgotten. Then
+	now := rs.limiter.clock.Now()
+	// If the home's lineage has changed since the reservation was made, an earlier settlement may have been forgotten. Then
 	// give nothing back, here or elsewhere.
-	refundable := rs.l.sameLineage(s.home().hi, s.home().lineage)
-	c := s.homeChanges(rs.l, now, refundable)
-	repeated, done, err := rs.l.table.Settle(now, c)
+	refundable := rs.limiter.sameLineage(s.home().hi, s.home().lineage)
+	c := s.homeChanges(rs.limiter, now, refundable)
+	repeated, done, err := rs.limiter.table.Settle(now, c)
 	switch {
 	case err != nil:
 		return nil, err
-	case rs.l.member != nil && !rs.l.member.Authority():
+	case rs.limiter.member != nil && !rs.limiter.member.Authority():
 		return nil, ErrNoOwner
 	case !done:
 		rs.unknown.Add(1)
@@ -119,75 +119,75 @@ func (rs *reservations) settleHere(s *settleRequest) (*Settlement, error) {
 		return s.settlement(c, true), nil
 	}
 	rs.settled.Add(1)
-	s.correctBill(rs.l, now)
+	s.correctBill(rs.limiter, now)
 	for i := range s.subjects {
-		of := &s.subjects[i]
-		for j := range of.ops {
-			if !refundable && s.excess(of, j) < 0 {
+		subj := &s.subjects[i]
+		for j := range subj.ops {
+			if !refundable && s.excess(subj, j) < 0 {
 				rs.dropped.Add(1)
 			}
 		}
 		if i > 0 {
-			rs.settleAtOwner(s, of, refundable)
+			rs.settleAtOwner(s, subj, refundable)
 		}
 	}
 	return s.settlement(c, false), nil
 }
 
-// correctBill corrects what was billed at the time of the reservation.
+// correctBill bills the difference between the real and the reserved costs.
 func (s *settleRequest) correctBill(l *Limiter, now algorithms.Now) {
 	if l.meter == nil {
 		return
 	}
 	for i := range s.subjects {
-		of := &s.subjects[i]
-		if of.rule == "" {
+		subj := &s.subjects[i]
+		if subj.rule == "" {
 			continue
 		}
-		subject := rules.Hash{Hi: of.hi, Lo: of.lo}
-		for j := range of.ops {
-			cost := s.excess(of, j)
-			if cost == 0 || slices.Contains(of.units[:j], of.units[j]) {
+		subject := rules.Hash{Hi: subj.hi, Lo: subj.lo}
+		for j := range subj.ops {
+			cost := s.excess(subj, j)
+			if cost == 0 || slices.Contains(subj.units[:j], subj.units[j]) {
 				continue
 			}
 			// Correct the month that it was billed in.
-			if unit := s.units[of.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
-				l.meter.Enter(s.made, subject, of.rule, of.key, unit, cost, 0)
+			if unit := s.units[subj.units[j]]; !l.meter.Add(s.made, subject, unit, cost, 0) {
+				l.meter.Enter(s.made, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}
 }
 
-// sameLineage reports whether the subject's counters here are of that lineage.
+// sameLineage reports whether the subject's counters on this node have the given lineage.
 func (l *Limiter) sameLineage(hi, lineage uint64) bool {
 	return l.member == nil || lineage != 0 && l.member.Ownership.Lineage(ring.PartitionOf(hi)) == lineage
 }
 
-// excess returns how much more than reserved the i-th op of a subject really cost; negative if it cost less.
-func (s *settleRequest) excess(of *reserved, i int) int64 {
+// excess returns by how much the real cost of a subject's i-th op exceeds the reserved cost; negative if it was less.
+func (s *settleRequest) excess(subj *reservedSubject, i int) int64 {
 	if len(s.costs) == 0 {
-		return -of.ops[i].Cost
+		return -subj.ops[i].Cost
 	}
-	if at := s.costIndex(of.units[i]); at >= 0 {
-		return s.costs[at].Cost - of.ops[i].Cost
+	if at := s.costIndex(subj.units[i]); at >= 0 {
+		return s.costs[at].Cost - subj.ops[i].Cost
 	}
 	return 0
 }
 
-// costIndex returns the index of a unit among the settlement's costs, or −1 if it is not named.
+// costIndex returns the index of a unit in the settlement's costs, or −1 if they don't name it.
 func (s *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(s.costs, func(c UnitCost) bool { return c.Unit == s.units[unit] })
 }
 
-// homeChanges returns the changes of the home's counters, and what to record there. refundable says whether refunds are
-// allowed.
+// homeChanges returns the changes to the home's counters, and the notes to record there. refundable says whether they may give
+// cost back.
 func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable bool) *counters.Settling {
 	c := &counters.Settling{
-		Until: (now.Steady+s.until-now.Wall+int64(keptSettling))/1e9 + 1,
+		Until: (now.Steady+s.until-now.Wall+int64(settlementMemory))/1e9 + 1,
 		Late:  now.Wall > s.until,
 	}
 	for unit := range max(1, len(s.units)) {
-		n := counters.Note{Key: s.note(unit)}
+		n := counters.Note{Key: s.noteKey(unit)}
 		if unit < len(s.units) {
 			if i := s.costIndex(unit); i >= 0 {
 				n.Count, n.At = s.costs[i].Cost, noteNamed
@@ -211,11 +211,11 @@ func (s *settleRequest) homeChanges(l *Limiter, now algorithms.Now, refundable b
 	return c
 }
 
-// noteNamed is the Note.At of a unit that the settling named.
+// noteNamed is the Note.At of a unit that the settlement named.
 const noteNamed = 1
 
 // remainingLife returns how much longer the cost of a reservation's i-th op would stay in its counter if nothing had been added
-// since. Between processes it allows for maxClockSkew.
+// since. If another process made the reservation, it allows for maxClockSkew.
 func (l *Limiter) remainingLife(d *debit, i int, made int64, now algorithms.Now) time.Duration {
 	switch {
 	case d.ops[i].Limit.Kind.Windowed():
@@ -237,47 +237,47 @@ func (s *settleRequest) settlement(c *counters.Settling, repeated bool) *Settlem
 	return out
 }
 
-// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated one would
-// create quota. It sends a debt until it is acknowledged, because a repeated one only costs.
-func (rs *reservations) settleAtOwner(s *settleRequest, of *reserved, refundable bool) {
+// settleAtOwner settles one of s's other subjects at its owner. It sends a refund only once, because a repeated refund would
+// create quota. It sends a debt until the owner acknowledges it, because a repeated debt only costs quota.
+func (rs *reservations) settleAtOwner(s *settleRequest, subj *reservedSubject, refundable bool) {
 	debt := &change{verb: verbAdjust}
-	back := refund{debit: of.debit, made: s.made}
+	back := refund{debit: subj.debit, made: s.made}
 	back.ops, back.when = nil, nil
-	for i := range of.ops {
-		op := of.ops[i]
-		switch cost := s.excess(of, i); {
+	for i := range subj.ops {
+		op := subj.ops[i]
+		switch cost := s.excess(subj, i); {
 		case cost > 0:
 			op.Cost = cost
 			debt.ops = append(debt.ops, op)
 		case cost < 0 && refundable:
 			op.Cost = -cost
-			back.ops, back.when = append(back.ops, op), append(back.when, of.when[i])
+			back.ops, back.when = append(back.ops, op), append(back.when, subj.when[i])
 		}
 	}
 	switch {
 	case len(back.ops) == 0:
-	case of.lineage == 0:
+	case subj.lineage == 0:
 		rs.countLost(&back)
 	default:
-		rs.l.refund([]refund{back})
+		rs.limiter.refund([]refund{back})
 	}
 	if len(debt.ops) > 0 {
-		debt.ticket = ticketOf("", 0, chargeTime)
+		debt.ticket = ticketOf("", 0, chargeTimeout)
 		rs.charge(debt)
 	}
 }
 
-// charge debits c at its owner. If the owner can't be reached, it retries in the background for chargeTime.
+// charge debits c at its owner. If it can't reach the owner, it retries in the background for chargeTimeout.
 func (rs *reservations) charge(c *change) {
-	if c.apply(rs.l) == nil || rs.l.member == nil {
+	if c.apply(rs.limiter) == nil || rs.limiter.member == nil {
 		return
 	}
-	m := rs.l.member
+	m := rs.limiter.member
 	ok := m.spawn(func() {
-		ctx, cancel := context.WithTimeout(m.ctx, chargeTime)
+		ctx, cancel := context.WithTimeout(m.ctx, chargeTimeout)
 		defer cancel()
-		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTime) {
-			if c.apply(rs.l) == nil {
+		for pause := retryPause; ctx.Err() == nil; pause = min(2*pause, checkTimeout) {
+			if c.apply(rs.limiter) == nil {
 				return
 			}
 			select {
@@ -285,9 +285,9 @@ func (rs *reservations) charge(c *change) {
 			case <-time.After(pause):
 			}
 		}
-		m.figures.uncharged.Add(int64(len(c.ops)))
+		m.figures.debtsDropped.Add(int64(len(c.ops)))
 	})
 	if !ok {
-		m.figures.uncharged.Add(int64(len(c.ops)))
+		m.figures.debtsDropped.Add(int64(len(c.ops)))
 	}
 }

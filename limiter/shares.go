@@ -12,56 +12,56 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is about limits that regions divide. Each region decides its share as a limit of its own. Loans move shares between
-// regions; see borrow.go and lend.go.
+// This file is about limits that regions divide. Each region decides its share like a limit of its own. Loans move parts of
+// shares between regions; see borrow.go and lend.go.
 
-// noteShares records whether regions divide limits of a's set, and the last version that the primary has recorded as honoured
-// by all regions.
-func (a *activeRules) noteShares() {
-	x := a.set.Shares()
-	if x == nil {
+// recordShares sets a.hasGlobal and a.recordedVersion.
+func (a *activeRules) recordShares() {
+	division := a.set.Shares()
+	if division == nil {
 		return
 	}
-	for i := range x.Views {
-		if v := &x.Views[i]; v.At != 0 && v.Set != nil {
-			a.recorded = max(a.recorded, v.Set.Version)
+	for i := range division.Views {
+		if v := &division.Views[i]; v.At != 0 && v.Set != nil {
+			a.recordedVersion = max(a.recordedVersion, v.Set.Version)
 		}
 	}
-	a.global = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
+	a.hasGlobal = slices.ContainsFunc(a.set.Rules, func(r *rules.Rule) bool { return r.Scope == rules.GlobalScope })
 }
 
-// enforce replaces the limits of m's hits by those in force here at wall (Unix nanoseconds): this region's shares, lowered by
+// enforce replaces the limits of m's hits with those in force here at wall (Unix nanoseconds): this region's shares, lowered by
 // the steps of adaptive rules.
 func (a *activeRules) enforce(m *rules.Match, wall int64) {
-	if a.global {
+	if a.hasGlobal {
 		a.set.Share(m, wall)
 	}
 	a.lowerLimits(m)
 }
 
-// stale reports whether version is too old to decide by. If regions divide limits, a version is too old once all regions are
-// recorded as using a newer one, under which shares may have grown elsewhere.
-func (l *Limiter) stale(version int64) bool {
-	b := l.inForce.Load()
-	return b != nil && b.global && version < b.recorded
+// isStale reports whether version is too old to decide by. If regions divide limits, a version is too old once the primary has
+// recorded that all regions use a newer one, because other regions' shares may have grown under it.
+func (l *Limiter) isStale(version int64) bool {
+	active := l.inForce.Load()
+	return active != nil && active.hasGlobal && version < active.recordedVersion
 }
 
-// loanable reports whether loans move shares of a limit.
-func loanable(r *rules.Rule, limit *rules.Limit) bool {
+// isLoanable reports whether regions lend each other parts of their shares of a limit.
+func isLoanable(r *rules.Rule, limit *rules.Limit) bool {
 	kind := limit.Kind.Divisible()
 	return limit.Whole > 0 && kind && r.Consistency != rules.Local && r.OnLimit != rules.DelayCheck
 }
 
-// short reports whether so little of a share is left that the region should borrow.
-func short(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
-	return float64(remaining) < (1-r.Lease.Threshold)*float64(aim(limit))
+// needsLoan reports whether so little of a share is left that the region should borrow.
+func needsLoan(r *rules.Rule, limit *rules.Limit, remaining int64) bool {
+	return float64(remaining) < (1-r.Lease.Threshold)*float64(targetAmount(limit))
 }
 
-// aim returns how much of a share a region tries to have at hand. Loans can widen a fixed window, but not a bucket.
-func aim(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
+// targetAmount returns how much of a limit a region tries to have at hand. It may exceed the share for a fixed window, which
+// loans can widen, but not for a bucket.
+func targetAmount(limit *rules.Limit) int64 { return max(limit.Aim, limit.Capacity()) }
 
-// divided is a limit of a subject that regions divide, as in force here.
-type divided struct {
+// dividedLimit is a subject's limit that regions divide, as in force here.
+type dividedLimit struct {
 	rule      *rules.Rule
 	limit     *rules.Limit
 	key       counters.Key
@@ -69,24 +69,24 @@ type divided struct {
 	partition int
 }
 
-// dividedLimits returns the limits of a subject that regions divide, by this node's rules.
-func (ls *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divided) {
-	b := ls.l.inForce.Load()
-	if b == nil || !b.global {
+// dividedLimits returns a subject's limits that regions divide, by this node's rules.
+func (ls *loans) dividedLimits(ref *subjectRef, now algorithms.Now) (found []dividedLimit) {
+	active := ls.limiter.inForce.Load()
+	if active == nil || !active.hasGlobal {
 		return nil
 	}
-	r := b.set.Rule(n.Rule)
+	r := active.set.Rule(ref.Rule)
 	var m rules.Match
-	if r == nil || r.Scope != rules.GlobalScope || b.set.MatchKey(r, n.Key, &m) != nil {
+	if r == nil || r.Scope != rules.GlobalScope || active.set.MatchKey(r, ref.Key, &m) != nil {
 		return nil
 	}
-	b.enforce(&m, now.Wall)
+	active.enforce(&m, now.Wall)
 	for i := range m.Hits {
 		h := &m.Hits[i]
 		for _, limit := range h.Limits {
-			if loanable(r, limit) {
-				found = append(found, divided{
-					rule: r, limit: limit, key: counterKey(h, limit), active: b, partition: ring.PartitionOf(h.Subject.Hi),
+			if isLoanable(r, limit) {
+				found = append(found, dividedLimit{
+					rule: r, limit: limit, key: counterKey(h, limit), active: active, partition: ring.PartitionOf(h.Subject.Hi),
 				})
 			}
 		}
@@ -94,17 +94,17 @@ func (ls *loans) dividedLimits(n *subjectRef, now algorithms.Now) (found []divid
 	return found
 }
 
-// dividedLimit returns the one of dividedLimits with that ID.
-func (ls *loans) dividedLimit(n *subjectRef, id uint64, now algorithms.Now) (divided, bool) {
-	for _, d := range ls.dividedLimits(n, now) {
+// dividedLimit returns the limit with the given ID among dividedLimits.
+func (ls *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Now) (dividedLimit, bool) {
+	for _, d := range ls.dividedLimits(ref, now) {
 		if d.limit.ID == id {
 			return d, true
 		}
 	}
-	return divided{}, false
+	return dividedLimit{}, false
 }
 
-// life returns how long a report about a limit's counter holds if no window ends it: as long as a lease on the limit.
-func (d *divided) life() time.Duration {
+// reportLife returns how long a region's report about a limit's counter holds if no window ends: as long as a lease on the limit.
+func (d *dividedLimit) reportLife() time.Duration {
 	return cmp.Or(d.rule.Lease.TTL, localcache.DefaultTTL(d.limit.Limit.Window))
 }

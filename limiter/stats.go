@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Decisions, as RuleStats counts them.
+// The decisions that RuleStats counts.
 const (
 	DecisionAllowed = iota
 	DecisionRefused
@@ -18,31 +18,31 @@ const (
 	decisions
 )
 
-// RuleStats is a copy of one rule's counts since the process began.
+// RuleStats is a copy of one rule's counts since the process started.
 type RuleStats struct {
-	Rule     string    // empty for checks decided by a list, by the default, or by no rule
+	Rule     string    // empty for checks that a list or the default decided
 	Checks   Counts    // by this rule's decision and DecidedBy
 	Headroom [11]int64 // checks by ceil(10 × remaining ÷ capacity) of the rule's tightest limit afterwards
 	// FalsePositives counts refusals that Feedback reported as wrong.
 	FalsePositives int64
 }
 
-// stripes is how many copies of each figure there are, so that checks on different processors seldom write to the same cache
-// line. Each Answer uses one stripe; it stays on its processor as long as the pool keeps it there.
+// stripes is the number of copies of each figure, so that checks on different processors seldom write to the same cache line.
+// Each Answer uses one stripe; a pooled Answer tends to stay on its processor.
 const stripes = 8
 
 type ruleStats struct {
 	stripe [stripes]struct {
-		// usual counts the common case, by headroom: allowed by the owner, one rule matched. Such a check is counted only here,
-		// once, although it belongs to several figures: checks, headroom, and the whole of activeRules.
+		// usual counts the common case, by headroom: allowed by the owner, one rule matched. To save time, such a check is
+		// counted only here, although it belongs to several figures: checks, headroom, and activeRules.overall.
 		usual    [11]atomic.Int64
 		checks   [decisions][ByNone + 1]atomic.Int64
 		headroom [11]atomic.Int64
 		_        [64]byte
 	}
 	falsePositives atomic.Int64
-	refusals       refusals // of the rule; of whole checks, by the deny list
-	byDefault      refusals // of whole checks only
+	refusals       refusals // by the rule; in activeRules.overall, by the deny list
+	byDefault      refusals // only in activeRules.overall
 }
 
 func (s *ruleStats) read(name string) RuleStats {
@@ -62,7 +62,7 @@ func (s *ruleStats) read(name string) RuleStats {
 	return out
 }
 
-// usual returns how many usual checks there were.
+// usual returns how many checks were counted as usual.
 func (s *ruleStats) usual() (n int64) {
 	for i := range s.stripe {
 		for h := range s.stripe[i].usual {
@@ -72,56 +72,56 @@ func (s *ruleStats) usual() (n int64) {
 	return n
 }
 
-// absorb adds the usual checks of a rule that is gone to s, the figures of whole checks. Checks that finish later, by the rules
-// they began with, are left out.
+// absorb adds the usual checks of a removed rule to s, which is activeRules.overall. It misses checks that are still in flight
+// under the old rules.
 func (s *ruleStats) absorb(gone *ruleStats) {
 	s.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.usual())
 }
 
-// checks returns the whole checks by decision.
+// checks returns the numbers of checks by decision, counting each check once.
 func (a *activeRules) checks() Counts {
-	all := a.whole.read("").Checks
+	all := a.overall.read("").Checks
 	for _, s := range a.stats {
 		all[DecisionAllowed][ByOwner] += s.usual()
 	}
 	return all
 }
 
-// Stats returns the counts of each rule in force and, last, those of checks that no rule decided.
+// Stats returns the counts of each rule in force and, last, the counts of checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
-	b := l.inForce.Load()
-	if b == nil {
+	active := l.inForce.Load()
+	if active == nil {
 		return nil
 	}
-	out := make([]RuleStats, 0, len(b.stats)+1)
-	for i, s := range b.stats {
-		out = append(out, s.read(b.set.Names()[i]))
+	out := make([]RuleStats, 0, len(active.stats)+1)
+	for i, s := range active.stats {
+		out = append(out, s.read(active.set.Names()[i]))
 	}
-	return append(out, b.unruled())
+	return append(out, active.statsWithoutRule())
 }
 
-// unruled returns the counts of checks that no rule decided.
-func (a *activeRules) unruled() RuleStats {
-	s := a.whole.read("")
+// statsWithoutRule returns the counts of checks that no rule decided.
+func (a *activeRules) statsWithoutRule() RuleStats {
+	s := a.overall.read("")
 	for d := range s.Checks {
 		clear(s.Checks[d][:ByList])
 	}
 	return s
 }
 
-// Feedback counts a refusal of a subject that was wrong. It returns the subject, and how many such refusals the rule has had
-// since the process began. The error wraps ErrUnknownRule or ErrKey.
+// Feedback counts a refusal that was wrong. It returns the subject, and the number of the rule's wrong refusals since the
+// process started. The error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	u, err := l.Locate(&Query{Rule: rule, Key: key})
 	if err != nil {
 		return nil, 0, err
 	}
-	b := l.inForce.Load()
-	r := b.set.Rule(rule)
+	active := l.inForce.Load()
+	r := active.set.Rule(rule)
 	if r == nil {
-		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule was removed meanwhile
+		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
 	}
-	return u, b.stats[r.Index].falsePositives.Add(1), nil
+	return u, active.stats[r.Index].falsePositives.Add(1), nil
 }
 
 // count adds a decided check to the figures.
@@ -129,19 +129,19 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if q.Peeks() {
 		return
 	}
-	b := a.scratch.active
+	active := a.scratch.active
 	if a.scratch.stripe == 0 {
-		a.scratch.stripe = l.answers.Add(1)%stripes + 1
+		a.scratch.stripe = l.answersUsed.Add(1)%stripes + 1
 	}
 	stripe := a.scratch.stripe - 1
 	if a.DecidedBy < ByList {
-		if b.monthly && (a.Allowed || a.Counted) && l.meter != nil {
-			l.measure(q, a)
+		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
+			l.billCheck(q, a)
 		}
-		if b.global && l.member != nil {
+		if active.hasGlobal && l.member != nil {
 			l.member.loans.notifyOwners(q, a)
 		}
-		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, b, stripe) {
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 && l.countUsual(q, a, active, stripe) {
 			return
 		}
 	}
@@ -149,37 +149,37 @@ func (l *Limiter) count(q *Query, a *Answer) {
 	if !a.Allowed {
 		whole = DecisionRefused
 	}
-	b.whole.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
+	active.overall.stripe[stripe].checks[whole][a.DecidedBy].Add(1)
 	if a.DecidedBy < ByList {
-		l.countRules(q, a, b, stripe)
+		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
-		b.whole.noteDenial(a)
+		active.overall.recordDenial(a)
 	}
 }
 
-// countUsual counts a check that the owner allowed and one rule matched. It returns false if that rule is a shadow rule that
-// would have refused.
-func (l *Limiter) countUsual(q *Query, a *Answer, b *activeRules, stripe uint32) bool {
+// countUsual counts a check that one rule matched and the owner allowed. It counts nothing and returns false if a shadow rule
+// would have refused the check.
+func (l *Limiter) countUsual(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
 	h := &a.scratch.match.Hits[0]
 	refused, headroom := ruleVerdict(a.Limits[:len(h.Limits)])
 	if refused {
 		return false
 	}
-	b.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
+	active.stats[h.Rule.Index].stripe[stripe].usual[headroom].Add(1)
 	l.top.count(h, false, 0, q)
 	return true
 }
 
 // countRules counts a check for each rule that applied to it.
-func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32) {
+func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
 	limits, ops := a.Limits, a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		own := limits[:len(h.Limits)]
 		refused, headroom := ruleVerdict(own)
-		before := int64(0)
+		priorChecks := int64(0)
 		if refused {
-			before = checksBefore(own, ops)
+			priorChecks = countPriorChecks(own, ops)
 		}
 		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
@@ -189,19 +189,19 @@ func (l *Limiter) countRules(q *Query, a *Answer, b *activeRules, stripe uint32)
 		case refused:
 			d = DecisionRefused
 		}
-		stats := b.stats[h.Rule.Index]
+		stats := active.stats[h.Rule.Index]
 		s := &stats.stripe[stripe]
 		s.checks[d][a.DecidedBy].Add(1)
 		s.headroom[headroom].Add(1)
 		if d == DecisionRefused {
-			stats.noteRefusal(a, h, own, q)
+			stats.recordRefusal(a, h, own, q)
 		}
-		l.top.count(h, d == DecisionRefused, before, q)
+		l.top.count(h, d == DecisionRefused, priorChecks, q)
 	}
 }
 
-// checksBefore returns how many checks like this one the limit that refused already holds.
-func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
+// countPriorChecks returns how many checks of this cost the refusing limit already holds.
+func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
 			return (la.Limit.Capacity() - la.Remaining) / max(1, ops[i].Cost)
@@ -210,14 +210,14 @@ func checksBefore(limits []LimitAnswer, ops []counters.Op) int64 {
 	return 0
 }
 
-// ruleVerdict reports whether one of a rule's limits refused, and their least headroom, in tenths rounded up.
+// ruleVerdict reports whether one of a rule's limits refused, and the least headroom of the limits, in tenths, rounded up.
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
 		la := &limits[i]
 		refused = refused || !la.Allowed
 		if la.Limit.Capacity() == 0 {
-			headroom = 0 // a region's share of nothing
+			headroom = 0 // a region may have no share
 		} else if la.Remaining < la.Limit.Capacity() {
 			headroom = min(headroom, tenths(la.Remaining, la.Limit.Capacity()))
 		}
@@ -233,51 +233,51 @@ func tenths(remaining, capacity int64) int64 {
 	return 10
 }
 
-// scratch is a check's working memory; the Answer keeps it for the next check.
+// scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
-	match     rules.Match
-	ops       []counters.Op
-	stripe    uint32        // 1…stripes; 0 before the first check
-	active    *activeRules  // the rules and figures of the check
-	here      bool          // one Take or Peek of this node's own counters has decided all ops
-	local     bool          // one of its rules has `consistency: local`
-	blocks    bool          // ops include blocks, each after the limits of its hit
-	reserving bool          // a reservation must report what it takes: use no leases
-	until     time.Time     // the check must be decided by then; zero for the usual deadline
-	cluster   *clusterCheck // of checks that other nodes decide too; nil before the first
+	match       rules.Match
+	ops         []counters.Op
+	stripe      uint32        // 1…stripes; 0 before the first check
+	active      *activeRules  // the rules that decide the check
+	decidedHere bool          // this node decided all ops as the owner, in one Take or Peek
+	hasLocal    bool          // some rule has `consistency: local`
+	hasBlocks   bool          // ops include blocks, each after the limits of its hit
+	reserving   bool          // use no leases: a reservation must know what it takes
+	deadline    time.Time     // the check must be decided by then; zero for the usual deadline
+	cluster     *clusterCheck // nil before the first check that needs it
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
 type Meter interface {
-	// Add adds to what a subject was admitted of a unit in the month that contains wall (Unix nanoseconds), and reports whether
-	// it knows the subject. cost may be negative.
+	// Add adds cost and checks to what was admitted for a subject in a unit, in the month that contains wall (Unix
+	// nanoseconds). It returns false if it does not know the subject. cost may be negative.
 	Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool
-	// Enter is Add for a subject that is not known yet. It keeps none of the strings. A nil key means that the key is unknown.
+	// Enter is Add for a subject that Add does not know. It keeps none of the strings. A nil key means that the key is unknown.
 	Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64)
 }
 
-// UseMeter makes m count what is admitted from now on. Call it before the first check.
+// UseMeter makes the limiter report admitted costs to m. Call it before the first check.
 func (l *Limiter) UseMeter(m Meter) { l.meter = m }
 
-// measure counts an admitted check for rules with `usage: monthly`. The cost counts once for each rule and unit, even if the
-// rule has several limits in that unit.
-func (l *Limiter) measure(q *Query, a *Answer) {
+// billCheck reports an admitted check to the meter, for rules with `usage: monthly`. The cost counts once for each rule and unit,
+// even if the rule has several limits in the unit.
+func (l *Limiter) billCheck(q *Query, a *Answer) {
 	ops := a.scratch.ops
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		for j, limit := range h.Limits {
 			before := slices.ContainsFunc(h.Limits[:j], func(other *rules.Limit) bool { return other.UnitID == limit.UnitID })
 			if h.Rule.Monthly && !before && !l.meter.Add(a.Now.Wall, h.Subject, limit.Unit, ops[j].Cost, 1) {
-				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, keyText(h, q), limit.Unit, ops[j].Cost, 1)
+				l.meter.Enter(a.Now.Wall, h.Subject, h.Rule.Name, billingKey(h, q), limit.Unit, ops[j].Cost, 1)
 			}
 		}
 		ops = ops[len(h.Limits):]
 	}
 }
 
-// keyText is subjectText, but never nil, even for a rule that has one counter for all.
-func keyText(h *rules.Hit, q *Query) []string {
-	if key := subjectText(h, q); key != nil {
+// billingKey is subjectKey, but never nil, even for a rule without key attributes.
+func billingKey(h *rules.Hit, q *Query) []string {
+	if key := subjectKey(h, q); key != nil {
 		return key
 	}
 	return []string{}

@@ -17,48 +17,48 @@ const (
 	topStripes  = 16  // each subject belongs to one stripe
 	topCapacity = 256 // subjects in a stripe
 	topFilter   = 64  // words of 64 bits in a stripe's filter
-	topTurns    = int(5 * time.Minute / HistoryStep)
+	topSteps    = int(5 * time.Minute / HistoryStep)
 )
 
 // TopSubject is one of the subjects refused most. Refused counts from the time the subject entered the list; it may be too high
-// by the count of the subject that it displaced.
+// by the count of the subject that it replaced.
 type TopSubject struct {
 	Rule    string
 	Key     []string
 	Refused int64
-	// Checks counts checks since then, plus as many before as fill the limit that refused first. It is at least Refused.
+	// Checks counts checks since then, plus as many earlier ones as it took to use up the limit. It is at least Refused.
 	Checks int64
-	// Recent is how many of Refused were in the last five minutes, to half a minute; 0 in what Top returns.
+	// Recent counts the refusals of the last five minutes, to within half a minute. Top returns it as 0.
 	Recent int64
 }
 
-// top keeps the subjects refused most, in bounded memory. It uses the space-saving algorithm of Metwally, Agrawal and El Abbadi
-// (ICDT 2005), counting refusals. A subject with more than 1/256 of its stripe's refusals is always in it.
+// top keeps the subjects refused most, in bounded memory. It counts refusals with the Space-Saving algorithm of Metwally,
+// Agrawal and El Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its stripe's refusals.
 type top struct {
 	stripe [topStripes]topStripe
 }
 
 type topStripe struct {
-	mu      sync.Mutex // guards all but filter
-	entries []topEntry
-	refused [topCapacity]int64 // by entry; kept apart, so that finding the least touches few cache lines
-	index   map[rules.Hash]int // into entries
-	stale   int                // subjects displaced since the filter was rebuilt
-	turns   int                // steps of the history that have ended
-	// past has refused as it was when each of the last steps ended, by number; 20 kB.
-	past [topTurns][topCapacity]int64
-	// filter has a bit set for each subject in entries, and for some that were there before. Allowed checks look at it before
-	// they take the lock. It is written under mu.
+	mu       sync.Mutex // guards all but filter
+	entries  []topEntry
+	refused  [topCapacity]int64 // by entry; kept apart so that finding the minimum touches few cache lines
+	index    map[rules.Hash]int // into entries
+	replaced int                // subjects replaced since the filter was rebuilt
+	steps    int                // steps of the history that have ended
+	// refusedAtStep holds refused as of the end of each of the last steps, by number; 20 kB.
+	refusedAtStep [topSteps][topCapacity]int64
+	// filter has a bit set for each subject in entries, and for some subjects that have been replaced. Allowed checks read it
+	// before they take the lock. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
 type topEntry struct {
-	hash   rules.Hash
-	rule   string
-	key    []string
-	checks int64
-	turns  int   // of the stripe when the subject entered
-	before int64 // refused at that moment: of the subject that was displaced
+	hash           rules.Hash
+	rule           string
+	key            []string
+	checks         int64
+	stepsAtEntry   int   // the stripe's steps when the subject entered
+	refusedAtEntry int64 // refused at that moment: the count of the replaced subject
 }
 
 func newTop() *top {
@@ -69,27 +69,27 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject. before is how many such checks the refusing counter already held.
-func (t *top) count(h *rules.Hit, refused bool, before int64, q *Query) {
+// count counts a check of h's subject. priorChecks is the number of such checks that the refusing counter already held.
+func (t *top) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
 	s := &t.stripe[h.Subject.Lo%topStripes]
-	if word, bit := s.mark(h.Subject); refused || word.Load()&bit != 0 {
-		s.count(h, refused, before, q)
+	if word, bit := s.filterBit(h.Subject); refused || word.Load()&bit != 0 {
+		s.count(h, refused, priorChecks, q)
 	}
 }
 
-// mark returns the word and the bit of a subject in the filter.
-func (s *topStripe) mark(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
+// filterBit returns a subject's word and bit in the filter.
+func (s *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
 	at, bit := filterPlace(subject)
 	return &s.filter[at], bit
 }
 
-// filterPlace returns the index of a subject's word in a filter, and its bit. It looks at no bits in which inline subjects are
-// all alike.
+// filterPlace returns the index of a subject's word in the filter, and its bit. It uses no bits that are the same for all
+// inline subjects.
 func filterPlace(subject rules.Hash) (at int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
-func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
+func (s *topStripe) count(h *rules.Hit, refused bool, priorChecks int64, q *Query) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, known := s.index[h.Subject]
@@ -97,9 +97,9 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 		if !refused {
 			return
 		}
-		i = s.enter(h, q)
-		s.entries[i].checks += before
-		word, bit := s.mark(h.Subject)
+		i = s.insert(h, q)
+		s.entries[i].checks += priorChecks
+		word, bit := s.filterBit(h.Subject)
 		word.Or(bit)
 	}
 	s.entries[i].checks++
@@ -108,9 +108,9 @@ func (s *topStripe) count(h *rules.Hit, refused bool, before int64, q *Query) {
 	}
 }
 
-// enter adds the subject of h. If the stripe is full, it replaces the subject refused least and takes over that count.
-func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
-	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectText(h, q)}
+// insert adds h's subject. If the stripe is full, the subject replaces the one refused least and inherits its count.
+func (s *topStripe) insert(h *rules.Hit, q *Query) (i int) {
+	e := topEntry{hash: h.Subject, rule: h.Rule.Name, key: subjectKey(h, q)}
 	if i = len(s.entries); i < topCapacity {
 		s.entries = append(s.entries, e)
 	} else {
@@ -123,11 +123,11 @@ func (s *topStripe) enter(h *rules.Hit, q *Query) (i int) {
 		delete(s.index, s.entries[i].hash)
 		e.checks = s.refused[i]
 		s.entries[i] = e
-		if s.stale++; s.stale > topCapacity {
+		if s.replaced++; s.replaced > topCapacity {
 			s.renewFilter()
 		}
 	}
-	s.entries[i].turns, s.entries[i].before = s.turns, s.refused[i]
+	s.entries[i].stepsAtEntry, s.entries[i].refusedAtEntry = s.steps, s.refused[i]
 	s.index[e.hash] = i
 	return i
 }
@@ -141,39 +141,39 @@ func (s *topStripe) renewFilter() {
 	for i := range fresh {
 		s.filter[i].Store(fresh[i])
 	}
-	s.stale = 0
+	s.replaced = 0
 }
 
-// turn notes the counts as a step of the history ends.
-func (t *top) turn() {
+// endStep records the counts at the end of a step of the history.
+func (t *top) endStep() {
 	for i := range t.stripe {
 		s := &t.stripe[i]
 		s.mu.Lock()
-		s.past[s.turns%topTurns] = s.refused
-		s.turns++
+		s.refusedAtStep[s.steps%topSteps] = s.refused
+		s.steps++
 		s.mu.Unlock()
 	}
 }
 
-// recent returns how often an entry's subject was refused since the oldest turn that is kept, or since it entered. The caller
-// holds mu.
+// recent returns how many times an entry's subject was refused since the oldest recorded step, or since the subject entered.
+// The caller holds mu.
 func (s *topStripe) recent(i int) int64 {
 	e := &s.entries[i]
-	if e.turns > s.turns-topTurns {
-		return s.refused[i] - e.before
+	if e.stepsAtEntry > s.steps-topSteps {
+		return s.refused[i] - e.refusedAtEntry
 	}
-	return s.refused[i] - s.past[s.turns%topTurns][i]
+	return s.refused[i] - s.refusedAtStep[s.steps%topSteps][i]
 }
 
-// subjectText returns the key of h's subject, as q gives it. It copies the query's strings, which belong to the caller.
-func subjectText(h *rules.Hit, q *Query) []string {
+// subjectKey returns the key of h's subject, from q. It copies the strings, which belong to q's caller.
+func subjectKey(h *rules.Hit, q *Query) []string {
 	var key []string
 	switch {
 	case len(q.Subjects) > 0:
 		for i := range q.Subjects {
 			s := &q.Subjects[i]
 			if s.Node != nil && s.Node.Subject(s.Entries) == h.Subject {
-				return shortened(s.Node.Key(s.Entries))
+				return shortenValues(s.Node.Key(s.Entries))
 			}
 			if h.Rule.Inline && s.Node == nil {
 				key = h.Rule.InlineKey(&s.InlineSubject, h.Subject.Hi)
@@ -194,12 +194,12 @@ func subjectText(h *rules.Hit, q *Query) []string {
 	return key
 }
 
-// maxShown bounds the values of a descriptor that are shown, in bytes.
+// maxShown bounds a descriptor's values when shown, in bytes.
 const maxShown = 256
 
-// shortened makes the values of a descriptor fit to be shown, and independent of the caller's memory. They may be as long as a
-// request, and need not be text.
-func shortened(key []string) []string {
+// shortenValues copies a descriptor's values, in a form that can be shown: they may be as long as a request, and need not be
+// valid text.
+func shortenValues(key []string) []string {
 	for i, v := range key {
 		if len(v) > maxShown {
 			v = v[:maxShown] + "…"
@@ -209,24 +209,24 @@ func shortened(key []string) []string {
 	return key
 }
 
-// Top returns the n subjects refused most, most refused first, as counted since the process began. In a cluster it adds those
-// of all nodes that answer within half a second.
+// Top returns the n subjects refused most since the process started, most refused first. In a cluster it adds up the counts of
+// all nodes that answer within half a second.
 func (l *Limiter) Top(n int) []TopSubject {
 	n = min(max(n, 0), maxTop)
 	all := l.top.list()
 	if l.member != nil {
 		gatherFrom(l.member, MethodTop, func(_ ring.NodeID, other *topList) { all = append(all, other.list...) })
-		all = merged(all)
+		all = mergeSubjects(all)
 	}
-	all = ranked(all, n)
+	all = rankByRefused(all, n)
 	for i := range all {
-		all[i].Recent = 0 // other nodes have not said theirs
+		all[i].Recent = 0 // MethodTop does not carry it
 	}
 	return all
 }
 
-// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before. It also returns the
-// nodes whose counts are in that, this one first.
+// TopRecent returns the n subjects refused most in the last five minutes, followed by subjects refused earlier. It also returns
+// the nodes whose counts are included, this one first.
 func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 	all, nodes = l.top.list(), make([]ring.NodeID, 1)
 	if l.member != nil {
@@ -234,12 +234,12 @@ func (l *Limiter) TopRecent(n int) (all []TopSubject, nodes []ring.NodeID) {
 		gatherFrom(l.member, MethodRecent, func(from ring.NodeID, other *recentList) {
 			all, nodes = append(all, other.list...), append(nodes, from)
 		})
-		all = merged(all)
+		all = mergeSubjects(all)
 	}
-	return rankedRecent(all, min(max(n, 0), maxTop)), nodes
+	return rankByRecent(all, min(max(n, 0), maxTop)), nodes
 }
 
-// list returns the subjects kept, in no particular order.
+// list returns all subjects, in no particular order.
 func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
 		s := &t.stripe[i]
@@ -252,17 +252,17 @@ func (t *top) list() (all []TopSubject) {
 	return all
 }
 
-// ranked sorts all, most refused first, and returns the first n.
-func ranked(all []TopSubject, n int) []TopSubject {
+// rankByRefused sorts all, most refused first, and returns the first n.
+func rankByRefused(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]
 }
 
-// rankedRecent sorts all, most refused of late first, and returns the first n.
-func rankedRecent(all []TopSubject, n int) []TopSubject {
-	all = ranked(all, len(all))
+// rankByRecent sorts all, most refused in the last five minutes first, and returns the first n.
+func rankByRecent(all []TopSubject, n int) []TopSubject {
+	all = rankByRefused(all, len(all))
 	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
 	return all[:min(n, len(all))]
 }
@@ -271,13 +271,13 @@ const (
 	maxTop = 1000 // bounds the subjects that Top returns
 	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
 	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as sent. The subjects refused least are cut off.
+	// maxTopBytes bounds a node's list as sent. The subjects refused least are dropped.
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
 
-// merged adds up what several nodes report of the same subject.
-func merged(all []TopSubject) []TopSubject {
+// mergeSubjects adds up the counts that several nodes report for the same subject.
+func mergeSubjects(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]
 	for _, s := range all {
@@ -295,8 +295,8 @@ func merged(all []TopSubject) []TopSubject {
 	return out
 }
 
-// fitting returns as much of the beginning of list as may be sent.
-func fitting(list []TopSubject) *topList {
+// truncateToMessage returns the leading part of list that fits a message.
+func truncateToMessage(list []TopSubject) *topList {
 	size := 0
 	for i := range list {
 		size += len(list[i].Rule) + len(strings.Join(list[i].Key, "")) + 64
@@ -307,7 +307,7 @@ func fitting(list []TopSubject) *topList {
 	return &topList{list}
 }
 
-// topList is a node's list of subjects, as sent.
+// topList is the reply to MethodTop.
 type topList struct{ list []TopSubject }
 
 // Code implements wire.Message.
@@ -315,7 +315,7 @@ func (t *topList) Code(c *wire.Coder) {
 	wire.List(c, &t.list, maxTopKept, 4, func(s *TopSubject) { s.code(c) })
 }
 
-// recentList is a node's list of subjects with what was refused of late, as sent.
+// recentList is the reply to MethodRecent: a topList with Recent.
 type recentList topList
 
 // Code implements wire.Message.

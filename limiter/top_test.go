@@ -30,7 +30,7 @@ func TestTop(t *testing.T) {
 	}
 }
 
-// On a Zipf stream the subjects refused most are found, in order, in bounded memory.
+// On a Zipf stream, top finds the subjects refused most, in order, in bounded memory.
 func TestTopOnZipf(t *testing.T) {
 	t.Parallel()
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1h}]}")

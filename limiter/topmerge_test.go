@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// On a Zipf stream of a million subjects, answered by three nodes in turn, the 20 subjects refused most are found in order and
-// in bounded memory, by each node for itself and by all together.
+// On a Zipf stream of a million subjects, spread over three nodes, each node by itself and all together find the 20 subjects
+// refused most, in order and in bounded memory.
 func TestTopOfAMillion(t *testing.T) {
 	t.Parallel()
 	const subjects, stream, nodes, shown = 1_000_000, 1_500_000, 3, 20
@@ -42,11 +42,11 @@ func TestTopOfAMillion(t *testing.T) {
 	}
 	var all []TopSubject
 	for i, kept := range tops {
-		list, err := readTop(wire.Encode(nil, fitting(ranked(kept.list(), maxTopKept))))
+		list, err := readTop(wire.Encode(nil, truncateToMessage(rankByRefused(kept.list(), maxTopKept))))
 		if err != nil || len(list) != topStripes*topCapacity {
 			t.Fatalf("node %d: have %d subjects, %v, want %d", i, len(list), err, topStripes*topCapacity)
 		}
-		expectLargest(t, ranked(slices.Clone(list), shown), refused[i])
+		expectLargest(t, rankByRefused(slices.Clone(list), shown), refused[i])
 		all = append(all, list...)
 	}
 	for _, other := range refused[1:] {
@@ -54,7 +54,7 @@ func TestTopOfAMillion(t *testing.T) {
 			refused[0][n] += other[n]
 		}
 	}
-	expectLargest(t, ranked(merged(all), shown), refused[0])
+	expectLargest(t, rankByRefused(mergeSubjects(all), shown), refused[0])
 }
 
 // expectLargest checks that have holds the subjects refused most, in order, with their true counts.
@@ -67,7 +67,7 @@ func expectLargest(t *testing.T, have []TopSubject, refused []int64) {
 			t.Errorf("rank %d: subject %d has %d refused, want %d", rank, n, have[rank].Refused, refused[n])
 		}
 		if rank > 0 && have[rank].Refused > have[rank-1].Refused {
-			t.Errorf("rank %d: %d is more than the one before has", rank, have[rank].Refused)
+			t.Errorf("rank %d: %d is more than the rank before", rank, have[rank].Refused)
 		}
 	}
 	least := have[len(have)-1].Refused

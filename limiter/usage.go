@@ -9,60 +9,60 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Usage is what one subject has used.
+// Usage reports what one subject has used.
 type Usage struct {
 	Rule      *rules.Rule
-	Namespace string   // of a subject that brings its limits; empty for a rule's
+	Namespace string   // of an inline subject; empty for a rule's
 	Key       []string // normalised, as counted
 	Limits    []LimitUsage
 	Hash      rules.Hash // of rule and subject
-	// Unknown is how many more counters the subject has, whose limits this node has not met; see Limiter.Usage.
+	// Unknown is the number of further counters of the subject, whose limits this node does not know; see Limiter.Usage.
 	Unknown int
-	// Blocked is how long the rule's block on the subject still lasts; zero if it is not on.
+	// Blocked is how much longer the rule blocks the subject; zero if it does not.
 	Blocked time.Duration
 
-	// Shares is each region's share of the first limit of a global rule, by the version in force. It is nil for other rules, or
-	// if regions were not asked.
+	// Shares holds each region's share of the first limit of a global rule, by the version in force. It is nil for other rules,
+	// or if the regions were not asked.
 	Shares map[string]int64
-	// Regions are the regions that divide the limits, this one included, by name.
+	// Regions lists the regions that divide the limits, including this one, sorted by name.
 	Regions []RegionUsage
 
 	block *rules.Limit // nil if the rule has none
 }
 
-// LimitUsage is what a subject has used of one limit.
+// LimitUsage reports what a subject has used of one limit.
 type LimitUsage struct {
 	Limit      *rules.Limit
 	Window     time.Duration // true length of the current window
-	Used       int64         // rounded up; above capacity in debt; negative if a fixed window borrowed more than it used
+	Used       int64         // rounded up; above the capacity if in debt; negative if a fixed window borrowed more than it used
 	Lent       int64         // to other regions; included in Used
 	Borrowed   int64         // from other regions; not included in Used
 	Remaining  int64
 	ResetAfter time.Duration
 }
 
-// Locate returns a subject and its limits, without their usage. q names one subject: by its rule and key, or by the only one
-// of q.Subjects, which may come without limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
+// Locate returns a subject and its limits, without their usage. q identifies one subject: by its rule and key, or as the only
+// one of q.Subjects, which need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var m rules.Match
-	b := l.inForce.Load()
+	active := l.inForce.Load()
 	if len(q.Subjects) > 0 {
 		if s := &q.Subjects[0]; s.Node != nil {
 			return &Usage{Rule: s.Node.Rule, Key: s.Node.Key(s.Entries), Hash: s.Node.Subject(s.Entries), Limits: []LimitUsage{{Limit: s.Node.Limit()}}}, nil
 		}
-		return locateInline(b.set, &q.Subjects[0].InlineSubject)
+		return locateInline(active.set, &q.Subjects[0].InlineSubject)
 	}
-	r := b.set.Rule(q.Rule)
+	r := active.set.Rule(q.Rule)
 	if r == nil {
 		return nil, fmt.Errorf("%w %q", ErrUnknownRule, q.Rule)
 	}
-	if err := b.set.MatchKey(r, q.Key, &m); err != nil {
+	if err := active.set.MatchKey(r, q.Key, &m); err != nil {
 		return nil, err
 	}
-	if b.global { // only shares need a clock
-		b.set.Share(&m, l.clock.Now().Wall)
+	if active.hasGlobal { // without shares the clock may be nil
+		active.set.Share(&m, l.clock.Now().Wall)
 	}
-	b.lowerLimits(&m)
+	active.lowerLimits(&m)
 	u := &Usage{Rule: r, Key: r.NormalKey(q.Key)}
 	for i := range m.Hits {
 		u.Hash, u.block = m.Hits[i].Subject, m.Hits[i].Block
@@ -73,7 +73,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	return u, nil
 }
 
-// locateInline is Locate for a subject that brings its limits.
+// locateInline is Locate for an inline subject.
 func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true}, Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
 	if len(q.Limits) == 0 {
@@ -93,13 +93,13 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 	return u, nil
 }
 
-// whole reports whether u stands for all counters of a subject that came without its limits.
-func (u *Usage) whole() bool { return u.Namespace != "" && len(u.Limits) == 0 }
+// coversAllCounters reports whether u stands for all counters of an inline subject that came without limits.
+func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
 // Usage asks the owner what a subject has used of each of its limits, and whether it is blocked. For limits that regions
-// divide, that is the usage of this region's share; the other regions are asked too, and have half a second to answer. Of an
-// inline subject without limits it reports the counters whose limits this node keeps, and counts the others: a counter knows
-// neither its amount nor its window. The error wraps ErrNoOwner or one of Locate's.
+// divide, it reports the usage of this region's share, and asks the other regions for theirs, for up to half a second. For an
+// inline subject without limits, it reports the counters whose limits this node keeps, and counts the others in Unknown,
+// because a counter does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {
@@ -114,13 +114,13 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !u.whole() {
-		return u, l.applyChange(changeOf(verbUsage, u, nil), u)
+	if !u.coversAllCounters() {
+		return u, l.applyChange(newChange(verbUsage, u, nil), u)
 	}
 	return u, l.usageOfAll(u)
 }
 
-// usageOfAll fills in what can be told of all counters of an inline subject.
+// usageOfAll fills in the usage of all counters of an inline subject whose limits this node keeps.
 func (l *Limiter) usageOfAll(u *Usage) error {
 	list := &change{verb: verbList, hi: u.Hash.Hi}
 	if err := list.apply(l); err != nil {
@@ -146,17 +146,17 @@ func (l *Limiter) usageOfAll(u *Usage) error {
 	}
 	for some := range slices.Chunk(u.Limits, maxSubjectOps) {
 		part := &Usage{Rule: u.Rule, Hash: u.Hash, Limits: some}
-		if err := l.applyChange(changeOf(verbUsage, part, nil), part); err != nil {
+		if err := l.applyChange(newChange(verbUsage, part, nil), part); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Adjust adds q's costs (each −MaxAmount…MaxAmount, none 0) to what the subject has used of the limits in their units: a
-// penalty, which may become a debt, or a reward. A block stays as it is. Adjust returns the usage afterwards. If q.RequestID is
-// repeated within a minute, nothing changes and the answer is the first one. The error wraps ErrNoLimitInUnit, ErrFull, ErrNoOwner,
-// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the subject has used of the limits in its unit: a
+// penalty, which may become a debt, or a reward. It leaves a block as it is. It returns the usage afterwards. If q.RequestID is
+// repeated within a minute, Adjust changes nothing and returns the first result. The error wraps ErrNoLimitInUnit, ErrFull,
+// ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -168,13 +168,13 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, c.Unit)
 		}
 	}
-	c := changeOf(verbAdjust, u, costs)
-	c.ticket = ticketOf(q.RequestID, hashBody(verbAdjust, u, costs), checkTime)
+	c := newChange(verbAdjust, u, costs)
+	c.ticket = ticketOf(q.RequestID, hashChange(verbAdjust, u, costs), checkTimeout)
 	return u, l.applyChange(c, u)
 }
 
-// GiveBack gives costs (each 1…MaxAmount) back to the only subject of q, as far as it has used so much, and returns the usage
-// afterwards. Refusals that nodes remember are dropped, within noticeTime; leases stay. The error is one of Adjust's.
+// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no more than it has used, and returns the usage
+// afterwards. Within 20 ms, all nodes drop the refusals that they remember; leases stay. The error is one of Adjust's.
 func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -184,24 +184,24 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	for i := range costs {
 		costs[i].Cost = -costs[i].Cost
 	}
-	c := changeOf(verbGive, u, costs)
-	c.ticket = ticketOf("", hashBody(verbGive, u, costs), checkTime)
+	c := newChange(verbGive, u, costs)
+	c.ticket = ticketOf("", hashChange(verbGive, u, costs), checkTimeout)
 	return u, l.applyChange(c, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block: those of an inline subject's limits, or all of them if it comes
-// without. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner, ErrRequestIDReused,
-// ErrTooManyRequestIDs or one of Locate's.
+// Reset makes a subject's counters fresh and lifts its block. If an inline subject comes with limits, Reset makes only their
+// counters fresh. It returns the usage afterwards. q.RequestID is as for Adjust. The error wraps ErrFull, ErrNoOwner,
+// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
-	c := changeOf(verbReset, u, nil)
-	if u.whole() {
+	c := newChange(verbReset, u, nil)
+	if u.coversAllCounters() {
 		c = &change{verb: verbClear, hi: u.Hash.Hi}
 	}
-	c.ticket = ticketOf(q.RequestID, hashBody(c.verb, u, nil), checkTime)
+	c.ticket = ticketOf(q.RequestID, hashChange(c.verb, u, nil), checkTimeout)
 	if err := l.applyChange(c, u); err != nil {
 		return nil, err
 	}

@@ -6,17 +6,17 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Bounds of messages between limiters. In messages, whole numbers are varints; hashes and identities have a fixed size. Every
-// length is checked before memory is allocated for it.
+// Bounds of messages between limiters. In messages, integers are varints; hashes and IDs have a fixed size. Decoding checks
+// every length before it allocates memory.
 
 const (
-	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules that a document may have
+	maxMessageOps = 1000 * 17 // bounds the ops of a question: the limits and blocks of all rules of a document
 	maxSubjectOps = 3*16 + 1  // bounds the ops of one subject: a rule's limits, what they lent and borrowed, and its block
-	maxAlike      = 10_000    // bounds the identical checks in one question
+	maxIdentical  = 10_000    // bounds the identical checks in one question
 	maxVersion    = 1 << 62   // bounds versions of the rules and revisions of the ring
 	// maxResults bounds the results that a question may ask for: identical checks × limits.
 	maxResults = 32_768
-	// minOpBytes is the least size of a limit and its cost, in bytes.
+	// minOpBytes is the minimum size of an encoded limit with its cost.
 	minOpBytes = 1 + 8 + 3 + 1
 )
 
@@ -24,20 +24,20 @@ const (
 const (
 	limitShadow = 1 << 3 // of a shadow rule
 	limitBlock  = 1 << 5
-	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; from feature level 2 on
+	limitMode   = 1 << 7 // a byte with the op's mode follows its cost; since feature level 2
 )
 
-// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, the limits
-// of the ops are stored in room, which is returned for reuse.
-func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZero bool) []algorithms.Limit {
+// codeOps writes or reads a list of ops, in order of their subjects. belowZero allows negative costs. When reading, it stores
+// the ops' limits in buf and returns buf for reuse.
+func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least, first, i := int64(0), 0, 0
 	if belowZero {
 		least = -algorithms.MaxAmount
 	}
 	wire.List(c, ops, maxMessageOps, minOpBytes, func(op *counters.Op) {
 		if c.Reads() && i == 0 {
-			if room = room[:0]; cap(room) < len(*ops) {
-				room = make([]algorithms.Limit, 0, len(*ops))
+			if buf = buf[:0]; cap(buf) < len(*ops) {
+				buf = make([]algorithms.Limit, 0, len(*ops))
 			}
 		}
 		before := (*ops)[first:i]
@@ -57,8 +57,8 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 			c.Require(before[j].Key.Lo != op.Key.Lo)
 		}
 		if c.Reads() {
-			room = append(room, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
-			op.Limit = &room[len(room)-1]
+			buf = append(buf, algorithms.Limit{}) // never reallocates: the ops' limits stay in place
+			op.Limit = &buf[len(buf)-1]
 		}
 		codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
@@ -69,10 +69,10 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, room []algorithms.Limit, belowZe
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount && !(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
 	})
-	return room
+	return buf
 }
 
-// codeLimit writes or reads an op's limit and flags. A limit that was read is valid.
+// codeLimit writes or reads an op's limit and flags. It reads only valid limits.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)

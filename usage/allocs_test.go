@@ -9,7 +9,7 @@ func TestAddAllocatesNothing(t *testing.T) {
 	known, unknown, wall := hashOf("r", "k"), hashOf("r", "other"), november.UnixNano()
 	if n := testing.AllocsPerRun(1000, func() {
 		if !m.Add(wall, known, "requests", 1, 1) || m.Add(wall, unknown, "requests", 1, 1) || m.Add(wall, known, "tokens", 1, 1) {
-			t.Error("have a row that was never entered, or none of one that was")
+			t.Error("Add found a row that was never entered, or missed one that was")
 		}
 	}); n != 0 {
 		t.Errorf("have %v allocations for three, want 0", n)

@@ -17,9 +17,9 @@ import (
 
 // The messages between nodes. Each has a reply.
 const (
-	MethodSources peer.Method = 128 + iota // what a node holds of a month
-	MethodRows                             // a page of one ledger's rows
-	MethodTake                             // a page of a ledger that is handed over
+	MethodSources peer.Method = 128 + iota // lists the ledgers that a node holds for a month
+	MethodRows                             // reads a page of a ledger's rows
+	MethodTake                             // hands over a page of a ledger
 )
 
 // CodeFailed is the code of a failed call. Callers treat it like any other failure.
@@ -27,9 +27,9 @@ const CodeFailed peer.Code = 128
 
 // Bounds on calls between nodes.
 const (
-	callTime = 5 * time.Second // bounds one call to another node
-	pageSize = 256 << 10       // approximate bytes of rows per page
-	// maxServing bounds the calls that this node answers at once; further ones are refused.
+	callTimeout = 5 * time.Second // timeout of a call to another node
+	pageBytes   = 256 << 10       // approximate size of a page, in bytes
+	// maxServing bounds the calls that this node answers at once. It refuses any more.
 	maxServing = 8
 )
 
@@ -44,72 +44,72 @@ type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 }
 
-// Cluster adds up what all nodes counted. Close ends it; the Meter stays open.
+// Cluster adds up what all nodes counted. The caller must Close it; that leaves the Meter open.
 type Cluster struct {
 	meter   *Meter
 	peers   Peers
-	members func() []Member // all that have not left, even if they are down
+	members func() []Member // all members that have not left, even if they are down
 
-	serving chan struct{} // holds a token for each call being answered
-	done    sync.WaitGroup
-	gate    sync.Mutex // guards closed, so that nothing is added to done once it is set
-	closed  bool
+	callSlots chan struct{} // holds a token for each call being answered
+	calls     sync.WaitGroup
+	mu        sync.Mutex // guards closed; once it is set, calls takes no more goroutines
+	closed    bool
 }
 
-// Join makes m's months part of the cluster's usage.
+// Join makes m's ledgers part of the cluster's usage. members returns all members that have not left, even if they are down.
 func Join(m *Meter, peers Peers, members func() []Member) *Cluster {
-	return &Cluster{meter: m, peers: peers, members: members, serving: make(chan struct{}, maxServing)}
+	return &Cluster{meter: m, peers: peers, members: members, callSlots: make(chan struct{}, maxServing)}
 }
 
-// Close waits for the calls being answered.
+// Close refuses further calls and waits for those being answered.
 func (c *Cluster) Close() error {
-	c.gate.Lock()
+	c.mu.Lock()
 	c.closed = true
-	c.gate.Unlock()
-	c.done.Wait()
+	c.mu.Unlock()
+	c.calls.Wait()
 	return nil
 }
 
-// holding is what a node holds of a month.
+// holding lists what a node holds for a month.
 type holding struct {
 	Sources []source `json:"sources"`
-	Damaged bool     `json:"damaged"` // it can't be read, or a damaged file that was set aside still exists
+	Damaged bool     `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
 }
 
 // source is a ledger that a node holds.
 type source struct {
 	Ledger  ledgerID `json:"ledger"`
-	Node    string   `json:"node"` // the name of the node that counted it
+	Node    string   `json:"node"` // name of the node that counted it
 	Damaged bool     `json:"damaged"`
-	at      Member   // the node that holds it
+	heldBy  Member   // the node that holds it
 }
 
-// here lists what this node holds of a month, including all rows counted so far.
-func (c *Cluster) here(month Month) (h holding) {
+// holdingHere lists what this node holds for a month, and sorts in all rows counted so far.
+func (c *Cluster) holdingHere(month Month) (h holding) {
 	m := c.meter
 	h.Damaged = m.file.SetAside()
 	sources, err := m.sources(month)
 	if err != nil {
-		m.cfg.Logger.Error("usage can't be read", "error", err)
+		m.cfg.Logger.Error("can't read usage", "error", err)
 		h.Damaged = true
 	}
 	h.Sources = sources
 	return h
 }
 
-// sources returns the ledgers of a month, or of allMonths, in memory and in the file.
+// sources returns the ledgers of a month, or of allMonths, both in memory and in the file.
 func (m *Meter) sources(month Month) (list []source, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
-			l.refresh()
+			l.refreshOrder()
 			list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged})
 		}
 	}
 	err = m.file.View(func(tx persist.Tx) error {
-		found, err := copies(tx)
+		found, err := listCopies(tx)
 		for _, c := range found {
 			h, whole := readHead(tx, c)
-			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // in memory, being closed
+			known := slices.ContainsFunc(list, func(s source) bool { return s.Ledger == c.ledgerID }) // still in memory, while it is being closed
 			if c.closed && whole && !known && (month == allMonths || c.Month == month) {
 				list = append(list, source{Ledger: c.ledgerID, Node: h.Node, Damaged: h.Damaged})
 			}
@@ -119,16 +119,16 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 	return list, err
 }
 
-// pageQuery asks for a page.
+// pageQuery asks for a page of a ledger.
 type pageQuery struct {
 	Ledger ledgerID `json:"ledger"`
 	Rule   string   `json:"rule"`
-	After  []byte   `json:"after"` // names of the row before the page; empty means start at the first row
+	After  []byte   `json:"after"` // packed names of the last row before the page; empty for the first page
 }
 
-// page reads a page on this node: a byte that is 1 if more rows follow, then the rows.
+// page reads a page on this node: one byte, which is 1 if more rows follow, and then the rows.
 func (c *Cluster) page(q *pageQuery) ([]byte, error) {
-	p := pager{rule: q.Rule, limit: pageSize, page: []byte{0}}
+	p := pager{rule: q.Rule, limit: pageBytes, page: []byte{0}}
 	if len(q.After) > 0 {
 		p.after = &Row{}
 		d := wire.NewDecoder(q.After)
@@ -153,40 +153,40 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 			return nil
 		}
 	}
-	err := errNoLedger // if there is no file
+	err := errNoLedger // stays if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
-		err = pageOf(tx, id, p)
-		return nil // an error in a page does not condemn the file
+		err = readClosedPage(tx, id, p)
+		return nil // a damaged page does not make the whole file damaged
 	}); failed != nil {
 		err = failed
 	}
 	return err
 }
 
-// Handle registers with p to receive the messages of other nodes.
+// Handle registers handlers with p for the messages of other nodes.
 func (c *Cluster) Handle(p *peer.Peers) {
 	for _, m := range []peer.Method{MethodSources, MethodRows, MethodTake} {
 		p.Handle(m, peer.Near, c.serve)
 	}
 }
 
-// serve answers a message of another node. It does not block.
+// serve answers a message from another node. It does not block.
 func (c *Cluster) serve(call *peer.Call) {
 	call.CopyBody()
-	c.gate.Lock()
-	defer c.gate.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed {
 		call.Fail(CodeFailed, "the node is stopping")
 		return
 	}
 	select {
-	case c.serving <- struct{}{}:
+	case c.callSlots <- struct{}{}:
 	default:
-		call.Fail(CodeFailed, "too many questions about usage at once")
+		call.Fail(CodeFailed, "too many calls about usage at once")
 		return
 	}
-	c.done.Go(func() {
-		defer func() { <-c.serving }()
+	c.calls.Go(func() {
+		defer func() { <-c.callSlots }()
 		body, err := c.answer(call.Method, call.Body)
 		if err != nil {
 			call.Fail(CodeFailed, err.Error())
@@ -196,7 +196,7 @@ func (c *Cluster) serve(call *peer.Call) {
 	})
 }
 
-// answer answers a message.
+// answer returns the reply to a message.
 func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 	switch m {
 	case MethodSources:
@@ -204,7 +204,7 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 		if err := json.Unmarshal(body, &month); err != nil {
 			return nil, errRow
 		}
-		return json.Marshal(c.here(month))
+		return json.Marshal(c.holdingHere(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
@@ -212,18 +212,18 @@ func (c *Cluster) answer(m peer.Method, body []byte) ([]byte, error) {
 		}
 		return c.page(&q)
 	case MethodTake:
-		return c.take(body)
+		return c.takePage(body)
 	}
-	return nil, errors.New("no such method")
+	return nil, errors.New("unknown method")
 }
 
-// holdingOf asks a node what it holds of a month.
+// holdingOf asks a node what it holds for a month.
 func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holding, err error) {
 	if m.ID == c.meter.cfg.Self {
-		h = c.here(month)
+		h = c.holdingHere(month)
 	} else {
 		var body []byte
-		ctx, cancel := context.WithTimeout(ctx, callTime)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		if body, err = json.Marshal(month); err == nil {
 			if body, err = c.peers.Call(ctx, m.ID, MethodSources, body); err == nil {
@@ -232,12 +232,13 @@ func (c *Cluster) holdingOf(ctx context.Context, m Member, month Month) (h holdi
 		}
 	}
 	for i := range h.Sources {
-		h.Sources[i].at = m
+		h.Sources[i].heldBy = m
 	}
 	return h, err
 }
 
-// gather finds each ledger once, preferably at the node that counted it. It also names the nodes that may hold more.
+// gather returns each ledger once, preferably at the node that counted it, and the names of the nodes whose counts may be
+// missing.
 func (c *Cluster) gather(ctx context.Context, month Month, members []Member) (best []source, missing []string) {
 	var mu sync.Mutex // guards best and missing
 	var group sync.WaitGroup

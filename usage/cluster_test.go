@@ -16,30 +16,30 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// crew is a cluster whose messages are function calls.
-type crew struct {
+// testCluster is a cluster whose messages are function calls.
+type testCluster struct {
 	t     *testing.T
-	nodes map[ring.NodeID]*hand
+	nodes map[ring.NodeID]*testNode
 	names []Member
 	down  map[ring.NodeID]bool
 	calls atomic.Int64
 	fail  func(m peer.Method, calls int64) bool
 }
 
-type hand struct {
+type testNode struct {
 	*Cluster
 	dir    string
 	config Config
 }
 
-func newCrew(t *testing.T, n int) *crew {
-	w := &crew{t: t, nodes: map[ring.NodeID]*hand{}, down: map[ring.NodeID]bool{}}
+func newTestCluster(t *testing.T, n int) *testCluster {
+	w := &testCluster{t: t, nodes: map[ring.NodeID]*testNode{}, down: map[ring.NodeID]bool{}}
 	for i := range n {
 		id := ring.NodeID{byte(i + 1)}
 		w.names = append(w.names, Member{ID: id, Name: fmt.Sprintf("n%d", i+1)})
 		c, _ := config(t.TempDir())
 		c.Self, c.Name, c.Rows = id, w.names[i].Name, 200_000
-		h := &hand{dir: c.Dir, config: c}
+		h := &testNode{dir: c.Dir, config: c}
 		h.Cluster = Join(open(t, c), w, func() []Member { return w.names })
 		w.nodes[id] = h
 		t.Cleanup(func() { h.Close() })
@@ -47,10 +47,10 @@ func newCrew(t *testing.T, n int) *crew {
 	return w
 }
 
-func (c *crew) node(i int) *hand { return c.nodes[ring.NodeID{byte(i)}] }
+func (c *testCluster) node(i int) *testNode { return c.nodes[ring.NodeID{byte(i)}] }
 
 // Call implements Peers.
-func (c *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
+func (c *testCluster) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error) {
 	calls := c.calls.Add(1)
 	if c.down[to] || c.fail != nil && c.fail(m, calls) {
 		return nil, peer.ErrUnreachable
@@ -59,7 +59,7 @@ func (c *crew) Call(_ context.Context, to ring.NodeID, m peer.Method, body []byt
 }
 
 // read reads a month at a node.
-func (c *crew) read(at *hand, q Query) (rows []Row, missing []string) {
+func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {
 	c.t.Helper()
 	s, err := at.Open(c.t.Context(), q)
 	if err != nil {
@@ -88,7 +88,7 @@ func sumOf(rows []Row) (cost, checks int64) {
 var thisMonth = Query{Month: MonthOf(november.UnixNano())}
 
 func TestClusterSums(t *testing.T) {
-	w := newCrew(t, 3)
+	w := newTestCluster(t, 3)
 	for i := range 9000 { // more than a page
 		w.node(i%3+1).meter.count(november, "tenant", []string{fmt.Sprintf("a rather long name of subject %d", i/2)}, "requests", int64(i))
 	}
@@ -123,7 +123,7 @@ func TestClusterSums(t *testing.T) {
 	if _, checks := sumOf(rows); checks != 6001 || !slices.Equal(missing, []string{"n3"}) {
 		t.Errorf("without n3: have %d checks, missing %v", checks, missing)
 	}
-	// A node that fails halfway is missing as well, and what the others have is read to the end.
+	// A node that fails halfway is also missing, and the others are read to the end.
 	w.down = map[ring.NodeID]bool{}
 	w.fail = func(m peer.Method, calls int64) bool { return m == MethodRows && calls%4 == 0 }
 	rows, missing = w.read(w.node(1), thisMonth)
@@ -133,7 +133,7 @@ func TestClusterSums(t *testing.T) {
 }
 
 func TestHandOver(t *testing.T) {
-	w := newCrew(t, 4)
+	w := newTestCluster(t, 4)
 	total := int64(0)
 	count := func(node int, n int) {
 		for i := range n {
@@ -164,23 +164,23 @@ func TestHandOver(t *testing.T) {
 	expect("before")
 
 	leave(3)
-	expect("handed over, and there still")
-	leave(3) // whose reply was lost
+	expect("handed over, and still a member")
+	leave(3) // as if the reply had been lost
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n3" })
 	expect("gone")
 	count(3, 5)
 	if rows, _ := w.read(w.node(1), Query{Month: thisMonth.Month - 1}); len(rows) != 1 || rows[0].Cost != 7 {
 		t.Errorf("the month before: have %+v", rows)
 	}
-	leave(3) // with what it has answered since
-	expect("gone, with what it answered at last")
+	leave(3) // hands over what it has counted since
+	expect("gone, after a second hand-over")
 
-	// The node that took them leaves too, and takes along what was handed to it.
+	// The node that took the ledgers over leaves, too, and hands them on.
 	leave(1)
 	w.names = slices.DeleteFunc(w.names, func(m Member) bool { return m.Name == "n1" })
 	expect("n1 gone as well")
 
-	// n3 hands over once more, to another node: each of its ledgers counts once.
+	// n3 hands over again, to another node: each of its ledgers counts once.
 	count(3, 3)
 	leave(3)
 	expect("n3 once more")
@@ -191,7 +191,7 @@ func TestHandOver(t *testing.T) {
 
 // What a node counted stays in the sums when its directory becomes another node's, as when node.json is lost.
 func TestDirectoryOfAnotherNode(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	h := w.node(1)
 	h.meter.count(november, "r", []string{"k"}, "requests", 5)
 	h.meter.Close()
@@ -199,7 +199,7 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 	c.Self, c.Name = ring.NodeID{7}, "n7"
 	m := open(t, c)
 	m.count(november, "r", []string{"k"}, "requests", 2)
-	w.nodes[c.Self] = &hand{Cluster: Join(m, w, func() []Member { return w.names }), dir: c.Dir, config: c}
+	w.nodes[c.Self] = &testNode{Cluster: Join(m, w, func() []Member { return w.names }), dir: c.Dir, config: c}
 	w.names = []Member{w.names[1], {ID: c.Self, Name: c.Name}}
 	for _, what := range []string{"counted on", "closed", "handed over"} {
 		if what == "closed" {
@@ -225,7 +225,7 @@ func TestDirectoryOfAnotherNode(t *testing.T) {
 
 // A node that has copies of another node's ledgers hands its own to that node, which has its own counts already.
 func TestHandOverToTheSource(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	for i := range 2 {
 		w.node(i+1).meter.count(november, "r", []string{"k"}, "requests", 5)
 		if err := w.node(i + 1).HandOver(t.Context()); err != nil {
@@ -239,7 +239,7 @@ func TestHandOverToTheSource(t *testing.T) {
 }
 
 func TestHandOverFails(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	for i := range 30_000 {
 		w.node(1).meter.count(november, "r", []string{fmt.Sprintf("a subject with a name that is long enough %d", i)}, "requests", 1)
 	}
@@ -256,17 +256,17 @@ func TestHandOverFails(t *testing.T) {
 		t.Error(err)
 	}
 	if list := w.node(2).meter.inFile(t); len(list) != 1 {
-		t.Errorf("have %v, want what was handed over once", list)
+		t.Errorf("have %v, want one ledger", list)
 	}
-	alone := newCrew(t, 1)
+	alone := newTestCluster(t, 1)
 	if alone.node(1).HandOver(t.Context()) == nil {
 		t.Error("alone: want an error")
 	}
 }
 
-// Invalid messages are refused, and nothing is written.
-func TestTakeOfStrangers(t *testing.T) {
-	w := newCrew(t, 2)
+// Invalid messages are rejected, and write nothing.
+func TestInvalidHandOverMessages(t *testing.T) {
+	w := newTestCluster(t, 2)
 	n := w.node(1)
 	for _, body := range []string{"", "{}", "\x02{}", "\xff\xff\xff\xff\x0f{}", `\x10{"source":"zz"}`} {
 		if _, err := n.answer(MethodTake, []byte(body)); err == nil {
@@ -274,7 +274,7 @@ func TestTakeOfStrangers(t *testing.T) {
 		}
 	}
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
-	for what, p := range map[string]part{
+	for what, p := range map[string]pageHeader{
 		"no rows":       {source: source{Ledger: ledger}, Last: true},
 		"a later page":  {source: source{Ledger: ledger}, Page: 1, Last: true},
 		"no page":       {source: source{Ledger: ledger}, Page: -1, Last: true},
@@ -285,7 +285,7 @@ func TestTakeOfStrangers(t *testing.T) {
 		if what == "no rows" {
 			page = []byte("rubbish")
 		}
-		if _, err := w.node(2).sendPart(t.Context(), w.names[0], &p, page); err == nil {
+		if _, err := w.node(2).sendPage(t.Context(), w.names[0], &p, page); err == nil {
 			t.Errorf("%s: want an error", what)
 		}
 	}
@@ -299,9 +299,9 @@ func TestTakeOfStrangers(t *testing.T) {
 	}
 }
 
-// After damage, sums are incomplete until a person has dealt with the file that was set aside.
+// After damage, sums are reported as incomplete until an operator removes the file that was set aside.
 func TestDamageIsReported(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	w.node(2).meter.count(november, "r", []string{"k"}, "requests", 1)
 	aside := filepath.Join(w.node(2).dir, fileName+".corrupt-20261121")
 	os.WriteFile(aside, nil, 0o600)
@@ -321,8 +321,8 @@ func TestDamageIsReported(t *testing.T) {
 	}
 }
 
-// Rows with the same names, as in the month in which the hashing of subjects changed, are all read, however small the pages,
-// in memory and from the file.
+// Rows with the same names, as in a month in which the hashing of subjects changed, are all read, however small the pages, both
+// from memory and from the file.
 func TestRowsWithTheSameNames(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -366,7 +366,7 @@ func TestRowsWithTheSameNames(t *testing.T) {
 
 // A node that can't write hands over what it has in memory.
 func TestHandOverWithoutADisk(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	if err := os.RemoveAll(w.node(1).dir); err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fileName is the name of the file, in the data directory, that holds the months.
+// fileName is the name of the file in the data directory that holds the ledgers.
 const fileName = "usage.db"
 
-// copyID identifies a ledger in the file, where it is a bucket. All copies of a closed ledger are the same.
+// copyID identifies a ledger in the file, where each ledger is a bucket.
 type copyID struct {
 	ledgerID
 	closed bool // nothing is counted in it any more
@@ -36,21 +36,21 @@ func parseBucket(name string) (c copyID, ok bool) {
 	return c, d.Done("bucket") == nil
 }
 
-// errOlder: the file holds months in an earlier version's format.
-var errOlder = errors.New(fileName + " is of another version of rlnode: start the version that wrote it, or move the file out of the data directory")
+// errOlder means that the file is in the format of another version.
+var errOlder = errors.New(fileName + " was written by another version of rlnode: start that version, or move the file out of the data directory")
 
-// head describes a ledger. For a closed one it is written with the last page.
+// head describes a ledger. A closed ledger's head is written with its last page.
 type head struct {
 	Node    string `json:"node"`              // name of the node that counted it
 	Damaged bool   `json:"damaged,omitempty"` // rows are missing
-	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed one
+	Pages   int    `json:"pages,omitempty"`   // number of pages of a closed ledger
 }
 
 var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead returns the head of a copy. ok is false if there is none, which means that the copy is incomplete.
+// readHead returns the head of a copy. If ok is false, there is none, and the copy is incomplete.
 func readHead(tx persist.Tx, c copyID) (h head, ok bool) {
 	b, err := tx.Get(c.bucket(), headKey)
 	return h, err == nil && b != nil && json.Unmarshal(b, &h) == nil
@@ -64,8 +64,8 @@ func putHead(tx persist.Tx, c copyID, h head) error {
 	return tx.Put(c.bucket(), headKey, b)
 }
 
-// copies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
-func copies(tx persist.Tx) (list []copyID, err error) {
+// listCopies lists the ledgers in the file, including incomplete ones. The error is errOlder if the file holds anything else.
+func listCopies(tx persist.Tx) (list []copyID, err error) {
 	names, err := tx.Names()
 	for _, name := range names {
 		c, ok := parseBucket(name)
@@ -77,11 +77,11 @@ func copies(tx persist.Tx) (list []copyID, err error) {
 	return list, err
 }
 
-// errNoLedger: the requested ledger is not here, or no longer here.
-var errNoLedger = errors.New("there is no such month of usage here")
+// errNoLedger means that the requested ledger is not, or no longer, on this node.
+var errNoLedger = errors.New("this node does not hold that ledger")
 
-// pageOf puts rows of a closed ledger into p.
-func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
+// readClosedPage puts rows of a closed ledger into p.
+func readClosedPage(tx persist.Tx, id ledgerID, p *pager) (err error) {
 	c := copyID{id, true}
 	h, ok := readHead(tx, c)
 	if !ok {
@@ -98,10 +98,10 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 			}
 		}
 		if err != nil {
-			err = fmt.Errorf("page %d of a month of usage: %w", i, err)
+			err = fmt.Errorf("page %d of a ledger: %w", i, err)
 		}
 	}
-	// The first wanted row may be on the page before the first page that begins with a wanted row.
+	// The first wanted row may be on the page before the first one that begins with a wanted row.
 	first := sort.Search(h.Pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
 			wanted = p.wants(row)
@@ -111,22 +111,22 @@ func pageOf(tx persist.Tx, id ledgerID, p *pager) (err error) {
 	})
 	for i, enough := max(0, first-1), false; i < h.Pages && !enough && err == nil; i++ {
 		visit(i, func(row *Row) bool {
-			enough = !p.put(row)
+			enough = !p.add(row)
 			return !enough
 		})
 	}
 	return err
 }
 
-// putCounted writes blocks of an open ledger.
-func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
+// putBlocks writes blocks of an open ledger.
+func (l *ledger) putBlocks(tx persist.Tx, blocks []block) error {
 	c := copyID{ledgerID: l.id}
-	if l.afresh {
+	if l.mustRewrite {
 		if err := tx.Drop(c.bucket()); err != nil {
 			return err
 		}
 	}
-	if l.headless {
+	if l.headPending {
 		if err := putHead(tx, c, head{Node: l.node, Damaged: l.damaged}); err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func (l *ledger) putCounted(tx persist.Tx, blocks []block) error {
 	return nil
 }
 
-// getCounted loads a ledger to continue counting in it.
-func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
+// loadOpenLedger loads an open ledger, to continue counting in it.
+func loadOpenLedger(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 	c := copyID{ledgerID: id}
 	h, ok := readHead(tx, c)
 	l := newLedger(id, h.Node, maxRows)
@@ -160,13 +160,13 @@ func getCounted(tx persist.Tx, id ledgerID, maxRows int) (*ledger, error) {
 		}
 		b.shard, b.number = int(key[1]), int(binary.BigEndian.Uint32(key[2:]))
 		b.counts, _ = tx.Get(c.bucket(), blockKey(countsPart, b.shard, b.number)) // nil if damaged
-		w, p := l.load(&b)
+		w, p := l.loadBlock(&b)
 		whole, inPlace = whole && w, inPlace && p
 		return nil
 	})
 	l.damaged = !whole
-	if l.loaded(); !inPlace || !whole {
-		l.markAll()
+	if l.markAllWritten(); !inPlace || !whole {
+		l.markAllDirty()
 	}
 	return l, err
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A damaged file is set aside, which every sum reports; what is in memory is written into a new file.
+// A damaged file is set aside, and every sum reports that. A new file gets what is in memory.
 func TestDamagedFile(t *testing.T) {
 	c, _ := config(t.TempDir())
 	path := filepath.Join(c.Dir, fileName)
@@ -55,10 +55,10 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// Rows that can't be read are lost, and nothing else is. The month stays marked as damaged: after restarts, after it is
-// closed, and wherever it is handed over.
+// Only rows that can't be read are lost. The ledger stays marked as damaged: after restarts, after it is closed, and after a
+// hand-over.
 func TestDamagedRows(t *testing.T) {
-	w := newCrew(t, 2)
+	w := newTestCluster(t, 2)
 	h := w.node(1)
 	m := h.meter
 	for i := range 3000 {
@@ -68,7 +68,7 @@ func TestDamagedRows(t *testing.T) {
 	damage := func(m *Meter, part byte) {
 		t.Helper()
 		if err := m.file.Update(func(tx persist.Tx) error {
-			list, err := copies(tx)
+			list, err := listCopies(tx)
 			if err != nil {
 				return err
 			}
@@ -89,7 +89,7 @@ func TestDamagedRows(t *testing.T) {
 		}
 		rows = len(have)
 		if !m.inMemory()[0].damaged {
-			t.Error("the month is not marked")
+			t.Error("the ledger is not marked as damaged")
 		}
 		m.Close()
 	}
@@ -102,7 +102,7 @@ func TestDamagedRows(t *testing.T) {
 	if err := h.HandOver(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.names = w.names[1:] // and it is gone
+	w.names = w.names[1:] // it has left
 	if have, missing := w.read(w.node(2), thisMonth); len(have) != rows || !slices.Equal(missing, []string{"n1"}) {
 		t.Errorf("handed over: have %d rows, missing %v; want %d rows, and n1", len(have), missing, rows)
 	}
@@ -114,7 +114,7 @@ func TestGoldenFile(t *testing.T) {
 	l := newLedger(id, "n1", 100)
 	for i := range 3 {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens", Cost: int64(1000*i - 5), Checks: int64(i)}
-		hi, lo := ledgerPlace(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
+		hi, lo := rowHash(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
 		l.enter(hi, lo, &row)
 	}
 	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}
@@ -151,12 +151,12 @@ func TestGoldenFile(t *testing.T) {
 	}
 	var blocks []block
 	for shard := range shards {
-		blocks = l.take(blocks, shard)
+		blocks = l.takeChanged(blocks, shard)
 	}
-	write("counted", func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
-	p := pager{limit: pageSize}
+	write("counted", func(tx persist.Tx) error { return l.putBlocks(tx, blocks) })
+	p := pager{limit: pageBytes}
 	l.page(&p)
-	handed := part{source: source{Ledger: id, Node: "n1"}, Last: true}
+	handed := pageHeader{source: source{Ledger: id, Node: "n1"}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
 	golden.Check(t, "testdata/file.txt", lines...)
 }

@@ -12,31 +12,31 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// part is the header of a MethodTake message, which precedes a page of a ledger.
-type part struct {
+// pageHeader is the header of a MethodTake message. A page of a ledger follows it.
+type pageHeader struct {
 	source
 	Page int  `json:"page"`
 	Last bool `json:"last"`
 }
 
-// HandOver gives all ledgers that this node holds to another member, which keeps them under the names of the nodes that
-// counted them. It closes the ledgers first. What is counted afterwards is in new ledgers, for which HandOver may be called
-// again. It returns nil once the other member has everything on disk.
+// HandOver sends all ledgers that this node holds to another member, which keeps them under the names of the nodes that counted
+// them. It closes the ledgers first. Later counts begin new ledgers; call HandOver again to hand them over. It returns nil once
+// the other member has everything on disk.
 func (c *Cluster) HandOver(ctx context.Context) error {
 	sources, err := c.meter.seal()
 	if err != nil {
-		return fmt.Errorf("hand usage over: %w", err)
+		return fmt.Errorf("hand over usage: %w", err)
 	}
-	errs := []error{errors.New("hand usage over: there is no other member")}
+	errs := []error{errors.New("hand over usage: there is no other member")}
 	for _, to := range c.members() {
 		if to.ID == c.meter.cfg.Self {
 			continue
 		}
-		err := c.handTo(ctx, to, sources)
+		err := c.handOverTo(ctx, to, sources)
 		if err == nil {
 			return nil
 		}
-		errs = append(errs, fmt.Errorf("hand usage over to %s: %w", to.Name, err))
+		errs = append(errs, fmt.Errorf("hand over usage to %s: %w", to.Name, err))
 		if ctx.Err() != nil {
 			break
 		}
@@ -44,40 +44,39 @@ func (c *Cluster) HandOver(ctx context.Context) error {
 	return errors.Join(errs[min(1, len(errs)-1):]...)
 }
 
-// seal closes all ledgers, and then lists all of them. A ledger that can't be written stays in memory and is handed over
-// from there.
+// seal closes all ledgers and returns them. A ledger that can't be written stays in memory and is handed over from there.
 func (m *Meter) seal() ([]source, error) {
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	for _, l := range m.inMemory() {
 		if err := m.closeLedger(l); err != nil {
-			m.cfg.Logger.Error("usage is handed over, but not written", "error", err)
+			m.cfg.Logger.Error("can't write usage to disk; handing it over from memory", "error", err)
 		}
 	}
 	return m.sources(allMonths)
 }
 
-// handTo gives ledgers to a member, except those that the member counted itself: it has them.
-func (c *Cluster) handTo(ctx context.Context, to Member, sources []source) error {
+// handOverTo sends ledgers to a member, except those that the member counted itself and so already has.
+func (c *Cluster) handOverTo(ctx context.Context, to Member, sources []source) error {
 	for _, s := range sources {
 		if s.Ledger.Source == to.ID {
 			continue
 		}
-		if err := c.handLedger(ctx, to, &part{source: s}); err != nil {
+		if err := c.handOverLedger(ctx, to, &pageHeader{source: s}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// handLedger sends a ledger page by page, unless the other node has it already.
-func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
-	for page := (&pager{limit: pageSize}); ; page = page.next() {
+// handOverLedger sends a ledger page by page. It stops if the other node already has the ledger.
+func (c *Cluster) handOverLedger(ctx context.Context, to Member, p *pageHeader) error {
+	for page := (&pager{limit: pageBytes}); ; page = page.next() {
 		if err := c.meter.page(p.Ledger, page); err != nil {
 			return err
 		}
 		p.Last = !page.more
-		had, err := c.sendPart(ctx, to, p, page.page)
+		had, err := c.sendPage(ctx, to, p, page.page)
 		if err != nil || had || p.Last {
 			return err
 		}
@@ -85,32 +84,32 @@ func (c *Cluster) handLedger(ctx context.Context, to Member, p *part) error {
 	}
 }
 
-func (c *Cluster) sendPart(ctx context.Context, to Member, p *part, page []byte) (had bool, err error) {
+func (c *Cluster) sendPage(ctx context.Context, to Member, p *pageHeader, page []byte) (had bool, err error) {
 	head, err := json.Marshal(p)
 	if err != nil {
 		return false, err
 	}
 	body := append(wire.AppendText(nil, head), page...)
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	reply, err := c.peers.Call(ctx, to.ID, MethodTake, body)
-	return bytes.Equal(reply, haveIt), err
+	return bytes.Equal(reply, alreadyHeld), err
 }
 
-// haveIt is the reply to a page of a ledger that this node has already.
-var haveIt = []byte{1}
+// alreadyHeld is the reply to a page of a ledger that this node already has.
+var alreadyHeld = []byte{1}
 
-// take stores a page of a ledger. After the last page this node has the whole ledger.
-func (c *Cluster) take(body []byte) ([]byte, error) {
+// takePage stores a page of a ledger that another node hands over.
+func (c *Cluster) takePage(body []byte) ([]byte, error) {
 	d := wire.NewDecoder(body)
-	var p part
+	var p pageHeader
 	if err := json.Unmarshal(d.View(len(body)), &p); err != nil {
 		return nil, errRow
 	}
 	page, m := d.Rest(), c.meter
 	if p.Ledger.Source == m.cfg.Self || p.Ledger.Source.IsZero() || p.Page < 0 ||
 		p.Ledger.Month < firstYear*12 || p.Ledger.Month > lastYear*12+11 {
-		return nil, errors.New("a ledger that can't be taken")
+		return nil, errors.New("invalid ledger")
 	}
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
@@ -118,7 +117,7 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 	reply := []byte{}
 	if err := m.file.Update(func(tx persist.Tx) error {
 		if _, had := readHead(tx, copyID{p.Ledger, true}); had {
-			reply = haveIt
+			reply = alreadyHeld
 			return nil
 		}
 		return p.put(tx, page)
@@ -126,20 +125,20 @@ func (c *Cluster) take(body []byte) ([]byte, error) {
 		return nil, err
 	}
 	if p.Last && len(reply) == 0 {
-		m.cfg.Logger.Info("took over a month of usage", "month", p.Ledger.Month, "node", p.Node)
+		m.cfg.Logger.Info("took over a ledger of usage", "month", p.Ledger.Month, "node", p.Node)
 	}
 	return reply, nil
 }
 
-// put writes a page. The first page replaces the remains of a failed attempt.
-func (p *part) put(tx persist.Tx, page []byte) error {
+// put writes a page. The first page replaces the remains of any failed attempt.
+func (p *pageHeader) put(tx persist.Tx, page []byte) error {
 	c := copyID{p.Ledger, true}
 	if p.Page == 0 {
 		if err := tx.Drop(c.bucket()); err != nil {
 			return err
 		}
 	} else if before, err := tx.Get(c.bucket(), pageKey(p.Page-1)); err != nil || before == nil {
-		return cmp.Or(err, errors.New("a page is missing"))
+		return cmp.Or(err, errors.New("the previous page is missing"))
 	}
 	if err := tx.Put(c.bucket(), pageKey(p.Page), page); err != nil || !p.Last {
 		return err

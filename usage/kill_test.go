@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// childDir is the environment variable that tells the child process where to count.
-const childDir = "RLNODE_TEST_USAGE_DIR"
+// childDirEnv is the environment variable that tells the child process where to count.
+const childDirEnv = "RLNODE_TEST_USAGE_DIR"
 
-// TestKilledChild is the process to be killed. It reports what it has written, afterwards.
+// TestKilledChild is the process that TestKilled kills. It reports each write once it is done.
 func TestKilledChild(t *testing.T) {
-	dir := os.Getenv(childDir)
+	dir := os.Getenv(childDirEnv)
 	if dir == "" {
 		t.Skip("only as a child of TestKilled")
 	}
@@ -34,11 +34,11 @@ func TestKilledChild(t *testing.T) {
 	}
 }
 
-// killChild kills a counting process some time after it has begun, and returns what it reported as written.
-func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
+// killChild kills a counting process some time after its first report, and returns the count that it reported as written.
+func killChild(t *testing.T, c Config, after time.Duration) (reported int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^TestKilledChild$")
-	cmd.Env = append(os.Environ(), childDir+"="+c.Dir)
+	cmd.Env = append(os.Environ(), childDirEnv+"="+c.Dir)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -53,27 +53,27 @@ func killChild(t *testing.T, c Config, after time.Duration) (told int64) {
 		if _, err := fmt.Sscanf(lines.Text(), "counted %d", &n); err != nil {
 			continue
 		}
-		if told = n; end.IsZero() {
+		if reported = n; end.IsZero() {
 			end = time.Now().Add(after)
 		}
 		if time.Now().After(end) {
-			_ = cmd.Process.Kill() // what is in the pipe was reported too
+			_ = cmd.Process.Kill() // counts already in the pipe were reported, too
 		}
 	}
 	_ = cmd.Wait()
-	if told == 0 {
+	if reported == 0 {
 		t.Fatal("the child counted nothing")
 	}
-	return told
+	return reported
 }
 
 // A killed process loses nothing it had written, counts nothing twice, and leaves no damage.
 func TestKilled(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 1_000_000
-	told := int64(0)
+	reported := int64(0)
 	for kill := range 6 {
-		told += killChild(t, c, time.Duration(1+kill*kill*5)*time.Millisecond)
+		reported += killChild(t, c, time.Duration(1+kill*kill*5)*time.Millisecond)
 		if kill%2 == 0 {
 			continue // the next child has to load it
 		}
@@ -86,10 +86,10 @@ func TestKilled(t *testing.T) {
 				fresh += r[0]
 			}
 		}
-		// Each row is right by itself: what is written in passing, between two Syncs, may have a row counted later than another.
-		most := told + int64(64*(kill+1))
-		if s := m.Stats(); s.SetAside != 0 || min(old, fresh) < told || max(old, fresh) > most {
-			t.Fatalf("kill %d: have %d and %d, %+v, want %d…%d", kill+1, old, fresh, s, told, most)
+		// Each row is right by itself, but writes between two Syncs may catch one row later than another.
+		most := reported + int64(64*(kill+1))
+		if s := m.Stats(); s.SetAside != 0 || min(old, fresh) < reported || max(old, fresh) > most {
+			t.Fatalf("kill %d: have %d and %d, %+v, want %d…%d", kill+1, old, fresh, s, reported, most)
 		}
 		m.Close()
 	}

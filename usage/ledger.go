@@ -17,13 +17,13 @@ import (
 const (
 	// shards is the number of locks in a ledger.
 	shards = 256
-	// maxShardRows bounds the rows of a shard, as the index has 24 bits for a row's number.
+	// maxShardRows bounds the rows of a shard: a slot has 24 bits for a row's number.
 	maxShardRows = 1<<24 - 1
-	// rowBytes is the average room for a row's names, in bytes.
+	// rowBytes is the average space for a row's names, in bytes.
 	rowBytes = 512
-	// maxOthers bounds the rows for others. There is one for each rule and unit.
+	// maxOthers bounds the rows of others: one for each rule and unit.
 	maxOthers = 4096
-	// blockRows is how many rows are written together.
+	// blockRows is the number of rows that are written together.
 	blockRows = 64
 )
 
@@ -38,30 +38,30 @@ type ledgerID struct {
 type ledger struct {
 	id         ledgerID
 	node       string // name of the node that counts
-	begin, end int64  // of the month, in nanoseconds since 1970
+	begin, end int64  // of the month, in Unix nanoseconds
 	maxRows    int64
 
-	rows, others, names atomic.Int64 // rows, rows of others and bytes of names; reserved before use
+	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
 	shards              [shards]shard
-	order               atomic.Pointer[order] // nil if no page was read lately
+	rowOrder            atomic.Pointer[rowOrder] // nil if no page was read recently
 
 	// The rest belongs to the writer; Meter.writing guards it.
-	damaged  bool      // some written rows could not be read back
-	afresh   bool      // the file differs from what is in memory, so everything must be rewritten
-	headless bool      // the head is not written yet
-	changed  time.Time // when the writer last saw a changed row
+	damaged     bool      // some written rows could not be read back
+	mustRewrite bool      // the file does not match memory: rewrite everything
+	headPending bool      // the head is not written yet
+	lastChange  time.Time // when the writer last saw a changed row
 }
 
-// shard is a part of a ledger's rows, found by their hashes with open addressing. The low 24 bits of a slot are a row's
-// number plus one, the upper eight bits come from the row's hash. Zero is an empty slot.
+// shard holds a part of a ledger's rows in a hash table with open addressing. The low 24 bits of a slot are a row's number plus
+// one; the upper eight bits come from the row's hash. An empty slot is zero.
 type shard struct {
-	mu     sync.Mutex // guards what follows
-	sealed bool       // nothing is counted here any more
-	dirty  bool       // some rows are dirty
-	slots  []uint32   // a power of two, at most three quarters full
-	rows   []record   // in order of entry; hash and names of a record never change
-	names  []byte     // of all rows, back to back
-	named  int        // number of leading rows whose names are written
+	mu       sync.Mutex // guards the fields below
+	sealed   bool       // the shard accepts no more counts
+	dirty    bool       // some rows are dirty
+	slots    []uint32   // their number is a power of two; at most three quarters are used
+	rows     []record   // in order of creation; a record's hash and names never change
+	names    []byte     // of all rows, packed back to back
+	numNamed int        // number of leading rows whose names are in the file
 
 	_ [128 - 96]byte // keeps shards on separate cache lines
 }
@@ -70,19 +70,19 @@ type shard struct {
 type record struct {
 	hi, lo       uint64
 	cost, checks int64
-	name         uint32 // where its names begin
+	nameOffset   uint32 // offset of its names in shard.names
 	dirty        bool   // the file does not have its current counts
 }
 
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
-	return &ledger{id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headless: true, changed: time.Now()}
+	return &ledger{id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(), maxRows: int64(maxRows), headPending: true, lastChange: time.Now()}
 }
 
-// holds reports whether a time is in the month.
-func (l *ledger) holds(wall int64) bool { return wall >= l.begin && wall < l.end }
+// contains reports whether wall is in the ledger's month.
+func (l *ledger) contains(wall int64) bool { return wall >= l.begin && wall < l.end }
 
-// ledgerPlace returns the hash under which to find the row of a subject and a unit.
-func ledgerPlace(s rules.Hash, unit string) (hi, lo uint64) {
+// rowHash returns the hash of the row of a subject and a unit.
+func rowHash(s rules.Hash, unit string) (hi, lo uint64) {
 	if unit == rules.Requests {
 		return s.Hi, s.Lo
 	}
@@ -91,7 +91,7 @@ func ledgerPlace(s rules.Hash, unit string) (hi, lo uint64) {
 
 func (l *ledger) shard(lo uint64) *shard { return &l.shards[lo%shards] }
 
-// find returns the number of a row, −1 if there is none.
+// find returns a row's number, or −1 if there is none.
 func (s *shard) find(hi, lo uint64) int {
 	if len(s.slots) == 0 {
 		return -1
@@ -110,26 +110,27 @@ func (s *shard) find(hi, lo uint64) int {
 	}
 }
 
-// add adds to a row.
+// add adds to a row's counts.
 func (s *shard) add(row int, cost, checks int64) {
 	r := &s.rows[row]
-	r.cost, r.checks = plus(r.cost, cost), plus(r.checks, checks)
+	r.cost, r.checks = addClamped(r.cost, cost), addClamped(r.checks, checks)
 	r.dirty, s.dirty = true, true
 }
 
-// put adds the last row to the index.
-func (s *shard) put(hi, lo uint64, row int) {
+// addToIndex adds the last row to slots, and enlarges slots if necessary.
+func (s *shard) addToIndex(hi, lo uint64, row int) {
 	if len(s.rows)*4 > len(s.slots)*3 {
 		larger := max(8, 2*len(s.slots))
 		s.slots = make([]uint32, larger)
 		for i := range s.rows[:row] {
-			s.point(s.rows[i].hi, s.rows[i].lo, i)
+			s.setSlot(s.rows[i].hi, s.rows[i].lo, i)
 		}
 	}
-	s.point(hi, lo, row)
+	s.setSlot(hi, lo, row)
 }
 
-func (s *shard) point(hi, lo uint64, row int) {
+// setSlot writes a row's number into the first free slot for its hash.
+func (s *shard) setSlot(hi, lo uint64, row int) {
 	mask := uint64(len(s.slots) - 1)
 	i := lo / shards & mask
 	for s.slots[i] != 0 {
@@ -138,15 +139,15 @@ func (s *shard) point(hi, lo uint64, row int) {
 	s.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
 }
 
-// namesOf returns the packed names of a row.
+// namesOf returns a row's packed names.
 func (s *shard) namesOf(row int) []byte {
 	if row+1 < len(s.rows) {
-		return s.names[s.rows[row].name:s.rows[row+1].name]
+		return s.names[s.rows[row].nameOffset:s.rows[row+1].nameOffset]
 	}
-	return s.names[s.rows[row].name:]
+	return s.names[s.rows[row].nameOffset:]
 }
 
-// add adds to the row at a place. It returns false if there is none, or if nothing is counted here any more.
+// add adds to the row with the given hash. It returns false if there is none, or if the ledger is sealed.
 func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 	s := l.shard(lo)
 	s.mu.Lock()
@@ -163,56 +164,56 @@ func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
 type outcome uint8
 
 const (
-	entered outcome = iota // under its own name
-	other                  // among the others
-	lost                   // there was no room for either
-	sealed                 // nothing is counted here any more
+	outcomeEntered outcome = iota // counted under its own names
+	outcomeOther                  // counted among the others
+	outcomeLost                   // not counted: there was no room for either
+	outcomeSealed                 // not counted: the ledger is sealed
 )
 
-// enter adds to the row at a place, creating the row if needed, or else to the row of others. It returns the row's number in
-// its shard.
+// enter adds to the row with the given hash, which it creates if needed. If there is no room, it adds to the row of others
+// instead. It returns the row's number in its shard.
 func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
-		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, entered); done != lost {
+		if done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, outcomeEntered); done != outcomeLost {
 			return done, number
 		}
 	}
 	rest := Row{Rule: row.Rule, Unit: row.Unit, Other: true, Cost: row.Cost, Checks: row.Checks}
 	at := xxh3.Hash128(rest.appendNames(nil))
-	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, other)
+	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
 }
 
-// enterAt is enter for one row. count is the number of rows of its sort, which bound limits. It returns lost if there is no
-// room.
+// enterAt is enter without the row of others. count is the number of rows of row's kind, at most bound. It returns done, lost
+// if there is no room, or sealed.
 func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	s := l.shard(lo)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sealed {
-		return sealed, 0
+		return outcomeSealed, 0
 	}
 	number := s.find(hi, lo)
 	if number < 0 {
 		names := row.appendNames(s.names)
 		size := int64(len(names) - len(s.names))
-		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows || !reserve(count, 1, bound) {
-			return lost, 0
+		if size > maxNames || len(row.Key) > maxKeyParts || len(s.rows) >= maxShardRows || !tryReserve(count, 1, bound) {
+			return outcomeLost, 0
 		}
-		if !reserve(&l.names, size, (l.maxRows+maxOthers)*rowBytes) {
+		if !tryReserve(&l.names, size, (l.maxRows+maxOthers)*rowBytes) {
 			count.Add(-1)
-			return lost, 0
+			return outcomeLost, 0
 		}
 		number = len(s.rows)
-		s.rows = append(s.rows, record{hi: hi, lo: lo, name: uint32(len(s.names))})
+		s.rows = append(s.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(s.names))})
 		s.names = names
-		s.put(hi, lo, number)
+		s.addToIndex(hi, lo, number)
 	}
 	s.add(number, row.Cost, row.Checks)
 	return done, number
 }
 
-// reserve adds n to count, unless the result would exceed bound.
-func reserve(count *atomic.Int64, n, bound int64) bool {
+// tryReserve adds n to count. It returns false and leaves count alone if the result would exceed bound.
+func tryReserve(count *atomic.Int64, n, bound int64) bool {
 	if count.Add(n) > bound {
 		count.Add(-n)
 		return false
@@ -220,7 +221,7 @@ func reserve(count *atomic.Int64, n, bound int64) bool {
 	return true
 }
 
-// seal ends counting: all rows are final afterwards.
+// seal ends counting. All rows are final afterwards.
 func (l *ledger) seal() {
 	for i := range l.shards {
 		s := &l.shards[i]
@@ -230,10 +231,10 @@ func (l *ledger) seal() {
 	}
 }
 
-// block is a group of rows as written to the file: their hashes and names, which are written once, and their counts.
+// block is a group of rows as written to the file: their hashes and names, which are written only once, and their counts.
 type block struct {
 	shard, number int
-	rows          int // of the shard, up to the end of the block
+	rows          int // number of the shard's rows up to the end of the block
 	names, counts []byte
 }
 
@@ -247,8 +248,8 @@ const (
 	countsPart = 'c'
 )
 
-// take appends the blocks of a shard that have changed since they were last written. From then on they count as written.
-func (l *ledger) take(blocks []block, shard int) []block {
+// takeChanged appends the blocks of a shard that have changed since they were last written, and marks them as written.
+func (l *ledger) takeChanged(blocks []block, shard int) []block {
 	s := &l.shards[shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +272,7 @@ func (l *ledger) take(blocks []block, shard int) []block {
 			b.counts = binary.AppendVarint(b.counts, rows[i].cost)
 			b.counts = binary.AppendVarint(b.counts, rows[i].checks)
 		}
-		if b.rows > s.named {
+		if b.rows > s.numNamed {
 			for i := range rows {
 				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].hi)
 				b.names = binary.LittleEndian.AppendUint64(b.names, rows[i].lo)
@@ -283,8 +284,8 @@ func (l *ledger) take(blocks []block, shard int) []block {
 	return blocks
 }
 
-// finish records whether blocks returned by take were written.
-func (l *ledger) finish(blocks []block, written bool) {
+// recordWritten records whether blocks returned by takeChanged were written.
+func (l *ledger) recordWritten(blocks []block, written bool) {
 	for i := range blocks {
 		b := &blocks[i]
 		s := &l.shards[b.shard]
@@ -293,19 +294,19 @@ func (l *ledger) finish(blocks []block, written bool) {
 		case !written:
 			s.rows[b.number*blockRows].dirty, s.dirty = true, true
 		case b.names != nil:
-			s.named = max(s.named, b.rows)
+			s.numNamed = max(s.numNamed, b.rows)
 		}
 		s.mu.Unlock()
 	}
 }
 
-// markAll marks every row as unwritten.
-func (l *ledger) markAll() {
-	l.headless, l.afresh = true, true
+// markAllDirty marks every row as not written.
+func (l *ledger) markAllDirty() {
+	l.headPending, l.mustRewrite = true, true
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
-		s.named = 0
+		s.numNamed = 0
 		for row := range s.rows {
 			s.rows[row].dirty, s.dirty = true, true
 		}
@@ -313,9 +314,9 @@ func (l *ledger) markAll() {
 	}
 }
 
-// load puts back the rows of a block. whole reports whether they are what was written, inPlace whether they have their old
-// numbers.
-func (l *ledger) load(b *block) (whole, inPlace bool) {
+// loadBlock enters the rows of a block. whole reports whether all of them could be read and entered, inPlace whether they got
+// their old numbers.
+func (l *ledger) loadBlock(b *block) (whole, inPlace bool) {
 	names, counts := wire.NewDecoder(b.names), wire.NewDecoder(b.counts)
 	whole, inPlace = true, true
 	for i := b.number * blockRows; names.More(); i++ {
@@ -328,18 +329,18 @@ func (l *ledger) load(b *block) (whole, inPlace bool) {
 			whole = false
 		}
 		done, number := l.enter(hi, lo, &row)
-		whole = whole && done != lost
-		inPlace = inPlace && number == i && int(lo%shards) == b.shard && (done == other) == row.Other
+		whole = whole && done != outcomeLost
+		inPlace = inPlace && number == i && int(lo%shards) == b.shard && (done == outcomeOther) == row.Other
 	}
 	return whole, inPlace
 }
 
-// loaded records that everything in the file was loaded, in its place.
-func (l *ledger) loaded() {
-	l.headless = false
+// markAllWritten marks every row as written, once loadBlock has entered them all.
+func (l *ledger) markAllWritten() {
+	l.headPending = false
 	for i := range l.shards {
 		s := &l.shards[i]
-		s.named = len(s.rows)
+		s.numNamed = len(s.rows)
 		s.dirty = false
 		for row := range s.rows {
 			s.rows[row].dirty = false

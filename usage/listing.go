@@ -9,17 +9,17 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// order is the rows that a ledger in memory had when the order was made, sorted by rule, key and unit.
-type order struct {
-	names [shards][]byte
-	rows  [shards][]record // only the fields that never change are read
-	refs  []uint32         // shard << 24 | number
-	made  time.Time
+// rowOrder is a snapshot of the rows of a ledger in memory, sorted by rule, key and unit.
+type rowOrder struct {
+	names  [shards][]byte
+	rows   [shards][]record // only the fields that never change are read
+	refs   []uint32         // shard << 24 | number
+	madeAt time.Time
 }
 
-// sort makes the order of the current rows.
-func (l *ledger) sort() *order {
-	o := &order{made: time.Now()}
+// makeOrder stores and returns the order of the current rows.
+func (l *ledger) makeOrder() *rowOrder {
+	o := &rowOrder{madeAt: time.Now()}
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.mu.Lock()
@@ -31,49 +31,49 @@ func (l *ledger) sort() *order {
 	}
 	var a, b Row
 	slices.SortFunc(o.refs, func(x, y uint32) int {
-		o.about(x, &a)
-		o.about(y, &b)
+		o.readNames(x, &a)
+		o.readNames(y, &b)
 		return compareRows(&a, &b)
 	})
-	l.order.Store(o)
+	l.rowOrder.Store(o)
 	return o
 }
 
-// refresh makes a new order if rows were added since the last one.
-func (l *ledger) refresh() {
-	if o := l.order.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
-		l.sort()
+// refreshOrder makes a new order if rows were created since the last one.
+func (l *ledger) refreshOrder() {
+	if o := l.rowOrder.Load(); o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
+		l.makeOrder()
 	}
 }
 
-// about reads the names of a row. They refer to the ledger's memory.
-func (o *order) about(ref uint32, row *Row) {
+// readNames reads a row's names. They refer to the ledger's memory.
+func (o *rowOrder) readNames(ref uint32, row *Row) {
 	i, number := ref>>24, ref&maxShardRows
-	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].name:])) // can't fail: the names were packed here
+	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].nameOffset:])) // can't fail: the names were packed here
 }
 
 // page puts the ledger's rows into p.
 func (l *ledger) page(p *pager) {
-	o := l.order.Load()
+	o := l.rowOrder.Load()
 	if o == nil {
-		o = l.sort()
+		o = l.makeOrder()
 	}
 	var row Row
 	first := sort.Search(len(o.refs), func(i int) bool {
-		o.about(o.refs[i], &row)
+		o.readNames(o.refs[i], &row)
 		return p.wants(&row)
 	})
 	for _, ref := range o.refs[first:] {
-		o.about(ref, &row)
-		l.count(ref, &row)
-		if !p.put(&row) {
+		o.readNames(ref, &row)
+		l.readCounts(ref, &row)
+		if !p.add(&row) {
 			return
 		}
 	}
 }
 
-// count reads a row's counts.
-func (l *ledger) count(ref uint32, row *Row) {
+// readCounts reads a row's counts.
+func (l *ledger) readCounts(ref uint32, row *Row) {
 	s := &l.shards[ref>>24]
 	s.mu.Lock()
 	r := &s.rows[ref&maxShardRows]
@@ -81,28 +81,28 @@ func (l *ledger) count(ref uint32, row *Row) {
 	s.mu.Unlock()
 }
 
-// pager packs rows that arrive in order, until there are about limit bytes. It packs those of one rule (all rules if rule is
-// empty) that follow after (from the first row if after is nil).
+// pager packs a page of about limit bytes from rows that arrive in order. It packs the rows of one rule (of all rules if rule
+// is empty) that come after the row after (all rows if after is nil).
 type pager struct {
 	rule  string
 	after *Row
 	limit int
 
 	page []byte
-	last Row // on the page, and refers to its memory
+	last Row // last row on the page; refers to its memory
 	more bool
 }
 
-// wants reports whether a row is at or past the first one to be packed.
+// wants reports whether a row is the first one to pack or comes after it.
 func (p *pager) wants(row *Row) bool {
 	return row.Rule >= p.rule && (p.after == nil || compareRows(row, p.after) > 0)
 }
 
-// put packs a row, and reports whether it wants another one.
+// add packs a row if it belongs on the page, and reports whether it wants another one.
 //
-// Rows with the same names stay on one page, since the next page begins after them. There are two of each if the hashing of
+// Rows with the same names stay on one page, because the next page begins after them. Such rows exist if the hashing of
 // subjects changed within a month.
-func (p *pager) put(row *Row) bool {
+func (p *pager) add(row *Row) bool {
 	switch {
 	case !p.wants(row):
 		return true

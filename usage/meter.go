@@ -20,13 +20,13 @@ type Config struct {
 	Dir    string // the data directory
 	Self   ring.NodeID
 	Name   string       // this node's name
-	Now    func() int64 // the wall clock, in nanoseconds since 1970
+	Now    func() int64 // the wall clock, in Unix nanoseconds
 	Months int          // how many months to keep; at least 1
-	Rows   int          // bounds the rows of a month (a rule, a subject and a unit each); at least 1
+	Rows   int          // bounds the rows of a month (one per rule, subject and unit); at least 1
 	Logger *slog.Logger
 }
 
-// Validate reports whether a field is missing.
+// Validate returns an error if a required field is missing.
 func (c *Config) Validate() error {
 	if c.Dir == "" || c.Self.IsZero() || c.Now == nil || c.Months < 1 || c.Rows < 1 || c.Logger == nil {
 		return errors.New("usage: Dir, Self, Now, Logger, Months or Rows is missing")
@@ -34,46 +34,47 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Meter counts what this node admits. Counting never waits for a disk. All methods may be called concurrently; Add and Enter
-// also after Close.
+// Meter counts what this node answers as allowed. Counting never waits for the disk. All methods may be called concurrently;
+// Add and Enter also after Close.
 type Meter struct {
 	cfg     Config
 	file    *persist.Buckets
-	current atomic.Pointer[ledger] // of the latest month counted in
+	current atomic.Pointer[ledger] // the live ledger of the latest month
 	figures tallies
-	wake    chan struct{} // holds a token when there is something to write again
+	wake    chan struct{} // holds a token when writeLoop should write again
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 
-	writing sync.Mutex // guards what follows, and the writer's fields of ledgers; held during disk I/O
-	loaded  bool       // what this node counted before is in ledgers
-	seen    int64      // file.Lost at the last write or load
-	dropped Month      // the month in which old months were last dropped
-	closed  bool
+	writing     sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
+	loaded      bool       // ledgers includes what the file held at the start
+	lastLost    int64      // file.Lost() at the last write or load
+	lastDropped Month      // month in which old months were last dropped
+	closed      bool
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	live    map[Month]*ledger
-	ledgers []*ledger // in memory: live ones, and those about to be closed
+	ledgers []*ledger // all ledgers in memory: live ones, and those about to be closed
 }
 
 type tallies struct {
 	others, lost, failures atomic.Int64
 
-	busy atomic.Pointer[time.Time] // when the current write began; nil if there is none
+	writeBegan atomic.Pointer[time.Time] // when the current write began; nil if there is none
 }
 
 // Stats describes a Meter.
 type Stats struct {
 	Rows         int64 // in the current month
 	MaxRows      int64
-	Others       int64 // checks counted without their subjects' names since the process began
-	Lost         int64 // checks not counted since the process began
-	SetAside     int64 // damaged files set aside since the process began
+	Others       int64 // checks counted without their subjects' names since the process started
+	Lost         int64 // checks not counted since the process started
+	SetAside     int64 // damaged files set aside since the process started
 	SyncFailures int64 // failed writes since the last successful one
-	InMemory     bool  // counts have no file: a crash would lose them
+	InMemory     bool  // counts are in no file: a crash would lose them
 }
 
-// Open begins counting. A failing disk is logged and is not an error, as checks are decided without it.
+// Open returns a running Meter. It logs a failing disk but does not return an error for it, because the node can decide checks
+// without it.
 func Open(cfg Config) (*Meter, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -87,29 +88,29 @@ func Open(cfg Config) (*Meter, error) {
 	}
 	if err != nil {
 		m.figures.failures.Add(1)
-		cfg.Logger.Error("earlier usage can't be read now; new usage is counted in memory", "error", err)
+		cfg.Logger.Error("can't read earlier usage; counting new usage in memory", "error", err)
 	}
 	var ctx context.Context
 	ctx, m.cancel = context.WithCancel(context.Background())
-	m.done.Go(func() { m.tend(ctx) })
+	m.done.Go(func() { m.writeLoop(ctx) })
 	return m, nil
 }
 
-// Add adds cost and checks to a subject's row, in the month of wall. It returns false if there is no such row; then call
-// Enter. cost may be negative.
+// Add adds cost and checks to a subject's row, in the month of wall (Unix nanoseconds). It returns false if there is no such
+// row; then the caller must call Enter. cost may be negative.
 func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks int64) bool {
 	l := m.current.Load()
-	if l == nil || !l.holds(wall) {
+	if l == nil || !l.contains(wall) {
 		l = m.ledgerOf(wall)
 	}
-	hi, lo := ledgerPlace(subject, unit)
+	hi, lo := rowHash(subject, unit)
 	return l.add(hi, lo, cost, checks)
 }
 
-// Enter is Add for a subject that may not have a row yet. It retains none of the strings. If there is no room, or key is nil
-// rather than empty, a subject without a row is counted among the others of rule and unit.
+// Enter is Add for a subject that may not have a row yet. It keeps none of the strings. It counts a subject without a row among
+// the others of rule and unit if there is no room, or if key is nil, which means unknown.
 func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	hi, lo := ledgerPlace(subject, unit)
+	hi, lo := rowHash(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
 		if key == nil && l.add(hi, lo, cost, checks) {
@@ -117,20 +118,20 @@ func (m *Meter) Enter(wall int64, subject rules.Hash, rule string, key []string,
 		}
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
 		switch done, _ := l.enter(hi, lo, &row); done {
-		case sealed: // it was just closed, and a new ledger follows
+		case outcomeSealed: // the ledger has just been closed: try the next one
 			continue
-		case other:
+		case outcomeOther:
 			m.figures.others.Add(checks)
-		case lost:
+		case outcomeLost:
 			m.figures.lost.Add(checks)
 		}
 		return
 	}
 }
 
-// ledgerOf returns the ledger for a time, creating it if needed.
+// ledgerOf returns the live ledger for wall, creating it if needed.
 func (m *Meter) ledgerOf(wall int64) *ledger {
-	if l := m.current.Load(); l != nil && l.holds(wall) {
+	if l := m.current.Load(); l != nil && l.contains(wall) {
 		return l
 	}
 	month := MonthOf(wall)
@@ -158,7 +159,7 @@ func (m *Meter) Stats() Stats {
 		MaxRows: int64(m.cfg.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
-	if began := f.busy.Load(); began != nil && time.Since(*began) > hangTime {
+	if began := f.writeBegan.Load(); began != nil && time.Since(*began) > hangTimeout {
 		s.SyncFailures = max(s.SyncFailures, 1)
 	}
 	if l := m.current.Load(); l != nil {
@@ -168,14 +169,14 @@ func (m *Meter) Stats() Stats {
 	return s
 }
 
-// Figures reports how counting is going.
+// Figures reports the Meter's figures.
 func (m *Meter) Figures(s figures.Sink) {
 	st := m.Stats()
-	s.Gauge("usage_rows", "Rows of usage in this month: a rule, a subject and a unit.", float64(st.Rows))
-	s.Gauge("usage_rows_max", "Bound on the rows of usage a month.", float64(st.MaxRows))
-	s.Count("usage_others_total", "Checks counted in usage without their subjects' names, for want of room.", st.Others)
+	s.Gauge("usage_rows", "Rows of usage in this month, one per rule, subject and unit.", float64(st.Rows))
+	s.Gauge("usage_rows_max", "Bound on the rows of usage per month.", float64(st.MaxRows))
+	s.Count("usage_others_total", "Checks counted in usage without their subjects' names, because there was no room.", st.Others)
 	s.Count("usage_lost_total", "Checks that usage could not count. Anything but 0 makes bills too low.", st.Lost)
-	s.Count("usage_set_aside_total", "Damaged files of usage set aside.", st.SetAside)
-	s.Gauge("usage_sync_failures", "Failed attempts to bring usage to the disk since the last one that succeeded.", float64(st.SyncFailures))
-	s.Flag("usage_in_memory", "1 while a month of usage has no file, and a crash would forget it.", st.InMemory)
+	s.Count("usage_set_aside_total", "Damaged usage files set aside.", st.SetAside)
+	s.Gauge("usage_sync_failures", "Failed attempts to write usage to disk since the last successful one.", float64(st.SyncFailures))
+	s.Flag("usage_in_memory", "1 while usage is in no file, so that a crash would lose it.", st.InMemory)
 }

@@ -26,13 +26,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var november = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func discardLogs() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// config returns the configuration of a node in dir. Its clock stands at november unless it is moved.
+// config returns the configuration of a node in dir, and its clock, which stands still at november.
 func config(dir string) (Config, *atomic.Int64) {
 	now := &atomic.Int64{}
 	now.Store(november.UnixNano())
-	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: quiet()}, now
+	return Config{Dir: dir, Self: ring.NodeID{1}, Name: "n1", Now: now.Load, Months: 13, Rows: 1000, Logger: discardLogs()}, now
 }
 
 func open(t testing.TB, c Config) *Meter {
@@ -45,7 +45,7 @@ func open(t testing.TB, c Config) *Meter {
 	return m
 }
 
-// kill ends a meter the way a kill would.
+// kill ends a meter as a kill of the process would.
 func (m *Meter) kill(t testing.TB) {
 	t.Helper()
 	m.cancel()
@@ -63,7 +63,7 @@ func hashOf(rule string, key ...string) rules.Hash {
 	return rules.Hash{Hi: h.Hi, Lo: h.Lo}
 }
 
-// count does what the limiter does.
+// count counts a check as the limiter does.
 func (m *Meter) count(wall time.Time, rule string, key []string, unit string, cost int64) {
 	h := hashOf(rule, key...)
 	if !m.Add(wall.UnixNano(), h, unit, cost, 1) {
@@ -91,7 +91,7 @@ func (m *Meter) rows(t testing.TB, month string) map[string][2]int64 {
 		}
 		name := fmt.Sprint(r.Rule, r.Key, r.Unit, r.Other)
 		if _, twice := out[name]; twice {
-			t.Errorf("%s comes twice", name)
+			t.Errorf("%s appears twice", name)
 		}
 		out[name] = [2]int64{r.Cost, r.Checks}
 	}
@@ -111,11 +111,11 @@ func total(m map[string][2]int64) (cost, checks int64) {
 	return cost, checks
 }
 
-// inFile lists what is in the file.
+// inFile lists the ledgers in the file.
 func (m *Meter) inFile(t testing.TB) (list []copyID) {
 	t.Helper()
 	if err := m.file.View(func(tx persist.Tx) (err error) {
-		list, err = copies(tx)
+		list, err = listCopies(tx)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -161,14 +161,14 @@ func TestMeterCounts(t *testing.T) {
 	}
 }
 
-// Where nothing is counted, there is no file and no row.
+// A Meter that counts nothing has no file, no rows and no work.
 func TestMeterThatCountsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config(t.TempDir())
 		m := open(t, c)
 		time.Sleep(time.Minute)
-		if m.working() || len(m.rows(t, "2026-11")) > 0 {
-			t.Error("there is something to do")
+		if m.hasWork() || len(m.rows(t, "2026-11")) > 0 {
+			t.Error("the meter has work or rows")
 		}
 		m.Close()
 		if left, _ := os.ReadDir(c.Dir); len(left) > 0 {
@@ -177,7 +177,7 @@ func TestMeterThatCountsNothing(t *testing.T) {
 	})
 }
 
-// A kill loses what was counted since the last write, a second at most, and never adds to a row.
+// A kill loses what was counted since the last write, at most a second ago, and never adds to a row.
 func TestKillLosesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := config(t.TempDir())
@@ -188,7 +188,7 @@ func TestKillLosesASecond(t *testing.T) {
 			if have != want {
 				t.Fatalf("kill %d: have %v, want %v", kill, have, want)
 			}
-			// Everything counted until a second ago survives the kill; here, nothing more does.
+			// Everything counted more than a second ago survives the kill; in this test, nothing later does.
 			began := time.Now()
 			for range kill*37%25 + 1 {
 				time.Sleep(100 * time.Millisecond)
@@ -211,7 +211,7 @@ func TestKillLosesASecond(t *testing.T) {
 	})
 }
 
-// At the bound on rows, and for names that are too long, counts go to one row of others. The sums stay right.
+// At the bound on rows, and for names that are too long, counts go to a row of others. The sums stay right.
 func TestMeterAtItsBound(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 10
@@ -237,7 +237,7 @@ func TestMeterAtItsBound(t *testing.T) {
 	}
 	m.Close()
 
-	// With a lower bound, whatever no longer fits joins the others, and is written that way.
+	// With a lower bound, rows that no longer fit join the others, also in the file.
 	c.Rows = 3
 	for range 2 {
 		m = open(t, c)
@@ -248,7 +248,7 @@ func TestMeterAtItsBound(t *testing.T) {
 		m.Close()
 	}
 
-	// Rules and units are bounded, too.
+	// The rows of others are bounded, too.
 	m = open(t, c)
 	for i := range maxOthers + 100 {
 		m.count(november, fmt.Sprint("rule ", i), []string{"k"}, "requests", 1)
@@ -258,7 +258,7 @@ func TestMeterAtItsBound(t *testing.T) {
 	}
 }
 
-// The names of all rows together are bounded as well.
+// The total size of all names is bounded, too.
 func TestMeterBoundsNames(t *testing.T) {
 	c, _ := config(t.TempDir())
 	c.Rows = 1
@@ -315,8 +315,8 @@ func TestMeterConcurrently(t *testing.T) {
 	expectRows(t, open(t, c).rows(t, "2026-11"), want)
 }
 
-// A past month is closed once nothing was counted in it for a while, and reads as before. Later counts are added. The oldest
-// months are dropped.
+// The Meter closes a past month once nothing was counted in it for a while. Its rows stay the same, and later counts are added.
+// The oldest months are dropped.
 func TestMonthsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, now := config(t.TempDir())
@@ -355,7 +355,7 @@ func TestMonthsTurn(t *testing.T) {
 	})
 }
 
-// What is counted while a ledger is being closed goes to that ledger or to the next one.
+// A count made while a ledger is being closed goes to that ledger or to the next one.
 func TestCloseWhileCounting(t *testing.T) {
 	c, now := config(t.TempDir())
 	m := open(t, c)
@@ -383,7 +383,7 @@ func TestCloseWhileCounting(t *testing.T) {
 	}
 }
 
-// While there is no file, months are counted in memory, and added to those in the file once it can be opened.
+// Without a file the Meter counts in memory, and adds the counts to those in the file once it can open it.
 func TestMeterWithoutDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -397,7 +397,7 @@ func TestMeterWithoutDisk(t *testing.T) {
 	if err := m.Sync(); err == nil || !m.Stats().InMemory || m.Stats().SyncFailures < 2 {
 		t.Errorf("have %v, %+v; want it to be in memory", err, m.Stats())
 	}
-	m.writing.Lock() // otherwise it may look in between
+	m.writing.Lock() // keeps the meter from opening the file in between
 	os.Remove(path)
 	os.Rename(path+".away", path)
 	m.writing.Unlock()
@@ -411,7 +411,7 @@ func TestMeterWithoutDisk(t *testing.T) {
 	}
 }
 
-// What could not be written is written as soon as possible.
+// After a failed write, the next one writes everything.
 func TestFailedWrite(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
@@ -438,8 +438,8 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// Counting never waits for a goroutine that waits for the disk.
-func TestCountingWaitsForNoDisk(t *testing.T) {
+// Counting does not wait for a goroutine that holds Meter.writing.
+func TestCountingNeverWaitsForDisk(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	m.writing.Lock()
@@ -454,8 +454,8 @@ func TestCountingWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// Files and goroutines are released.
-func TestMeterGivesFilesBack(t *testing.T) {
+// Close releases the files.
+func TestMeterClosesItsFiles(t *testing.T) {
 	files := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {

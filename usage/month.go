@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Month is a calendar month in UTC: 12 times the year, plus 0…11.
+// Month is a calendar month in UTC: 12 × year + 0…11.
 type Month int32
 
 // allMonths stands for every month.
 const allMonths Month = 0
 
-// ErrMonth: the text is not a month.
+// ErrMonth means that a text is not a month.
 var ErrMonth = errors.New("month must be YYYY-MM, from 1970-01 to 2199-12")
 
-// The years of a Month. Their nanoseconds since 1970 fit into an int64 with room to spare.
+// The years that a Month may be in. Their Unix nanoseconds fit into an int64 with room to spare.
 const (
 	firstYear = 1970
 	lastYear  = 2199
 )
 
-// MonthOf returns the month of a time in nanoseconds since 1970. A time out of range is in the first or the last month.
+// MonthOf returns the month of a time in Unix nanoseconds. It returns the first or the last month for a time out of range.
 func MonthOf(wall int64) Month {
 	t := time.Unix(0, wall).UTC()
 	m := Month(t.Year()*12 + int(t.Month()) - 1)
@@ -37,10 +37,10 @@ func ParseMonth(text string) (Month, error) {
 	return Month(t.Year()*12 + int(t.Month()) - 1), nil
 }
 
-// String formats the month like 2026-11.
+// String formats m like 2026-11.
 func (m Month) String() string { return fmt.Sprintf("%04d-%02d", m/12, m%12+1) }
 
-// Begin returns when the month begins, in nanoseconds since 1970.
+// Begin returns when m begins, in Unix nanoseconds.
 func (m Month) Begin() int64 {
 	return time.Date(int(m/12), time.Month(m%12+1), 1, 0, 0, 0, 0, time.UTC).UnixNano()
 }

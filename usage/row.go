@@ -10,27 +10,28 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Row is how much of a unit one subject used in a month.
+// Row says how much of a unit one subject used in a month.
 type Row struct {
 	Rule string
 	Key  []string // the rule's key attributes, normalised; nil in a row of others
 	Unit string
-	// Other: the row stands for subjects counted without their names, for want of room.
+	// Other means that the row stands for all subjects of the rule that are counted without their names, because there was no
+	// room.
 	Other  bool
 	Cost   int64 // admitted; corrections of reservations may make it negative
 	Checks int64 // admitted
 }
 
 const (
-	maxNames    = 64 << 10 // bounds the bytes of a row's names; subjects with longer ones are counted with the others
+	maxNames    = 64 << 10 // bounds the bytes of a row's names; subjects with longer names are counted among the others
 	maxKeyParts = 32
 )
 
-// errRow: what was read is not a row.
+// errRow means that a row or a message can't be decoded.
 var errRow = errors.New("a row of usage is damaged")
 
-// plus returns a + b, clamped to int64.
-func plus(a, b int64) int64 {
+// addClamped returns a + b, clamped to the range of int64.
+func addClamped(a, b int64) int64 {
 	if c := a + b; (c >= a) == (b >= 0) {
 		return c
 	}
@@ -40,7 +41,7 @@ func plus(a, b int64) int64 {
 	return math.MinInt64
 }
 
-// appendNames packs r's names.
+// appendNames appends r's packed names.
 func (r *Row) appendNames(b []byte) []byte {
 	b = wire.AppendBool(wire.AppendText(wire.AppendText(b, r.Rule), r.Unit), r.Other)
 	if r.Other {
@@ -49,7 +50,7 @@ func (r *Row) appendNames(b []byte) []byte {
 	return wire.AppendTexts(b, r.Key)
 }
 
-// decodeNames reads names. They refer to the memory that d reads.
+// decodeNames reads packed names into r. They refer to the memory that d reads.
 func (r *Row) decodeNames(d *wire.Decoder) {
 	name := func() string {
 		b := d.View(d.Len())
@@ -64,7 +65,7 @@ func (r *Row) decodeNames(d *wire.Decoder) {
 	}
 }
 
-// decode reads names and counts.
+// decode reads names and counts into r.
 func (r *Row) decode(d *wire.Decoder) {
 	r.decodeNames(d)
 	r.Cost, r.Checks = d.Varint(), d.Varint()

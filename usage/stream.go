@@ -7,31 +7,32 @@ import (
 	"slices"
 )
 
-// Query selects rows.
+// Query selects the rows to read.
 type Query struct {
 	Month Month
 	Rule  string // empty for all rules
 	Here  bool   // only what this node counted itself
 }
 
-// Stream reads rows in order, each subject and unit once. Only one goroutine may use it.
+// Stream reads rows in order, each subject and unit once. It is not safe for concurrent use.
 type Stream struct {
 	ctx     context.Context
 	cluster *Cluster
 	query   Query
-	heads   []*decoder
+	readers []*ledgerReader
 	missing []string
 }
 
-// decoder reads one ledger's rows.
-type decoder struct {
+// ledgerReader reads one ledger's rows.
+type ledgerReader struct {
 	source source
 	page   []Row
-	last   []byte // names of the last row of the page; nil before the first page
+	last   []byte // packed names of the last row of the page; nil before the first page
 	more   bool
 }
 
-// Open begins reading a month. Nodes that can't be asked are left out, and listed in Missing. An unknown month has no rows.
+// Open begins to read a month. It leaves out nodes that can't be reached, and lists them in Missing. A month without usage has
+// no rows.
 func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, cluster: c, query: q}
 	self := Member{ID: c.meter.cfg.Self, Name: c.meter.cfg.Name}
@@ -49,81 +50,81 @@ func (c *Cluster) Open(ctx context.Context, q Query) (*Stream, error) {
 		if q.Here && one.Ledger.Source != self.ID {
 			continue
 		}
-		r := &decoder{source: one, more: true}
-		if s.fill(r); len(r.page) > 0 {
-			s.heads = append(s.heads, r)
+		reader := &ledgerReader{source: one, more: true}
+		if s.readNextPage(reader); len(reader.page) > 0 {
+			s.readers = append(s.readers, reader)
 		}
 	}
 	return s, ctx.Err()
 }
 
-// Missing names the nodes whose counts are missing, in whole or in part, from what was read so far.
+// Missing returns the names of the nodes whose counts are missing, in whole or in part, from the rows read so far.
 func (s *Stream) Missing() []string { return slices.Clone(s.missing) }
 
-// Next reads the next row; ok is false at the end. The row stays valid.
+// Next returns the next row; ok is false at the end. The row stays valid after further calls.
 func (s *Stream) Next() (row Row, ok bool) {
 	least := -1
-	for i, r := range s.heads {
-		if least < 0 || compareRows(&r.page[0], &s.heads[least].page[0]) < 0 {
+	for i, reader := range s.readers {
+		if least < 0 || compareRows(&reader.page[0], &s.readers[least].page[0]) < 0 {
 			least = i
 		}
 	}
 	if least < 0 {
 		return Row{}, false
 	}
-	row = s.heads[least].page[0].clone()
+	row = s.readers[least].page[0].clone()
 	row.Cost, row.Checks = 0, 0
-	left := s.heads[:0]
-	for _, r := range s.heads {
-		for len(r.page) > 0 && compareRows(&r.page[0], &row) == 0 {
-			row.Cost, row.Checks = plus(row.Cost, r.page[0].Cost), plus(row.Checks, r.page[0].Checks)
-			if r.page = r.page[1:]; len(r.page) == 0 {
-				s.fill(r)
+	left := s.readers[:0]
+	for _, reader := range s.readers {
+		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
+			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks, reader.page[0].Checks)
+			if reader.page = reader.page[1:]; len(reader.page) == 0 {
+				s.readNextPage(reader)
 			}
 		}
-		if len(r.page) > 0 {
-			left = append(left, r)
+		if len(reader.page) > 0 {
+			left = append(left, reader)
 		}
 	}
-	s.heads = left
+	s.readers = left
 	return row, true
 }
 
-// fill reads the next page of r. If that fails, the rest of the ledger is missing.
-func (s *Stream) fill(r *decoder) {
-	if !r.more {
+// readNextPage reads reader's next page. If it fails, the rest of the ledger is missing.
+func (s *Stream) readNextPage(reader *ledgerReader) {
+	if !reader.more {
 		return
 	}
-	q := pageQuery{Ledger: r.source.Ledger, Rule: s.query.Rule, After: r.last}
-	body, err := s.cluster.ask(s.ctx, r.source.at, &q)
+	q := pageQuery{Ledger: reader.source.Ledger, Rule: s.query.Rule, After: reader.last}
+	body, err := s.cluster.readPageFrom(s.ctx, reader.source.heldBy, &q)
 	if err == nil && len(body) == 0 {
 		err = errRow
 	}
 	if err == nil {
-		r.more = body[0] == 1
-		r.page, err = readPage(body[1:])
+		reader.more = body[0] == 1
+		reader.page, err = readPage(body[1:])
 	}
 	if err != nil {
-		s.cluster.meter.cfg.Logger.Warn("usage can't be read to its end", "node", r.source.at.Name, "error", err)
-		r.page, r.more = nil, false
-		s.miss(r.source.Node)
+		s.cluster.meter.cfg.Logger.Warn("can't read the rest of a ledger of usage", "node", reader.source.heldBy.Name, "error", err)
+		reader.page, reader.more = nil, false
+		s.addMissing(reader.source.Node)
 		return
 	}
-	if n := len(r.page); n > 0 {
-		r.last = r.page[n-1].appendNames(nil)
+	if n := len(reader.page); n > 0 {
+		reader.last = reader.page[n-1].appendNames(nil)
 	} else {
-		r.more = false
+		reader.more = false
 	}
 }
 
-func (s *Stream) miss(node string) {
+func (s *Stream) addMissing(node string) {
 	if !slices.Contains(s.missing, node) {
 		s.missing = append(s.missing, node)
 		slices.Sort(s.missing)
 	}
 }
 
-// readPage reads all rows of a page. They refer to the page's memory.
+// readPage returns all rows of a page. They refer to the page's memory.
 func readPage(page []byte) (rows []Row, err error) {
 	err = eachRow(page, func(row *Row) bool {
 		rows = append(rows, *row)
@@ -133,8 +134,8 @@ func readPage(page []byte) (rows []Row, err error) {
 	return rows, err
 }
 
-// ask reads a page from this node or another one.
-func (c *Cluster) ask(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
+// readPageFrom reads a page from this node or another one.
+func (c *Cluster) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
 	if at.ID == c.meter.cfg.Self {
 		return c.page(q)
 	}
@@ -142,7 +143,7 @@ func (c *Cluster) ask(ctx context.Context, at Member, q *pageQuery) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if body, err = c.peers.Call(ctx, at.ID, MethodRows, body); err != nil {
 		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)

@@ -11,21 +11,22 @@ import (
 )
 
 const (
-	// writeInterval is how often changes are written, so it bounds how much of a bill a kill may lose.
+	// writeInterval is how often writeLoop writes changes. It bounds how much a kill may lose.
 	writeInterval = time.Second
-	// hangTime is how long a write may take before the disk counts as failing.
-	hangTime = 5 * time.Second
-	// closeAfter is how long a past month must see no counts before its ledger is closed. The costs of reservations may be
-	// corrected for an hour.
+	// hangTimeout is how long a write may take before the disk counts as failing.
+	hangTimeout = 5 * time.Second
+	// closeAfter is how long a past month must get no counts before its ledger is closed. It exceeds the hour during which a
+	// reservation's cost may still be corrected.
 	closeAfter = 2 * time.Hour
-	// orderTime is how long the order of a ledger's rows is kept for readers of pages.
-	orderTime = time.Minute
-	// maxBlocks is the number of blocks, of a few kilobytes each, at which a transaction is written. A rewrite ignores it.
+	// orderLife is how long an order of a ledger's rows is kept for readers of pages.
+	orderLife = time.Minute
+	// maxBlocks is the number of blocks, of a few kilobytes each, from which on a transaction is committed. A rewrite ignores
+	// it.
 	maxBlocks = 4096
 )
 
-// tend writes changes once a second, and stays idle while there is nothing to do.
-func (m *Meter) tend(ctx context.Context) {
+// writeLoop writes changes once a second, and sleeps while there is nothing to do.
+func (m *Meter) writeLoop(ctx context.Context) {
 	timer := time.NewTimer(writeInterval)
 	defer timer.Stop()
 	for {
@@ -37,14 +38,14 @@ func (m *Meter) tend(ctx context.Context) {
 		}
 		began := time.Now()
 		_ = m.Sync() // logs its error
-		if m.working() {
+		if m.hasWork() {
 			timer.Reset(max(0, writeInterval-time.Since(began)))
 		}
 	}
 }
 
-// working reports whether tend has something to do.
-func (m *Meter) working() bool { return len(m.inMemory()) > 0 || m.figures.failures.Load() > 0 }
+// hasWork reports whether writeLoop has something to do.
+func (m *Meter) hasWork() bool { return len(m.inMemory()) > 0 || m.figures.failures.Load() > 0 }
 
 func (m *Meter) inMemory() []*ledger {
 	m.mu.Lock()
@@ -52,7 +53,7 @@ func (m *Meter) inMemory() []*ledger {
 	return slices.Clone(m.ledgers)
 }
 
-// Sync writes what has changed. When it returns nil, a crash loses nothing that was counted before.
+// Sync writes what has changed. Once it returns nil, a crash loses nothing that was counted before the call.
 func (m *Meter) Sync() error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -64,12 +65,12 @@ func (m *Meter) Sync() error {
 
 func (m *Meter) sync() error {
 	began := time.Now()
-	m.figures.busy.Store(&began)
-	defer m.figures.busy.Store(nil)
+	m.figures.writeBegan.Store(&began)
+	defer m.figures.writeBegan.Store(nil)
 	err := m.write()
 	switch failed := m.figures.failures.Load(); {
 	case err != nil && m.figures.failures.Add(1) == 1:
-		m.cfg.Logger.Error("usage is not written: a crash would forget what was counted since the last write", "error", err)
+		m.cfg.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
 	case err == nil && failed > 0:
 		m.cfg.Logger.Info("usage is written again", "failures", failed)
 		m.figures.failures.Store(0)
@@ -77,7 +78,7 @@ func (m *Meter) sync() error {
 	return err
 }
 
-// write brings the file up to date. m.writing must be held.
+// write brings the file up to date. The caller holds m.writing.
 func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err
@@ -86,24 +87,24 @@ func (m *Meter) write() error {
 	var errs []error
 	now := m.cfg.Now()
 	for _, l := range m.inMemory() {
-		if lost != m.seen { // the file is a new one
-			l.markAll()
+		if lost != m.lastLost { // the file was replaced
+			l.markAllDirty()
 		}
 		if err := m.writeLedger(l); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if o := l.order.Load(); o != nil && time.Since(o.made) > orderTime {
-			l.order.CompareAndSwap(o, nil)
+		if o := l.rowOrder.Load(); o != nil && time.Since(o.madeAt) > orderLife {
+			l.rowOrder.CompareAndSwap(o, nil)
 		}
-		if time.Since(l.changed) > closeAfter && (l.id.Month != MonthOf(now) || !m.isLive(l)) {
+		if time.Since(l.lastChange) > closeAfter && (l.id.Month != MonthOf(now) || !m.isLive(l)) {
 			errs = append(errs, m.closeLedger(l))
 		}
 	}
-	m.seen = lost
-	if month := MonthOf(now); len(errs) == 0 && month != m.dropped {
+	m.lastLost = lost
+	if month := MonthOf(now); len(errs) == 0 && month != m.lastDropped {
 		errs = append(errs, m.dropOld())
-		m.dropped = month
+		m.lastDropped = month
 	}
 	return errors.Join(errs...)
 }
@@ -114,45 +115,45 @@ func (m *Meter) isLive(l *ledger) bool {
 	return m.live[l.id.Month] == l
 }
 
-// load reads into memory what this node counted before, once, and removes ledgers that a killed process left half-written.
-// m.writing must be held.
+// load reads the open ledgers into memory, once, and removes closed ones that a killed process left half-written. The caller
+// holds m.writing.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil
 	}
 	var found []*ledger
-	var halves []copyID
+	var incomplete []copyID
 	err := m.file.View(func(tx persist.Tx) error {
-		list, err := copies(tx)
+		list, err := listCopies(tx)
 		for _, c := range list {
 			if !c.closed {
-				l, err := getCounted(tx, c.ledgerID, m.cfg.Rows)
+				l, err := loadOpenLedger(tx, c.ledgerID, m.cfg.Rows)
 				if err != nil {
 					return err
 				}
 				found = append(found, l)
 			} else if _, whole := readHead(tx, c); !whole {
-				halves = append(halves, c)
+				incomplete = append(incomplete, c)
 			}
 		}
 		return err
 	})
-	if err == nil && len(halves) > 0 {
-		err = m.file.Update(func(tx persist.Tx) error { return drop(tx, halves) })
+	if err == nil && len(incomplete) > 0 {
+		err = m.file.Update(func(tx persist.Tx) error { return dropCopies(tx, incomplete) })
 	}
 	if err != nil {
 		return fmt.Errorf("read usage: %w", err)
 	}
-	m.loaded, m.seen = true, m.file.Lost()
+	m.loaded, m.lastLost = true, m.file.Lost()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range found {
 		if l.damaged {
-			m.cfg.Logger.Error("a month of usage is damaged: its intact part is kept", "month", l.id.Month)
+			m.cfg.Logger.Error("a month of usage is damaged; keeping its intact part", "month", l.id.Month)
 		}
 		m.ledgers = append(m.ledgers, l)
 		if l.id.Source != m.cfg.Self {
-			continue // the directory was another node's: its months are kept, and closed after a while without counts
+			continue // the directory was another node's: keep its ledgers, which close after a while without counts
 		}
 		if m.live[l.id.Month] == nil {
 			m.live[l.id.Month] = l
@@ -164,7 +165,7 @@ func (m *Meter) load() error {
 	return nil
 }
 
-func drop(tx persist.Tx, list []copyID) error {
+func dropCopies(tx persist.Tx, list []copyID) error {
 	for _, c := range list {
 		if err := tx.Drop(c.bucket()); err != nil {
 			return err
@@ -177,23 +178,23 @@ func drop(tx persist.Tx, list []copyID) error {
 func (m *Meter) writeLedger(l *ledger) error {
 	var blocks []block
 	for shard := range shards {
-		blocks = l.take(blocks, shard)
-		// A rewrite takes a single transaction, since half of it would replace everything.
-		if len(blocks) == 0 || shard < shards-1 && (l.afresh || len(blocks) < maxBlocks) {
+		blocks = l.takeChanged(blocks, shard)
+		// A rewrite needs a single transaction, because half of it would replace everything.
+		if len(blocks) == 0 || shard < shards-1 && (l.mustRewrite || len(blocks) < maxBlocks) {
 			continue
 		}
-		l.changed = time.Now()
-		err := m.file.Update(func(tx persist.Tx) error { return l.putCounted(tx, blocks) })
-		l.finish(blocks, err == nil)
+		l.lastChange = time.Now()
+		err := m.file.Update(func(tx persist.Tx) error { return l.putBlocks(tx, blocks) })
+		l.recordWritten(blocks, err == nil)
 		if err != nil {
 			return fmt.Errorf("write usage: %w", err)
 		}
-		l.headless, l.afresh, blocks = false, false, blocks[:0]
+		l.headPending, l.mustRewrite, blocks = false, false, blocks[:0]
 	}
 	return nil
 }
 
-// closeLedger replaces a ledger by pages that never change, and drops it from memory.
+// closeLedger replaces an open ledger in the file with a closed one, and drops it from memory. The caller holds m.writing.
 func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Lock()
 	if m.live[l.id.Month] == l {
@@ -201,14 +202,14 @@ func (m *Meter) closeLedger(l *ledger) error {
 		m.current.CompareAndSwap(l, nil)
 	}
 	m.mu.Unlock()
-	l.seal() // no call can find it any more
+	l.seal() // no new call can find it
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}
-	l.refresh()
+	l.refreshOrder()
 	c := copyID{l.id, true}
 	pages := 0
-	for p := (&pager{limit: pageSize}); p != nil; {
+	for p := (&pager{limit: pageBytes}); p != nil; {
 		l.page(p)
 		err := m.file.Update(func(tx persist.Tx) error {
 			if pages == 0 { // remove the remains of a failed attempt
@@ -225,7 +226,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 			return tx.Drop(copyID{ledgerID: l.id}.bucket())
 		})
 		if err != nil {
-			return fmt.Errorf("close a month of usage: %w", err)
+			return fmt.Errorf("close a ledger of usage: %w", err)
 		}
 		if pages++; p.more {
 			p = p.next()
@@ -239,12 +240,12 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// dropOld removes the oldest months beyond those to keep. It counts the months that exist rather than going back from the
-// clock: a clock that was wrong once must not make every month an old one.
+// dropOld removes closed ledgers of the oldest months beyond Config.Months. It counts the months that exist rather than back
+// from the current month: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {
 	var old []copyID
 	err := m.file.View(func(tx persist.Tx) error {
-		list, err := copies(tx)
+		list, err := listCopies(tx)
 		kept, last := 0, Month(-1)
 		for _, c := range slices.Backward(list) { // latest month first
 			if c.Month != last {
@@ -257,7 +258,7 @@ func (m *Meter) dropOld() error {
 		return err
 	})
 	if err == nil && len(old) > 0 {
-		err = m.file.Update(func(tx persist.Tx) error { return drop(tx, old) })
+		err = m.file.Update(func(tx persist.Tx) error { return dropCopies(tx, old) })
 	}
 	if err != nil {
 		return fmt.Errorf("drop old months of usage: %w", err)
@@ -265,7 +266,7 @@ func (m *Meter) dropOld() error {
 	return nil
 }
 
-// Close writes what has changed, closes the file and ends the goroutine. Counts made afterwards are lost.
+// Close ends the goroutine, writes what has changed and closes the file. Counts made afterwards are lost.
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()

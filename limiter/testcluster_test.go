@@ -25,16 +25,16 @@ var (
 	_ Peers     = (*peer.Peers)(nil)
 )
 
-// world is a cluster of limiters in one process: real tables, a ring that the test changes, and calls in memory.
-type world struct {
+// testCluster is a cluster of limiters in one process, with real tables, a ring that the test changes, and in-memory calls.
+type testCluster struct {
 	t     testing.TB
-	nodes []*worldNode
+	nodes []*testNode
 	table *ring.Table
 	calls sync.WaitGroup
 	far   Far // nil if there are no other regions
 
 	mu     sync.Mutex // guards the fields up to pause
-	place  [ring.Partitions]worldPlace
+	place  [ring.Partitions]testPlace
 	moved  chan struct{}
 	cut    map[[2]ring.NodeID]bool
 	slow   map[ring.NodeID]time.Duration
@@ -43,33 +43,33 @@ type world struct {
 	pause  func() time.Duration                                   // delay of each message, one way; nil: none
 }
 
-type worldPlace struct {
+type testPlace struct {
 	owner, other, standby ring.NodeID
 	frozen                bool
 	lineage               uint64
 }
 
-type worldNode struct {
+type testNode struct {
 	*Limiter
-	w         *world
+	w         *testCluster
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table                                  // copies that it acts from
+	copies    *counters.Table                                  // copies that it acts from as a standby
 	wrong     sync.Map                                         // partition → ring.NodeID that this node takes for the owner
 	confirm   atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
-	looks     atomic.Pointer[func()]                           // called at each reading of the clock of leases; may be nil
+	looks     atomic.Pointer[func()]                           // called at each reading of the lease clock; may be nil
 	routes    atomic.Int64                                     // calls of Route
 }
 
-func newWorld(t testing.TB, n int, text string) *world {
+func newTestCluster(t testing.TB, n int, text string) *testCluster {
 	t.Helper()
 	return newRegion(t, n, text, nil)
 }
 
-// newRegion is newWorld with other regions.
-func newRegion(t testing.TB, n int, text string, far Far) *world {
+// newRegion is newTestCluster for one of several regions, which reaches the others through far.
+func newRegion(t testing.TB, n int, text string, far Far) *testCluster {
 	t.Helper()
-	w := &world{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
+	w := &testCluster{t: t, far: far, moved: make(chan struct{}), cut: map[[2]ring.NodeID]bool{}, slow: map[ring.NodeID]time.Duration{},
 		owed: map[counters.Key]int64{}}
 	var ids []ring.NodeID
 	for i := range n {
@@ -83,7 +83,7 @@ func newRegion(t testing.TB, n int, text string, far Far) *world {
 		w.nodes = append(w.nodes, w.open(id, text))
 	}
 	for p := range w.place {
-		w.place[p] = worldPlace{owner: w.table.Owner(p), standby: w.table.Standby(p), lineage: 1 + uint64(p)}
+		w.place[p] = testPlace{owner: w.table.Owner(p), standby: w.table.Standby(p), lineage: 1 + uint64(p)}
 		w.node(w.table.Owner(p)).table.Open(p)
 	}
 	t.Cleanup(func() {
@@ -97,8 +97,8 @@ func newRegion(t testing.TB, n int, text string, far Far) *world {
 	return w
 }
 
-func (w *world) open(id ring.NodeID, text string) *worldNode {
-	n := &worldNode{w: w, id: id, copies: counters.New(10_000)}
+func (w *testCluster) open(id ring.NodeID, text string) *testNode {
+	n := &testNode{w: w, id: id, copies: counters.New(10_000)}
 	n.authority.Store(true)
 	table, clock, fallback := counters.New(100_000), NewClock(), localcache.NewFallbackTable(100_000)
 	table.ShutAll()
@@ -140,10 +140,10 @@ func (w *world) open(id ring.NodeID, text string) *worldNode {
 	return n
 }
 
-func (w *world) node(id ring.NodeID) *worldNode { return w.nodes[id[0]-1] }
+func (w *testCluster) node(id ring.NodeID) *testNode { return w.nodes[id[0]-1] }
 
-// change changes places and wakes everything that waits for a change.
-func (w *world) change(f func()) {
+// change runs f, which may change places, and wakes everything that waits for a change.
+func (w *testCluster) change(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
@@ -152,7 +152,7 @@ func (w *world) change(f func()) {
 }
 
 // handOver moves p to another node, its counters included.
-func (w *world) handOver(p int, to *worldNode) {
+func (w *testCluster) handOver(p int, to *testNode) {
 	w.mu.Lock()
 	from := w.node(w.place[p].owner)
 	w.mu.Unlock()
@@ -175,7 +175,7 @@ func (w *world) handOver(p int, to *worldNode) {
 }
 
 // Route implements Ownership.
-func (n *worldNode) Route(p int) partitions.Route {
+func (n *testNode) Route(p int) partitions.Route {
 	n.routes.Add(1)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
@@ -193,7 +193,7 @@ func (n *worldNode) Route(p int) partitions.Route {
 }
 
 // Wait implements Ownership.
-func (n *worldNode) Wait(ctx context.Context, p int) {
+func (n *testNode) Wait(ctx context.Context, p int) {
 	for {
 		n.w.mu.Lock()
 		moved := n.w.moved
@@ -210,17 +210,17 @@ func (n *worldNode) Wait(ctx context.Context, p int) {
 }
 
 // Learn implements Ownership.
-func (n *worldNode) Learn(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
+func (n *testNode) Learn(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
 
 // Lineage implements Ownership.
-func (n *worldNode) Lineage(p int) uint64 {
+func (n *testNode) Lineage(p int) uint64 {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return n.w.place[p].lineage
 }
 
 // DecideAsStandby implements Ownership.
-func (n *worldNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
+func (n *testNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, _ partitions.Absence) counters.Verdict {
 	within := append([]counters.Op(nil), ops...)
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())
@@ -235,7 +235,7 @@ func (n *worldNode) DecideAsStandby(now algorithms.Now, ops []counters.Op, share
 }
 
 // DecideAlone implements Ownership.
-func (n *worldNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
+func (n *testNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
@@ -248,17 +248,17 @@ func (n *worldNode) DecideAlone(now algorithms.Now, ops []counters.Op) counters.
 }
 
 // Forgive implements Ownership.
-func (n *worldNode) Forgive(_ algorithms.Now, op *counters.Op) {
+func (n *testNode) Forgive(_ algorithms.Now, op *counters.Op) {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	n.w.owed[op.Key] -= op.Cost
 }
 
 // Backed implements Backup.
-func (n *worldNode) Backed(int) bool { return true }
+func (n *testNode) Backed(int) bool { return true }
 
 // Confirm implements Backup.
-func (n *worldNode) Confirm(ctx context.Context, p int) error {
+func (n *testNode) Confirm(ctx context.Context, p int) error {
 	if f := n.confirm.Load(); f != nil {
 		return (*f)(ctx, p)
 	}
@@ -266,20 +266,20 @@ func (n *worldNode) Confirm(ctx context.Context, p int) error {
 }
 
 // Reachable implements Peers.
-func (n *worldNode) Reachable(to ring.NodeID) bool {
+func (n *testNode) Reachable(to ring.NodeID) bool {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	return !n.w.cut[[2]ring.NodeID{n.id, to}]
 }
 
 // Send implements Peers.
-func (n *worldNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
+func (n *testNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
 	n.Go(to, m, body, time.Second, func([]byte, error) {})
 	return nil
 }
 
 // Go implements Peers.
-func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !n.Reachable(to) {
 		done(nil, peer.ErrUnreachable)
 		return
@@ -291,9 +291,9 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 		listen(n.id, to, m, body)
 	}
 	body = bytes.Clone(body)
-	a := &worldAnswer{done: done}
+	a := &testResponder{done: done}
 	if m == MethodRefund && pause == 0 && n.w.pause == nil {
-		n.w.node(to).ServeFor(n.id, m, body, a) // a connection keeps order: no later question may arrive first
+		n.w.node(to).ServeFor(n.id, m, body, a) // connections keep messages in order
 		return
 	}
 	n.w.calls.Go(func() {
@@ -315,13 +315,13 @@ func (n *worldNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.
 	})
 }
 
-type worldAnswer struct {
+type testResponder struct {
 	once sync.Once
 	done func([]byte, error)
 	stop func()
 }
 
-func (a *worldAnswer) Reply(body []byte) {
+func (a *testResponder) Reply(body []byte) {
 	a.stop()
 	a.once.Do(func() {
 		body = bytes.Clone(body)
@@ -330,13 +330,13 @@ func (a *worldAnswer) Reply(body []byte) {
 	})
 }
 
-func (a *worldAnswer) Fail(code peer.Code, detail string) {
+func (a *testResponder) Fail(code peer.Code, detail string) {
 	a.stop()
 	a.once.Do(func() { a.done(nil, &peer.RemoteError{Code: code, Detail: detail}) })
 }
 
-// keyOf returns a key of a rule with one key attribute, with this owner and this standby (nil: any).
-func (w *world) keyOf(rule string, owner, standby *worldNode) string {
+// keyOf returns a key of a rule with one key attribute, with the given owner and standby (nil: any).
+func (w *testCluster) keyOf(rule string, owner, standby *testNode) string {
 	for i := range 100_000 {
 		key := fmt.Sprintf("k%d", i)
 		p := w.partition(rule, key)
@@ -348,7 +348,7 @@ func (w *world) keyOf(rule string, owner, standby *worldNode) string {
 	return ""
 }
 
-func (w *world) partition(rule, key string) int {
+func (w *testCluster) partition(rule, key string) int {
 	u, err := w.nodes[0].Locate(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -357,7 +357,7 @@ func (w *world) partition(rule, key string) int {
 }
 
 // check makes a check at n now.
-func (n *worldNode) check(q Query) *Answer {
+func (n *testNode) check(q Query) *Answer {
 	n.w.t.Helper()
 	a := &Answer{}
 	if err := n.Check(&q, a); err != nil {
@@ -366,7 +366,7 @@ func (n *worldNode) check(q Query) *Answer {
 	return a
 }
 
-func (n *worldNode) used(rule, key string) int64 {
+func (n *testNode) used(rule, key string) int64 {
 	n.w.t.Helper()
 	u, err := n.Usage(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
@@ -375,7 +375,7 @@ func (n *worldNode) used(rule, key string) int64 {
 	return u.Limits[0].Used
 }
 
-func (w *world) separate(a, b *worldNode, yes bool) {
+func (w *testCluster) setCut(a, b *testNode, yes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[[2]ring.NodeID{a.id, b.id}], w.cut[[2]ring.NodeID{b.id, a.id}] = yes, yes
@@ -410,7 +410,7 @@ func until(t testing.TB, what string, ok func() bool) {
 }
 
 // listen calls f with the method of each message.
-func (w *world) listen(f func(m peer.Method)) {
+func (w *testCluster) listen(f func(m peer.Method)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) { f(m) }

@@ -13,36 +13,36 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// earth is several regions, each a world of its own, with a network between them that delays, cuts and loses messages.
-type earth struct {
+// testRegions is several regions, each a testCluster of its own. The network between them can delay, cut off and lose messages.
+type testRegions struct {
 	t     testing.TB
 	names []string
-	all   map[string]*world
+	all   map[string]*testCluster
 	calls sync.WaitGroup
 
 	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]bool      // from one region to another
 	pause func() time.Duration    // delay of each message, one way
-	lose  func(reply []byte) bool // reports whether a reply is lost; nil: none is
+	lose  func(reply []byte) bool // reports whether a reply is lost; nil: no reply is
 	heard func(from, to string, m peer.Method, body []byte)
-	over  bool // nothing is sent any more
+	over  bool // the test is over: send nothing
 }
 
-// earthFar is how one region reaches the others.
-type earthFar struct {
-	*earth
+// regionFar implements Far for one region.
+type regionFar struct {
+	*testRegions
 	region string
 }
 
-// newEarth returns regions of two nodes each, with these rules.
-func newEarth(t testing.TB, text string, names ...string) *earth {
+// newTestRegions returns regions of two nodes each, with the given rules.
+func newTestRegions(t testing.TB, text string, names ...string) *testRegions {
 	t.Helper()
-	e := &earth{
-		t: t, names: names, all: map[string]*world{}, cut: map[[2]string]bool{},
+	e := &testRegions{
+		t: t, names: names, all: map[string]*testCluster{}, cut: map[[2]string]bool{},
 		pause: func() time.Duration { return 5 * time.Millisecond },
 	}
 	for _, name := range names {
-		e.all[name] = newRegion(t, 2, text, &earthFar{e, name})
+		e.all[name] = newRegion(t, 2, text, &regionFar{e, name})
 	}
 	e.use(1, text, names)
 	t.Cleanup(func() { // runs before the cleanups of the regions
@@ -53,7 +53,7 @@ func newEarth(t testing.TB, text string, names ...string) *earth {
 }
 
 // spawn runs f, unless the test is over.
-func (e *earth) spawn(f func()) bool {
+func (e *testRegions) spawn(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.over {
@@ -63,15 +63,15 @@ func (e *earth) spawn(f func()) bool {
 	return true
 }
 
-// use makes all regions use these rules, recorded for the named regions.
-func (e *earth) use(version int64, text string, names []string) {
+// use makes all regions use the given rules, recorded for the named regions.
+func (e *testRegions) use(version int64, text string, names []string) {
 	for _, name := range e.names {
 		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.View{Names: names, At: 1})
 	}
 }
 
-// useIn makes one region use set; view says what is agreed about it. Each region hashes subjects with a secret of its own.
-func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
+// useIn makes one region use set, which view describes. Each region hashes subjects with a secret of its own.
+func (e *testRegions) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
 	view.Set = set
 	for _, n := range e.all[name].nodes {
 		n.Use(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
@@ -79,14 +79,14 @@ func (e *earth) useIn(name string, set *rules.Set, view rules.View, before ...ru
 }
 
 // Reachable implements Far.
-func (f *earthFar) Reachable(region string) bool {
+func (f *regionFar) Reachable(region string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return !f.cut[[2]string{f.region, region}]
 }
 
 // Go implements Far. It calls some node of the region.
-func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+func (f *regionFar) Go(region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if !f.Reachable(region) {
 		done(nil, peer.ErrUnreachable)
 		return
@@ -98,12 +98,12 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 		heard(f.region, region, m, body)
 	}
 	body = bytes.Clone(body)
-	a := &earthAnswer{f: f, region: region, back: back, done: done}
+	a := &regionResponder{f: f, region: region, back: back, done: done}
 	a.timer = time.AfterFunc(timeout, func() { a.finish(nil, peer.ErrTimeout) })
 	w := f.all[region]
 	if !f.spawn(func() {
 		<-time.After(there)
-		if f.Reachable(region) { // a message under way when the link is cut is lost
+		if f.Reachable(region) { // a message in flight is lost when the link is cut
 			w.nodes[rand.IntN(len(w.nodes))].ServeFarFor(m, body, a)
 		}
 		clear(body)
@@ -112,9 +112,9 @@ func (f *earthFar) Go(region string, m peer.Method, body []byte, timeout time.Du
 	}
 }
 
-// earthAnswer brings a reply back, unless it gets lost.
-type earthAnswer struct {
-	f      *earthFar
+// regionResponder is a Responder that returns a reply to another region, unless the reply is lost.
+type regionResponder struct {
+	f      *regionFar
 	region string
 	back   time.Duration
 	timer  *time.Timer
@@ -122,7 +122,7 @@ type earthAnswer struct {
 	done   func([]byte, error)
 }
 
-func (a *earthAnswer) finish(body []byte, err error) {
+func (a *regionResponder) finish(body []byte, err error) {
 	a.once.Do(func() {
 		a.timer.Stop()
 		a.done(body, err)
@@ -130,12 +130,12 @@ func (a *earthAnswer) finish(body []byte, err error) {
 }
 
 // Reply implements Responder.
-func (a *earthAnswer) Reply(body []byte) {
+func (a *regionResponder) Reply(body []byte) {
 	body = bytes.Clone(body)
 	f := a.f
 	f.spawn(func() {
 		<-time.After(a.back)
-		back := earthFar{f.earth, a.region}
+		back := regionFar{f.testRegions, a.region}
 		f.mu.Lock()
 		lost := f.lose != nil && f.lose(body)
 		f.mu.Unlock()
@@ -146,20 +146,20 @@ func (a *earthAnswer) Reply(body []byte) {
 }
 
 // Fail implements Responder.
-func (a *earthAnswer) Fail(code peer.Code, detail string) {
+func (a *regionResponder) Fail(code peer.Code, detail string) {
 	a.finish(nil, &peer.RemoteError{Code: code, Detail: detail})
 }
 
-// change changes the state of the network.
-func (e *earth) change(f func()) {
+// change runs f, which may change the network, under mu.
+func (e *testRegions) change(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	f()
 }
 
-// flood checks on every node of these regions until want checks are admitted in all, or time is up, and then a little longer.
-// It returns how many were admitted.
-func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
+// flood runs checks on every node of the given regions until want are admitted in total or bound has passed, and then a few
+// more. It returns how many were admitted.
+func (e *testRegions) flood(q Query, want int64, bound time.Duration, regions ...string) int64 {
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	deadline := time.Now().Add(bound)
@@ -188,8 +188,8 @@ func (e *earth) flood(q Query, want int64, bound time.Duration, regions ...strin
 	return admitted.Load()
 }
 
-// stands describes each region's usage of a subject.
-func (e *earth) stands(rule, key string) (out string) {
+// describeUsage describes each region's usage of a subject.
+func (e *testRegions) describeUsage(rule, key string) (out string) {
 	for _, name := range e.names {
 		u, err := e.all[name].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
 		if err != nil {
@@ -200,11 +200,11 @@ func (e *earth) stands(rule, key string) (out string) {
 	return out
 }
 
-// loanStats is what nodes did with loans.
+// loanStats sums up loans.
 type loanStats struct{ Lent, LentUnits, Borrowed, BorrowedUnits, LoansFailed, LoanUnitsLost int64 }
 
-// stats sums up what the nodes of a region did with loans.
-func (w *world) stats() (s loanStats) {
+// stats sums up the loans of a region's nodes.
+func (w *testCluster) stats() (s loanStats) {
 	for _, n := range w.nodes {
 		one := n.stats()
 		s.Lent, s.LentUnits = s.Lent+one.Lent, s.LentUnits+one.LentUnits
@@ -214,7 +214,7 @@ func (w *world) stats() (s loanStats) {
 	return s
 }
 
-func (n *worldNode) stats() loanStats {
+func (n *testNode) stats() loanStats {
 	return loanStats{
 		Lent: n.figure("loans_total", "lent"), LentUnits: n.figure("loan_units_total", "lent"),
 		Borrowed: n.figure("loans_total", "borrowed"), BorrowedUnits: n.figure("loan_units_total", "borrowed"),
@@ -223,7 +223,7 @@ func (n *worldNode) stats() loanStats {
 }
 
 // usage returns a region's usage of a subject's first limit.
-func (e *earth) usage(region, rule, key string) LimitUsage {
+func (e *testRegions) usage(region, rule, key string) LimitUsage {
 	e.t.Helper()
 	u, err := e.all[region].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
 	if err != nil {
@@ -232,10 +232,10 @@ func (e *earth) usage(region, rule, key string) LimitUsage {
 	return u.Limits[0]
 }
 
-// idle waits until no loan is under way.
-func (e *earth) idle() {
+// waitForLoans waits until no loan is in flight.
+func (e *testRegions) waitForLoans() {
 	e.t.Helper()
-	until(e.t, "no loan is under way", func() bool {
+	until(e.t, "no loan is in flight", func() bool {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
 				n.member.loans.mu.Lock()
