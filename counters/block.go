@@ -17,7 +17,7 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
-		if !op.Block || !op.Decision.Allowed || !refusedBeside(ops, op.Key.Hi) {
+		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Hi) {
 			continue
 		}
 		d := op.Limit.Peek(op.state, now, 1)
@@ -27,8 +27,8 @@ func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	}
 }
 
-// refusedBeside reports whether a limit of the subject hi refuses. A table without room does not count as a limit.
-func refusedBeside(ops []Op, hi uint64) bool {
+// isSubjectRefused reports whether a limit of the subject hi refuses. A table without room does not count as a limit.
+func isSubjectRefused(ops []Op, hi uint64) bool {
 	for i := range ops {
 		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
 			return true
@@ -42,7 +42,7 @@ func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, op
 	s := t.shardOf(op.Key)
 	p := s.find(op.Key)
 	if !p.found() {
-		if !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops), ops) {
+		if !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops), ops) {
 			return false
 		}
 		p = s.insert(op.Key)

@@ -70,7 +70,7 @@ func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algo
 	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
-// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and
+// isUnreadReset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and
 // Replicate too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table
 // and there is no room to record the reset. The shard must be held.
 func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
@@ -130,16 +130,16 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, levelLeft(l, &d), freshAt(now, l, d.ResetAfter))
+	s.store(p, l, next, levelAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 
-// logSlot returns k's log, creating it if needed.
-func (t *Table) logSlot(s *shard, k Key) *logSlot {
+// ensureLog returns k's log, creating it if needed.
+func (t *Table) ensureLog(s *shard, k Key) *logSlot {
 	e := s.log(k)
 	if e == nil {
 		e = &logSlot{}
-		s.of(k).putLog(k, e)
+		s.subtableOf(k).putLog(k, e)
 		s.room--
 		s.inline += int(k.class())
 		t.logs[k.class()].Add(1)
@@ -148,39 +148,39 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 }
 
 // putLog inserts a log under k, which must not have one.
-func (r *records) putLog(k Key, e *logSlot) {
-	if r.logs == nil {
-		r.logs = make(map[Key]*logSlot)
+func (sub *subtable) putLog(k Key, e *logSlot) {
+	if sub.logs == nil {
+		sub.logs = make(map[Key]*logSlot)
 	}
-	r.logs[k] = e
+	sub.logs[k] = e
 }
 
-// levelLeft returns a counter's level after a change that was not a check. If nothing is left, the counter counts as
+// levelAfterChange returns a counter's level after a change that was not a check. If nothing is left, the counter counts as
 // refusing.
-func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+func levelAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
 		return refusedLevel
 	}
-	return level(l, d)
+	return levelAfterCheck(l, d)
 }
 
 // changeLog changes k's log, creating it if needed, and updates the entry counts. While all logs together are at their
 // bound, a log that grows beyond its fair share becomes coarser: it then forgets late, never early. Logs that don't grow may
 // keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
 func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
-	e := t.logSlot(s, k)
+	e := t.ensureLog(s, k)
 	before := e.log.Len()
 	change(&e.log)
-	t.accountLog(k.class(), e, before, l)
+	t.updateEntryCount(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
-	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, &d))
-	s.markLogDirty(k, e, everyone)
+	e.kindLevel = packKindLevel(algorithms.SlidingLog, levelAfterChange(l, &d))
+	s.markLogDirty(k, e, allReaders)
 }
 
-// accountLog updates the count of entries after a change to a log of class c that had before entries. If need be, it makes
+// updateEntryCount updates the count of entries after a change to a log of class c that had before entries. If need be, it makes
 // the log coarser; see changeLog.
-func (t *Table) accountLog(c class, e *logSlot, before int, l *algorithms.Limit) {
+func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before {
 		bound := t.maxLogEntries / 2
 		if c == configured {
@@ -196,16 +196,16 @@ func (t *Table) accountLog(c class, e *logSlot, before int, l *algorithms.Limit)
 }
 
 func (t *Table) dropLog(s *shard, k Key) {
-	r := s.of(k)
-	e := r.logs[k]
+	sub := s.subtableOf(k)
+	e := sub.logs[k]
 	t.logEntries[k.class()].Add(int64(-e.log.Len()))
-	s.markLogClean(e, everyone)
-	delete(r.logs, k)
+	s.markLogClean(e, allReaders)
+	delete(sub.logs, k)
 	s.room++
 	s.inline -= int(k.class())
 	t.logs[k.class()].Add(-1)
-	if len(r.logs) == 0 {
-		r.logs = nil // a map never shrinks by itself
+	if len(sub.logs) == 0 {
+		sub.logs = nil // a map never shrinks by itself
 	}
 }
 
@@ -217,16 +217,16 @@ func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
-	t.shardOf(Key{Hi: hi}).visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+	t.shardOf(Key{Hi: hi}).forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot := range g.records {
 				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.isInlineCounter() && !e.state.Fresh() {
-					add(e.key, g.marks[slot].kind())
+					add(e.key, g.kindLevels[slot].kind())
 				}
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if k.Hi == hi && k.isInlineCounter() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}

@@ -15,7 +15,7 @@ const changedBatch = 16 << 10
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
-		batch = t.shards[i].collect(batch)
+		batch = t.shards[i].collectChanged(batch)
 		if len(batch) < changedBatch && i < len(t.shards)-1 || len(batch) == 0 {
 			continue
 		}
@@ -28,21 +28,21 @@ func (t *Table) Changed(yield func([]Record) error) error {
 	return nil
 }
 
-// collect appends the shard's changed counters and marks them clean.
-func (s *shard) collect(batch []Record) []Record {
-	s.visit(func(r *records) {
+// collectChanged appends the shard's changed counters and marks them clean.
+func (s *shard) collectChanged(batch []Record) []Record {
+	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
 			return
 		}
-		for i := range r.groups {
-			g := &r.groups[i]
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				batch = append(batch, g.record(slot))
-				s.markClean(r.at(i, slot), checkpoints)
+				s.markClean(sub.placeAt(i, slot), checkpoints)
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if e.dirty&checkpoints != 0 {
 				batch = append(batch, e.record(k))
 				s.markLogClean(e, checkpoints)
@@ -70,37 +70,37 @@ func (t *Table) markChanged(batch []Record, by readers) {
 
 // Mark marks counters as changed for Changed. It marks whole parts of the table, starting at part, until it has marked at
 // least n counters. It returns the part to continue with, zero after the last, and how many counters it marked.
-func (t *Table) Mark(part, n int) (next, marked int) {
-	for ; part < len(t.shards) && marked < n; part++ {
-		s := &t.shards[part]
-		s.visit(func(r *records) {
-			for i := range r.groups {
-				for slot, tag := range r.groups[i].tags {
+func (t *Table) Mark(shard, n int) (next, marked int) {
+	for ; shard < len(t.shards) && marked < n; shard++ {
+		s := &t.shards[shard]
+		s.forEach(func(sub *subtable) {
+			for i := range sub.groups {
+				for slot, tag := range sub.groups[i].tags {
 					if tag >= tagUsed {
-						s.markDirty(r.at(i, slot), checkpoints)
+						s.markDirty(sub.placeAt(i, slot), checkpoints)
 					}
 				}
 			}
-			for k, e := range r.logs {
+			for k, e := range sub.logs {
 				s.markLogDirty(k, e, checkpoints)
 			}
-			marked += r.count()
+			marked += sub.count()
 		})
 	}
-	if part == len(t.shards) {
-		part = 0
+	if shard == len(t.shards) {
+		shard = 0
 	}
-	return part, marked
+	return shard, marked
 }
 
 // Restore puts back records read from disk, marked as unchanged, except those of counters that the table already has and
 // those that have expired. Of several records of a counter the first counts. It returns how many it put back, and for how many
 // there was no room.
 func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
-	coming := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
+	needed := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
 	for i := range records {
 		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
-			coming[t.index(records[i].Key)]++
+			needed[t.index(records[i].Key)]++
 		}
 	}
 	for i := range records {
@@ -112,11 +112,11 @@ func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom 
 		n := t.index(r.Key)
 		s := &t.shards[n]
 		s.mu.Lock()
-		s.expect(int(coming[n]))
-		coming[n] = 0
+		s.growFor(int(needed[n]))
+		needed[n] = 0
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
-		case t.put(s, place{index: -1}, now, r, log, nobody):
+		case t.put(s, place{index: -1}, now, r, log, noReaders):
 			restored++
 		default:
 			noRoom++

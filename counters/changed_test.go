@@ -27,8 +27,8 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 	}
 	moves, before := 0, 0
 	for i := range again.shards {
-		moves += again.shards[i].one.moves
-		before += table.shards[i].one.moves
+		moves += again.shards[i].single.moves
+		before += table.shards[i].single.moves
 	}
 	if shards := len(again.shards); moves > 2*shards || before < 10*shards {
 		t.Errorf("%d shards moved %d times; %d times as counters came one by one", shards, moves, before)

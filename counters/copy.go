@@ -18,7 +18,7 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 	var batch []Record
 	shards := t.shardsOf(p)
 	for i := range shards {
-		batch = shards[i].copyOf(p, batch[:0])
+		batch = shards[i].appendCopy(p, batch[:0])
 		for rest := batch; len(rest) > 0; {
 			n := min(len(rest), copyBatch)
 			if err := yield(rest[:n]); err != nil {
@@ -30,18 +30,18 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 	return nil
 }
 
-// copyOf appends the shard's counters of p.
-func (s *shard) copyOf(p int, batch []Record) []Record {
-	s.visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+// appendCopy appends the shard's counters of p.
+func (s *shard) appendCopy(p int, batch []Record) []Record {
+	s.forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
 					batch = append(batch, g.record(slot))
 				}
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if k.Partition() == p {
 				batch = append(batch, e.record(k))
 			}
@@ -62,7 +62,7 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := t.place(s, r.Key, r.Kind)
+	p := t.placeFor(s, r.Key, r.Kind)
 	if expired && !p.found() {
 		return true
 	}
@@ -77,8 +77,8 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// place finds the counter of k. A counter stored under another algorithm is dropped if it can't become kind in its slot.
-func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
+// placeFor finds the counter of k. A counter stored under another algorithm is dropped if it can't become kind in its slot.
+func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	p := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
@@ -100,9 +100,9 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	}
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
 	if log != nil {
-		e := t.logSlot(s, r.Key)
+		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		e.log, e.mark, e.freshAt = *log, newMark(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
+		e.log, e.kindLevel, e.freshAt = *log, packKindLevel(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -110,8 +110,8 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	if !p.found() {
 		p = s.insert(r.Key)
 	}
-	g := p.home()
-	g.records[p.slot()].state, g.marks[p.slot()] = r.State, newMark(r.Kind, r.Level)
+	g := p.group()
+	g.records[p.slot()].state, g.kindLevels[p.slot()] = r.State, packKindLevel(r.Kind, r.Level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
 	s.markDirty(p, by)
 	return true
@@ -133,7 +133,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	if e.log.Len() > algorithms.MaxLogEntries {
 		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
 	}
-	t.accountLog(r.Key.class(), e, before, l)
+	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
 // Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.
@@ -145,21 +145,21 @@ func (t *Table) Drop(p int) {
 }
 
 func (t *Table) dropFrom(s *shard, p int) {
-	s.visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+	s.forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(r.at(i, slot))
+					s.remove(sub.placeAt(i, slot))
 				}
 			}
 		}
-		for k := range r.logs {
+		for k := range sub.logs {
 			if k.Partition() == p {
 				t.dropLog(s, k)
 			}
 		}
-		r.shrink()
+		sub.shrink()
 	})
 	t.returnSpare(s)
 }

@@ -60,7 +60,7 @@ func (t *Table) ShutAll() {
 		t.gates[i].Store(^uint64(0))
 	}
 	for i := range t.shards {
-		t.shards[i].wait()
+		t.shards[i].waitForHolders()
 	}
 }
 
@@ -74,7 +74,7 @@ func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)
 	for i := range shards {
-		shards[i].wait()
+		shards[i].waitForHolders()
 	}
 }
 
@@ -84,8 +84,8 @@ func (t *Table) IsOpen(p int) bool { return !t.gates.isShut(p) }
 // AllOpen reports whether the gates of all partitions of ops are open.
 func (t *Table) AllOpen(ops []Op) bool { return !t.gates.anyShut(ops) }
 
-// wait returns once all earlier holders have unlocked the shard.
-func (s *shard) wait() {
+// waitForHolders returns once all earlier holders have unlocked the shard.
+func (s *shard) waitForHolders() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 }

@@ -24,7 +24,7 @@ var yearly = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 
 // scanned returns how many groups searches for victims have looked at so far, modulo the size of the tables.
 func scanned(table *Table) (sum int) {
 	for i := range table.shards {
-		table.shards[i].all(func(r *records) { sum += r.hand })
+		table.shards[i].forEachHeld(func(sub *subtable) { sum += sub.clockHand })
 	}
 	return sum
 }
@@ -174,7 +174,7 @@ func TestInlineSearchesStopNoOthers(t *testing.T) {
 func TestInlineCountersOfOneShard(t *testing.T) {
 	for _, maxPart := range []int{2 * shardTarget, 256} {
 		table := newTable(t, 300_000)
-		table.maxPart = maxPart
+		table.maxSubtableSlots = maxPart
 		s := table.shardOf(inShard(7, 0))
 		n := uint64(3 * table.maxInline)
 		for i := range n {
@@ -307,7 +307,7 @@ func TestInlineLogsLeaveHalf(t *testing.T) {
 // and others sweep, save, copy and drop them.
 func TestInlineCountStaysRight(t *testing.T) {
 	table := newTable(t, 20_000)
-	table.maxPart = 256
+	table.maxSubtableSlots = 256
 	var work, around sync.WaitGroup
 	done := make(chan struct{})
 	for w := range uint64(4) {

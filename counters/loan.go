@@ -16,15 +16,15 @@ var ErrOtherWindow = errors.New("counter is in another window")
 
 // A companion has its counter's Key, except for these bits of Lo.
 const (
-	lentMark     = 0x9e6c63d0876a9a47
-	borrowedMark = 0x3f84d5b5b5470917
+	lentBits     = 0x9e6c63d0876a9a47
+	borrowedBits = 0x3f84d5b5b5470917
 )
 
 // LentKey is the key of the companion that records what k lent.
-func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentMark} }
+func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentBits} }
 
 // BorrowedKey is the key of the companion that records what k borrowed.
-func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedMark} }
+func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedBits} }
 
 // Loans describes a counter and its loans, in units of the limit.
 type Loans struct {
@@ -34,8 +34,8 @@ type Loans struct {
 	Lent      int64 // in this window; for a bucket: the part that has not drained yet
 	Borrowed  int64 // likewise
 
-	whole int64 // Used without a part of a unit
-	room  int64 // of a fixed window: what was borrowed beyond what it had used at the time
+	wholeUnits int64 // Used without a part of a unit
+	widening   int64 // of a fixed window: what was borrowed beyond what it had used at the time
 }
 
 // Own is what the counter's own region has used.
@@ -55,12 +55,12 @@ func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Lim
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
 	out.Borrowed = t.usageHeld(s, now, k.BorrowedKey(), l).Used
-	out.whole = out.Used
+	out.wholeUnits = out.Used
 	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
-		out.whole = state.Count
+		out.wholeUnits = state.Count
 	} else {
-		out.Window, out.room = state.Window(), state.Part
-		out.Used -= out.room
+		out.Window, out.widening = state.Window(), state.Part
+		out.Used -= out.widening
 	}
 	return out
 }
@@ -73,39 +73,39 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stand, err := t.lendable(s, now, k, l, window)
+	loans, err := t.lendable(s, now, k, l, window)
 	if err != nil {
-		return 0, stand, err
+		return 0, loans, err
 	}
-	n := min(want, stand.Remaining-stand.Remaining/2)
-	if own := stand.Own(); n <= 0 || own >= l.Capacity()+stand.room-own {
-		return 0, stand, nil
+	n := min(want, loans.Remaining-loans.Remaining/2)
+	if own := loans.Own(); n <= 0 || own >= l.Capacity()+loans.widening-own {
+		return 0, loans, nil
 	}
-	if !t.roomForLoan(s, now, k) {
-		return 0, stand, ErrFull
+	if !t.makeRoomForLoan(s, now, k) {
+		return 0, loans, ErrFull
 	}
 	took := false
 	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) (next algorithms.State) {
 		next, took = l.Take(state, now, n)
 		return next
 	}}); err != nil || !took {
-		return 0, stand, err // nothing changed: a refused Take takes nothing
+		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
-		return 0, stand, err // can't happen, since room was just made; the quota would be lost
+		return 0, loans, err // can't happen, since room was just made; the quota would be lost
 	}
-	s.keep(k)
+	s.protect(k)
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
 // Unlend puts back a loan that was never reported to its borrower. If the counter has moved on to another window, or is no
 // longer decided here, nothing happens and the loan is lost. same reports whether the counters here are still those that the
 // loan came from. No partition comes or goes during that call.
-func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, same func() bool) {
+func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := t.lendable(s, now, k, l, window); err != nil || n <= 0 || !same() {
+	if _, err := t.lendable(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
 		return
 	}
 	give := edit{state: func(state algorithms.State) algorithms.State {
@@ -121,59 +121,59 @@ func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 	if t.gates.isShut(k.Partition()) {
 		return Loans{}, ErrShut
 	}
-	stand := t.loansHeld(s, now, k, l)
-	if !l.Kind.Divisible() || stand.Window != window {
-		return stand, ErrOtherWindow
+	loans := t.loansHeld(s, now, k, l)
+	if !l.Kind.Divisible() || loans.Window != window {
+		return loans, ErrOtherWindow
 	}
-	return stand, nil
+	return loans, nil
 }
 
 // Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used minus
 // out, since out may still come back to it in another way. The excess widens a fixed window; for a bucket it is lost. Borrow
 // returns how much it credited. same reports whether the counters here are still those that borrowed. No partition comes or
 // goes during that call. If it fails, with ErrShut, ErrWindow or ErrFull, nothing changes.
-func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n, out int64, same func() bool) (int64, error) {
+func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool) (int64, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stand, err := t.lendable(s, now, k, l, window)
+	loans, err := t.lendable(s, now, k, l, window)
 	if err != nil {
 		return 0, err
 	}
-	back, more := min(n, stand.Room(out)), int64(0)
+	back, excess := min(n, loans.Room(outstanding)), int64(0)
 	if l.Kind == algorithms.FixedWindow {
-		more = n - back
+		excess = n - back
 	}
-	if back+more <= 0 || !same() {
+	if back+excess <= 0 || !sameLineage() {
 		return 0, nil
 	}
-	if !t.roomForLoan(s, now, k) {
+	if !t.makeRoomForLoan(s, now, k) {
 		return 0, ErrFull
 	}
-	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+more); err != nil {
+	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
 	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.Taken(state, now), now, back)
-		if more > 0 {
-			state = l.Widen(state, now, more)
+		if excess > 0 {
+			state = l.Widen(state, now, excess)
 		}
 		return state
 	}})
-	if more > 0 {
-		s.keep(k)
+	if excess > 0 {
+		s.protect(k)
 	}
-	return back + more, err
+	return back + excess, err
 }
 
 // Room is how much the counter could take back besides out, which may still come back to it in another way.
-func (l *Loans) Room(out int64) int64 { return max(0, l.whole-max(0, out)) }
+func (l *Loans) Room(outstanding int64) int64 { return max(0, l.wholeUnits-max(0, outstanding)) }
 
-// roomForLoan makes room for two counters without evicting those that the loan is about. The shard must be held.
-func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key) bool {
+// makeRoomForLoan makes room for two counters without evicting those that the loan is about. The shard must be held.
+func (t *Table) makeRoomForLoan(s *shard, now algorithms.Now, k Key) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
-	return t.roomFor(s, k, now, 2, spared[:])
+	return t.makeRoomFor(s, k, now, 2, spared[:])
 }
 
 // noteLoan debits a companion, and keeps it from being evicted. The shard must be held and have room.
@@ -181,14 +181,14 @@ func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limi
 	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
 		return err
 	}
-	s.keep(k)
+	s.protect(k)
 	return nil
 }
 
-// keep protects a counter that is not a log from eviction, until it is fresh or a check asks it. The shard must be held.
-func (s *shard) keep(k Key) {
+// protect protects a counter that is not a log from eviction, until it is fresh or a check asks it. The shard must be held.
+func (s *shard) protect(k Key) {
 	if p := s.find(k); p.found() {
-		m := &p.home().marks[p.slot()]
-		*m = newMark(m.kind(), refusedLevel)
+		m := &p.group().kindLevels[p.slot()]
+		*m = packKindLevel(m.kind(), refusedLevel)
 	}
 }

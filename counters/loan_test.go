@@ -150,7 +150,7 @@ func (m *loanModel) lend(t *rapid.T, i int) {
 	before := m.stand(i)
 	want := rapid.Int64Range(1, 50).Draw(t, "want")
 	n, after, err := m.tables[i].Lend(m.now, m.key, m.limits[i], before.Window, want)
-	if err != nil || n > want || n < 0 || n > 0 && 2*before.Own() >= m.limits[i].Capacity()+before.room {
+	if err != nil || n > want || n < 0 || n > 0 && 2*before.Own() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
 	if most := (before.Remaining + 1) / 2; n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
@@ -266,7 +266,7 @@ func TestLoanToNoShare(t *testing.T) {
 		t.Errorf("have %+v", ops[0].Decision)
 	}
 	next := algorithms.At(time.Unix(1_800_000_061, 0))
-	if stand := table.Loans(next, k, l); stand.Remaining != 0 || stand.Borrowed != 0 || stand.room != 0 {
+	if stand := table.Loans(next, k, l); stand.Remaining != 0 || stand.Borrowed != 0 || stand.widening != 0 {
 		t.Errorf("in the next window have %+v", stand)
 	}
 }

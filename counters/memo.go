@@ -50,13 +50,13 @@ func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	if t.gates.isShut(m.Key.Partition()) {
 		return false, ErrShut
 	}
-	return s.recall(now, m)
+	return s.recallHeld(now, m)
 }
 
-// recall is Recall for a shard that is held.
-func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
+// recallHeld is Recall for a shard that is held.
+func (s *shard) recallHeld(now algorithms.Now, m *Memo) (found bool, err error) {
 	head := [...]Note{{Key: m.Key}}
-	if !s.notes(head[:], now) {
+	if !s.readNotes(head[:], now) {
 		return false, nil
 	}
 	if uint64(head[0].Count) != m.Body {
@@ -67,7 +67,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	answer := make([]byte, 0, size+noteBytes)
 	for i := 1; len(answer) < size; i++ {
 		note := [...]Note{{Key: memoKey(m.Key, i)}}
-		if !s.notes(note[:], now) {
+		if !s.readNotes(note[:], now) {
 			return true, nil
 		}
 		n := &note[0]
@@ -88,15 +88,15 @@ func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 	if t.gates.isShut(m.Key.Partition()) {
 		return ErrShut
 	}
-	if len(m.Answer) > MaxMemo || !t.roomFor(s, m.Key, now, memoNotes(len(m.Answer)), nil) {
+	if len(m.Answer) > MaxMemo || !t.makeRoomFor(s, m.Key, now, memoNotes(len(m.Answer)), nil) {
 		return ErrFull
 	}
-	s.remember(m)
+	s.rememberHeld(m)
 	return nil
 }
 
-// roomFor makes room for n more counters in s, without evicting those of ops. s must be held.
-func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
+// makeRoomFor makes room for n more counters in s, without evicting those of ops. s must be held.
+func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
 	for i := range n {
 		if !t.makeRoom(s, k, now.Steady, i, ops) {
 			return false
@@ -105,16 +105,16 @@ func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bo
 	return true
 }
 
-// remember puts m into the shard, which must be held and have room.
-func (s *shard) remember(m *Memo) {
+// rememberHeld puts m into the shard, which must be held and have room.
+func (s *shard) rememberHeld(m *Memo) {
 	size := len(m.Answer)
-	s.note(&Note{
+	s.storeNote(&Note{
 		Key: m.Key, Count: int64(m.Body), Detail: int64(size)<<32 | int64(wire.Sum(0, m.Answer)),
 	}, m.Until)
 	for i := 1; i < memoNotes(size); i++ {
 		var part [noteBytes]byte
 		copy(part[:], m.Answer[(i-1)*noteBytes:])
-		s.note(&Note{
+		s.storeNote(&Note{
 			Key: memoKey(m.Key, i), Count: get48(part[0:]), Detail: get48(part[6:]), At: int64(binary.LittleEndian.Uint32(part[12:])),
 		}, m.Until)
 	}
@@ -126,15 +126,15 @@ func (t *Table) Forget(now algorithms.Now, k Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	head := [...]Note{{Key: k}}
-	if t.gates.isShut(k.Partition()) || !s.notes(head[:], now) {
+	if t.gates.isShut(k.Partition()) || !s.readNotes(head[:], now) {
 		return
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
 		if p := s.find(memoKey(k, i)); p.found() {
 			// As after a reset, the note stays until it has replaced its copies.
-			g := p.home()
-			g.records[p.slot()].state, g.marks[p.slot()] = algorithms.State{}, newMark(noteKind, 0)
-			s.markDirty(p, everyone)
+			g := p.group()
+			g.records[p.slot()].state, g.kindLevels[p.slot()] = algorithms.State{}, packKindLevel(noteKind, 0)
+			s.markDirty(p, allReaders)
 		}
 	}
 }
@@ -175,13 +175,13 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 		}
 	}
 	if a.Memo != nil {
-		found, err := s.recall(now, a.Memo)
+		found, err := s.recallHeld(now, a.Memo)
 		if a.Repeated = found; found || err != nil {
 			return err
 		}
-		room += memoNotes(len(a.Ops) * maxAnswer)
+		room += memoNotes(len(a.Ops) * maxAnswerPerOp)
 	}
-	if !t.roomFor(s, k, now, room, a.Ops) {
+	if !t.makeRoomFor(s, k, now, room, a.Ops) {
 		return ErrFull
 	}
 	for i := range a.Ops {
@@ -193,13 +193,13 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	}
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
-		s.remember(a.Memo)
+		s.rememberHeld(a.Memo)
 	}
 	return nil
 }
 
-// maxAnswer bounds the bytes of a memo's answer for each op.
-const maxAnswer = 64
+// maxAnswerPerOp bounds the bytes of a memo's answer for each op.
+const maxAnswerPerOp = 64
 
 // amend changes one counter of the shard, which must be held.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {

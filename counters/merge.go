@@ -20,30 +20,30 @@ func (t *Table) Merge(now algorithms.Now, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if own := s.read(r.Key); own.FreshAt > now.Steady/1e9 && !r.raise(&own, log) {
+	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log) {
 		return true
 	}
-	return t.put(s, t.place(s, r.Key, r.Kind), now, &r, log, everyone)
+	return t.put(s, t.placeFor(s, r.Key, r.Kind), now, &r, log, allReaders)
 }
 
-// own is a counter as it stands, without a copy of its log.
-type own struct {
+// storedCounter is a counter as it stands, without a copy of its log.
+type storedCounter struct {
 	Record
 	log *algorithms.Log
 }
 
-// read returns k's counter, or the zero own, which has expired, if there is none.
-func (s *shard) read(k Key) own {
+// readStored returns k's counter, or the zero own, which has expired, if there is none.
+func (s *shard) readStored(k Key) storedCounter {
 	if e := s.log(k); e != nil {
-		return own{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
+		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
 	}
 	if p := s.find(k); p.found() {
-		return own{Record: p.home().record(p.slot())}
+		return storedCounter{Record: p.group().record(p.slot())}
 	}
-	return own{}
+	return storedCounter{}
 }
 
-func (o *own) fresh() bool {
+func (o *storedCounter) fresh() bool {
 	if o.log != nil {
 		return o.log.Fresh()
 	}
@@ -57,8 +57,8 @@ func (r *Record) fresh() bool {
 	return r.State.Fresh()
 }
 
-// raise merges have into r, whose log is log, and reports whether the result is more than have.
-func (r *Record) raise(have *own, log *algorithms.Log) bool {
+// mergeStored merges have into r, whose log is log, and reports whether the result is more than have.
+func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
 	if have.fresh() {
 		return true
 	}

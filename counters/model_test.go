@@ -88,14 +88,14 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 
 func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 	if c.log != nil {
-		return levelLeft(l, &d)
+		return levelAfterChange(l, &d)
 	}
-	return level(l, &d)
+	return levelAfterCheck(l, &d)
 }
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), newMark(c.Kind, level).publicLevel(), true, true
+	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindLevel(c.Kind, level).publicLevel(), true, true
 	m.all[c.Key] = c
 }
 
@@ -113,7 +113,7 @@ func (m *model) penalize(k Key, n int64) error {
 		next.State = l.Force(next.State, l.Taken(next.State, m.now), m.now, n)
 		d = l.Describe(next.State, m.now, 0, true)
 	}
-	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelLeft(l, &d))
+	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelAfterChange(l, &d))
 	return nil
 }
 
@@ -143,7 +143,7 @@ func (m *model) put(r Record) {
 		m.all[r.Key] = c
 	}
 	r.FreshAt = max(r.FreshAt, c.FreshAt)
-	r.Level = newMark(r.Kind, r.Level).publicLevel()
+	r.Level = packKindLevel(r.Kind, r.Level).publicLevel()
 	c.Record, c.unsaved = r, true
 	if r.Kind == algorithms.SlidingLog {
 		c.log = algorithms.NewLog(r.Log)
@@ -157,7 +157,7 @@ func (m *model) sweep() {
 	})
 }
 
-// records returns the model's counters that pick selects.
+// subtable returns the model's counters that pick selects.
 func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	out := map[Key]Record{}
 	for k, c := range m.all {
@@ -389,7 +389,7 @@ func TestAgainstModel(t *testing.T) {
 			all: map[Key]*counter{}, shut: map[int]bool{}, now: epoch, limits: map[algorithms.Kind]*algorithms.Limit{},
 		}}
 		defer r.table.Close()
-		r.table.maxPart = rapid.SampledFrom([]int{r.table.maxPart, 16}).Draw(rt, "part")
+		r.table.maxSubtableSlots = rapid.SampledFrom([]int{r.table.maxSubtableSlots, 16}).Draw(rt, "part")
 		for _, kind := range allKinds {
 			r.m.limits[kind] = perMinute(kind, 10)
 		}

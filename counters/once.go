@@ -53,7 +53,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	if t.gates.isShut(s.Notes[0].Key.Partition()) {
 		return false, false, ErrShut
 	}
-	if sh.notes(s.Notes, now) {
+	if sh.readNotes(s.Notes, now) {
 		s.Tightest = s.Notes[0].Detail - 1
 		return true, true, nil
 	}
@@ -66,7 +66,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 			room++
 		}
 	}
-	if !t.roomFor(sh, s.Notes[0].Key, now, room, nil) {
+	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, nil) {
 		return false, false, ErrFull
 	}
 	for i := range s.Changes {
@@ -83,24 +83,24 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	s.Tightest = t.tightest(sh, now, s.Changes)
 	s.Notes[0].Detail = s.Tightest + 1
 	for i := range s.Notes {
-		sh.note(&s.Notes[i], s.Until)
+		sh.storeNote(&s.Notes[i], s.Until)
 	}
 	return false, true, nil
 }
 
 // tightest returns what remains of the Told limit with the least left in proportion to its capacity, −1 if there is none.
 func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
-	least, of := int64(-1), int64(1)
+	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		c := &changes[i]
 		if !c.Told {
 			continue
 		}
 		d := t.usageHeld(sh, now, c.Key, c.Limit)
-		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(of))
+		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {
-			least, of = d.Remaining, c.Limit.Capacity()
+			least, leastCapacity = d.Remaining, c.Limit.Capacity()
 		}
 	}
 	return least
@@ -112,7 +112,7 @@ func (t *Table) Noted(now algorithms.Now, n *Note) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := [...]Note{*n}
-	found := s.notes(one[:], now)
+	found := s.readNotes(one[:], now)
 	*n = one[0]
 	return found
 }
@@ -124,11 +124,11 @@ func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.find(n.Key); p.found() {
-		until = max(until, int64(p.home().freshAt[p.slot()]))
+		until = max(until, int64(p.group().freshAt[p.slot()]))
 	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
 		return ErrFull
 	}
-	s.note(n, until)
+	s.storeNote(n, until)
 	return nil
 }
 
@@ -136,12 +136,12 @@ func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 // since a counter with Count 0 could be fresh.
 const noteKind = algorithms.SlidingWindow
 
-// notes reads notes from the shard, which must be held. It reports whether the first one exists and has not expired.
-func (s *shard) notes(notes []Note, now algorithms.Now) bool {
+// readNotes reads notes from the shard, which must be held. It reports whether the first one exists and has not expired.
+func (s *shard) readNotes(notes []Note, now algorithms.Now) bool {
 	for i := range notes {
 		n := &notes[i]
 		p := s.find(n.Key)
-		if !p.found() || p.state().Fresh() || int64(p.home().freshAt[p.slot()]) <= now.Steady/1e9 {
+		if !p.found() || p.state().Fresh() || int64(p.group().freshAt[p.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}
@@ -153,15 +153,15 @@ func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	return true
 }
 
-// note puts n into the shard, which must be held and have room.
-func (s *shard) note(n *Note, until int64) {
+// storeNote puts n into the shard, which must be held and have room.
+func (s *shard) storeNote(n *Note, until int64) {
 	p := s.find(n.Key)
 	if !p.found() {
 		p = s.insert(n.Key)
 	}
-	g := p.home()
+	g := p.group()
 	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // never evicted
+	g.kindLevels[p.slot()] = packKindLevel(noteKind, refusedLevel) // never evicted
 	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.markDirty(p, everyone)
+	s.markDirty(p, allReaders)
 }

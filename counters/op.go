@@ -38,7 +38,7 @@ type class uint8
 const (
 	configured class = iota
 	inline
-	classes
+	numClasses
 )
 
 func (k Key) class() class {
@@ -66,7 +66,7 @@ type Op struct {
 	Full bool
 
 	state algorithms.State // after the check, while it is being decided
-	at    place
+	place place
 }
 
 // Mode is what an op does with its counter.

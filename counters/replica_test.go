@@ -205,10 +205,10 @@ func TestReplicateBeyondTheTrail(t *testing.T) {
 	take(table, epoch, key(0), fixed, 1)
 	for i := range table.shards {
 		s := &table.shards[i]
-		if s.one.trail.lost {
+		if s.single.unsentList.incomplete {
 			t.Fatal("a trail stays lost")
 		}
-		s.one.layOut(len(s.one.groups) + 20)
+		s.single.rehash(len(s.single.groups) + 20)
 	}
 	if have := everything(); have != 1 {
 		t.Fatalf("have %d changed after the shards were laid out anew, want 1", have)
@@ -380,8 +380,8 @@ func TestMerge(t *testing.T) {
 
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
-	for m := range mark(32) {
-		if have := newMark(0, (m << 3).publicLevel()); have != m<<3 {
+	for m := range kindLevel(32) {
+		if have := packKindLevel(0, (m << 3).publicLevel()); have != m<<3 {
 			t.Errorf("have level %d, want %d", have.level(), m)
 		}
 	}
@@ -477,7 +477,7 @@ func benchmarkReplicate(b *testing.B, bound int64, changed int, scan bool) {
 			take(table, epoch, key(rng.Uint64N(n)), l, 1)
 		}
 		for i := range table.shards {
-			table.shards[i].one.trail.lost = table.shards[i].one.trail.lost || scan
+			table.shards[i].single.unsentList.incomplete = table.shards[i].single.unsentList.incomplete || scan
 		}
 		b.StartTimer()
 		table.Replicate(wanted, yield)

@@ -6,13 +6,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fate says what happens to a change when replicas are told.
-type fate uint8
+// disposition says what happens to a change when replicas are told.
+type disposition uint8
 
 const (
-	forget fate = iota // no reader wants it: mark it clean
-	hand               // yield it and mark it clean
-	leave              // keep it for another call
+	discardChange disposition = iota // no reader wants it: mark it clean
+	emitChange                       // yield it and mark it clean
+	keepChange                       // keep it for another call
 )
 
 // Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls
@@ -24,10 +24,10 @@ const (
 // Copy could be forgotten, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
-	var fates [ring.Partitions]fate
+	var fates [ring.Partitions]disposition
 	for p := range fates {
 		if wanted(p) {
-			fates[p] = hand
+			fates[p] = emitChange
 		}
 	}
 	var sorted sorter
@@ -36,7 +36,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
-			batch = t.shards[i].replicate(batch, func(p int) fate { return fates[p] })
+			batch = t.shards[i].replicate(batch, func(p int) disposition { return fates[p] })
 		}
 		rest := batch
 		if len(t.shards) < ring.Partitions {
@@ -64,77 +64,77 @@ func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	buf = buf[:0]
 	shards := t.shardsOf(p)
 	for i := range shards {
-		buf = shards[i].replicate(buf, func(q int) fate {
+		buf = shards[i].replicate(buf, func(q int) disposition {
 			if q == p {
-				return hand
+				return emitChange
 			}
-			return leave
+			return keepChange
 		})
 	}
 	return buf
 }
 
 // replicate appends the shard's changed counters whose fate is hand.
-func (s *shard) replicate(batch []Record, fateOf func(p int) fate) []Record {
-	s.visit(func(r *records) { batch = s.replicatePart(batch, r, fateOf) })
+func (s *shard) replicate(batch []Record, fateOf func(p int) disposition) []Record {
+	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, fateOf) })
 	return batch
 }
 
-// replicatePart is replicate for one table of records. The shard must be held.
-func (s *shard) replicatePart(batch []Record, r *records, fateOf func(p int) fate) []Record {
-	was := r.trail
-	r.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // entries to keep are written behind the position we read from
+// replicateSubtable is replicate for one table of records. The shard must be held.
+func (s *shard) replicateSubtable(batch []Record, sub *subtable, fateOf func(p int) disposition) []Record {
+	previous := sub.unsentList
+	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]} // entries to keep are written behind the position we read from
 	if s.unsent == 0 {
 		return batch
 	}
-	if was.lost {
-		for i := range r.groups {
-			batch = s.replicateGroup(batch, r, i, fateOf)
+	if previous.incomplete {
+		for i := range sub.groups {
+			batch = s.replicateGroup(batch, sub, i, fateOf)
 		}
-		for k, e := range r.logs {
-			batch = s.replicateLog(batch, r, k, e, fateOf)
+		for k, e := range sub.logs {
+			batch = s.replicateLog(batch, sub, k, e, fateOf)
 		}
 		return batch
 	}
-	for _, i := range was.groups {
-		batch = s.replicateGroup(batch, r, int(i), fateOf)
+	for _, i := range previous.groups {
+		batch = s.replicateGroup(batch, sub, int(i), fateOf)
 	}
-	for _, k := range was.logs {
-		if e := r.logs[k]; e != nil {
-			batch = s.replicateLog(batch, r, k, e, fateOf)
+	for _, k := range previous.logs {
+		if e := sub.logs[k]; e != nil {
+			batch = s.replicateLog(batch, sub, k, e, fateOf)
 		}
 	}
 	return batch
 }
 
-func (s *shard) replicateGroup(batch []Record, r *records, i int, fateOf func(p int) fate) []Record {
-	g := &r.groups[i]
+func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, fateOf func(p int) disposition) []Record {
+	g := &sub.groups[i]
 	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
 		f := fateOf(g.records[slot].key.Partition())
-		if f == leave {
+		if f == keepChange {
 			continue
 		}
-		if f == hand {
+		if f == emitChange {
 			batch = append(batch, g.record(slot))
 		}
-		s.markClean(r.at(i, slot), replicas)
+		s.markClean(sub.placeAt(i, slot), replicas)
 	}
 	if g.dirty&replicasByte != 0 {
-		r.trail.addGroup(i, len(r.groups))
+		sub.unsentList.addGroup(i, len(sub.groups))
 	}
 	return batch
 }
 
-func (s *shard) replicateLog(batch []Record, r *records, k Key, e *logSlot, fateOf func(p int) fate) []Record {
+func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, fateOf func(p int) disposition) []Record {
 	if e.dirty&replicas == 0 {
 		return batch
 	}
 	switch fateOf(k.Partition()) {
-	case leave:
-		r.trail.addLog(k)
+	case keepChange:
+		sub.unsentList.addLog(k)
 		return batch
-	case hand:
+	case emitChange:
 		batch = append(batch, e.record(k))
 	}
 	s.markLogClean(e, replicas)

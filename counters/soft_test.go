@@ -21,37 +21,37 @@ func addsUp(t interface {
 		s := &table.shards[i]
 		sum += int64(s.room)
 		bits := 0
-		if s.many != nil {
-			bits = s.many.bits
+		if s.subtables != nil {
+			bits = s.subtables.prefixBits
 		}
-		if s.room < 0 || s.many != nil && len(s.many.list) != 1<<bits {
+		if s.room < 0 || s.subtables != nil && len(s.subtables.list) != 1<<bits {
 			t.Fatalf("shard %d has room for %d, and tables by %d bits", i, s.room, bits)
 		}
 		next, inline := uint64(0), 0
-		s.all(func(r *records) {
-			if r.first != next || r.bits > bits {
-				t.Fatalf("shard %d: a table of %d bits begins at %x, not at %x", i, r.bits, r.first, next)
+		s.forEachHeld(func(sub *subtable) {
+			if sub.lowestLo != next || sub.prefixBits > bits {
+				t.Fatalf("shard %d: a table of %d bits begins at %x, not at %x", i, sub.prefixBits, sub.lowestLo, next)
 			}
-			next += 1 << (64 - r.bits)
+			next += 1 << (64 - sub.prefixBits)
 			live := 0
-			for j := range r.groups {
-				for slot, tag := range r.groups[j].tags {
-					if k := r.groups[j].records[slot].key; tag >= tagUsed {
-						if live++; s.of(k) != r || !r.find(k).found() {
+			for j := range sub.groups {
+				for slot, tag := range sub.groups[j].tags {
+					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
+						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {
 							t.Fatalf("shard %d: %x is in a wrong place", i, k)
 						}
 						inline += int(k.class())
-						if class(r.groups[j].inline>>slot&1) != k.class() {
+						if class(sub.groups[j].inline>>slot&1) != k.class() {
 							t.Fatalf("shard %d: %x is marked as of the other class", i, k)
 						}
 					}
 				}
 			}
-			if live != r.live || r.live+r.dead+r.spare != len(r.groups)*groupSlots*7/8 {
-				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, r.live, r.dead, r.spare, len(r.groups))
+			if live != sub.live || sub.live+sub.dead+sub.spare != len(sub.groups)*groupSlots*7/8 {
+				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, sub.live, sub.dead, sub.spare, len(sub.groups))
 			}
-			sum += int64(r.count())
-			for k := range r.logs {
+			sum += int64(sub.count())
+			for k := range sub.logs {
 				inline += int(k.class())
 			}
 		})
@@ -62,8 +62,8 @@ func addsUp(t interface {
 			t.Fatalf("shard %d: its tables end at %x", i, next)
 		}
 	}
-	if sum != table.max {
-		t.Fatalf("counters, room and budget are %d together, not %d", sum, table.max)
+	if sum != table.maxCounters {
+		t.Fatalf("counters, room and budget are %d together, not %d", sum, table.maxCounters)
 	}
 }
 
@@ -119,9 +119,9 @@ func TestOneShardIsFilled(t *testing.T) {
 				t.Errorf("have %+v: %d bytes a counter", st, st.Bytes/st.Counters)
 			}
 			for i := range table.shards {
-				table.shards[i].all(func(r *records) {
-					if len(r.groups)*groupSlots > table.maxPart*8/7 {
-						t.Errorf("a table of %d groups", len(r.groups))
+				table.shards[i].forEachHeld(func(sub *subtable) {
+					if len(sub.groups)*groupSlots > table.maxSubtableSlots*8/7 {
+						t.Errorf("a table of %d groups", len(sub.groups))
 					}
 				})
 			}
@@ -130,7 +130,7 @@ func TestOneShardIsFilled(t *testing.T) {
 			if st := table.Stats(); st.Counters != 0 || st.Bytes != 0 {
 				t.Errorf("after all: have %+v", st)
 			}
-			if unused := table.max - table.budget.Load(); unused > 2*int64(table.step*len(table.shards)) {
+			if unused := table.maxCounters - table.budget.Load(); unused > 2*int64(table.drawSize*len(table.shards)) {
 				t.Errorf("room for %d stays in the shards", unused)
 			}
 		})
@@ -197,7 +197,7 @@ func TestNothingButRefusals(t *testing.T) {
 // add up.
 func TestShardsGrowTogether(t *testing.T) {
 	table := newTable(t, 40_000)
-	table.maxPart = 256
+	table.maxSubtableSlots = 256
 	l := perMinute(algorithms.FixedWindow, 1)
 	first := perMinute(algorithms.FixedWindow, 2)
 	for i := range uint64(100) {
@@ -239,7 +239,7 @@ func TestShardsGrowTogether(t *testing.T) {
 	close(done)
 	around.Wait()
 	addsUp(t, table)
-	if st := table.Stats(); st.Counters > table.max {
+	if st := table.Stats(); st.Counters > table.maxCounters {
 		t.Errorf("have %+v", st)
 	}
 	for i := range uint64(100) {

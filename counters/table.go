@@ -25,27 +25,27 @@ const (
 
 // Table holds counters. All methods may be called concurrently.
 type Table struct {
-	shards []shard
-	shift  uint // Key.Hi >> shift is the shard
-	max    int64
-	step   int // how much room a shard draws from the budget at once
-	// maxPart bounds the slots of a table of records; a larger one is split.
-	maxPart int
+	shards      []shard
+	shift       uint // Key.Hi >> shift is the shard
+	maxCounters int64
+	drawSize    int // how much room a shard draws from the budget at once
+	// maxSubtableSlots bounds the slots of a table of records; a larger one is split.
+	maxSubtableSlots int
 
 	maxLogEntries int64
 	maxInline     int         // bounds the inline counters of a shard: all of them fill at most half of the table
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must be told of resets
 	gates         gates
 
-	_          [64]byte // what follows changes constantly; a Take reads what is above
-	logs       [classes]atomic.Int64
-	logEntries [classes]atomic.Int64
-	cursor     atomic.Int64 // where Sweep continues
+	_           [64]byte // what follows changes constantly; a Take reads what is above
+	logs        [numClasses]atomic.Int64
+	logEntries  [numClasses]atomic.Int64
+	sweepCursor atomic.Int64 // where Sweep continues
 	// budget is how many counters may still be added beyond the room that shards have drawn. Invariant: budget, the room of
 	// all shards and the counters in them add up to max.
-	budget    atomic.Int64
-	seeker    atomic.Uint64         // the shard at which the next search of other shards for room begins
-	fullUntil [classes]atomic.Int64 // steady nanoseconds: no such search before then, as the last one found nothing
+	budget        atomic.Int64
+	searchCursor  atomic.Uint64            // the shard at which the next search of other shards for room begins
+	noSearchUntil [numClasses]atomic.Int64 // steady nanoseconds: no such search before then, as the last one found nothing
 }
 
 // New returns an empty table of at most bound counters (at least 1), with all gates open. Inline counters fill at most half of
@@ -60,13 +60,13 @@ func New(bound int64) *Table {
 	t := &Table{
 		shards:        make([]shard, n),
 		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
-		max:           bound,
+		maxCounters:   bound,
 		maxLogEntries: max(bound, minLogEntries),
 		maxInline:     int(max(bound/n/2, 1)),
 	}
 	// So small that at most a 32nd of the bound is idle in shards that don't need it.
-	t.step = int(min(max(bound/n/64, 1), 64))
-	t.maxPart = 2 * shardTarget
+	t.drawSize = int(min(max(bound/n/64, 1), 64))
+	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
 	for i := range t.shards {
 		t.shards[i].table = t
@@ -79,14 +79,14 @@ func (t *Table) Close() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.all(func(r *records) {
-			for k := range r.logs {
+		s.forEachHeld(func(sub *subtable) {
+			for k := range sub.logs {
 				t.dropLog(s, k)
 			}
-			s.room += r.live
-			r.releaseAll()
+			s.room += sub.live
+			sub.releaseAll()
 		})
-		s.many, s.unsaved, s.unsent = nil, 0, 0
+		s.subtables, s.unsaved, s.unsent = nil, 0, 0
 		t.budget.Add(int64(s.room))
 		s.room, s.inline = 0, 0
 		s.mu.Unlock()
@@ -102,7 +102,7 @@ func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 // refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut, Take
 // decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
-	if s := t.only(ops); s != nil {
+	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
 		v := t.take(now, ops, true)
 		s.mu.Unlock()
@@ -135,11 +135,11 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		t.decideOp(s, now, op)
-		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
+		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.at.found() && op.Mode != CountMode { // a count is stored only in commit
-			s.touchRefused(now, op)
+		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // a count is stored only in commit
+			s.protectRefused(now, op)
 		}
 		blocks = blocks || op.Block
 	}
@@ -185,9 +185,9 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	return verdictOf(t.resolve(now, ops))
 }
 
-// only returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
+// soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
 // no ops.
-func (t *Table) only(ops []Op) *shard {
+func (t *Table) soleShard(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
 	}
@@ -228,13 +228,13 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	var allowed bool
-	op.at = s.of(op.Key).find(op.Key)
+	op.place = s.subtableOf(op.Key).find(op.Key)
 	if op.Block {
-		op.state, allowed = op.Limit.Take(op.at.state(), now, 1)
+		op.state, allowed = op.Limit.Take(op.place.state(), now, 1)
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(op.at.state(), now, op.Cost)
+	op.state, allowed = op.Limit.Take(op.place.state(), now, op.Cost)
 	if !allowed && op.Mode == CountMode {
 		op.state = op.Limit.Force(op.state, op.Limit.Taken(op.state, now), now, op.Cost)
 	}
@@ -245,19 +245,19 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 func (s *shard) refuse(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
 	wait := time.Second // until another search
-	if freeAt := s.of(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
+	if freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// adds reports whether op, which is decided, adds a new counter to the table if its check is admitted.
-func (op *Op) adds() bool { return op.Took() && !op.at.found() }
+// addsCounter reports whether op, which is decided, adds a new counter to the table if its check is admitted.
+func (op *Op) addsCounter() bool { return op.Took() && !op.place.found() }
 
-// added returns how many counters ops add to s.
-func (t *Table) added(s *shard, ops []Op) (n int) {
+// countAdded returns how many counters ops add to s.
+func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	for i := range ops {
-		if ops[i].adds() && t.shardOf(ops[i].Key) == s {
+		if ops[i].addsCounter() && t.shardOf(ops[i].Key) == s {
 			n++
 		}
 	}
@@ -277,11 +277,11 @@ func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 
 // decideLog is decideOp for a log. The log is only changed in commit.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
-	op.at = place{index: -1, log: s.log(op.Key)}
-	if op.at.log != nil {
-		before := op.at.log.log.Len()
-		op.Decision = op.at.log.log.Peek(op.Limit, now, op.Cost)
-		t.logEntries[op.Key.class()].Add(int64(op.at.log.log.Len() - before))
+	op.place = place{index: -1, log: s.log(op.Key)}
+	if op.place.log != nil {
+		before := op.place.log.log.Len()
+		op.Decision = op.place.log.log.Peek(op.Limit, now, op.Cost)
+		t.logEntries[op.Key.class()].Add(int64(op.place.log.log.Len() - before))
 	} else {
 		var fresh algorithms.Log
 		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
@@ -305,15 +305,15 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 		})
 		return
 	}
-	p := op.at
-	if !p.found() || p.moves != p.in.moves {
+	p := op.place
+	if !p.found() || p.moves != p.subtable.moves {
 		if p = s.find(op.Key); !p.found() {
 			p = s.insert(op.Key)
 		}
 	}
 	used := uint8(refusedLevel)
 	if op.Decision.Allowed {
-		used = level(op.Limit, &op.Decision)
+		used = levelAfterCheck(op.Limit, &op.Decision)
 	}
 	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
@@ -335,8 +335,8 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		var fresh algorithms.Log
 		log := &fresh
-		if op.at.log != nil {
-			log = &op.at.log.log
+		if op.place.log != nil {
+			log = &op.place.log.log
 		}
 		op.Decision = log.Peek(op.Limit, now, cost)
 	}
@@ -345,29 +345,29 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 // store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a give-back would allow
 // it. A copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
-	g := p.home()
+	g := p.group()
 	g.records[p.slot()].state = state
-	g.marks[p.slot()] = newMark(l.Kind, level)
+	g.kindLevels[p.slot()] = packKindLevel(l.Kind, level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, everyone)
+	s.markDirty(p, allReaders)
 }
 
-// touchRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
+// protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
 // have changed since the counter was stored, and its expiry with it. A count from a window ahead of the clock moves into the
 // current window for good.
-func (s *shard) touchRefused(now algorithms.Now, op *Op) {
+func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
 	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
-	if e := op.at.log; e != nil {
+	if e := op.place.log; e != nil {
 		if refusing {
-			e.mark = newMark(algorithms.SlidingLog, refusedLevel)
+			e.kindLevel = packKindLevel(algorithms.SlidingLog, refusedLevel)
 		}
 		e.freshAt = max(e.freshAt, fresh)
 		return
 	}
-	g, slot := op.at.home(), op.at.slot()
+	g, slot := op.place.group(), op.place.slot()
 	if refusing {
-		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
+		g.kindLevels[slot] = packKindLevel(op.Limit.Kind, refusedLevel)
 	}
 	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
@@ -375,13 +375,13 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 	if moved || fresh > g.freshAt[slot] {
 		g.freshAt[slot] = max(g.freshAt[slot], fresh)
-		s.markDirty(op.at, everyone)
+		s.markDirty(op.place, allReaders)
 	}
 }
 
-// level returns a counter's level after a check that was allowed. A counter that delays checks counts as refusing. Evicting
+// levelAfterCheck returns a counter's level after a check that was allowed. A counter that delays checks counts as refusing. Evicting
 // a counter would lose what other regions lent to it, so a widened one counts as almost full.
-func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+func levelAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
 	}
@@ -438,14 +438,14 @@ func (t *Table) Figures(s figures.Sink) {
 
 // Stats returns the current figures.
 func (t *Table) Stats() Stats {
-	st := Stats{Max: t.max, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
+	st := Stats{Max: t.maxCounters, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.all(func(r *records) {
-			st.Counters += int64(r.count())
-			st.Logs += int64(len(r.logs))
-			st.Bytes += int64(len(r.groups) * groupBytes)
+		s.forEachHeld(func(sub *subtable) {
+			st.Counters += int64(sub.count())
+			st.Logs += int64(len(sub.logs))
+			st.Bytes += int64(len(sub.groups) * groupBytes)
 		})
 		st.Inline += int64(s.inline)
 		st.Evicted += s.evicted

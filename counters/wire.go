@@ -26,12 +26,12 @@ import (
 
 const (
 	// widened stands for a fixed window that may be used beyond its limit, because other regions have lent to it.
-	widened = algorithms.Kind(7)
-	maxUsed = 1 << 60           // bounds counts, and the sum of a log
-	maxAge  = math.MaxInt64 / 2 // nanoseconds
-	// maxQueue is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
+	widenedKind = algorithms.Kind(7)
+	maxUsed     = 1 << 60           // bounds counts, and the sum of a log
+	maxAge      = math.MaxInt64 / 2 // nanoseconds
+	// maxAhead is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
 	// be.
-	maxQueue = int64(algorithms.LongestDelay + 10*time.Second)
+	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)
 	// maxWindowNumber bounds window numbers on a clock that counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
@@ -53,9 +53,9 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
-		kind = widened
+		kind = widenedKind
 	}
-	b = AppendKey(append(b, byte(newMark(kind, r.Level))), r.Key)
+	b = AppendKey(append(b, byte(packKindLevel(kind, r.Level))), r.Key)
 	left := uint64(0)
 	if second := now.Steady / 1e9; r.FreshAt > second {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
@@ -109,7 +109,7 @@ func age(at int64, now algorithms.Now) uint64 {
 // DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the room in r.Log for a log's entries. After a failure r
 // must not be used. Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
-	m := mark(d.Byte())
+	m := kindLevel(d.Byte())
 	log := r.Log[:0]
 	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.publicLevel(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
@@ -118,9 +118,9 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 	switch r.Kind {
 	case algorithms.SlidingLog:
 		r.Log = decodeLog(d, log, now)
-	case widened:
+	case widenedKind:
 		r.Kind = algorithms.FixedWindow
-		if r.State = decodeState(d, widened, now); r.State.Part == 0 {
+		if r.State = decodeState(d, widenedKind, now); r.State.Part == 0 {
 			d.Fail()
 		}
 	default:
@@ -163,12 +163,12 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) 
 	for i := range n {
 		var step int64
 		if i == 0 {
-			if before = d.Varint(); before > maxAge || before < -maxQueue {
+			if before = d.Varint(); before > maxAge || before < -maxAhead {
 				d.Fail()
 			}
 		} else {
 			step = d.UpTo(maxAge)
-			before = max(-maxQueue, before-step)
+			before = max(-maxAhead, before-step)
 		}
 		units := d.UpTo(maxUsed - total)
 		if units == 0 || i > 0 && step == 0 {

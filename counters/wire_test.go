@@ -146,7 +146,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {
-			if e.N <= 0 || e.At > now.Steady+maxQueue || i > 0 && e.At <= r.Log[i-1].At {
+			if e.N <= 0 || e.At > now.Steady+maxAhead || i > 0 && e.At <= r.Log[i-1].At {
 				t.Fatalf("have %+v", r.Log)
 			}
 		}
