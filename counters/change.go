@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// edit is a change to one counter, which is either a state or a log.
+// edit is a change to one counter. It applies state to a counter with a State, and log to a log.
 type edit struct {
 	state func(algorithms.State) algorithms.State
 	log   func(*algorithms.Log)
@@ -40,7 +40,8 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 }
 
 // ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
-// takes all of the cost. It does not check the gate: a standby changes its copy. If it fails, with ErrFull, nothing changes.
+// takes all of the cost. It does not check the gate, because a standby uses it to change its copy. If it fails with ErrFull,
+// nothing changes.
 func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -51,12 +52,12 @@ func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from
 	})
 }
 
-// Penalize debits cost now, whether or not the limit allows it. If it fails, with ErrShut or ErrFull, nothing changes.
+// Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l, penalty(l, now, cost))
 }
 
-// Give puts back cost taken at from. If it fails, with ErrShut, nothing changes.
+// Give puts back cost taken at from. If it fails with ErrShut, nothing changes.
 func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
@@ -64,15 +65,15 @@ func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algori
 	})
 }
 
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails, with ErrShut,
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails with ErrShut,
 // nothing changes.
 func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
 	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
-// isUnreadReset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and
-// Replicate too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table
-// and there is no room to record the reset. The shard must be held.
+// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
+// too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
+// is no room to record the reset. The caller must hold the shard.
 func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -103,7 +104,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) e
 	return t.changeHeld(s, now, k, l, e)
 }
 
-// changeHeld is change without checking the gate. The shard must be held.
+// changeHeld is change without the gate check. The caller must hold the shard.
 func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
@@ -155,7 +156,7 @@ func (sub *subtable) putLog(k Key, e *logSlot) {
 	sub.logs[k] = e
 }
 
-// levelAfterChange returns a counter's level after a change that was not a check. If nothing is left, the counter counts as
+// levelAfterChange returns a counter's level after a change other than a check. If nothing is left, the counter counts as
 // refusing.
 func levelAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
@@ -164,8 +165,8 @@ func levelAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return levelAfterCheck(l, d)
 }
 
-// changeLog changes k's log, creating it if needed, and updates the entry counts. While all logs together are at their
-// bound, a log that grows beyond its fair share becomes coarser: it then forgets late, never early. Logs that don't grow may
+// changeLog changes k's log, creating it if needed, and updates the entry counts. While the total of log entries is at its
+// bound, a log that grows beyond its fair share becomes coarser; it then forgets late, never early. Logs that don't grow may
 // keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
 func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
 	e := t.ensureLog(s, k)
@@ -178,8 +179,8 @@ func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Lim
 	s.markLogDirty(k, e, allReaders)
 }
 
-// updateEntryCount updates the count of entries after a change to a log of class c that had before entries. If need be, it makes
-// the log coarser; see changeLog.
+// updateEntryCount updates the count of entries after a change to a log of class c, which had before entries. If necessary,
+// it makes the log coarser; see changeLog.
 func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before {
 		bound := t.maxLogEntries / 2
@@ -205,12 +206,13 @@ func (t *Table) dropLog(s *shard, k Key) {
 	s.inline -= int(k.class())
 	t.logs[k.class()].Add(-1)
 	if len(sub.logs) == 0 {
-		sub.logs = nil // a map never shrinks by itself
+		sub.logs = nil // release the memory: a map never shrinks
 	}
 }
 
-// InlineOf returns an op for each inline counter of a subject that is in use, at most as many as most. Its limit has the
-// counter's kind; the counter knows neither amount nor window. It holds the shard for one table of records at a time.
+// InlineOf returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
+// counter's kind, but placeholders for amount and window, which the counter does not store. InlineOf locks the shard for one
+// subtable at a time.
 func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < most {
@@ -235,8 +237,8 @@ func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 	return ops
 }
 
-// Usage returns how much of one limit is used, rounded up, and the decision for a check of cost 0. In debt, usage exceeds
-// the capacity.
+// Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
+// when the counter is in debt.
 func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -245,7 +247,7 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 	return d.Used, d
 }
 
-// usageHeld is Usage for a shard that is held.
+// usageHeld is Usage for a caller that holds the shard.
 func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log

@@ -6,12 +6,13 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// changedBatch is how many records Changed collects before it yields them. A batch may exceed it by what one shard holds.
+// changedBatch is the number of records that Changed collects before it yields them. A batch may exceed it by one shard's
+// records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter that changed since the last call, in batches of some ten thousand; the slice is reused. A
+// Changed yields every counter that changed since the last call, in batches of some ten thousand; it reuses the slice. A
 // record with Level 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
-// the rest still count as changed. Calls must not overlap.
+// all later ones still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
@@ -68,8 +69,9 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// Mark marks counters as changed for Changed. It marks whole parts of the table, starting at part, until it has marked at
-// least n counters. It returns the part to continue with, zero after the last, and how many counters it marked.
+// Mark marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one, until
+// it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters it
+// marked.
 func (t *Table) Mark(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
@@ -93,11 +95,11 @@ func (t *Table) Mark(shard, n int) (next, marked int) {
 	return shard, marked
 }
 
-// Restore puts back records read from disk, marked as unchanged, except those of counters that the table already has and
-// those that have expired. Of several records of a counter the first counts. It returns how many it put back, and for how many
-// there was no room.
+// Restore puts back records read from disk and marks them as unchanged. It skips counters that the table already has, and
+// records that have expired. If a counter has several records, the first counts. Restore returns how many records it put
+// back, and how many it dropped for lack of room.
 func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
-	needed := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
+	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
 		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
 			needed[t.index(records[i].Key)]++

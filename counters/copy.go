@@ -7,12 +7,12 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// copyBatch bounds the records that Copy yields at once.
+// copyBatch bounds the number of records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy yields every counter of p, in batches of at most 4096; the slice is reused. It holds no lock meanwhile, so a batch
-// may lack later changes. Replicate yields those, and must do so after the batch was sent. The records include resets not
-// yet reported to every reader. Copy returns any error of yield.
+// Copy yields every counter of p, in batches of at most 4096; it reuses the slice. It holds no lock while it yields, so a
+// batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The records include
+// resets not yet reported to every reader. If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
 	t.replicated.Store(true)
 	var batch []Record
@@ -50,15 +50,15 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 	return batch
 }
 
-// Put sets the counter to r: the owner's state of its counter, for the standby's copy. The counter then counts as changed
-// for Changed, but not for Replicate. A record that has expired, or was reset, makes the counter fresh. Put returns false if
-// there was no room for the counter.
+// Put sets a counter of the standby's copy to r, the state of the owner's counter. The counter then counts as changed for
+// Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
+// was no room for the counter.
 func (t *Table) Put(now algorithms.Now, r Record) bool {
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
 		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
 	}
-	log := r.asLog() // before taking the lock, as it is slow
+	log := r.asLog() // slow, so before taking the lock
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,8 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// placeFor finds the counter of k. A counter stored under another algorithm is dropped if it can't become kind in its slot.
+// placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
+// placeFor drops it.
 func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	p := s.find(k)
 	e := s.log(k)
@@ -93,7 +94,7 @@ func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	return place{index: -1, log: e}
 }
 
-// put stores r, with log for its entries. It stores at p, or makes room if p was not found.
+// put stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
 func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
 	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
@@ -118,8 +119,8 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 }
 
 // fitLog keeps a log that came as a record, whose limit is unknown, within the bounds. It takes the window to be the time
-// from the log's last entry to its expiry, which is at least the true window. A log made too coarse by that forgets late,
-// never early.
+// from the log's last entry to its expiry, which is at least the true window. The log may become too coarse as a result; it
+// then forgets late, never early.
 func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
@@ -136,7 +137,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
-// Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.
+// Drop removes every counter of p without reporting it to any reader. It also releases memory that is hardly used any more.
 func (t *Table) Drop(p int) {
 	shards := t.shardsOf(p)
 	for i := range shards {

@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// readers is a set of readers of changes. Each has a byte of group.dirty, in which bit i stands for slot i.
+// readers is a set of readers of changes. Each reader has a byte of group.dirty, in which bit i stands for slot i.
 type readers uint64
 
 const (
@@ -18,19 +18,19 @@ const (
 	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
-// maxDirtyList bounds each list of a trail. A list of groups is also bounded to about an eighth of all groups: visiting more
-// than that at random costs as much as scanning them all.
+// maxDirtyList bounds each part of a dirtyList. The groups are also limited to about an eighth of all groups: visiting more
+// than that in random order costs as much as scanning them all.
 const maxDirtyList = 256
 
-// dirtyList lists where a table of records changed since replicas were last told, to save a full scan. An entry may appear
+// dirtyList lists where a subtable changed since replicas last received its changes, to save a full scan. An entry may appear
 // twice, or be clean again.
 type dirtyList struct {
 	groups     []uint32
 	logs       []Key
-	incomplete bool // the lists are incomplete
+	incomplete bool // some changes are not listed, so a full scan is needed
 }
 
-// addGroup adds group i of n.
+// addGroup adds group i of the n groups.
 func (t *dirtyList) addGroup(i, n int) {
 	if t.incomplete = t.incomplete || len(t.groups) >= min(maxDirtyList, n/8+8); !t.incomplete {
 		t.groups = append(t.groups, uint32(i))
@@ -81,7 +81,7 @@ func (s *shard) markLogClean(e *logSlot, by readers) {
 	e.dirty &^= by
 }
 
-// adjustUnread adds n to the number of changed slots and logs for each reader in by.
+// adjustUnread adds n to the number of unread slots and logs for each reader in by.
 func (s *shard) adjustUnread(by readers, n int) {
 	if by&checkpoints != 0 {
 		s.unsaved += n
@@ -91,7 +91,7 @@ func (s *shard) adjustUnread(by readers, n int) {
 	}
 }
 
-// activeReaders returns the readers that must be told of a reset before its record may be dropped.
+// activeReaders returns the readers that must receive a reset before its record may be dropped.
 func (t *Table) activeReaders() readers {
 	if t.replicated.Load() {
 		return allReaders

@@ -5,14 +5,14 @@ import (
 	"math/bits"
 )
 
-// evictionSample is how many groups an eviction looks at before it takes the best victim among them.
+// evictionSample is the number of groups that an eviction examines before it takes the best victim among them.
 const evictionSample = 6
 
-// rescanDelay is how long, in nanoseconds, a search is not repeated after it found only refusing counters, in one table of
-// records or in the whole table; by class of the newcomer.
+// rescanDelay is how long, in nanoseconds, a search that found only refusing counters is not repeated, in one subtable or in
+// the whole table. It is indexed by the class of the newcomer.
 var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_000}
 
-// victim is a candidate for eviction. Candidates with lower ranks go first.
+// victim is a candidate for eviction. The candidate with the lowest rank is evicted.
 type victim struct {
 	place
 	key    Key
@@ -20,9 +20,9 @@ type victim struct {
 	chosen bool
 }
 
-// consider considers one more counter. Its rank is its level, as of its last change, times the magnitude of the time it has
-// left. So of two month's quotas, one that is hardly used goes before one that is half used; and a bucket that is full again
-// in a second goes before the latter.
+// consider keeps the counter if it is a better candidate. Its rank is its level, as of its last change, times the order of
+// magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
+// a bucket that is full again in a second goes before the latter.
 func (v *victim) consider(p place, k Key, m kindLevel, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
@@ -34,11 +34,12 @@ func (v *victim) consider(p place, k Key, m kindLevel, freshAt uint32, second in
 }
 
 // makeRoom ensures that s has room for one more counter, k, besides the reserved ones. While the table has budget left, the
-// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's table of
-// records. It spares counters of ops and refusing ones; if there are no others, another shard must give room. It returns
-// false if none can. s must be held.
+// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's subtable. It
+// spares refusing counters and those of ops; if there are no others, another shard must give room. It returns false if none
+// can. The caller must hold s.
 //
-// An inline counter only ever takes the place of another. While the shard has as many as it may, that has to be one here.
+// An inline counter only ever replaces another one. If the shard already holds as many as it may, that one must be in the
+// same subtable.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	c := k.class()
 	if c == inline && s.inline+reserved >= t.maxInline {
@@ -65,7 +66,7 @@ func (t *Table) drawRoom(s *shard) bool {
 	}
 }
 
-// evict drops one counter of r, a table of shard s, for a newcomer of class c. s must be held.
+// evict drops one counter of sub, a subtable of shard s, for a newcomer of class c. The caller must hold s.
 func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) bool {
 	if !s.searchable(sub, c, steady) {
 		return false
@@ -92,18 +93,17 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	return true
 }
 
-// searchable reports whether a search of r, a table of s, for a victim may find one.
+// searchable reports whether it makes sense to search sub, a subtable of s, for a victim.
 func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
 	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many tables of other shards one check searches without finding a victim. The next search continues
-// from there.
+// maxSearches bounds how many subtables of other shards one check searches in vain. The next search continues from there.
 const maxSearches = 2
 
-// findRoomElsewhere takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for another
-// shard's lock, as that could deadlock. If the whole table has no room, it does not search again for a moment; for an inline
-// counter, also if a shard that others hold may have some. s must be held.
+// findRoomElsewhere takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for
+// another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for rescanDelay. For
+// an inline counter, a locked shard counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
 		return false
@@ -136,7 +136,8 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom returns how much room o gives to another shard, and whether it searched o without success. o must be held.
+// giveRoom takes room from o for another shard. It returns how much, and whether it searched o in vain. The caller must hold
+// o.
 func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
 		given = min(o.room, t.drawSize)
@@ -158,8 +159,8 @@ func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, 
 	return 1, false
 }
 
-// pickVictim searches a sample of the records, and goes on through all of them until it finds a victim. For an inline newcomer it
-// looks at inline counters alone.
+// pickVictim searches a sample of the subtable, and continues through all of it until it finds a victim. For an inline
+// newcomer it considers only inline counters.
 func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
 	second := steady / 1e9
 	var v victim
@@ -181,7 +182,7 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 		}
 	}
 	looked := 0
-	for k, e := range sub.logs { // in random order, so a sample
+	for k, e := range sub.logs { // in random order, so this is a sample
 		if c == inline && !k.Inline() {
 			continue
 		}
@@ -198,8 +199,8 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 	return v
 }
 
-// isUnreadReset reports whether a slot records a reset that some reader has yet to be told. Only people reset counters, so there are
-// few.
+// isUnreadReset reports whether a slot records a reset that some reader has not received yet. Only administrators reset
+// counters, so such slots are rare.
 func (g *group) isUnreadReset(slot int, readers readers) bool {
 	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
 }

@@ -157,7 +157,7 @@ func (m *model) sweep() {
 	})
 }
 
-// subtable returns the model's counters that pick selects.
+// records returns the model's counters that pick selects.
 func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	out := map[Key]Record{}
 	for k, c := range m.all {
@@ -172,7 +172,7 @@ func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	return out
 }
 
-// collected adds records to a map. It checks that each comes once and, unless p is -1, belongs to partition p.
+// collected adds records to a map. It checks that no key comes twice and that all belong to partition p, unless p is -1.
 func collected(t *rapid.T, out map[Key]Record, p int, records []Record) {
 	for _, r := range records {
 		if _, twice := out[r.Key]; twice || p >= 0 && r.Key.Partition() != p {
@@ -197,7 +197,7 @@ func same(t *rapid.T, what string, have, want map[Key]Record) {
 	}
 }
 
-// modelKeys returns some keys in each of some partitions, at both ends of shards.
+// modelKeys returns some keys in each of several partitions, at both ends of shards.
 func modelKeys() (keys []Key) {
 	for _, p := range []uint64{0, 1, 63, 64, 2048, 4094, 4095} {
 		for i := range uint64(10) {
@@ -318,12 +318,12 @@ func (r *run) replicate() {
 		if p := c.Key.Partition(); p < failedFrom {
 			c.unsent = false
 		} else if !wanted(p) && r.sharesUnit(p, failedFrom) {
-			c.unsent = false // its shard had been read already
+			c.unsent = false // Replicate had already read its shard
 		}
 	}
 }
 
-// sharesUnit reports whether changes of both partitions are read together.
+// sharesUnit reports whether Replicate reads the changes of both partitions together.
 func (r *run) sharesUnit(p, q int) bool {
 	per := max(1, ring.Partitions/len(r.table.shards))
 	return p/per == q/per
@@ -381,7 +381,7 @@ func (r *run) wait() {
 	}
 }
 
-// The table agrees with a map in everything that a cluster asks of it.
+// The table behaves like a map in every operation that a cluster uses.
 func TestAgainstModel(t *testing.T) {
 	keys := modelKeys()
 	rapid.Check(t, func(rt *rapid.T) {

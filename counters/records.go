@@ -13,7 +13,7 @@ const (
 	pageBytes  = 4096
 )
 
-// Tags of slots. A used slot's tag is the high bit and seven bits of the key.
+// Tags of slots. The tag of a used slot is the high bit plus seven bits of the key.
 const (
 	tagEmpty   = 0
 	tagDeleted = 1
@@ -25,12 +25,12 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// groupIndex is eight slots, with what a search needs to know about them side by side. It holds no pointers.
+// group is eight slots. What a search reads first lies in one cache line. It holds no pointers.
 type group struct {
 	tags       [groupSlots]uint8
 	kindLevels [groupSlots]kindLevel
 	freshAt    [groupSlots]uint32 // Unix seconds on the steady clock
-	dirty      uint64             // slots changed since each reader was last told; see readers
+	dirty      uint64             // slots with changes that a reader has not received yet; see readers
 	inline     uint8              // used slots that hold inline counters, one bit each
 	_          [7]byte            // fills the first cache line, so that records begin with the next
 	records    [groupSlots]record
@@ -41,10 +41,10 @@ type record struct {
 	state algorithms.State
 }
 
-// kindLevel is a counter's kind (3 bits) and level (5 bits).
+// kindLevel packs a counter's kind (3 bits) and level (5 bits).
 type kindLevel uint8
 
-const packedRefused = 31 // a check was refused since the last one that was allowed
+const packedRefused = 31 // the packed refusedLevel: the last check was refused
 
 func packKindLevel(kind algorithms.Kind, level uint8) kindLevel {
 	if level == refusedLevel {
@@ -56,7 +56,7 @@ func packKindLevel(kind algorithms.Kind, level uint8) kindLevel {
 func (m kindLevel) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
 func (m kindLevel) level() uint8          { return uint8(m >> 3) }
 
-// publicLevel is the level as in a Record, 0…255: the lowest one that maps to the same mark.
+// publicLevel returns the level as in a Record, 0…255: the lowest one that packs to the same value.
 func (m kindLevel) publicLevel() uint8 {
 	if m.level() == packedRefused {
 		return refusedLevel
@@ -64,31 +64,31 @@ func (m kindLevel) publicLevel() uint8 {
 	return uint8((uint16(m.level())*(refusedLevel-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
-// subtable is an open-addressing table. The search for a key begins at the group selected by Key.Lo, and continues group by
-// group until one has an empty slot. The table grows by a seventh at a time, so it never falls far below its maximum load of
-// seven eighths. Its shard's lock guards it.
+// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Lo, and
+// continues group by group until one has an empty slot. The subtable grows by a seventh at a time, so its load never falls
+// far below the maximum of seven eighths. Its shard's lock guards it.
 type subtable struct {
 	groups     []group
-	moves      int // how often the records were moved; earlier places are void
-	prefixBits int // how many leading bits of Key.Lo all keys here share; see shard
+	moves      int // how many times the records were moved; earlier places are invalid
+	prefixBits int // number of leading bits of Key.Lo that all keys here share; see shard
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
 	live     int    // slots in use
 	dead     int    // slots marked deleted
-	spare    int    // empty slots that may be filled before the table must be laid out anew
+	spare    int    // empty slots that may be filled before the subtable must be rehashed
 	lowestLo uint64 // the lowest possible Key.Lo here
 
 	logs       map[Key]*logSlot
 	unsentList dirtyList // locates unsent changes
-	clockHand  int       // where the next eviction starts looking
+	clockHand  int       // the group where the next eviction starts its search
 
-	// full is what the last search for a victim found out, by the class of the newcomer.
+	// full is the result of the last search for a victim, by class of the newcomer.
 	full [numClasses]struct {
-		until  int64 // steady nanoseconds: no search before then, as the last one found none
-		freeAt int64 // Unix seconds on the steady clock: when the first refusing counter will be fresh, as of that search
+		until  int64 // steady nanoseconds: the search found no victim, so the next one waits until then
+		freeAt int64 // Unix seconds on the steady clock: when the first of the refusing counters it saw will be fresh
 	}
 }
 
-// ensureLog is a counter under sliding-window-log.
+// logSlot is a counter under sliding-window-log.
 type logSlot struct {
 	log       algorithms.Log
 	kindLevel kindLevel
@@ -96,23 +96,23 @@ type logSlot struct {
 	dirty     readers
 }
 
-// placeFor locates a counter.
+// place locates a counter.
 type place struct {
 	// With more than four fields, the compiler would keep places in memory rather than in registers.
 	subtable *subtable
-	index    int // of the slot, across all groups; −1 if it is not among the records
+	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
 	moves    int
 	log      *logSlot
 }
 
 func (p place) found() bool { return p.index >= 0 || p.log != nil }
 
-// groupIndex, slot and home (the group itself) are only valid for a counter that is not a log.
+// groupIndex, slot and group are valid only for a counter that was found and is not a log.
 func (p place) groupIndex() int { return int(uint(p.index) / groupSlots) }
 func (p place) slot() int       { return p.index & (groupSlots - 1) }
 func (p place) group() *group   { return &p.subtable.groups[uint(p.index)/groupSlots] }
 
-// place returns the place of a slot.
+// placeAt returns the place of a slot.
 func (sub *subtable) placeAt(group, slot int) place {
 	return place{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
 }
@@ -126,8 +126,8 @@ func (p place) state() algorithms.State {
 
 func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
 
-// group returns the slot that k prefers in its first group. A search reads it before it knows the tags. That guess is usually
-// right, and then the processor fetches both at once.
+// preferredSlot returns the slot that k prefers in its first group. A search reads it before it knows the tags. The guess is
+// usually right, and the processor then fetches both at once.
 func preferredSlot(k Key) int { return int(k.Lo >> 8 % groupSlots) }
 
 // firstGroup returns the group at which the search for k begins.
@@ -136,7 +136,7 @@ func (sub *subtable) firstGroup(k Key) int {
 	return int(hi)
 }
 
-// tagWord returns the group's tags as one number, slot 0 lowest.
+// tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
 func (g *group) tagWord() uint64 {
 	t := &g.tags
 	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
@@ -146,7 +146,7 @@ func (g *group) tagWord() uint64 {
 // zeroBytes sets the high bit of each zero byte of w. Bytes above a zero byte may be set too.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
-// find looks k up among the records.
+// find looks k up. It does not find logs.
 func (sub *subtable) find(k Key) place {
 	if len(sub.groups) == 0 {
 		return place{index: -1}
@@ -179,7 +179,7 @@ func (sub *subtable) search(k Key, i int) place {
 	}
 }
 
-// insert puts k into a slot. k must not be there, and there must be a spare slot.
+// insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.
 func (sub *subtable) insert(k Key) place {
 	p := sub.vacantPlace(k)
 	g := p.group()
@@ -196,7 +196,7 @@ func (sub *subtable) insert(k Key) place {
 	return p
 }
 
-// vacantPlace returns the first unused slot for k: its home, or else the first one in search order.
+// vacantPlace returns the first unused slot for k: its preferred slot, or else the first one in search order.
 func (sub *subtable) vacantPlace(k Key) place {
 	i := sub.firstGroup(k)
 	if slot := preferredSlot(k); sub.groups[i].tags[slot] < tagUsed {
@@ -212,7 +212,8 @@ func (sub *subtable) vacantPlace(k Key) place {
 	}
 }
 
-// freeSlot gives up a slot. No search continues past a group with an empty slot, so there the slot may become empty as well.
+// freeSlot gives up a slot. No search continues past a group with an empty slot, so in such a group the slot may become empty
+// too.
 func (sub *subtable) freeSlot(p place) {
 	g := p.group()
 	if zeroBytes(g.tagWord()) != 0 {
@@ -241,7 +242,7 @@ func (sub *subtable) rehash(n int) {
 	release(old)
 }
 
-// allocate gives r n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
+// allocate gives sub n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
 func (sub *subtable) allocate(n int) {
 	if n*groupBytes >= pageBytes {
 		pages := (n*groupBytes + pageBytes - 1) / pageBytes
@@ -252,7 +253,7 @@ func (sub *subtable) allocate(n int) {
 	sub.live, sub.dead, sub.spare = 0, 0, len(sub.groups)*groupSlots*7/8
 }
 
-// copySlot copies a slot of g into r, which must have a spare slot.
+// copySlot copies a slot of g into sub, which must have a spare slot.
 func (sub *subtable) copySlot(g *group, slot int) {
 	p := sub.insert(g.records[slot].key)
 	to := p.group()
@@ -262,14 +263,14 @@ func (sub *subtable) copySlot(g *group, slot int) {
 	to.records[p.slot()] = g.records[slot]
 }
 
-// releaseAll releases the memory. All places become void.
+// releaseAll releases the memory and invalidates all places.
 func (sub *subtable) releaseAll() {
 	release(sub.groups)
 	sub.groups, sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = nil, 0, 0, 0, nil, dirtyList{}
 	sub.moves++
 }
 
-// shrink releases memory when less than a third is used.
+// shrink releases memory when less than a third of it is used.
 func (sub *subtable) shrink() {
 	if sub.live == 0 {
 		release(sub.groups)
@@ -282,5 +283,5 @@ func (sub *subtable) shrink() {
 	}
 }
 
-// adjustUnread returns the number of counters, including logs.
+// count returns the number of counters, including logs.
 func (sub *subtable) count() int { return sub.live + len(sub.logs) }

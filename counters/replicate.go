@@ -6,22 +6,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// disposition says what happens to a change when replicas are told.
+// disposition is what Replicate does with a change.
 type disposition uint8
 
 const (
-	discardChange disposition = iota // no reader wants it: mark it clean
+	discardChange disposition = iota // mark it clean without yielding it, as no replica wants it
 	emitChange                       // yield it and mark it clean
 	keepChange                       // keep it for another call
 )
 
-// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls
-// yield once for each partition with changes, with all of them; the slice is reused. Changes in unwanted partitions are
-// forgotten: a new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails,
-// Replicate returns its error, and those records and the rest still count as changed.
+// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls yield
+// once for each partition with changes, with all of them; it reuses the slice. It discards changes in unwanted partitions: a
+// new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
+// its error, and those records and all later ones still count as changed.
 //
-// wanted is called before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made during a
-// Copy could be forgotten, or overtake it.
+// Replicate calls wanted before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made
+// during a Copy could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	var fates [ring.Partitions]disposition
@@ -57,8 +57,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	return nil
 }
 
-// ReplicateOne appends what Replicate would yield for p to buf[:0] and returns it. If the caller has shut p, these are the
-// last changes. They count as yielded.
+// ReplicateOne appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
+// shut p, these are the last changes.
 func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	t.replicated.Store(true)
 	buf = buf[:0]
@@ -74,16 +74,17 @@ func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	return buf
 }
 
-// replicate appends the shard's changed counters whose fate is hand.
+// replicate appends the shard's changed counters whose disposition is emitChange.
 func (s *shard) replicate(batch []Record, fateOf func(p int) disposition) []Record {
 	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, fateOf) })
 	return batch
 }
 
-// replicateSubtable is replicate for one table of records. The shard must be held.
+// replicateSubtable is replicate for one subtable. The caller must hold the shard.
 func (s *shard) replicateSubtable(batch []Record, sub *subtable, fateOf func(p int) disposition) []Record {
 	previous := sub.unsentList
-	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]} // entries to keep are written behind the position we read from
+	// The kept entries overwrite the old list, behind the position that is being read.
+	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]}
 	if s.unsent == 0 {
 		return batch
 	}
@@ -141,13 +142,13 @@ func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, f
 	return batch
 }
 
-// sorter orders the records of a shard by partition.
+// sorter sorts the records of a shard by partition.
 type sorter struct {
 	ends   []int
 	sorted []Record
 }
 
-// sort returns records ordered by partition. There are n partitions, starting with first.
+// sort returns records sorted by partition. They belong to n partitions, starting with first.
 func (s *sorter) sort(records []Record, first, n int) []Record {
 	if len(records) == 0 {
 		return nil

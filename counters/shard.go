@@ -4,43 +4,43 @@ import "sync"
 
 // shard holds the counters of a range of Key.Hi, under one lock.
 //
-// Usually they are all in one table of records. But anyone who can predict where subjects land can put millions into one
-// shard, and moving that many at once would stall the shard's other subjects. So a table that is much larger than those of
-// other shards is split in two by the next bit of Key.Lo, and each half grows separately. At most Table.maxSubtableSlots records are
-// ever moved or scanned at once under the lock.
+// Usually a single subtable holds all of them. But anyone who can predict where subjects land can put millions into one
+// shard, and rehashing that many at once would stall the shard's other subjects. So a subtable that outgrows
+// Table.maxSubtableSlots is split in two by the next bit of Key.Lo, and each half grows on its own. No more slots than that
+// are ever moved or scanned at once under the lock.
 type shard struct {
-	// A Take of an existing counter only touches the first of these cache lines.
+	// A Take of an existing counter touches only the first of these cache lines.
 
 	mu        sync.Mutex // guards everything below
-	subtables *subtables // nil if all counters are in one
+	subtables *subtables // nil if single holds all counters
 	single    subtable
 
 	table      *Table
-	room       int    // counters that may be added before drawing on the table's budget
+	room       int    // counters that may be added before the shard must draw on the table's budget
 	unsaved    int    // changed slots and logs, for checkpoints
 	unsent     int    // changed slots and logs, for replicas
-	searchTurn uint64 // selects the part where the next search for room for another shard begins
+	searchTurn uint64 // selects the subtable where the next search on behalf of another shard begins
 
 	evicted, expired int64
 	refused          [numClasses]int64
 
-	inline int // inline counters and logs; at most Table.maxInline
+	inline int // inline counters, logs included; at most Table.maxInline
 
 	_ [48]byte // gives each lock its own cache lines
 }
 
-// subtables holds the tables of records of a large shard.
+// subtables are the parts of a large shard.
 type subtables struct {
-	prefixBits int         // how many leading bits of Key.Lo select a table
-	list       []*subtable // indexed by these bits; a table that was split less often appears several times
+	prefixBits int         // number of leading bits of Key.Lo that select a subtable
+	list       []*subtable // indexed by these bits; a subtable that was split fewer times appears more than once
 }
 
 func (s *subtables) at(lo uint64) *subtable { return s.list[lo>>(64-s.prefixBits)] }
 
-// maxPrefixBits bounds splitting: keys chosen to share more bits than this stay in large tables.
+// maxPrefixBits bounds splitting: if keys were chosen to share more bits than this, their subtables stay large.
 const maxPrefixBits = 12
 
-// subtableOf returns the table that k belongs to.
+// subtableOf returns the subtable that k belongs to.
 func (s *shard) subtableOf(k Key) *subtable {
 	if s.subtables == nil {
 		return &s.single
@@ -48,13 +48,14 @@ func (s *shard) subtableOf(k Key) *subtable {
 	return s.subtables.at(k.Lo)
 }
 
-// find looks k up among the records.
+// find looks k up. It does not find logs.
 func (s *shard) find(k Key) place { return s.subtableOf(k).find(k) }
 
-// log returns k's log, nil if it has none.
+// log returns k's log, or nil if it has none.
 func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
 
-// subtableAt returns the table that holds the keys from lo on, and where the next table's keys begin; zero if there is none.
+// subtableAt returns the subtable that holds the keys from lo on, and the key at which the next one begins; 0 if there is
+// none.
 func (s *shard) subtableAt(lo uint64) (sub *subtable, next uint64) {
 	if s.subtables == nil {
 		return &s.single, 0
@@ -63,8 +64,8 @@ func (s *shard) subtableAt(lo uint64) (sub *subtable, next uint64) {
 	return sub, sub.lowestLo + 1<<(64-sub.prefixBits)
 }
 
-// forEach calls f for each table of records in turn. It holds the shard during each call, but not between calls. A table that
-// is split meanwhile is visited in halves, or was visited as a whole.
+// forEach calls f for each subtable in turn. It holds the shard during each call, but not between calls. If a subtable is
+// split in the meantime, forEach visits its halves, unless it has already visited the whole.
 func (s *shard) forEach(f func(sub *subtable)) {
 	for lo, more := uint64(0), true; more; more = lo != 0 {
 		s.mu.Lock()
@@ -75,7 +76,7 @@ func (s *shard) forEach(f func(sub *subtable)) {
 	}
 }
 
-// forEachHeld calls f for each table of records. The shard must be held.
+// forEachHeld calls f for each subtable. The caller must hold the shard.
 func (s *shard) forEachHeld(f func(sub *subtable)) {
 	for lo, more := uint64(0), true; more; more = lo != 0 {
 		var sub *subtable
@@ -84,7 +85,7 @@ func (s *shard) forEachHeld(f func(sub *subtable)) {
 	}
 }
 
-// insert puts k, which is not in the shard, into a slot. The caller has made room.
+// insert puts k, which must not be in the shard, into a slot. The caller has made room.
 func (s *shard) insert(k Key) place {
 	sub := s.subtableOf(k)
 	for sub.spare == 0 {
@@ -96,7 +97,7 @@ func (s *shard) insert(k Key) place {
 	return sub.insert(k)
 }
 
-// remove frees a slot.
+// remove frees the slot at p.
 func (s *shard) remove(p place) {
 	s.markClean(p, allReaders)
 	s.inline -= int(p.group().inline >> p.slot() & 1)
@@ -104,9 +105,9 @@ func (s *shard) remove(p place) {
 	s.room++
 }
 
-// grow lays r out anew with room for at least one more record. It grows r by a seventh. If enough slots are only marked
-// deleted, it keeps the size instead, and if the table would become too large, it splits it in two. At the bound on
-// counters, fewer deleted slots are enough, to keep the table small.
+// grow ensures that sub, or the subtables that replace it, have more spare slots. It rehashes sub with a seventh more groups,
+// or with the same number if enough slots are only marked deleted. If the subtable would become too large, grow splits it
+// instead. At the bound on counters, fewer deleted slots suffice, to keep the table small.
 func (s *shard) grow(sub *subtable) {
 	n := len(sub.groups)
 	enough := sub.live / 8
@@ -123,8 +124,8 @@ func (s *shard) grow(sub *subtable) {
 	sub.rehash(n)
 }
 
-// growFor grows the shard once for n counters that are about to be inserted, where inserting them would move it several times.
-// A shard that is split, or is to be, grows by itself.
+// growFor grows the shard once for n counters that are about to be inserted, instead of letting each growth step rehash it. A
+// shard that is split, or would have to be, grows by itself.
 func (s *shard) growFor(n int) {
 	sub := &s.single
 	if s.subtables != nil || n <= sub.spare {
@@ -136,7 +137,7 @@ func (s *shard) growFor(n int) {
 	}
 }
 
-// split moves the halves of r into tables of their own.
+// split moves the halves of sub into subtables of their own.
 func (s *shard) split(sub *subtable) {
 	lower := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo}
 	upper := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo + 1<<(63-sub.prefixBits)}
@@ -173,7 +174,7 @@ func (s *shard) split(sub *subtable) {
 	s.replaceSplit(lower, upper)
 }
 
-// replaceSplit replaces a table by the two it was split into.
+// replaceSplit replaces a subtable by its two halves.
 func (s *shard) replaceSplit(lower, upper *subtable) {
 	var old subtables
 	if s.subtables != nil {
@@ -193,7 +194,7 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 	}
 }
 
-// join moves all records back into one table, if that would be a small one. The shard must be held.
+// join moves all counters back into a single subtable, if that one would be small. The caller must hold the shard.
 func (s *shard) join() {
 	if s.subtables == nil {
 		return

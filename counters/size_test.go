@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// A Take of an existing counter reads one cache line of its shard, and no two shards share one.
+// A Take of an existing counter reads one cache line of its shard, and no two shards share a cache line.
 func TestShardsHaveTheirCacheLines(t *testing.T) {
 	var s shard
 	if end := unsafe.Offsetof(s.single) + unsafe.Offsetof(s.single.prefixBits) + unsafe.Sizeof(s.single.prefixBits); end > 64 {

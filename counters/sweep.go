@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Sweep drops expired counters from the next part (0…1) of the table; ten calls with 0.1 visit all of it. It locks one shard
-// at a time.
+// Sweep drops expired counters from the next fraction (0…1) of the table; ten calls with 0.1 visit all of it. It locks one
+// shard at a time.
 func (t *Table) Sweep(now algorithms.Now, fraction float64) {
 	n := len(t.shards)
 	visit := min(n, int(math.Ceil(fraction*float64(n))))
@@ -43,7 +43,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 	t.returnSpare(s)
 }
 
-// returnSpare joins a shard's tables if they are small, and returns spare room to the budget.
+// returnSpare joins a shard's subtables if they are small, and returns spare room to the budget.
 func (t *Table) returnSpare(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,11 +13,11 @@ import (
 
 const (
 	shardTarget = 16384   // approximate counters per shard when the table is at its bound
-	minShards   = 64      // fewer only if a shard would hold less than shardTarget/128 counters
+	minShards   = 64      // fewer only if a shard would hold fewer than shardTarget/128 counters
 	maxShards   = 1 << 14 // beyond this, shards grow instead
-	// minLogEntries is the lowest bound on the entries of all logs together: a few logs of maximum size.
+	// minLogEntries is the lowest bound on the total entries of all logs: a few logs of maximum size.
 	minLogEntries = 4 * algorithms.MaxLogEntries
-	// minLogShare is the number of entries a log may always have before it must become coarser.
+	// minLogShare is the number of entries that a log may always hold before it must become coarser.
 	minLogShare = 16
 	// refusedLevel is the Record.Level of a counter whose last check was refused.
 	refusedLevel = math.MaxUint8
@@ -28,29 +28,29 @@ type Table struct {
 	shards      []shard
 	shift       uint // Key.Hi >> shift is the shard
 	maxCounters int64
-	drawSize    int // how much room a shard draws from the budget at once
-	// maxSubtableSlots bounds the slots of a table of records; a larger one is split.
+	drawSize    int // room that a shard draws from the budget at a time
+	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
 	maxSubtableSlots int
 
 	maxLogEntries int64
-	maxInline     int         // bounds the inline counters of a shard: all of them fill at most half of the table
-	replicated    atomic.Bool // partitions were copied or replicated, so replicas must be told of resets
+	maxInline     int         // per shard, so that inline counters fill at most half of the table
+	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 
-	_           [64]byte // what follows changes constantly; a Take reads what is above
+	_           [64]byte // separates the fields that every Take reads from those that change constantly
 	logs        [numClasses]atomic.Int64
 	logEntries  [numClasses]atomic.Int64
-	sweepCursor atomic.Int64 // where Sweep continues
-	// budget is how many counters may still be added beyond the room that shards have drawn. Invariant: budget, the room of
-	// all shards and the counters in them add up to max.
+	sweepCursor atomic.Int64 // the shard that Sweep visited last
+	// budget is the number of counters that may still be added beyond the room that shards have drawn. Invariant: budget, the
+	// room of all shards and the counters in them add up to maxCounters.
 	budget        atomic.Int64
-	searchCursor  atomic.Uint64            // the shard at which the next search of other shards for room begins
-	noSearchUntil [numClasses]atomic.Int64 // steady nanoseconds: no such search before then, as the last one found nothing
+	searchCursor  atomic.Uint64            // the shard where the last search for room in other shards ended
+	noSearchUntil [numClasses]atomic.Int64 // steady nanoseconds: the last search found no room, so the next one waits until then
 }
 
-// New returns an empty table of at most bound counters (at least 1), with all gates open. Inline counters fill at most half of
-// it. Once all logs together have that many entries, or 262,144 if that is more, a growing log with more than its fair share
-// becomes coarser.
+// New returns an empty table for at most bound counters (at least 1), with all gates open. Inline counters fill at most half
+// of it. Once the total number of log entries reaches bound, or 262,144 if that is more, a growing log that exceeds its fair
+// share becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -64,7 +64,7 @@ func New(bound int64) *Table {
 		maxLogEntries: max(bound, minLogEntries),
 		maxInline:     int(max(bound/n/2, 1)),
 	}
-	// So small that at most a 32nd of the bound is idle in shards that don't need it.
+	// This is small enough that at most a 32nd of the bound sits idle in shards that don't need it.
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
@@ -95,12 +95,12 @@ func (t *Table) Close() {
 
 func (t *Table) shardOf(k Key) *shard { return &t.shards[t.index(k)] }
 
-// index works for a single shard too: shifting by 64 gives 0.
+// index also works for a single shard: shifting by 64 gives 0.
 func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
 
-// Take debits all of ops, or none if any op that is not Shadow refuses, and reports which. It sets each op's Decision. In a
-// refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut, Take
-// decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
+// Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
+// In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
+// Take decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
@@ -115,7 +115,7 @@ func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// TakeUngated is Take without checking the gates, for a standby that acts on its copy.
+// TakeUngated is Take without the gate check, for a standby that decides from its copy.
 func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -124,8 +124,8 @@ func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// take decides ops and stores what they take. If gated, it decides nothing while a gate is shut. The shards of ops must be
-// held.
+// take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must
+// hold the shards of ops.
 func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
@@ -138,7 +138,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuse(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // a count is stored only in commit
+		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // counts are stored by commit only
 			s.protectRefused(now, op)
 		}
 		blocks = blocks || op.Block
@@ -155,7 +155,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	return Admitted
 }
 
-// Peek returns what Take would have, with Remaining as if the cost were taken, but takes nothing.
+// Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -167,7 +167,7 @@ func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// PeekUngated is Peek without checking the gates, for a node that can't reach an owner and uses whatever it has.
+// PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
 	held := t.lock(ops, buf[:0])
@@ -176,7 +176,7 @@ func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 	return v
 }
 
-// peek decides ops without taking anything. Their shards must be held.
+// peek decides ops without taking anything. The caller must hold their shards.
 func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
@@ -185,8 +185,8 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	return verdictOf(t.resolve(now, ops))
 }
 
-// soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
-// no ops.
+// soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if ops is empty or spans
+// several shards.
 func (t *Table) soleShard(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
@@ -200,7 +200,7 @@ func (t *Table) soleShard(ops []Op) *shard {
 	return &t.shards[n]
 }
 
-// lock locks the shards of ops, in ascending order so that checks never deadlock.
+// lock locks the shards of ops, in ascending order so that concurrent checks never deadlock.
 func (t *Table) lock(ops []Op, held []int) []int {
 	for i := range ops {
 		n := t.index(ops[i].Key)
@@ -220,7 +220,7 @@ func (t *Table) unlock(held []int) {
 	}
 }
 
-// decideOp finds op's counter and decides op. The shard s must be held.
+// decideOp finds op's counter and decides op. The caller must hold the shard s.
 func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 	op.Full = false
 	if op.Limit.Kind == algorithms.SlidingLog {
@@ -244,14 +244,14 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 // refuse refuses an op of a new subject because there is no room.
 func (s *shard) refuse(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
-	wait := time.Second // until another search
+	wait := time.Second // retry once another search may have found room
 	if freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// addsCounter reports whether op, which is decided, adds a new counter to the table if its check is admitted.
+// addsCounter reports whether op, already decided, adds a new counter to the table if its check is admitted.
 func (op *Op) addsCounter() bool { return op.Took() && !op.place.found() }
 
 // countAdded returns how many counters ops add to s.
@@ -264,7 +264,7 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// resolve reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
+// resolve reports whether ops as a whole are allowed. If not, it withdraws the ops that would have been allowed.
 func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
@@ -275,7 +275,7 @@ func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 	return true
 }
 
-// decideLog is decideOp for a log. The log is only changed in commit.
+// decideLog is decideOp for a log. Only commit changes the log.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	op.place = place{index: -1, log: s.log(op.Key)}
 	if op.place.log != nil {
@@ -288,7 +288,7 @@ func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
 	}
 }
 
-// commit stores what decideOp found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
+// commit stores the outcome of decideOp. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
 func (t *Table) commit(now algorithms.Now, op *Op) {
 	if !op.Took() {
 		return
@@ -318,7 +318,8 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
-// withdraw resets the ops of a refused check that would have taken their cost to a decision without it.
+// withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
+// cost.
 func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
@@ -327,7 +328,7 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		s, cost := t.shardOf(op.Key), int64(0)
 		if !op.Decision.Allowed {
-			cost = op.Cost // it was counted: describe the refusal instead
+			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}
 		if op.Limit.Kind != algorithms.SlidingLog {
 			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, cost)
@@ -342,8 +343,8 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	}
 }
 
-// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a give-back would allow
-// it. A copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a
+// copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
 	g := p.group()
 	g.records[p.slot()].state = state
@@ -352,8 +353,8 @@ func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, leve
 	s.markDirty(p, allReaders)
 }
 
-// protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
-// have changed since the counter was stored, and its expiry with it. A count from a window ahead of the clock moves into the
+// protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
+// with it the expiry, may have changed since the counter was stored. A count from a window ahead of the clock moves into the
 // current window for good.
 func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
@@ -379,8 +380,8 @@ func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	}
 }
 
-// levelAfterCheck returns a counter's level after a check that was allowed. A counter that delays checks counts as refusing. Evicting
-// a counter would lose what other regions lent to it, so a widened one counts as almost full.
+// levelAfterCheck returns a counter's level after an allowed check. A counter that delays checks counts as refusing. A window
+// widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
 func levelAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
@@ -392,8 +393,8 @@ func levelAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 }
 
 // freshAt returns when a counter that resets after resetAfter equals a fresh one, in whole steady-clock seconds, rounded up.
-// One extra second keeps the counter for clock readings that arrive late. Windows also get a 63rd more: they may end later
-// than expected while the wall clock is being slewed, losing up to a 64th of its pace.
+// One extra second keeps the counter for clock readings that arrive late. Wall-clock windows are kept a 63rd longer: while
+// the wall clock is being slewed, it loses up to a 64th of its pace, and they end that much later.
 func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	left := int64(resetAfter)
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
@@ -410,14 +411,15 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 type Stats struct {
 	Counters   int64 // held now, including logs
 	Inline     int64 // of Counters: those of limits that came with a call
-	Logs       int64 // held now, sliding-window logs only
+	Logs       int64 // of Counters: sliding-window logs
 	LogEntries int64
-	Bytes      int64 // of records, used and free; without logs
+	Bytes      int64 // memory of the subtables, used and free; without logs
 	Max        int64
-	Evicted    int64 // since the start: dropped before they were fresh, for want of room
+	Evicted    int64 // since the start: dropped for lack of room before they were fresh
 	Expired    int64 // since the start: dropped because they were fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
-	// InlineRefused counts checks of new inline subjects that were refused, as there was no other inline counter to drop.
+	// InlineRefused counts checks of new inline subjects that were refused because there was no other inline counter to
+	// evict.
 	InlineRefused int64
 }
 

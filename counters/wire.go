@@ -25,14 +25,13 @@ import (
 // earlier.
 
 const (
-	// widened stands for a fixed window that may be used beyond its limit, because other regions have lent to it.
+	// widenedKind stands for a fixed window that allows more than its limit because other regions have lent to it.
 	widenedKind = algorithms.Kind(7)
 	maxUsed     = 1 << 60           // bounds counts, and the sum of a log
 	maxAge      = math.MaxInt64 / 2 // nanoseconds
-	// maxAhead is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
-	// be.
+	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a few seconds more than the longest queue.
 	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)
-	// maxWindowNumber bounds window numbers on a clock that counts nanoseconds.
+	// maxWindowNumber bounds window numbers; the clock counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
 
@@ -49,7 +48,7 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 	return k
 }
 
-// AppendRecord appends a record as of now. Levels are rounded to those that a table keeps.
+// AppendRecord appends a record as of now. It rounds levels to those that a table keeps.
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
@@ -80,7 +79,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	return binary.AppendVarint(b, s.At)
 }
 
-// hasPart reports whether the encoding of a state of that kind, which may be widened, has its Part.
+// hasPart reports whether the encoding of a state of that kind, possibly widenedKind, includes its Part.
 func hasPart(kind algorithms.Kind) bool {
 	return kind != algorithms.FixedWindow && kind != algorithms.FirstWindow
 }
@@ -98,7 +97,7 @@ func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
 	return b
 }
 
-// age returns how long before now at was; zero if at is later.
+// age returns how long before now at was; zero if at is later than now.
 func age(at int64, now algorithms.Now) uint64 {
 	if at >= now.Steady {
 		return 0
@@ -106,8 +105,8 @@ func age(at int64, now algorithms.Now) uint64 {
 	return min(uint64(now.Steady)-uint64(at), maxAge)
 }
 
-// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the room in r.Log for a log's entries. After a failure r
-// must not be used. Otherwise r may be put into a table, whatever the bytes were.
+// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the capacity of r.Log for a log's entries. If decoding
+// fails, r must not be used. Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 	m := kindLevel(d.Byte())
 	log := r.Log[:0]
@@ -153,7 +152,7 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 	return s
 }
 
-// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead than a queue can be.
+// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead of the clock than a queue can be.
 func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) []algorithms.Entry {
 	n := d.Count(algorithms.MaxLogEntries, 2)
 	if cap(entries) < n {

@@ -110,7 +110,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	if _, err := parseRecord(AppendRecord(nil, &r, now), &have, now); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("one too many: have %v", err)
 	}
-	// A claim of many entries must not cost memory.
+	// A claimed count of many entries must not cost memory.
 	few := AppendRecord(nil, &Record{Kind: algorithms.SlidingLog}, now)
 	few = append(few[:len(few)-1], 0xff, 0xff, 3)
 	if n := testing.AllocsPerRun(10, func() { _, _ = parseRecord(few, &Record{}, now) }); n != 0 {
@@ -118,7 +118,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	}
 }
 
-// FuzzRecord: any input is either refused, or can be put, decided upon and sent on.
+// FuzzRecord: any input either fails to decode, or can be put into a table, decided upon and sent on.
 func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
