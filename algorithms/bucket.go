@@ -19,16 +19,16 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
-	backHi, backLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
-	if backHi == 0 && backLo < uint64(l.Window) && s.Part < int64(l.Window) {
-		return s.drainPart(int64(backLo), int64(l.Window), t)
+	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	if drainedHi == 0 && drainedLo < uint64(l.Window) && s.Part < int64(l.Window) {
+		return s.drainPart(int64(drainedLo), int64(l.Window), t)
 	}
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
-	if !less(backHi, backLo, owedHi, owedLo) {
+	if !less(drainedHi, drainedLo, owedHi, owedLo) {
 		return State{At: t}
 	}
-	lo, borrow := bits.Sub64(owedLo, backLo, 0)
-	hi := owedHi - backHi - borrow
+	lo, borrow := bits.Sub64(owedLo, drainedLo, 0)
+	hi := owedHi - drainedHi - borrow
 	// The quotient fits: it is at most s.Count.
 	count, part := bits.Div64(hi, lo, uint64(l.Window))
 	return State{Count: int64(count), Part: int64(part), At: t}
@@ -36,8 +36,8 @@ func (l *Limit) drain(s State, t int64) State {
 
 // drainPart is drain for back window parts that are less than one unit. This is the common case for a bucket in use, and
 // needs no division.
-func (s State) drainPart(back, window, t int64) State {
-	s.Part, s.At = s.Part-back, t
+func (s State) drainPart(drained, window, t int64) State {
+	s.Part, s.At = s.Part-drained, t
 	if s.Part < 0 {
 		s.Part += window
 		s.Count--
@@ -51,17 +51,17 @@ func (s State) drainPart(back, window, t int64) State {
 // refilledSince reports whether even the fullest bucket has drained completely between a Take and a steady time, at the rate
 // of then or of now.
 func (l *Limit) refilledSince(from Taken, to int64) bool {
-	return l.refills(l.Amount, l.Burst, from.Steady, to) ||
-		from.Amount > 0 && l.refills(from.Amount, from.Burst, from.Steady, to)
+	return l.refillsBetween(l.Amount, l.Burst, from.Steady, to) ||
+		from.Amount > 0 && l.refillsBetween(from.Amount, from.Burst, from.Steady, to)
 }
 
-func (l *Limit) refills(amount, burst, from, to int64) bool {
+func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
 	if to <= from {
 		return false
 	}
-	backHi, backLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
+	refilledHi, refilledLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
 	fullHi, fullLo := mul(burst, int64(l.Window))
-	return !less(backHi, backLo, fullHi, fullLo)
+	return !less(refilledHi, refilledLo, fullHi, fullLo)
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
@@ -72,7 +72,7 @@ func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
 	}
 	switch {
 	case !d.Allowed && cost > l.Burst:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	case !d.Allowed:
 		d.RetryAfter = l.bucketRetry(s, now, cost)
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):

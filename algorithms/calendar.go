@@ -60,8 +60,8 @@ func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 type Calendar struct {
 	unit CalendarUnit
 	zone *time.Location
-	// last caches the window last found, as most calls ask for the same one. Results never depend on it.
-	last atomic.Pointer[span]
+	// lastWindow caches the window last found, as most calls ask for the same one. Results never depend on it.
+	lastWindow atomic.Pointer[span]
 }
 
 type span struct{ start, end int64 } // Unix seconds
@@ -84,21 +84,21 @@ func (c *Calendar) Zone() string { return c.zone.String() }
 // both as Unix seconds.
 func (c *Calendar) Bounds(wall int64) (start, end int64) {
 	sec := floorDiv(wall, int64(time.Second))
-	if s := c.last.Load(); s != nil && s.start <= sec && sec < s.end {
+	if s := c.lastWindow.Load(); s != nil && s.start <= sec && sec < s.end {
 		return s.start, s.end
 	}
-	s := c.find(time.Unix(sec, 0).In(c.zone))
-	c.last.Store(&s)
+	s := c.windowAt(time.Unix(sec, 0).In(c.zone))
+	c.lastWindow.Store(&s)
 	return s.start, s.end
 }
 
-func (c *Calendar) find(t time.Time) span {
+func (c *Calendar) windowAt(t time.Time) span {
 	switch c.unit {
 	case Minute:
 		start := t.Unix() - int64(t.Second())
 		return span{start, start + 60}
 	case Hour:
-		return c.hour(t)
+		return c.hourWindow(t)
 	}
 	y, m, d := t.Date()
 	y2, m2, d2 := y, m, d
@@ -117,14 +117,14 @@ func (c *Calendar) find(t time.Time) span {
 	if t.Unix() >= s.end {
 		// The clocks went back across midnight, and t is in the second pass of the old date; the new date's window has
 		// begun.
-		return c.find(time.Unix(s.end, 0).In(c.zone))
+		return c.windowAt(time.Unix(s.end, 0).In(c.zone))
 	}
 	return s
 }
 
-// hour returns the local hour of t, cut where the zone's offset changes within it. (Time.ZoneBounds could give that change,
+// hourWindow returns the local hour of t, cut where the zone's offset changes within it. (Time.ZoneBounds could give that change,
 // but is wrong on the last day of some leap years.)
-func (c *Calendar) hour(t time.Time) span {
+func (c *Calendar) hourWindow(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
 	s := span{start, start + 3600}
 	same := func(sec int64) bool { return c.offset(sec) == c.offset(t.Unix()) }

@@ -33,14 +33,14 @@ func (s State) Window() int64 {
 	return s.At
 }
 
-// queued reports whether a queue has put a windowed state ahead of the clock.
+// delayedStep reports whether a queue has put a windowed state ahead of the clock.
 func (s State) queued() bool { return s.At > queueMark/2 }
 
 // usedQueued returns what is used of a window whose queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
 
-// near reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
-func (l *Limit) near(n, wall int64) bool {
+// isInQueueReach reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
+func (l *Limit) isInQueueReach(n, wall int64) bool {
 	if l.Calendar != nil {
 		return n <= floorDiv(wall+maxAhead, int64(time.Second))
 	}
@@ -63,7 +63,7 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 			return s, false
 		}
 		if wait > 0 && l.Kind == TokenBucket {
-			next = l.startEmpty(next, now, cost, wait)
+			next = l.raiseOwed(next, now, cost, wait)
 		}
 		return next, true
 	}
@@ -73,15 +73,15 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	}
 	next = l.Advance(s, Now{Steady: now.Steady + wait, Wall: now.Wall + wait})
 	next.Count += cost
-	if next.At > l.number(now.Wall) {
+	if next.At > l.windowNumber(now.Wall) {
 		next.At += queueMark
 	}
 	return next, true
 }
 
-// startEmpty returns s, which owes cost for a check that proceeds after wait, raised so that it owes at least cost then.
+// raiseOwed returns s, which owes cost for a check that proceeds after wait, raised so that it owes at least cost then.
 // Waits are rounded up, and a bucket with nothing else to drain would idle for that fraction of a nanosecond.
-func (l *Limit) startEmpty(s State, now Now, cost int64, wait time.Duration) State {
+func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
 	drainHi, drainLo := mul(int64(wait)-max(0, s.At-now.Steady), l.Amount)
@@ -128,23 +128,23 @@ func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 // date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
-	first := max(wall, l.start(n))
+	first := max(wall, l.startOfWindow(n))
 	switch {
 	case l.Kind == FixedWindow && s.Count <= l.Amount-cost:
 		return first - wall
 	case l.Kind == FixedWindow:
-		return l.end(n) - wall
+		return l.endOfWindow(n) - wall
 	}
-	bare := State{Count: s.Count, Part: s.Part, At: n}
+	unmarked := State{Count: s.Count, Part: s.Part, At: n}
 	switch {
-	case l.slidingAllows(bare, first, cost):
+	case l.slidingAllows(unmarked, first, cost):
 		return first - wall
 	case s.Count <= l.Amount-cost:
 		// Later in this window, when less of the previous one is in view; at its very end at the latest.
-		return l.end(n) - l.viewFor(s.Part, l.Amount-s.Count-cost) - wall
+		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
 	// In the next window, where the current count becomes the previous one.
-	return l.end(n) + int64(l.Window) - l.viewFor(s.Count, l.Amount-cost) - wall
+	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
 
 // windowRetry returns how long until a refused check of cost (at most Amount) would be allowed, with a delay if the limit
@@ -161,45 +161,45 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreat moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
+// retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
-func (l *Limit) retreat(s State, now Now) State {
+func (l *Limit) retreatQueue(s State, now Now) State {
 	if l.Kind.OnSteadyClock() || !s.queued() || !s.Fresh() {
 		return s
 	}
-	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
+	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0: the one before is empty too
+		full.Part, full.At = l.Amount, l.previousWindow(full.Window())+queueMark // Part is 0: the one before is empty too
 	}
 	return l.Advance(full, now)
 }
 
-// before returns the number of the window before n.
-func (l *Limit) before(n int64) int64 {
+// previousWindow returns the number of the window before n.
+func (l *Limit) previousWindow(n int64) int64 {
 	if l.Calendar != nil {
-		return l.number((n - 1) * int64(time.Second))
+		return l.windowNumber((n - 1) * int64(time.Second))
 	}
 	return n - 1
 }
 
-// shorten takes n units off the end of a fixed window's queue. Calendar windows differ in length; there, unless n fits into
+// shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length; there, unless n fits into
 // the last window, it drops the whole queue.
-func (l *Limit) shorten(s State, now Now, n int64) State {
+func (l *Limit) shortenQueue(s State, now Now, n int64) State {
 	if n < s.Count {
 		s.Count -= n
 		return s
 	}
-	present := l.number(now.Wall)
+	current := l.windowNumber(now.Wall)
 	if l.Amount == 0 {
-		return State{At: present}
+		return State{At: current}
 	}
 	windows, rest := (n-s.Count)/l.Amount+1, (n-s.Count)%l.Amount
-	if l.Calendar != nil || windows > s.Window()-present {
-		return State{At: present}
+	if l.Calendar != nil || windows > s.Window()-current {
+		return State{At: current}
 	}
 	at := s.Window() - windows
-	if at > present {
+	if at > current {
 		at += queueMark
 	}
 	return State{Count: l.Amount - rest, At: at}

@@ -33,20 +33,20 @@ const (
 
 // traits describes an algorithm to code that does not compute with its states.
 type traits struct {
-	name     string
-	windowed bool // it counts in numbered windows
-	shared   bool // regions can divide it
-	leased   bool // owners can lease it
-	steady   bool // State.At is a time on the steady clock
+	name          string
+	windowed      bool // it counts in numbered windows
+	divisible     bool // regions can divide it
+	leasable      bool // owners can lease it
+	onSteadyClock bool // State.At is a time on the steady clock
 }
 
 var kinds = [...]traits{
-	SlidingWindow: {name: "sliding-window", windowed: true, leased: true},
-	FixedWindow:   {name: "fixed-window", windowed: true, shared: true, leased: true},
-	TokenBucket:   {name: "token-bucket", shared: true, leased: true, steady: true},
-	LeakyBucket:   {name: "leaky-bucket", steady: true},
+	SlidingWindow: {name: "sliding-window", windowed: true, leasable: true},
+	FixedWindow:   {name: "fixed-window", windowed: true, divisible: true, leasable: true},
+	TokenBucket:   {name: "token-bucket", divisible: true, leasable: true, onSteadyClock: true},
+	LeakyBucket:   {name: "leaky-bucket", onSteadyClock: true},
 	SlidingLog:    {name: "sliding-window-log"},
-	FirstWindow:   {name: "fixed-window", steady: true},
+	FirstWindow:   {name: "fixed-window", onSteadyClock: true},
 }
 
 // Valid reports whether k is an algorithm of this release.
@@ -69,13 +69,13 @@ func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
 
 // OnSteadyClock reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
 // converted for another process.
-func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].steady }
+func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].onSteadyClock }
 
 // Divisible reports whether regions can divide a limit of k, and lend each other parts of it.
-func (k Kind) Divisible() bool { return k.Valid() && kinds[k].shared }
+func (k Kind) Divisible() bool { return k.Valid() && kinds[k].divisible }
 
 // Leasable reports whether cost under a limit of k can be debited in advance and spent elsewhere.
-func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leased }
+func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leasable }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
@@ -160,11 +160,11 @@ func (l *Limit) Advance(s State, now Now) State {
 	case TokenBucket, LeakyBucket:
 		return l.drain(s, now.Steady)
 	case FixedWindow:
-		return l.turnFixed(s, now.Wall)
+		return l.advanceFixed(s, now.Wall)
 	case SlidingWindow:
-		return l.turnSliding(s, now.Wall)
+		return l.advanceSliding(s, now.Wall)
 	case FirstWindow:
-		return l.turnFirst(s, now.Steady)
+		return l.advanceFirst(s, now.Steady)
 	}
 	return s // a Log has no State
 }
@@ -233,7 +233,7 @@ func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 	room := max(0, l.Capacity()-l.Used(s, now))
 	if l.Kind == SlidingWindow && from.Window == s.Window()-1 {
 		// Take only as much of the previous window as weighs no more than the remaining room.
-		room = l.partFor(s, now.Wall) - s.Part
+		room = l.maxPreviousCount(s, now.Wall) - s.Part
 	}
 	return l.Force(s, from, now, max(0, min(cost, room)))
 }
@@ -261,7 +261,7 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
-	return l.retreat(s, now)
+	return l.retreatQueue(s, now)
 }
 
 // Reward lowers usage by n units, wherever they came from. It is for administrators and outside all guarantees.
@@ -269,7 +269,7 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind == FixedWindow && s.queued():
-		return l.shorten(s, now, n)
+		return l.shortenQueue(s, now, n)
 	case l.Kind == FixedWindow:
 		s.Count = max(0, s.Count-n)
 		return s
@@ -279,7 +279,7 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	fromCurrent := min(n, s.Count)
 	s.Count -= fromCurrent
 	s.Part = max(0, s.Part-(n-fromCurrent))
-	return l.retreat(s, now)
+	return l.retreatQueue(s, now)
 }
 
 // Describe returns the answer of a counter in state s to a check of cost that was allowed or not. s is the state that Take
@@ -324,8 +324,8 @@ func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	return l.Describe(s, now, cost, ok)
 }
 
-// beyond returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a share.
-func (l *Limit) beyond(now Now) time.Duration {
+// retryAboveCapacity returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a share.
+func (l *Limit) retryAboveCapacity(now Now) time.Duration {
 	if l.Capacity() > 0 {
 		return Never
 	}

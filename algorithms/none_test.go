@@ -90,7 +90,7 @@ func TestAmountBecomesZero(t *testing.T) {
 	})
 }
 
-func sane(t *rapid.T, l *Limit, d Decision) {
+func checkSane(t *rapid.T, l *Limit, d Decision) {
 	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never || d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
@@ -112,12 +112,12 @@ func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (S
 	case 4:
 		return l.Refund(s, *from, time.Second, now, cost), false
 	}
-	sane(t, l, l.Peek(s, now, cost))
+	checkSane(t, l, l.Peek(s, now, cost))
 	if l.Used(l.Advance(s, now), now) < 0 {
 		t.Fatalf("less than nothing is used")
 	}
 	s, ok := l.Take(s, now, cost)
-	sane(t, l, l.Describe(s, now, cost, ok))
+	checkSane(t, l, l.Describe(s, now, cost, ok))
 	if ok {
 		*from = l.Taken(s, now)
 	}
@@ -139,9 +139,9 @@ func onLog(t *rapid.T, g *Log, l *Limit, from *Taken, now Now, cost int64) bool 
 		g.Refund(l, time.Second, now, cost)
 		return false
 	}
-	sane(t, l, g.Peek(l, now, cost))
+	checkSane(t, l, g.Peek(l, now, cost))
 	ok := g.Take(l, now, cost)
-	sane(t, l, g.Describe(l, now, cost, ok))
+	checkSane(t, l, g.Describe(l, now, cost, ok))
 	if ok {
 		*from = g.Taken()
 	}

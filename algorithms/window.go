@@ -2,9 +2,9 @@ package algorithms
 
 import "time"
 
-// number returns the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second at
+// windowNumber returns the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second at
 // which the window begins. Later windows have greater numbers.
-func (l *Limit) number(wall int64) int64 {
+func (l *Limit) windowNumber(wall int64) int64 {
 	if l.Calendar != nil {
 		start, _ := l.Calendar.Bounds(wall)
 		return start
@@ -12,8 +12,8 @@ func (l *Limit) number(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
-// start returns the wall time at which window number n begins.
-func (l *Limit) start(n int64) int64 {
+// startOfWindow returns the wall time at which window number n begins.
+func (l *Limit) startOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		return n * int64(time.Second)
 	}
@@ -26,11 +26,11 @@ func (l *Limit) WindowStart(wall int64) int64 {
 	if !l.Kind.Windowed() {
 		return wall
 	}
-	return l.start(l.number(wall))
+	return l.startOfWindow(l.windowNumber(wall))
 }
 
-// end returns the wall time at which window number n ends.
-func (l *Limit) end(n int64) int64 {
+// endOfWindow returns the wall time at which window number n ends.
+func (l *Limit) endOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(n * int64(time.Second))
 		return end * int64(time.Second)
@@ -42,10 +42,10 @@ func (l *Limit) end(n int64) int64 {
 // readings that arrive late, and for neighbours' clocks.
 const maxSkew = int64(time.Second)
 
-// skewed reports whether window n > number(wall) begins so soon after wall that its state is kept until then. A window's
+// isWithinSkew reports whether window n > number(wall) begins so soon after wall that its state is kept until then. A window's
 // number never goes back. But a state further ahead was written under a clock that has been corrected since. Its count then
 // moves to the current window, so the step neither frees the subject nor blocks it for longer than a window.
-func (l *Limit) skewed(n, wall int64) bool {
+func (l *Limit) isWithinSkew(n, wall int64) bool {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(wall)
 		return n == end && n*int64(time.Second)-wall <= maxSkew
@@ -53,24 +53,24 @@ func (l *Limit) skewed(n, wall int64) bool {
 	return n == floorDiv(wall, int64(l.Window))+1 && n*int64(l.Window)-wall <= maxSkew
 }
 
-// turnFixed brings a fixed window up to wall time.
-func (l *Limit) turnFixed(s State, wall int64) State {
-	n, at := l.number(wall), s.Window()
+// advanceFixed brings a fixed window up to wall time.
+func (l *Limit) advanceFixed(s State, wall int64) State {
+	n, at := l.windowNumber(wall), s.Window()
 	if n > at {
 		return State{At: n}
 	}
-	return l.stand(s, n, wall)
+	return l.placeInWindow(s, n, wall)
 }
 
-// stand puts s, whose window is not before the current one, n, into the right window: its own if it may be ahead of the
+// placeInWindow puts s, whose window is not before the current one, n, into the right window: its own if it may be ahead of the
 // clock, otherwise n.
-func (l *Limit) stand(s State, n, wall int64) State {
+func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	at := s.Window()
 	switch {
 	case n == at:
 		s.At = n // the clock has caught up with a queue
-	case s.queued() && l.near(at, wall):
-	case s.queued() || !l.skewed(at, wall):
+	case s.queued() && l.isInQueueReach(at, wall):
+	case s.queued() || !l.isWithinSkew(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
 			s.Part = 0 // the extra room belongs to one window only
@@ -85,7 +85,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 		return
 	}
 	if !s.Fresh() {
-		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
+		d.ResetAfter = time.Duration(max(0, l.endOfWindow(s.Window())-now.Wall))
 	}
 	if s.queued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
@@ -94,7 +94,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount+s.Part:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
@@ -106,7 +106,7 @@ func (l *Limit) WindowLeft(now Now) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
 	}
-	return time.Duration(max(0, l.end(l.number(now.Wall))-now.Wall))
+	return time.Duration(max(0, l.endOfWindow(l.windowNumber(now.Wall))-now.Wall))
 }
 
 // Equal reports whether l and o are the same limit, so that a count under one may continue under the other.

@@ -25,7 +25,7 @@ var zonesFile []byte
 // knownZone is a time zone of the database with one calendar per unit. Sharing calendars pays, as each caches the window
 // last found.
 type knownZone struct {
-	read      func() error // sets what follows, once
+	load      func() error // sets what follows, once
 	location  *time.Location
 	calendars [Year + 1]Calendar
 }
@@ -39,7 +39,7 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	index := make(map[string]*knownZone, len(r.File))
 	for _, f := range r.File {
 		z := &knownZone{}
-		z.read = sync.OnceValue(func() error { return z.readFrom(f) })
+		z.load = sync.OnceValue(func() error { return z.loadFrom(f) })
 		index[f.Name] = z
 	}
 	return index, nil
@@ -48,7 +48,7 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 // Zone returns a time zone of the database embedded in this package. Every node of a build thus has the same one, whatever
 // its host knows; [time.LoadLocation] would ask the host first. The error wraps [ErrZone] if there is no such zone.
 func Zone(name string) (*time.Location, error) {
-	z, err := zoneOf([]byte(name))
+	z, err := findZone([]byte(name))
 	if err != nil {
 		return nil, err
 	}
@@ -58,15 +58,15 @@ func Zone(name string) (*time.Location, error) {
 // CalendarOf returns the shared calendar of a unit in the named time zone. The error wraps [ErrZone] if there is no such
 // zone.
 func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
-	z, err := zoneOf([]byte(name))
+	z, err := findZone([]byte(name))
 	if err != nil {
 		return nil, err
 	}
 	return &z.calendars[unit], nil
 }
 
-// zoneOf returns the zone of that name. It allocates nothing for a zone that was asked for before.
-func zoneOf(name []byte) (*knownZone, error) {
+// findZone returns the zone of that name. It allocates nothing for a zone that was asked for before.
+func findZone(name []byte) (*knownZone, error) {
 	index, err := zoneIndex()
 	if err != nil {
 		return nil, err
@@ -75,10 +75,10 @@ func zoneOf(name []byte) (*knownZone, error) {
 	if z == nil {
 		return nil, fmt.Errorf("%.80q is %w", name, ErrZone)
 	}
-	return z, z.read()
+	return z, z.load()
 }
 
-func (z *knownZone) readFrom(f *zip.File) error {
+func (z *knownZone) loadFrom(f *zip.File) error {
 	r, err := f.Open()
 	if err != nil {
 		return fmt.Errorf("open the time zone %s: %w", f.Name, err)
