@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at
-// which it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
+// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at which
+// it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
 // the checks are what the algorithm alone would admit.
 //
-//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs nothing
-//     else. (The checks of a leaky bucket proceed when their turn comes, as without MaxDelay; but MaxDelay bounds the queue.)
+//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
+//     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
+//     queue.)
 //   - A windowed state is in the window of the last check in the queue, ahead of the clock, and has queueMark. The windows
-//     before it are full, at least those that can still be asked about.
+//     before it are full, at least those that can still matter.
 //   - A log has entries in the future.
 //
 // Whether a state is ahead of the clock does not depend on MaxDelay. So a queue ends as promised even if MaxDelay is lowered
 // or removed.
 
-// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. A state ahead of the clock
-// without the mark was written while the clock was ahead: see skewed. Window numbers are far smaller.
+// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. Window numbers are far smaller.
+// A state ahead of the clock without the mark was written while the clock was ahead: see isWithinSkew.
 const queueMark = 1 << 61
 
 // maxAhead is how far, in nanoseconds, a queue can be ahead of the clock.
@@ -33,10 +34,10 @@ func (s State) Window() int64 {
 	return s.At
 }
 
-// delayedStep reports whether a queue has put a windowed state ahead of the clock.
+// queued reports whether a queue has put a windowed state ahead of the clock.
 func (s State) queued() bool { return s.At > queueMark/2 }
 
-// usedQueued returns what is used of a window whose queue is ahead of the clock: all of it.
+// usedQueued returns the usage of a window while its queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
 
 // isInQueueReach reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
@@ -79,8 +80,8 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	return next, true
 }
 
-// raiseOwed returns s, which owes cost for a check that proceeds after wait, raised so that it owes at least cost then.
-// Waits are rounded up, and a bucket with nothing else to drain would idle for that fraction of a nanosecond.
+// raiseOwed returns s, raised so that it owes at least cost when the check proceeds, after wait. Waits are rounded up, and a
+// bucket with nothing else to drain would idle for that fraction of a nanosecond.
 func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
@@ -95,7 +96,7 @@ func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) Stat
 	return State{Count: int64(count), Part: int64(part), At: s.At}
 }
 
-// bucketDelay returns how long a check waits whose cost is already in s: until no more than the burst is owed, or, in a
+// bucketDelay returns how long a check waits if its cost is already in s: until no more than the burst is owed, or, in a
 // leaky bucket, until its turn.
 func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	over := s.Count - l.Burst
@@ -108,8 +109,8 @@ func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	return l.drainTime(over, s.Part, max(0, s.At-now.Steady))
 }
 
-// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed, with a delay if the limit has
-// MaxDelay.
+// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed; with MaxDelay, that includes being
+// allowed after a delay.
 func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	ahead := max(0, s.At-now.Steady)
 	if l.MaxDelay == 0 {
@@ -124,7 +125,7 @@ func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	return max(1, retry)
 }
 
-// windowWait returns how long after wall cost (at most Amount) fits into a window, behind everything in s. s must be up to
+// windowWait returns how long after wall a window has room for cost (at most Amount), behind everything in s. s must be up to
 // date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
@@ -140,20 +141,20 @@ func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	case l.slidingAllows(unmarked, first, cost):
 		return first - wall
 	case s.Count <= l.Amount-cost:
-		// Later in this window, when less of the previous one is in view; at its very end at the latest.
+		// Later in this window, once less of the previous one is in view; at the latest, at its very end.
 		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
 	// In the next window, where the current count becomes the previous one.
 	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
 
-// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed, with a delay if the limit
-// has MaxDelay.
+// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed; with MaxDelay, that includes
+// being allowed after a delay.
 func (l *Limit) windowRetry(s State, wall, cost int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, wall, cost)-int64(l.MaxDelay)))
 }
 
-// windowDelay returns how long a check waits whose cost is already in s.
+// windowDelay returns how long a check waits if its cost is already in s.
 func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	if l.MaxDelay == 0 || cost == 0 {
 		return 0
@@ -161,7 +162,7 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
+// retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is taken to be full.
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
 func (l *Limit) retreatQueue(s State, now Now) State {
@@ -183,8 +184,8 @@ func (l *Limit) previousWindow(n int64) int64 {
 	return n - 1
 }
 
-// shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length; there, unless n fits into
-// the last window, it drops the whole queue.
+// shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length, so there it drops the
+// whole queue unless n fits into the last window.
 func (l *Limit) shortenQueue(s State, now Now, n int64) State {
 	if n < s.Count {
 		s.Count -= n

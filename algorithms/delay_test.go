@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// queueModel is a queue in front of one counter, and every check that it let proceed.
+// queueModel is a queue in front of one counter, and every check that it admitted.
 type queueModel struct {
 	rng          *rand.Rand
 	limit        Limit
@@ -20,13 +20,13 @@ type queueModel struct {
 	longestDelay time.Duration // the longest MaxDelay so far
 }
 
-// admission is a check that was allowed, with the time at which it proceeds.
+// admission is an allowed check, with the time at which it proceeds.
 type admission struct {
 	at, cost int64
 	from     Taken
 }
 
-// allKinds are those that may have a queue.
+// allKinds are the kinds that may have a queue.
 var allKinds = []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}
 
 func newQueueModel(rng *rand.Rand, kind Kind) *queueModel {
@@ -200,7 +200,7 @@ func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) strin
 	on := l.now.Wall + int64(d.Delay)
 	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
 	if l.limit.Kind == LeakyBucket {
-		// Its turn comes when everything before it has drained.
+		// Its turn comes once everything before it has drained.
 		b := m.(*bucketModel)
 		b.advance(&l.limit, l.now)
 		wait := new(big.Int).Add(&b.owed, big.NewInt(l.limit.Amount-1))
@@ -225,8 +225,8 @@ func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) strin
 	return ""
 }
 
-// A queue ends as promised when MaxDelay changes or is removed, and when other costs in it are given back. Nothing proceeds
-// that the algorithm would not admit, and nobody is blocked for longer than the queue.
+// A queue ends as promised even if MaxDelay is changed or removed, or other costs in it are given back. Nothing proceeds that
+// the algorithm would not admit, and nobody is blocked for longer than the queue.
 func TestQueuesThatChange(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -256,7 +256,7 @@ func TestQueuesThatChange(t *testing.T) {
 	}
 }
 
-// giveOne gives back one waiting cost. It leaves buckets out: what they forget drains anyway.
+// giveOne gives back one waiting cost. It skips buckets, because what they forget drains anyway.
 func (l *queueModel) giveOne() {
 	if len(l.on) == 0 || l.limit.Kind.Bucket() {
 		return
@@ -276,7 +276,7 @@ func (l *queueModel) giveOne() {
 
 func (l *queueModel) checkAll() string {
 	if l.limit.Kind == LeakyBucket {
-		return "" // its times are turns, not admissions
+		return "" // its checks proceed in turn, not when the algorithm would admit them
 	}
 	slices.SortStableFunc(l.on, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
 	m := l.newModel()
@@ -332,7 +332,7 @@ func TestQueueVectors(t *testing.T) {
 	}
 }
 
-// Calendar windows queue too: across midnight, and across a day of 25 hours.
+// Calendar windows have queues too: across midnight, and across a day of 25 hours.
 func TestQueueOverADay(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour, Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
@@ -343,12 +343,12 @@ func TestQueueOverADay(t *testing.T) {
 			t.Errorf("check %d: have %+v", i, d)
 		}
 	}
-	// Give back one of the 25th, the last one there: then the queue ends on the 24th again.
+	// Give back one of the 25th, the last one there. The queue then ends on the 24th again.
 	for range 2 {
 		c.state = l.Give(c.state, l.Taken(c.state, at(24, 23)), at(24, 23), 1)
 	}
 	if c.state.Fresh() {
-		t.Error("looks fresh, and would be forgotten, while the 24th is full")
+		t.Error("the state looks fresh, so it would be dropped although the 24th is full")
 	}
 	if d := c.take(at(24, 23), 1); !d.Allowed || d.Delay != time.Hour {
 		t.Errorf("after it was given back: have %+v", d)
@@ -361,7 +361,7 @@ func TestQueueOverADay(t *testing.T) {
 	}
 }
 
-// A clock that is set back by more than the longest queue frees nobody, and blocks for a window at most.
+// A clock that is set back by more than the longest queue frees nobody, and blocks for at most a window.
 func TestQueueWhenTheClockIsSetBack(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 2, Window: time.Hour, MaxDelay: 5 * time.Hour}
@@ -397,7 +397,7 @@ func TestRewardShortensAQueue(t *testing.T) {
 	}
 }
 
-// Giving back the whole last window of a queue does not forget what was taken in the windows before.
+// Giving back the whole last window of a queue keeps the usage of the windows before.
 func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	l := Limit{Kind: SlidingWindow, Amount: 20, Window: time.Minute, MaxDelay: 5 * time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
@@ -419,6 +419,6 @@ func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	at := now.Wall + int64(l.Describe(s, now, 7, true).Delay)
 	next := l.endOfWindow(l.windowNumber(now.Wall))
 	if least := next + int64(time.Minute)*4/17; at < least {
-		t.Errorf("goes on %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
+		t.Errorf("proceeds %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
 	}
 }

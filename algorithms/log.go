@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// MaxLogEntries bounds one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
+// MaxLogEntries bounds the entries of one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
 const MaxLogEntries = 1 << 16
 
 // Entry is what was taken at one moment of the steady clock.
@@ -23,11 +23,11 @@ type Log struct {
 	head       int
 	total      int64
 	grain      int64 // if not 0, all times since the log was last empty are multiples of it
-	advancedTo int64 // the latest time it was advanced to; earlier readings count as this
-	lastTaken  int64 // when the cost last taken proceeds: seen, or later with MaxDelay
+	advancedTo int64 // the latest time seen; earlier readings count as this one
+	lastTaken  int64 // when the last cost taken proceeds: advancedTo, or later with MaxDelay
 }
 
-// NewLog returns a log of entries, which may be in any order. Entries without a positive N are left out.
+// NewLog returns a log of entries, which may be in any order. It skips entries without a positive N.
 func NewLog(entries []Entry) *Log {
 	g := &Log{}
 	sorted := slices.Clone(entries)
@@ -40,19 +40,19 @@ func NewLog(entries []Entry) *Log {
 	return g
 }
 
-// Entries returns a copy of what the log holds, oldest first.
+// Entries returns a copy of the entries, oldest first.
 func (log *Log) Entries() []Entry { return slices.Clone(log.entries[log.head:]) }
 
 // Len returns the number of entries held.
 func (log *Log) Len() int { return len(log.entries) - log.head }
 
-// Used returns the sum of what the log holds.
+// Used returns the sum of the costs in the log.
 func (log *Log) Used() int64 { return log.total }
 
-// Fresh reports whether the log, brought up to date by [Log.Advance], equals one never used.
+// Fresh reports whether the log, brought up to date by [Log.Advance], equals one that was never used.
 func (log *Log) Fresh() bool { return log.Len() == 0 }
 
-// Advance drops what has left the window.
+// Advance drops the entries that have left the window.
 func (log *Log) Advance(l *Limit, now Now) {
 	log.advancedTo = max(log.advancedTo, now.Steady)
 	live := log.entries[log.head:]
@@ -97,8 +97,8 @@ func (log *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
 	return at, at-now.Steady <= int64(l.MaxDelay)
 }
 
-// admissionTime returns when enough has left the window for a cost (1…Amount) that does not fit now. It searches from the nearer end:
-// small costs need little to leave, and large costs let little stay.
+// admissionTime returns when enough will have left the window for a cost (1…Amount) that does not fit now. It searches from
+// the nearer end: for a small cost little must leave, and for a large cost little may stay.
 func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
@@ -117,7 +117,7 @@ func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	return log.advancedTo
 }
 
-// Force debits cost as of from, whether or not the limit allows it. A cost that has left the window is dropped.
+// Force debits cost as of from, whether or not the limit allows it. It drops a cost that has already left the window.
 func (log *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 	log.Advance(l, now)
 	if cost > 0 && from.Steady > log.advancedTo-int64(l.Window) {
@@ -146,7 +146,7 @@ func (log *Log) Reward(l *Limit, now Now, n int64) {
 	}
 }
 
-// Describe returns the log's answer to a check of cost that was allowed or not.
+// Describe returns the log's Decision on a check of cost that was allowed or refused.
 func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed, Used: log.total, Remaining: max(0, l.Amount-log.total)}
 	live := log.entries[log.head:]
@@ -166,7 +166,7 @@ func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	return d
 }
 
-// Peek returns the Decision that a Take would have had, but takes nothing.
+// Peek returns the Decision of a Take, but takes nothing.
 func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	log.Advance(l, now)
 	if cost == 0 {
@@ -186,7 +186,7 @@ func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	return d
 }
 
-// Taken describes a Take just made, for a later Give.
+// Taken describes the last Take, for a later Give.
 func (log *Log) Taken() Taken { return Taken{Steady: log.lastTaken} }
 
 // Clone returns a copy that shares nothing with log.
@@ -204,7 +204,7 @@ func (log *Log) search(t int64) int {
 	return log.head + sort.Search(len(live), func(i int) bool { return live[i].At >= t })
 }
 
-// add counts n at time t, in its place if t is before the last entry.
+// add counts n at time t, keeping the entries in order.
 func (log *Log) add(t, n int64) {
 	if n <= 0 {
 		return
@@ -228,9 +228,9 @@ func (log *Log) enforceBound(l *Limit) {
 	}
 }
 
-// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. Times are rounded up
-// to multiples of 1/parts of the window, and entries with equal times are merged. Hits then leave the window late, by no
-// more than that, and never early.
+// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. It rounds times up to
+// multiples of 1/parts of the window and merges entries with equal times. Hits then leave the window late by no more than
+// that, and never early.
 func (log *Log) Coarsen(l *Limit, parts int64) {
 	grain := (int64(l.Window) + parts - 1) / parts
 	if grain <= log.grain {
@@ -265,7 +265,7 @@ func (log *Log) roundUp(t int64) int64 {
 	return -floorDiv(-t, log.grain) * log.grain
 }
 
-// lower takes up to n units off entry i, and returns how many it took.
+// lower takes up to n units off entry i and returns how many it took.
 func (log *Log) lower(i int, n int64) int64 {
 	n = min(n, log.entries[i].N)
 	log.entries[i].N -= n

@@ -14,7 +14,7 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random histories; 0: from the clock")
 )
 
-// model is an algorithm implemented naively: it remembers everything, and is asked the same as the real one.
+// model is an algorithm implemented naively: it remembers everything, and performs the same operations as the real one.
 type model interface {
 	advance(l *Limit, now Now)
 	allows(cost int64) bool
@@ -111,8 +111,8 @@ func (h *history) drawAmounts() {
 	h.limit.Amount, h.limit.Burst = amount(), amount()
 }
 
-// passTime moves time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes the wall clock is
-// set, if that must not matter.
+// passTime advances time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes it sets the
+// wall clock, if that must not matter.
 func (h *history) passTime() {
 	w := int64(h.limit.Window)
 	var by int64
@@ -173,7 +173,7 @@ func (h *history) step() string {
 		h.rewardReal(cost)
 		h.model.reward(cost)
 	case op == 14:
-		h.real.take(h.now, 0) // what drained so far drained at the old rate
+		h.real.take(h.now, 0) // the time until now drains at the old rate
 		h.drawAmounts()
 	}
 	return h.compare("after a change")
@@ -316,7 +316,7 @@ func (m *bucketModel) used() int64 {
 }
 func (m *bucketModel) taken() Taken { return Taken{Steady: m.at} }
 
-// windowModel remembers what was used in every window ever.
+// windowModel remembers the usage of every window ever.
 type windowModel struct {
 	l     *Limit
 	used_ map[int64]int64
@@ -341,7 +341,7 @@ func (m *windowModel) taken() Taken   { return Taken{Window: m.n} }
 
 type slidingModel struct{ windowModel }
 
-// weighted returns what the previous window still counts, times Window.
+// weighted returns the weight of the previous window's count, times Window.
 func (m *slidingModel) weighted() *big.Int {
 	view := min(int64(m.l.Window), (m.n+1)*int64(m.l.Window)-m.wall)
 	return new(big.Int).Mul(big.NewInt(m.used_[m.n-1]), big.NewInt(view))
@@ -411,7 +411,7 @@ func (m *logModel) used() int64 {
 }
 func (m *logModel) taken() Taken { return Taken{Steady: m.now} }
 
-// firstModel remembers the hits of the window that the first of them began.
+// firstModel remembers the hits of the current window, which began with the first of them.
 type firstModel struct {
 	l    *Limit
 	hits []Entry

@@ -36,7 +36,7 @@ func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
 	return !less(roomHi, roomLo, prevHi, prevLo)
 }
 
-// usedSliding returns how much is used of a state that no queue has put ahead of the clock, rounded up.
+// usedSliding returns the usage, rounded up, of a state that no queue has put ahead of the clock.
 func (l *Limit) usedSliding(s State, wall int64) int64 {
 	hi, lo := mul(s.Part, l.inView(s, wall))
 	return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
@@ -67,8 +67,8 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// MoreAfter returns how long until more remains of a sliding window than remains now, if it is left alone; zero if nothing
-// is used. s must be up to date.
+// MoreAfter returns how long until a sliding window, if left alone, has more than remaining left, which is what it has left
+// now. It returns zero if nothing is used. s must be up to date.
 func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
 	if remaining >= l.Amount {
 		return 0
@@ -76,7 +76,7 @@ func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
 }
 
-// longestView returns the longest view, at most a window, at which a previous count weighs no more than room.
+// longestView returns the longest view, at most a window, at which a previous count of prev weighs no more than room.
 func (l *Limit) longestView(prev, room int64) int64 {
 	if prev <= room {
 		return int64(l.Window)
@@ -85,7 +85,7 @@ func (l *Limit) longestView(prev, room int64) int64 {
 	return floorDiv128(hi, lo, uint64(prev))
 }
 
-// maxPreviousCount returns the greatest previous count that a sliding window has room for.
+// maxPreviousCount returns the greatest previous count that fits beside the current one.
 func (l *Limit) maxPreviousCount(s State, wall int64) int64 {
 	view := l.inView(s, wall)
 	if view <= 0 {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// minTurn returns the first time at which a cost fits, found by trying every one.
+// minTurn returns the first time at which a cost fits, found by trying every time.
 func minTurn(g *Log, l *Limit, cost int64) int64 {
 	for at := g.advancedTo; ; at++ {
 		used := int64(0)
@@ -21,7 +21,7 @@ func minTurn(g *Log, l *Limit, cost int64) int64 {
 	}
 }
 
-// A log finds from either end when a cost fits, also in debt and with a queue of future hits.
+// From either end, a log finds when a cost fits, even in debt and with a queue of future hits.
 func TestTurn(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 8))
 	for range 3000 {
@@ -40,7 +40,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// A refusal looks at few entries of a log, however many it has: those that must leave, or those that may stay.
+// A refusal visits few entries of a log, however many it has: those that must leave, or those that may stay.
 func BenchmarkLogRefuses(b *testing.B) {
 	const n = MaxLogEntries
 	for name, bb := range map[string]struct{ entries, cost int64 }{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// step is one expected decision: at t seconds a check of cost is allowed or not, and leaves remaining.
+// step is one expected decision: at t seconds, a check of cost is allowed or refused, and leaves remaining.
 type step struct {
 	t         float64
 	cost      int64
@@ -33,7 +33,7 @@ func atSecond(t float64) Now {
 	return Now{Steady: ns, Wall: ns}
 }
 
-// counter runs either kind of state through one interface, as the table of counters does.
+// counter gives states and logs the same interface, as the table of counters does.
 type counter struct {
 	l     *Limit
 	state State
@@ -202,7 +202,7 @@ func TestSettleIntoDebt(t *testing.T) {
 	}
 }
 
-// In a log beyond its bound every hit leaves late by at most the grain, however long the traffic lasts.
+// In a log beyond its bound, every hit leaves late by at most the grain, however long the traffic lasts.
 func TestCoarseLogForgets(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1_000_000, Window: time.Minute}
 	g := &Log{}
@@ -222,7 +222,7 @@ func TestCoarseLogForgets(t *testing.T) {
 	}
 }
 
-// Counts written while the clock was ahead move to the current window, and block for a window at most.
+// Counts written while the clock was ahead move to the current window and block for at most a window.
 func TestStateAheadOfTheClock(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
@@ -244,7 +244,7 @@ func TestStateAheadOfTheClock(t *testing.T) {
 	}
 }
 
-// A kind of another release is not valid here.
+// A kind from another release is not valid here.
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
@@ -255,7 +255,7 @@ func TestKindsAreValid(t *testing.T) {
 		}
 		want := k
 		if k == FirstWindow {
-			want = FixedWindow // they share a name
+			want = FixedWindow // FirstWindow shares its name
 		}
 		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
@@ -270,6 +270,6 @@ func TestGiveAfterRefill(t *testing.T) {
 	from := fast.Taken(s, atSecond(0))
 	s, _ = fast.Take(s, atSecond(2), 1000)
 	if s = slow.Give(s, from, atSecond(2), 1000); s.Count != 1000 {
-		t.Errorf("what had drained at the old rate was given back: %+v", s)
+		t.Errorf("Give put back what had drained at the old rate: %+v", s)
 	}
 }

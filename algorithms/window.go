@@ -2,8 +2,8 @@ package algorithms
 
 import "time"
 
-// windowNumber returns the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second at
-// which the window begins. Later windows have greater numbers.
+// windowNumber returns the number of the window that contains the wall time: floor(wall / Window), or for calendar windows
+// the Unix second at which the window begins. Later windows have greater numbers.
 func (l *Limit) windowNumber(wall int64) int64 {
 	if l.Calendar != nil {
 		start, _ := l.Calendar.Bounds(wall)
@@ -12,7 +12,7 @@ func (l *Limit) windowNumber(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
-// startOfWindow returns the wall time at which window number n begins.
+// startOfWindow returns the wall time at which window n begins.
 func (l *Limit) startOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		return n * int64(time.Second)
@@ -29,7 +29,7 @@ func (l *Limit) WindowStart(wall int64) int64 {
 	return l.startOfWindow(l.windowNumber(wall))
 }
 
-// endOfWindow returns the wall time at which window number n ends.
+// endOfWindow returns the wall time at which window n ends.
 func (l *Limit) endOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(n * int64(time.Second))
@@ -38,13 +38,13 @@ func (l *Limit) endOfWindow(n int64) int64 {
 	return (n + 1) * int64(l.Window)
 }
 
-// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for clock
-// readings that arrive late, and for neighbours' clocks.
+// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for late
+// clock readings and for the clocks of other nodes.
 const maxSkew = int64(time.Second)
 
-// isWithinSkew reports whether window n > number(wall) begins so soon after wall that its state is kept until then. A window's
-// number never goes back. But a state further ahead was written under a clock that has been corrected since. Its count then
-// moves to the current window, so the step neither frees the subject nor blocks it for longer than a window.
+// isWithinSkew reports whether window n > windowNumber(wall) begins so soon after wall that its state is kept until then. A
+// window's number never goes back. But a state further ahead was written under a clock that has since been corrected. Its
+// count then moves to the current window, so the clock step neither frees the subject nor blocks it for longer than a window.
 func (l *Limit) isWithinSkew(n, wall int64) bool {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(wall)
@@ -62,8 +62,8 @@ func (l *Limit) advanceFixed(s State, wall int64) State {
 	return l.placeInWindow(s, n, wall)
 }
 
-// placeInWindow puts s, whose window is not before the current one, n, into the right window: its own if it may be ahead of the
-// clock, otherwise n.
+// placeInWindow puts s, whose window is the current one, n, or a later one, into the right window: its own if it may be ahead
+// of the clock, otherwise n.
 func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	at := s.Window()
 	switch {
@@ -73,7 +73,7 @@ func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	case s.queued() || !l.isWithinSkew(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
-			s.Part = 0 // the extra room belongs to one window only
+			s.Part = 0 // the loan belongs to one window only
 		}
 	}
 	return s
@@ -100,8 +100,8 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// WindowLeft returns how long the window at now lasts from now on, by the wall clock. For limits without numbered windows it
-// returns Window.
+// WindowLeft returns how much is left of the window at now, by the wall clock. For limits without numbered windows it returns
+// Window.
 func (l *Limit) WindowLeft(now Now) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window

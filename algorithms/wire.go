@@ -20,13 +20,13 @@ const (
 	calendarFlag  = 1 << 4
 	delayFlag     = 1 << 6
 
-	// LimitFlags are the bits of the first byte that the writer of a limit may use.
+	// LimitFlags are the bits of the first byte that callers of Append may use.
 	LimitFlags = 1<<3 | 1<<5 | 1<<7
 
 	maxZoneName = 128 // bytes
 )
 
-// Append appends l, together with flags, which must be in LimitFlags.
+// Append appends l and flags, which must be in LimitFlags.
 func (l *Limit) Append(b []byte, flags byte) []byte {
 	flags |= byte(l.Kind)
 	if l.Calendar != nil {
@@ -48,8 +48,8 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
-// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal and has no
-// flags but those in allowed.
+// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal, and the flags
+// are among those in allowed.
 func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
 	l.Kind = Kind(first & limitKindMask)
