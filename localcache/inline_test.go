@@ -17,8 +17,8 @@ func callerOps(subject uint64, amount, cost int64) []counters.Op {
 	return []counters.Op{{Key: counters.Key{Hi: subject, Lo: counters.InlineLo(1)}, Limit: l, Cost: cost}}
 }
 
-// lease delivers the answer to a caller's check, with a grant.
-func (s *Leases) lease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
+// deliverLease delivers the answer to a caller's check, with a grant.
+func (s *Leases) deliverLease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
 	_, ok := s.Request(at, someone, terms, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
@@ -29,12 +29,12 @@ func (s *Leases) lease(at time.Duration, id uint64, ops []counters.Op, amount in
 func TestLeasesOfSeveralSets(t *testing.T) {
 	s := NewLeases(0)
 	for i := range int64(maxSets) {
-		if !s.lease(1, uint64(i+1), callerOps(5, 100*(i+1), 1), 10*(i+1)) {
+		if !s.deliverLease(1, uint64(i+1), callerOps(5, 100*(i+1), 1), 10*(i+1)) {
 			t.Fatalf("caller %d has no lease", i)
 		}
 	}
 	fifth := callerOps(5, 900, 1)
-	if s.lease(1, 9, fifth, 10) {
+	if s.deliverLease(1, 9, fifth, 10) {
 		t.Error("a fifth set is leased")
 	}
 	if back := s.Ended(1, nil); len(back) != 1 || back[0].Grant != 9 || back[0].Ops[0].Cost != 10 {
@@ -71,11 +71,11 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 		t.Errorf("have %d", o)
 	}
 	s.Forget(3, 5, false)
-	if back := s.Ended(3+backPause, nil); len(back) != maxSets || s.Count() != 0 {
+	if back := s.Ended(3+returnPause, nil); len(back) != maxSets || s.Count() != 0 {
 		t.Errorf("have %d grants, and %+v back", s.Count(), back)
 	}
 	// They are forgotten one by one.
-	if s.lease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
+	if s.deliverLease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
 		t.Errorf("have %d leases", s.shards[5].inline)
 	}
 	s.Ended(time.Minute+1, nil)
@@ -83,8 +83,8 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 		t.Errorf("have %d, and %d leases", o, s.shards[5].inline)
 	}
 	s.Ended(time.Hour, nil)
-	if sh := &s.shards[5]; len(sh.known)+len(sh.queue)+sh.inline != 0 {
-		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.known), len(sh.queue), sh.inline)
+	if sh := &s.shards[5]; len(sh.leases)+len(sh.queue)+sh.inline != 0 {
+		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.leases), len(sh.queue), sh.inline)
 	}
 }
 
@@ -99,8 +99,8 @@ func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
 func TestLedgerOfSeveralSets(t *testing.T) {
 	b := NewLeaseLedger(0)
 	lo := counters.InlineLo(0)
-	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), yes)
-	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), yes)
+	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), debitAlways)
+	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), debitAlways)
 	if first == 0 || amounts == nil || amounts[0] != 10 || b.Returnable(0, 7, lo) != 16 {
 		t.Errorf("have %d, %v, and %d may come back", first, amounts, b.Returnable(0, 7, lo))
 	}
@@ -112,37 +112,37 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 		t.Errorf("%d may come back, want the first's 6 and 4 of the second", n)
 	}
 	r = inlineRequest(1, 6, 100, 1000)
-	if id, _ := b.Grant(0, r, yes); id != 0 {
+	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("all of its part of the counter is out")
 	}
 	r.Lease.Seen = first
-	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
+	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
 		t.Errorf("the first is spent, 4 are out to the other caller: have %v", amounts)
 	}
 	for amount := range int64(4) {
-		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), yes); (id != 0) != (amount < 2) {
+		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), debitAlways); (id != 0) != (amount < 2) {
 			t.Errorf("set %d: have %d", 2+amount, id)
 		}
 	}
-	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), yes); id == 0 {
+	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), debitAlways); id == 0 {
 		t.Error("a set that has grants gets no more")
 	}
 	if b.Forget(7); b.Out() != 0 {
 		t.Errorf("%d are out of changed counters", b.Out())
 	}
-	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), yes); id == 0 {
+	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), debitAlways); id == 0 {
 		t.Error("nothing is out, and a new set gets nothing")
 	}
 }
 
 // A bucket takes back only as much as keeps it within its burst, together with what is out to callers with other limits.
-func TestABucketOfSeveralSetsDoesNotPileUp(t *testing.T) {
+func TestABucketOfSeveralSetsStaysWithinItsBurst(t *testing.T) {
 	b := NewLeaseLedger(0)
 	grant := func(holder byte, remaining, burst int64) uint64 {
 		l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: burst, Window: time.Minute}
 		r := request(holder, 100, remaining, l)
 		r.Ops[0].Key.Lo = counters.InlineLo(0)
-		id, _ := b.Grant(0, r, yes)
+		id, _ := b.Grant(0, r, debitAlways)
 		return id
 	}
 	first := grant(1, 1000, 1000)
@@ -170,7 +170,7 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 			if _, ok := s.Request(1, someone, terms, r.Ops, 1); ok {
 				leased++
 			}
-			if id, _ := b.Grant(1, r, yes); id != 0 {
+			if id, _ := b.Grant(1, r, debitAlways); id != 0 {
 				granted++
 			}
 		}
@@ -216,7 +216,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 			{kind: kind, slow: 40 * time.Millisecond, loss: 0.02, unspend: true},
 		} {
 			t.Run(fmt.Sprintf("%s/%+v", kind, c), func(t *testing.T) {
-				for seed := range runs(2) { // one with four sets, one with five
+				for seed := range runCount(2) { // one with four sets, one with five
 					w := newNetwork(t, seed, c)
 					w.chance = rand.New(rand.NewPCG(seed, 2))
 					w.sets = sets[seed%2:] // four sets, or five
@@ -279,7 +279,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 // A lease of one set is known by its limits, not by who sent them.
 func TestCallersThatAgreeShareALease(t *testing.T) {
 	s := NewLeases(0)
-	s.lease(1, 1, callerOps(5, 100, 1), 10)
+	s.deliverLease(1, 1, callerOps(5, 100, 1), 10)
 	for range 5 {
 		if o, _ := s.Spend(2, someone, callerOps(5, 100, 1)); o != Spent {
 			t.Errorf("have %d", o)

@@ -9,24 +9,24 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
+// deliverLease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
 type lease struct {
-	hi         uint64
-	next       *lease // of the same inline subject, with other limits
-	source     Source
-	limits     []leasedLimit // at least one
-	grants     []grant       // at most MaxGrants; the first one is being spent
-	seen       uint64        // ID of the last grant that arrived
-	refused    refusal
-	pressed    pressure
-	asking     time.Duration // until then a renewal is under way, unless it is answered
-	renew      time.Duration // when to renew next, at the earliest
-	decisionAt time.Duration // when the owner made the decisions that limits record
-	touched    time.Duration // when it was last used
-	terms      Terms         // of its grants
-	keep       time.Duration // how long to remember it after touched
-	checked    bool          // there are costs that are taken if they fit
-	counted    bool          // there are costs that are taken although they don't
+	hi            uint64
+	nextSet       *lease // of the same inline subject, with other limits
+	source        Source
+	limits        []leasedLimit // at least one
+	grants        []grant       // at most MaxGrants; the first one is being spent
+	lastGrant     uint64        // ID of the last grant that arrived
+	refused       refusal
+	pressure      pressure
+	renewingUntil time.Duration // until then a renewal is under way, unless it is answered
+	nextRenewal   time.Duration // when to renew next, at the earliest
+	decisionAt    time.Duration // when the owner made the decisions that limits record
+	lastUsed      time.Duration // when it was last used
+	terms         Terms         // of its grants
+	keepFor       time.Duration // how long to remember it after touched
+	hasChecks     bool          // there are costs that are taken if they fit
+	hasCounts     bool          // there are costs that are taken although they don't
 
 	due   time.Duration // when to look at it again
 	index int           // in the shard's queue
@@ -107,11 +107,11 @@ func (le *lease) reset(ops []counters.Op) {
 	for i := range ops {
 		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
-	le.grants, le.refused, le.pressed = le.grants[:0], refusal{}, pressure{}
-	le.checked, le.counted = false, false
+	le.grants, le.refused, le.pressure = le.grants[:0], refusal{}, pressure{}
+	le.hasChecks, le.hasCounts = false, false
 }
 
-// unspend returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
+// unspendEnded returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
 // owner relies on that when it takes back what other nodes did not spend.
 func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
@@ -125,7 +125,7 @@ func (g *grant) unspend(ops []counters.Op) {
 
 // covers reports whether the i-th grant is enough for ops.
 func (le *lease) covers(i int, ops []counters.Op) bool {
-	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.answersLooks() {
+	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		return false
 	}
 	for j := range ops {
@@ -136,18 +136,18 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// answersLooks reports whether a look may be answered from the lease: only if this node spends it on checks, and on nothing else.
+// canAnswerLooks reports whether a look may be answered from the lease: only if this node spends it on checks, and on nothing else.
 // A count, here or at another node, may overdraw the owner's counter. What a grant still holds then says nothing about what is
 // left.
-func (le *lease) answersLooks() bool { return le.checked && !le.counted }
+func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
 // noteModes notes what ops, all of one subject, do with their costs. Renewals have none.
 func (le *lease) noteModes(ops []counters.Op) {
 	switch mode := ops[0].Mode; {
 	case mode == counters.CountMode:
-		le.counted = true
+		le.hasCounts = true
 	case mode == counters.CheckMode && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
-		le.checked = true
+		le.hasChecks = true
 	}
 }
 
@@ -161,8 +161,8 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 			took = 0
 		}
 		le.grants[0].parts[i].left -= took
-		l.demand.note(op.Cost)
-		d := later(l.lastDecision, at-le.decisionAt)
+		l.demand.record(op.Cost)
+		d := ageDecision(l.lastDecision, at-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
@@ -172,11 +172,11 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 		d.Remaining -= op.Cost - took // as every peek says it
 		op.Decision, op.Full = d, false
 	}
-	le.touched = at
+	le.lastUsed = at
 }
 
-// later returns what a decision says after some time in which nothing happened.
-func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
+// ageDecision returns what a decision says after some time in which nothing happened.
+func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
 	d.ResetAfter = max(0, d.ResetAfter-passed)
 	if d.RetryAfter > 0 {
@@ -185,9 +185,9 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	return d
 }
 
-// low reports whether so much of the first grant is spent that the next one should be fetched.
-func (le *lease) low(at time.Duration) bool {
-	if len(le.grants) == MaxGrants || at < le.asking || at < le.renew || at < le.refused.until {
+// needsRenewal reports whether so much of the first grant is spent that the next one should be fetched.
+func (le *lease) needsRenewal(at time.Duration) bool {
+	if len(le.grants) == MaxGrants || at < le.renewingUntil || at < le.nextRenewal || at < le.refused.until {
 		return false
 	}
 	// The holders of one subject should not all ask at once, so each has a slightly different idea of half.
@@ -207,25 +207,25 @@ func (r *refusal) refuses(i int, at time.Duration, cost int64) bool {
 	return !o.decision.Allowed && cost >= o.cost && at < o.until
 }
 
-// stands reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more.
+// answer reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more.
 // For a shadow rule, which never makes a check fail, it stands only if every limit refuses.
-func (r *refusal) stands(at time.Duration, ops []counters.Op) bool {
+func (r *refusal) answer(at time.Duration, ops []counters.Op) bool {
 	if at >= r.until || len(r.ops) != len(ops) {
 		return false
 	}
-	shadow, one := len(ops) > 0 && ops[0].Shadow, false
+	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
 	for i := range ops {
-		no := r.refuses(i, at, ops[i].Cost)
-		if shadow && !no && ops[i].Cost > 0 {
+		refuses := r.refuses(i, at, ops[i].Cost)
+		if shadow && !refuses && ops[i].Cost > 0 {
 			return false
 		}
-		one = one || no
+		anyRefuses = anyRefuses || refuses
 	}
-	if !one {
+	if !anyRefuses {
 		return false
 	}
 	for i := range ops {
-		d := later(r.ops[i].decision, at-r.at)
+		d := ageDecision(r.ops[i].decision, at-r.at)
 		switch {
 		case ops[i].Limit.Capacity() > 0 && ops[i].Cost > ops[i].Limit.Capacity():
 			d.RetryAfter = algorithms.Never

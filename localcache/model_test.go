@@ -30,11 +30,11 @@ type network struct {
 	holders []*Leases
 	owner   ring.NodeID
 
-	ordered bool          // messages between two nodes keep their order
-	slow    time.Duration // the longest time that a message takes
-	loss    float64
-	unspend bool
-	last    [2][8]time.Duration
+	ordered    bool          // messages between two nodes keep their order
+	maxLatency time.Duration // the longest time that a message takes
+	loss       float64
+	unspend    bool
+	last       [2][8]time.Duration
 
 	hits []hit
 
@@ -88,7 +88,7 @@ func (nw *network) message(way, holder int, run func()) {
 	if nw.chance.Float64() < nw.loss {
 		return
 	}
-	d := 50*time.Microsecond + time.Duration(nw.chance.Int64N(int64(nw.slow)))
+	d := 50*time.Microsecond + time.Duration(nw.chance.Int64N(int64(nw.maxLatency)))
 	if nw.chance.IntN(4) > 0 {
 		d = min(d, time.Millisecond)
 	}
@@ -182,8 +182,8 @@ func (nw *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops [
 	return g
 }
 
-// tend sends back grants that have ended.
-func (nw *network) tend(h int) {
+// returnEnded sends back grants that have ended.
+func (nw *network) returnEnded(h int) {
 	for _, e := range nw.holders[h].Ended(nw.at, nil) {
 		nw.message(0, h, func() {
 			now := nw.now()
@@ -273,7 +273,7 @@ type networkCase struct {
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLeaseLedger(0), owner: ring.NodeID{99},
-		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
+		ordered: c.ordered, loss: c.loss, maxLatency: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
 	for i := range limits {
@@ -323,27 +323,27 @@ func (nw *network) traffic(end time.Duration) {
 		nw.after(0, step)
 		var tend func()
 		tend = func() {
-			nw.tend(h)
+			nw.returnEnded(h)
 			nw.after(time.Millisecond+time.Duration(nw.chance.IntN(int(time.Millisecond))), tend)
 		}
 		nw.after(0, tend)
 	}
 }
 
-var longer = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
+var runFactor = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
 
-// runs returns how many random runs a test makes that usually makes n.
-func runs(n uint64) uint64 {
+// runCount returns how many random runs a test makes that usually makes n.
+func runCount(n uint64) uint64 {
 	if testing.Short() {
 		return max(n/8, 2)
 	}
-	return n * *longer
+	return n * *runFactor
 }
 
 // G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the unit, at
 // each hit by the sliding window's own rule, and for a bucket over any span D no more than over D + TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
-	seeds := runs(4)
+	seeds := runCount(4)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
 		for _, c := range []networkCase{
 			{ordered: true, slow: 2 * time.Millisecond},
@@ -373,7 +373,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 
 // G3: once traffic stops, everything unspent is back within a lease's TTL, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
-	seeds := runs(10)
+	seeds := runCount(10)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		for _, ordered := range []bool{true, false} {
 			for seed := range seeds {
@@ -435,7 +435,7 @@ func TestG2_HoardedBucket(t *testing.T) {
 		{ordered: false, slow: 30 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			seeds := runs(25)
+			seeds := runCount(25)
 			for seed := range seeds {
 				testHoard(t, seed, c)
 			}
@@ -496,7 +496,7 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	for h := range w.holders {
 		var tend func()
 		tend = func() {
-			w.tend(h)
+			w.returnEnded(h)
 			w.after(time.Millisecond, tend)
 		}
 		w.after(0, tend)
@@ -568,7 +568,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			}
 			grant(0, 1) // reports what is held; the answer is lost
 			pass(6 * time.Millisecond)
-			w.tend(1) // the other holder gives everything back
+			w.returnEnded(1) // the other holder gives everything back
 			pass(42 * time.Millisecond)
 			if !late {
 				a.Unspend(receipt, spent)

@@ -39,21 +39,21 @@ func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	case cost > l.Capacity():
 		return algorithms.Decision{RetryAfter: algorithms.Never}
 	}
-	return algorithms.Decision{RetryAfter: untilTurn(l, now)}
+	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
 // Unscaled turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
 // allowed once the owner is back.
 func Unscaled(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
-		d.RetryAfter = untilTurn(l, now)
+		d.RetryAfter = retryWithoutCounter(l, now)
 	}
 	return d
 }
 
-// untilTurn returns how long to wait if nothing more is known: for limits with numbered windows, until the window ends; for
+// retryWithoutCounter returns how long to wait if nothing more is known: for limits with numbered windows, until the window ends; for
 // buckets, until one unit has come back; otherwise one window.
-func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
+func retryWithoutCounter(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	switch {
 	case l.Amount < 1:
 		return algorithms.Never // a region's share of nothing
@@ -73,9 +73,11 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	return l.Window
 }
 
-// minCounters is the smallest bound on the counters kept here.
-const minCounters = 1000
+// minFallbackCounters is the smallest bound on the counters kept here.
+const minFallbackCounters = 1000
 
 // NewFallbackTable returns the counters that a node decides by itself, beside a table of at most bound counters. It keeps at most an eighth
 // as many, but at least 1,000. They survive a restart, so that a restart does not renew shares. Their gates are always open.
-func NewFallbackTable(bound int64) *counters.Table { return counters.New(max(bound/8, minCounters)) }
+func NewFallbackTable(bound int64) *counters.Table {
+	return counters.New(max(bound/8, minFallbackCounters))
+}

@@ -26,7 +26,7 @@ type Terms struct {
 	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
 	Nodes     int           // how many nodes divide limits, as far as this node knows
-	Small     bool          // nothing is leased, because a limit is too small: only refusals are remembered
+	TooSmall     bool          // nothing is leased, because a limit is too small: only refusals are remembered
 }
 
 // TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns none if each check must
@@ -39,10 +39,10 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
 	auto := MaxTTL
 	for _, l := range limits {
-		if !leased(&l.Limit) {
+		if !canBeLeased(&l.Limit) {
 			return Terms{}
 		}
-		t.Small = t.Small || !Leasable(&l.Limit, nodes)
+		t.TooSmall = t.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 	if t.TTL == 0 {
@@ -56,11 +56,11 @@ func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(Min
 
 // Leasable reports whether a limit takes leases among that many nodes.
 func Leasable(l *algorithms.Limit, nodes int) bool {
-	return leased(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+	return canBeLeased(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
-// leased reports whether limits like l take leases if they are large enough.
-func leased(l *algorithms.Limit) bool {
+// canBeLeased reports whether limits like l take leases if they are large enough.
+func canBeLeased(l *algorithms.Limit) bool {
 	return l.Kind.Leasable() && l.MaxDelay == 0 && l.Window >= minWindow
 }
 
