@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// initialChecks is how many checks' worth a node asks for when it knows nothing of a subject's traffic.
+	// initialChecks is the number of checks that a node asks for when it knows nothing of a subject's traffic.
 	initialChecks = 8
-	// growth bounds how much a request grows from one to the next, as a factor, so that a burst of a few checks does not look
-	// like a flood.
+	// maxGrowth bounds, as a factor, how much one request may exceed the previous one, so that a burst of a few checks does
+	// not look like a flood.
 	maxGrowth = 4
-	// slack is how much to ask for relative to the recent rate, in quarters.
+	// slackQuarters is how much to ask for relative to the recent rate, in quarters.
 	slackQuarters = 5
 )
 
 // demand measures how fast this node spends one limit of one subject, in units.
 type demand struct {
-	since     time.Duration // when spent began to count
-	spent     int64         // units wanted since then, refused ones included
+	since     time.Duration // when spent was last reset
+	spent     int64         // units that checks wanted since then, refused ones included
 	rate      float64       // units per nanosecond, over the previous span
 	measured  bool          // rate has been measured
-	lastAsked int64         // units asked for last time
+	lastAsked int64         // units asked for in the last request
 }
 
 func (d *demand) record(cost int64) {
@@ -36,7 +36,7 @@ func multiplyCapped(cost, n int64) int64 {
 	return cost * n
 }
 
-// estimate returns how many units will be needed within ttl at the recent rate, or zero if a lease would not save a call.
+// estimate returns how many units the node will need within ttl at the recent rate, or zero if a lease would not save a call.
 func (d *demand) estimate(at, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0

@@ -7,19 +7,19 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// endAll ends all grants of e.
+// endAll ends all grants of le.
 func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
 	for len(le.grants) > 0 {
 		ls.endFirst(sh, le, at)
 	}
 }
 
-// returnPause is how long Ended waits, after a grant ends, before it hands out what is left: checks that spent from the grant may
-// still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on the
-// holder's report of what it may still spend, and what waits here is not in that report.
+// returnPause is how long Ended waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
+// may still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
+// the holder's report of what it may still spend, and that report does not include what waits here.
 const returnPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of e and leaves what remains of it for Ended to hand out.
+// endFirst ends the first grant of le and keeps what is left of it for Ended.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
 	g := le.grants[0]
 	out := Ended{Source: le.source, Grant: g.id, due: at + returnPause}
@@ -51,7 +51,7 @@ func (sh *leaseShard) unspendEnded(r Receipt, ops []counters.Op) {
 	}
 }
 
-// takeDue appends the ended grants that are due to buf, and returns when the next one is due.
+// takeDue moves the ended grants that are due to buf, and returns when the next one is due.
 func (sh *leaseShard) takeDue(at time.Duration, buf []Ended) ([]Ended, time.Duration) {
 	next, kept := never, sh.ended[:0]
 	for _, o := range sh.ended {
@@ -71,11 +71,11 @@ func (sh *leaseShard) takeDue(at time.Duration, buf []Ended) ([]Ended, time.Dura
 // Wake signals that Ended must be called earlier than Next said.
 func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
-// Next returns when to call Ended if nothing happens before.
+// Next returns when to call Ended unless Wake signals before that.
 func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also forgets
-// subjects that have not been used for long.
+// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also
+// forgets subjects that were not used for a while.
 func (ls *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 	ls.alarm.Store(int64(never))
 	next := never
@@ -97,7 +97,7 @@ func (ls *Leases) Ended(at time.Duration, buf []Ended) []Ended {
 	return buf
 }
 
-// expire does what is due for e.
+// expire ends the grants of le whose time is over, and removes le if it was not used for keepFor.
 func (ls *Leases) expire(sh *leaseShard, le *lease, at time.Duration) {
 	for len(le.grants) > 0 && at >= le.grants[0].until {
 		ls.endFirst(sh, le, at)
@@ -107,13 +107,13 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, at time.Duration) {
 		return
 	}
 	ls.schedule(sh, le)
-	if le.due <= at { // only the next grant can end before the current one
+	if le.due <= at { // the next grant ends before the current one
 		ls.endAll(sh, le, at)
 		ls.schedule(sh, le)
 	}
 }
 
-// Enable sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
+// Enable sets whether leases may begin. If not, it also ends all leases, and Ended then hands out what is left of them.
 func (ls *Leases) Enable(at time.Duration, enabled bool) {
 	if ls.disabled.Store(!enabled); enabled {
 		return
@@ -122,7 +122,7 @@ func (ls *Leases) Enable(at time.Duration, enabled bool) {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for _, le := range sh.queue {
-			ls.endAll(sh, le, at-returnPause) // no check spends here any more, so skip the pause
+			ls.endAll(sh, le, at-returnPause) // no check spends from it any more, so skip the pause
 			le.refused = refusal{}
 		}
 		sh.mu.Unlock()

@@ -42,7 +42,7 @@ func (ls *Leases) deliverGrant(at time.Duration, id uint64, amounts ...int64) {
 func TestSpend(t *testing.T) {
 	s := NewLeases(0)
 	if o, _ := s.Spend(1, someone, opsOf(1)); o != Unknown {
-		t.Fatalf("nothing was leased: %d", o)
+		t.Fatalf("spent without a lease: %d", o)
 	}
 	s.deliverGrant(1, 1, 10)
 	ops := opsOf(4)
@@ -57,7 +57,7 @@ func TestSpend(t *testing.T) {
 		t.Errorf("a renewal is under way: have %d, %+v", o, r)
 	}
 	if o, _ := s.Spend(2, someone, opsOf(2)); o != Unknown {
-		t.Errorf("there is one left: have %d", o)
+		t.Errorf("one is left: have %d", o)
 	}
 	s.Unspend(r, opsOf(4))
 	if o, _ := s.Spend(2, someone, opsOf(5)); o != Spent {
@@ -68,7 +68,7 @@ func TestSpend(t *testing.T) {
 	}
 }
 
-// A second grant does not make the first one last longer. A third is given back as it came.
+// A second grant does not extend the first one. A third is given back in full.
 func TestTwoGrants(t *testing.T) {
 	s := NewLeases(0)
 	s.deliverGrant(0, 1, 10)
@@ -100,7 +100,7 @@ func TestTwoGrants(t *testing.T) {
 	if o, r := s.Spend(terms.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*terms.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	s.Unspend(first, opsOf(3)) // into the grant that has ended
+	s.Unspend(first, opsOf(3)) // into the ended grant
 	if back := s.Ended(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
@@ -203,7 +203,7 @@ func TestRememberedRefusals(t *testing.T) {
 	s = NewLeases(0)
 	refuse(time.Minute, true, 3)
 	if o, _ := try(1, 3); o != Unknown {
-		t.Errorf("for want of room is no refusal to remember: have %d", o)
+		t.Errorf("a refusal for lack of room was remembered: have %d", o)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	}
 }
 
-// The first check asks for a few; a flood asks for more each time; a trickle asks for nothing.
+// The first check asks for a few units, a flood asks for more each time, and a trickle asks for nothing.
 func TestDemand(t *testing.T) {
 	var d demand
 	at := time.Second

@@ -12,20 +12,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
-// concurrently. Times are readings of a clock that keeps running while the machine is suspended.
+// Leases holds this node's leases and the recent refusals by owners, by subject. All methods may be called concurrently.
+// Times are readings of a clock that keeps running while the machine is suspended.
 //
-// The callers of an inline subject may differ about its limits. Each set of them, in this order and with these amounts, has a
-// lease of its own, up to maxSets a subject. A configured subject has one lease; other limits of it end that.
+// Callers of an inline subject may use different limits. Each set of limits, in its order and with its amounts, has a lease
+// of its own, up to maxSets per subject. A configured subject has one lease; a check with other limits ends it.
 //
-// The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
-// back.
+// The owner has debited in advance everything that is spent here. When a grant ends, Ended hands out what is left of it,
+// once, to be given back.
 type Leases struct {
-	perShard int // bounds the leases; those of inline subjects are at most half of it
+	perShard int // bounds the leases of a shard; inline subjects have at most half of them
 	shards   [leaseShards]leaseShard
-	wake     chan struct{} // capacity 1; something is due earlier than Next said
-	alarm    atomic.Int64  // when to call Ended next
-	disabled atomic.Bool   // no leases any more
+	wake     chan struct{} // capacity 1; signals that something is due earlier than Next said
+	alarm    atomic.Int64  // when Ended must be called next
+	disabled atomic.Bool   // no leases may begin
 	grants   atomic.Int64  // number of grants
 }
 
@@ -33,9 +33,9 @@ const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
-	// maxSets bounds the sets of limits of one inline subject that have leases.
+	// maxSets bounds the sets of limits that can have leases for one inline subject.
 	maxSets = 4
-	// keepTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeepFor is the least such time.
+	// keepTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeepFor is the minimum.
 	keepTTLs   = 4
 	minKeepFor = time.Second
 	never      = time.Duration(math.MaxInt64)
@@ -43,42 +43,42 @@ const (
 
 type leaseShard struct {
 	mu     sync.Mutex        // guards everything below
-	leases map[uint64]*lease // by subject; its other leases follow by lease.nextSweep
+	leases map[uint64]*lease // by subject; an inline subject's other leases follow by lease.nextSet
 	queue  leaseQueue        // all leases
 	inline int               // leases of inline subjects
 	ended  []Ended
 }
 
-// Outcome is what Spend says about a check.
+// Outcome is the result of a Spend.
 type Outcome uint8
 
 // The outcomes.
 const (
-	Unknown Outcome = iota // ask the owner
-	Spent                  // all cost was spent from a lease
-	Refused                // the owner refused the same cost or less a moment ago
+	Unknown Outcome = iota // only the owner can decide
+	Spent                  // the whole cost was spent from a lease
+	Refused                // the owner recently refused the same cost or less
 )
 
 // Receipt records what a Spend took, for Unspend.
 type Receipt struct {
-	Until  time.Duration // the Spend is void if it happened later
-	Renew  bool          // fetch the next grant; see Request
+	Until  time.Duration // the Spend is invalid if it happened later than this
+	Renew  bool          // the caller should fetch the next grant; see Request
 	source Source
 	grant  uint64
 }
 
-// HeldGrant is what is left of a grant here.
+// HeldGrant reports what is left of a grant at its holder.
 type HeldGrant struct {
 	ID   uint64
 	Left []int64 // by limit
 }
 
-// LeaseRequest is what a node asks of the owner for a subject, and reports to it, with a question.
+// LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
 type LeaseRequest struct {
 	Terms       Terms
-	Incarnation uint64      // process of the owner that Seen and Held refer to
+	Incarnation uint64      // the owner's process that Seen and Held refer to
 	Seen        uint64      // ID of the last grant that arrived
-	Held        []HeldGrant // grants held here with IDs up to Seen; at most two
+	Held        []HeldGrant // grants that this node holds, with IDs up to Seen; at most two
 	Want        []int64
 }
 
@@ -87,7 +87,7 @@ type Grant struct {
 	ID      uint64
 	EndsIn  time.Duration // counted from when the question was sent
 	Amounts []int64       // by limit
-	Windows []int64       // by limit; the window in which it was debited
+	Windows []int64       // by limit; the window in which the owner debited it
 }
 
 // Ended is a grant that has ended, with what is left of it.
@@ -97,10 +97,11 @@ type Ended struct {
 	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
 
-	due time.Duration // when to hand it out
+	due time.Duration // when Ended may hand it out
 }
 
-// NewLeases returns leases of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
+// NewLeases returns room for the leases of at most bound subjects, of which at most half may be inline. A bound below 1,024
+// counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
 	s.alarm.Store(int64(never))
@@ -110,16 +111,16 @@ func NewLeases(bound int64) *Leases {
 	return s
 }
 
-// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. Subjects of one partition
-// are spread over shards.
+// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. The subjects of a
+// partition are spread over all shards.
 func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[hi%leaseShards]
 	sh.mu.Lock()
 	return sh, sh.leases[hi]
 }
 
-// lockLease locks the shard of ops' subject. It returns the subject's lease, or nil if there is none: for an inline subject the one
-// of ops' limits, and for a configured subject the only one, which may be of other limits.
+// lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none. For an inline subject,
+// that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	sh, le := ls.lockSubject(ops[0].Key.Hi)
 	for le != nil && ops[0].Key.Inline() && !le.matches(ops) {
@@ -128,7 +129,7 @@ func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	return sh, le
 }
 
-// addLease adds a lease of ops' limits. It returns nil if there is no room.
+// addLease adds a lease with the limits of ops. It returns nil if there is no room.
 func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	key, sets := ops[0].Key, 0
 	for le := sh.leases[key.Hi]; le != nil; le = le.nextSet {
@@ -146,7 +147,7 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	return le
 }
 
-// removeLease forgets e.
+// removeLease forgets le.
 func (sh *leaseShard) removeLease(le *lease) {
 	heap.Remove(&sh.queue, le.index)
 	if le.inline() {
@@ -166,8 +167,8 @@ func (sh *leaseShard) removeLease(le *lease) {
 	}
 }
 
-// Spend takes ops, all of one subject, from its lease, all or nothing. Of ops in mode Peek it takes nothing, and says whether it
-// could. owner is the node believed to decide the subject now. A lease from another node ends.
+// Spend takes ops, all of one subject, from its lease, all or nothing. Ops in PeekMode take nothing; Spend reports whether
+// they could. owner is the node that presumably decides the subject now. If the lease is from another node, it ends.
 func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -203,8 +204,8 @@ func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) 
 	return Unknown, Receipt{}
 }
 
-// Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
-// already handed it out, the cost is lost. A look took nothing.
+// Unspend returns what a Spend took to its grant or, if that has ended, to what Ended will hand out. If Ended has already
+// handed it out, the cost is lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
@@ -220,9 +221,9 @@ func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or another set of its limits, traffic is too slow, or ops look
-// at what no lease answers.
+// Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
+// returns false if no lease is wanted: there is no room for the subject or this set of its limits, traffic is too slow, or
+// ops are looks that no lease can answer.
 func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
 	if ls.disabled.Load() || t.None() {
 		return LeaseRequest{}, false
@@ -263,7 +264,7 @@ func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []co
 	return request, wanted
 }
 
-// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
+// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller must hold the shard's mu.
 func (le *lease) reportHeld() (out []HeldGrant) {
 	for _, g := range le.grants {
 		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
@@ -275,8 +276,8 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 	return out
 }
 
-// Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
-// sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
+// Admitted processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
+// sent is when the question was sent; renewal says whether it was a renewal. ops hold the owner's decisions.
 func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -328,7 +329,7 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, fr
 	le.grants = append(le.grants, n)
 }
 
-// returnUnused leaves an unused grant for Ended to hand out, as it came.
+// returnUnused queues an unused grant in full for Ended.
 func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
@@ -339,8 +340,9 @@ func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, op
 	ls.wakeBy(at)
 }
 
-// Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
-// there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
+// Refused remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
+// and until there is room again, or a little longer if many checks are refused. If an op was refused only because the owner's
+// table is full, or no op was refused, Refused remembers nothing.
 func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -384,8 +386,8 @@ func (ls *Leases) Unanswered(at time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
-// were changed, and leases end too.
+// Forget drops the owners' refusals of a subject. If room is set, the subject merely has room again, and its leases continue.
+// Otherwise its counters were changed, and its leases end too.
 func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
 	sh, le := ls.lockSubject(hi)
 	defer sh.mu.Unlock()
@@ -396,10 +398,10 @@ func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
 	}
 }
 
-// Count returns how many grants are held.
+// Count returns the number of grants held.
 func (ls *Leases) Count() int64 { return ls.grants.Load() }
 
-// leaseQueue is a heap: the lease due first is in front.
+// leaseQueue is a heap with the lease that is due first in front.
 type leaseQueue []*lease
 
 func (q leaseQueue) Len() int           { return len(q) }
@@ -426,7 +428,7 @@ func (q *leaseQueue) Pop() any {
 	return e
 }
 
-// schedule updates when e must be looked at again.
+// schedule updates the time at which expire must visit le.
 func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	due := le.lastUsed + le.keepFor
 	for i := range le.grants {

@@ -14,17 +14,18 @@ import (
 
 const (
 	ledgerShards = 64
-	// maxGrantsPerSubject bounds the grants of one subject that are out.
+	// maxGrantsPerSubject bounds the outstanding grants of one subject.
 	maxGrantsPerSubject = 4096
-	// grace is how long after its end a grant may still come back: its holder ended it in time, and it is on the way.
+	// returnGrace is how long after its end a grant may still come back: its holder ended it in time, and the return is in
+	// transit.
 	returnGrace = 500 * time.Millisecond
 )
 
-// LeaseLedger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of
-// a clock that keeps running while the machine is suspended.
+// LeaseLedger records the grants that an owner has made and not got back. All methods may be called concurrently. Times are
+// readings of a clock that keeps running while the machine is suspended.
 type LeaseLedger struct {
-	perShard    int          // bounds the subjects; inline ones are at most half of it
-	seed        maphash.Seed // of the hashes that tell sets of limits apart
+	perShard    int          // bounds the subjects of a shard, of which at most half may be inline
+	seed        maphash.Seed // of the hashes that identify sets of limits
 	ids         atomic.Uint64
 	outstanding atomic.Int64
 	shards      [ledgerShards]ledgerShard
@@ -34,35 +35,36 @@ type ledgerShard struct {
 	mu        sync.Mutex // guards everything below
 	subjects  map[uint64]*ledgerSubject
 	inline    int           // inline subjects in known
-	nextSweep time.Duration // when the first subject may have ended
+	nextSweep time.Duration // when the first subject's grants may all have ended
 }
 
-// ledgerSubject is the grants of one subject that are out.
+// ledgerSubject holds the outstanding grants of one subject.
 type ledgerSubject struct {
 	grants []ledgerGrant
-	until  time.Duration // from then on nothing is out
+	until  time.Duration // from then on, nothing is outstanding
 	inline bool
 }
 
-// ledgerGrant is a grant that is out.
+// ledgerGrant is an outstanding grant.
 type ledgerGrant struct {
 	id      uint64
 	holder  ring.NodeID
-	set     uint64 // of an inline subject: which set of limits it is of; see limitSetOf
+	set     uint64 // identifies the set of limits of an inline subject; see limitSetOf
 	lineage uint64
-	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
+	until   time.Duration // includes returnGrace: the holder has stopped spending, and nothing comes back afterwards
 	parts   []ledgerPart
 }
 
 // ledgerPart is one limit's part of a grant.
 type ledgerPart struct {
 	lo         uint64 // Key.Lo
-	unreturned int64  // units granted and not yet given back: no more comes back
-	spendable  int64  // at most this many units may still be spent
-	returnable int64  // about this many units may still come back, by the holder's last report
+	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
+	spendable  int64  // the holder may still spend at most this many units
+	returnable int64  // roughly how many units may still come back, by the holder's last report
 }
 
-// NewLeaseLedger returns a ledger of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
+// NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
+// as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
 	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
 	for i := range b.shards {
@@ -71,10 +73,10 @@ func NewLeaseLedger(bound int64) *LeaseLedger {
 	return b
 }
 
-// Out returns how many grants are out.
+// Out returns the number of outstanding grants.
 func (ll *LeaseLedger) Out() int64 { return ll.outstanding.Load() }
 
-// lockLease locks a subject's shard and returns the subject, or nil if nothing of it is out.
+// lock locks a subject's shard and returns the subject, or nil if it has no grants.
 func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *ledgerSubject) {
 	sh := &ll.shards[hi%ledgerShards]
 	sh.mu.Lock()
@@ -85,15 +87,15 @@ func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *ledgerSubject) {
 type GrantRequest struct {
 	Holder          ring.NodeID
 	Lineage         uint64 // of the partition's counters on this node
-	SameIncarnation bool   // the request's reports about grants refer to this process
+	SameIncarnation bool   // the report in Lease refers to grants of this process
 	Lease           *LeaseRequest
-	Nodes           int // how many nodes divide limits
-	// Ops are the subject's limits. Their decisions say what remains; their costs don't matter.
+	Nodes           int // the number of nodes that divide limits
+	// Ops are the subject's limits. Their decisions say what remains; their costs are ignored.
 	Ops []counters.Op
 }
 
-// limitSetOf identifies the set of limits that ops are about, with their amounts. Holders have a lease for each set of an inline
-// subject, and report on each by itself. A configured subject has one lease, whatever its limits, so its set is zero.
+// limitSetOf identifies the set of limits of ops, amounts included. Holders have a lease for each set of an inline subject,
+// and report on each separately. A configured subject has one lease, whatever its limits, so its set is zero.
 func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
 	if !ops[0].Key.Inline() {
 		return 0
@@ -106,7 +108,8 @@ func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
 	return maphash.Bytes(ll.seed, buf)
 }
 
-// hasRoomForSet reports whether the subject may have grants of that set: it has some, or there are grants of fewer than maxSets.
+// hasRoomForSet reports whether the subject may have grants of that set: either it has some already, or it has grants of
+// fewer than maxSets sets.
 func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 	var others [maxSets]uint64
 	n := 0
@@ -123,8 +126,8 @@ func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 	return n < maxSets
 }
 
-// Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
-// zero if nothing is granted.
+// Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
+// returned ID is zero if nothing is granted.
 func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
 	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
 	sh, s := ll.lock(key.Hi)
@@ -163,8 +166,8 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 	return e.id, amounts
 }
 
-// acceptReport takes over what the holder reports about its grants of a set of limits. A grant that reached the holder and is
-// missing from the report is no longer spent, although some of it may be on its way back.
+// acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
+// missing from the report is no longer being spent, although some of it may be on its way back.
 func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint64, r *GrantRequest) {
 	before := len(s.grants)
 	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return at >= e.until || e.lineage != r.Lineage })
@@ -188,7 +191,7 @@ func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint
 	}
 }
 
-// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil if a limit that the holder wants some of gets
+// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil if a limit of which the holder wants some gets
 // nothing.
 func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
@@ -217,7 +220,7 @@ func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	return ops
 }
 
-// forEachPart calls f for each part of one limit that is out.
+// forEachPart calls f for each outstanding part of the limit lo.
 func (s *ledgerSubject) forEachPart(lo uint64, f func(e *ledgerGrant, p *ledgerPart)) {
 	if s == nil {
 		return
@@ -232,8 +235,8 @@ func (s *ledgerSubject) forEachPart(lo uint64, f func(e *ledgerGrant, p *ledgerP
 	}
 }
 
-// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
-// used of a limit. Return does nothing if the grant is no longer out.
+// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns a
+// limit's usage. If the grant is no longer outstanding, Return does nothing.
 func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
 	sh, s := ll.lock(ops[0].Key.Hi)
@@ -260,7 +263,7 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
 			spendable := int64(0)
 			s.forEachPart(ops[i].Key.Lo, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
-			// used rounds up.
+			// Usage is rounded up, hence the −1.
 			cost = min(cost, used(&ops[i])-1-spendable)
 		}
 		if cost > 0 {
@@ -283,7 +286,7 @@ func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (total int64)
 	return total
 }
 
-// Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
+// Forget drops the grants of a subject whose counters were changed, so that nothing of them comes back.
 func (ll *LeaseLedger) Forget(hi uint64) {
 	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
@@ -303,7 +306,8 @@ func (ll *LeaseLedger) Sweep(at time.Duration) {
 	}
 }
 
-// sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
+// sweep is Sweep for one shard, which the caller must hold. It reads the whole shard, so it runs at most once per
+// returnGrace.
 func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 	if at < sh.nextSweep {
 		return

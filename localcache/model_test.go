@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// network is an owner's ledger and counters, holders, and the messages between them, on one virtual clock. Events happen in a
-// known order, so admitted hits can be checked against the limits to the unit.
+// network is an owner's ledger and counters, its holders, and the messages between them, on one virtual clock. Events happen
+// in a deterministic order, so admitted hits can be checked against the limits to the unit.
 type network struct {
 	t       testing.TB
 	chance  *rand.Rand
@@ -38,11 +38,11 @@ type network struct {
 
 	hits []hit
 
-	sets []limitSet // of an inline subject; each check is about one of them
-	set  int        // the one that key and limits are of
+	sets []limitSet // of an inline subject; each check uses one of them
+	set  int        // the set that key and limits are from
 }
 
-// limitSet is what one sort of caller asks about.
+// limitSet is the set of limits of one kind of caller.
 type limitSet struct {
 	key    []counters.Key
 	limits []*algorithms.Limit
@@ -83,7 +83,7 @@ func (nw *network) after(d time.Duration, run func()) {
 	nw.queue = append(nw.queue, event{nw.at + d, nw.events, run})
 }
 
-// message calls run when a message arrives, if it does. Way 0 is to the owner, 1 from it.
+// message calls run when a message arrives, unless it is lost. Way 0 is to the owner, 1 from it.
 func (nw *network) message(way, holder int, run func()) {
 	if nw.chance.Float64() < nw.loss {
 		return
@@ -107,7 +107,7 @@ func (nw *network) ops(cost []int64) []counters.Op {
 	return ops
 }
 
-// admitted records one hit, of the current set.
+// admitted records one hit, under the current set.
 func (nw *network) admitted(cost []int64) {
 	nw.hits = append(nw.hits, hit{nw.at, cost, nw.set})
 }
@@ -120,7 +120,7 @@ func (nw *network) check(h int, cost []int64) {
 	switch outcome {
 	case Spent:
 		if nw.unspend && nw.chance.IntN(3) == 0 {
-			// Another part of the check refuses a moment later.
+			// Another op of the check refuses a moment later.
 			nw.after(time.Duration(nw.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
 		} else {
 			nw.admitted(cost)
@@ -202,7 +202,7 @@ func (nw *network) returnEnded(h int) {
 	}
 }
 
-// run lets time pass until there is nothing left to do before end.
+// run advances time until nothing is left to do before end.
 func (nw *network) run(end time.Duration) {
 	for {
 		next := -1
@@ -222,7 +222,7 @@ func (nw *network) run(end time.Duration) {
 	}
 }
 
-// excess returns by how much the hits exceed limit i, and when; zero if they keep it.
+// excess returns by how much the hits exceed limit i, and when; zero if they respect it.
 func (nw *network) excess(i int) (worst float64, when time.Duration) {
 	l := nw.limits[i]
 	note := func(over float64, at time.Duration) {
@@ -292,7 +292,7 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	return w
 }
 
-// traffic makes each holder check at changing rates until end.
+// traffic makes each holder send checks at changing rates until end.
 func (nw *network) traffic(end time.Duration) {
 	base := float64(nw.limits[0].Amount) / nw.limits[0].Window.Seconds() / float64(len(nw.holders))
 	for h := range nw.holders {
@@ -332,7 +332,7 @@ func (nw *network) traffic(end time.Duration) {
 
 var runFactor = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
 
-// runCount returns how many random runs a test makes that usually makes n.
+// runCount returns how many random runs a test makes that makes n by default.
 func runCount(n uint64) uint64 {
 	if testing.Short() {
 		return max(n/8, 2)
@@ -398,7 +398,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 				if n := w.book.Out(); n != 0 {
 					w.book.Sweep(w.at + time.Second)
 					if n := w.book.Out(); n != 0 {
-						t.Errorf("%s, seed %d: %d grants are out", kind, seed, n)
+						t.Errorf("%s, seed %d: %d grants are outstanding", kind, seed, n)
 					}
 				}
 				w.table.Close()
@@ -425,8 +425,8 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 }
 
-// G2 of a token bucket at its worst: holders that want all they can get, hoard it until it ends, and now and then all spend at
-// once what they have. Answers may overtake each other, and spent cost may be put back.
+// G2 of a token bucket in the worst case: holders request all they can get, hoard it until it ends, and occasionally all
+// spend everything at once. Answers may overtake each other, and spent cost may be put back.
 func TestG2_HoardedBucket(t *testing.T) {
 	for _, c := range []networkCase{
 		{ordered: true, slow: time.Millisecond},
@@ -507,7 +507,7 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	}
 }
 
-// hoard asks for as much as there is.
+// hoard asks for as much as possible.
 func (nw *network) hoard(h int) {
 	ops, sent := nw.ops([]int64{nw.limits[0].Burst}), nw.at
 	request, _ := nw.holders[h].Request(nw.at, nw.owner, nw.terms, ops, 1)
@@ -522,9 +522,9 @@ func (nw *network) hoard(h int) {
 	})
 }
 
-// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost that
-// the other puts back after it reported it as spent, because something else refused the check, and a grant that arrives after a
-// later one.
+// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost
+// that the other puts back after it reported it as spent, because another limit refused the check, and a grant that arrives
+// after a later one.
 func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
@@ -566,7 +566,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			} else {
 				come(0, sent, grant(0, 10)) // overtakes g
 			}
-			grant(0, 1) // reports what is held; the answer is lost
+			grant(0, 1) // reports what the holder has; the answer is lost
 			pass(6 * time.Millisecond)
 			w.returnEnded(1) // the other holder gives everything back
 			pass(42 * time.Millisecond)
@@ -595,7 +595,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 }
 
 // A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
-// gives a busy subject many small grants reads all of them on each question, and has room for a bounded number.
+// makes many small grants for a busy subject reads all of them on each question, and has room for a bounded number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
@@ -608,11 +608,11 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		request.Seen = id // nothing is held
+		request.Seen = id // the holder has nothing left
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.
 	if n := b.Out(); n > 30 {
-		t.Errorf("%d grants are in the ledger, all but one were spent", n)
+		t.Errorf("the ledger has %d grants, but all except one were spent", n)
 	}
 }

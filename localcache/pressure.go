@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// pressureThreshold is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
-	// before it asks again.
+	// pressureThreshold is the number of refusals of one subject within a lease's TTL that put a node under pressure. It then
+	// waits before it asks again.
 	pressureThreshold = 8
-	// backOffDivisor bounds how long a pressed node waits: at most a lease's TTL divided by backOffDivisor, and the time in which a
-	// bucket fills divided by it.
+	// backOffDivisor bounds how long a node under pressure waits: at most a lease's TTL, and the time in which a bucket
+	// fills, each divided by backOffDivisor.
 	backOffDivisor = 4
 )
 
-// pressure counts recent refusals of a subject's checks, here or by its owner. A refusal counts less and less over a lease's
-// TTL, and then not at all.
+// pressure counts recent refusals of a subject's checks, by this node or its owner. The weight of a refusal falls to zero
+// over a lease's TTL.
 type pressure struct {
 	refused float64
 	at      time.Duration
@@ -34,13 +34,13 @@ func (p *pressure) level(at, ttl time.Duration) float64 {
 	return p.refused * max(0, left)
 }
 
-// isHigh reports whether the node is pressed.
+// isHigh reports whether the node is under pressure.
 func (p *pressure) isHigh(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressureThreshold }
 
-// backOff returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
-// would ask for each unit separately, as soon as there is one. The wait is no longer than it takes to refill what one question
-// can bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
-// full meanwhile.
+// backOff returns how long a node under pressure waits before it asks for more of a limit that regains room continuously.
+// Otherwise it would ask for each unit separately, as soon as it becomes available. The wait is no longer than it takes to
+// regain what one question can bring (its cost and a lease), so that a single node can still use the whole limit. It is too
+// short for a bucket to fill up in the meantime.
 func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
 	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
 	if !continuous || l.Amount == 0 || !p.isHigh(at, t.TTL) {
@@ -51,8 +51,8 @@ func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost 
 	return time.Duration(min(float64(t.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
 }
 
-// predictRefusal predicts how the owner, for some time after the question was sent, would refuse checks for more than it had
-// left after its grant. It returns an empty refusal if the node is not pressed.
+// predictRefusal predicts how, for some time after the question was sent, the owner would refuse checks for more than it had
+// left after its grant. It returns an empty refusal if the node is not under pressure.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.terms.TTL) {
 		return refusal{}

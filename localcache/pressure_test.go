@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, the owner's answer stands.
+// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, it follows the owner's
+// answer.
 func TestPressure(t *testing.T) {
 	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
@@ -41,7 +42,7 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// A node refuses what it knows to be used up for as long as that lasts, and says when to come back.
+// A node refuses what it knows to be used up for as long as that lasts, and says when to retry.
 func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
 	s, terms := NewLeases(0), terms
@@ -89,14 +90,14 @@ func TestUsedUp(t *testing.T) {
 	if o, d := ask(at); o != Refused || d.RetryAfter != hold {
 		t.Errorf("refused by the owner: have %d, %+v", o, d)
 	}
-	// Without pressure the owner's answer stands.
+	// Without pressure, the owner's answer applies.
 	at += terms.TTL
 	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
 	if o, d := ask(at); o != Refused || d.RetryAfter != time.Millisecond {
-		t.Errorf("calm: have %d, %+v", o, d)
+		t.Errorf("without pressure: have %d, %+v", o, d)
 	}
 	answer(at, algorithms.Decision{Allowed: true})
 	if o, _ := ask(at); o != Unknown {
-		t.Errorf("calm: have %d", o)
+		t.Errorf("without pressure: have %d", o)
 	}
 }
