@@ -69,10 +69,10 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// Mark marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one, until
+// MarkChanged marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one, until
 // it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters it
 // marked.
-func (t *Table) Mark(shard, n int) (next, marked int) {
+func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
 		s.forEach(func(sub *subtable) {

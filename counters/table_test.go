@@ -476,7 +476,7 @@ func TestChangedAndRestore(t *testing.T) {
 		return nil
 	}
 	// The first batch was accepted, so it is not yielded again until it changes.
-	table.Mark(0, math.MaxInt)
+	table.MarkChanged(0, math.MaxInt)
 	if err := table.Changed(collect); err != nil || len(seen) != n {
 		t.Fatalf("have %d records, %v", len(seen), err)
 	}
@@ -494,7 +494,7 @@ func TestChangedAndRestore(t *testing.T) {
 		t.Errorf("have %d counters, want the reset ones gone", table.Stats().Counters)
 	}
 
-	table.Mark(0, math.MaxInt)
+	table.MarkChanged(0, math.MaxInt)
 	table.Changed(collect)
 	again := newTable(t, 1_000_000)
 	records := slices.Collect(maps.Values(seen))

@@ -24,10 +24,10 @@ import (
 // damaged file is set aside and replaced by a new one. If the file can't be opened, every Update and View retries. All
 // methods may be called concurrently.
 type Buckets struct {
-	path string
-	log  *slog.Logger
-	now  atomic.Pointer[file] // nil if there is no file yet, or it can't be opened
-	lost atomic.Int64
+	path    string
+	log     *slog.Logger
+	current atomic.Pointer[file] // nil if there is no file yet, or it can't be opened
+	lost    atomic.Int64
 
 	writing sync.Mutex // serialises Update and Close; held during disk I/O
 	opening sync.Mutex // guards closed, and opening and giving up the file; acquired after writing
@@ -44,12 +44,12 @@ func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 
 // open returns the file; nil if there is none and create is false.
 func (b *Buckets) open(create bool) (*file, error) {
-	if f := b.now.Load(); f != nil {
+	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if f := b.now.Load(); f != nil {
+	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
 	if b.closed {
@@ -59,7 +59,7 @@ func (b *Buckets) open(create bool) (*file, error) {
 		return nil, nil
 	}
 	f, err := openFile(b.path, bolt.Options{}, anyMeta)
-	if damaged(err) {
+	if isDamaged(err) {
 		if err = b.setAside(err); err == nil {
 			f, err = openFile(b.path, bolt.Options{}, anyMeta)
 		}
@@ -67,7 +67,7 @@ func (b *Buckets) open(create bool) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", b.path, err)
 	}
-	b.now.Store(f)
+	b.current.Store(f)
 	return f, nil
 }
 
@@ -82,14 +82,14 @@ func (b *Buckets) setAside(cause error) error {
 	return nil
 }
 
-// checked gives the file up if err says that it is damaged.
-func (b *Buckets) checked(file *file, err error) error {
-	if !damaged(err) {
+// abandonIfDamaged gives the file up if err says that it is damaged.
+func (b *Buckets) abandonIfDamaged(file *file, err error) error {
+	if !isDamaged(err) {
 		return err
 	}
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if b.now.CompareAndSwap(file, nil) { // otherwise another call has given it up
+	if b.current.CompareAndSwap(file, nil) { // otherwise another call has given it up
 		file.abandon()
 		err = errors.Join(err, b.setAside(err))
 	}
@@ -109,7 +109,7 @@ func (b *Buckets) Update(change func(tx Tx) error) error {
 		// Only a write transaction moves the map, and none can begin before this returns.
 		file.forgetPages()
 	}
-	return b.checked(file, err)
+	return b.abandonIfDamaged(file, err)
 }
 
 // View runs read in one transaction, unless there is no file. Values are valid until read returns.
@@ -118,14 +118,14 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 	if err != nil || file == nil {
 		return err
 	}
-	return b.checked(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
+	return b.abandonIfDamaged(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
 }
 
 // Lost is how many damaged files were set aside since the process began. When it grows, everything written before is gone.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
 // Missing reports whether there is no open file to write to.
-func (b *Buckets) Missing() bool { return b.now.Load() == nil }
+func (b *Buckets) Missing() bool { return b.current.Load() == nil }
 
 // SetAside reports whether damaged files that any process has set aside still exist.
 func (b *Buckets) SetAside() bool {
@@ -140,7 +140,7 @@ func (b *Buckets) Close() error {
 	b.opening.Lock()
 	defer b.opening.Unlock()
 	b.closed = true
-	if f := b.now.Swap(nil); f != nil {
+	if f := b.current.Swap(nil); f != nil {
 		return f.close()
 	}
 	return nil
@@ -176,7 +176,7 @@ func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	if b == nil {
 		return nil, nil
 	}
-	return unsealed(bucket, key, b.Get(key))
+	return stripSum(bucket, key, b.Get(key))
 }
 
 // Scan visits, in order, the values of a bucket whose keys begin with prefix. value is nil if it is damaged.
@@ -187,7 +187,7 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 	}
 	c := b.Cursor()
 	for key, sealed := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, sealed = c.Next() {
-		value, err := unsealed(bucket, key, sealed)
+		value, err := stripSum(bucket, key, sealed)
 		if err != nil {
 			value = nil
 		}
@@ -206,9 +206,9 @@ func (t Tx) Drop(bucket string) error {
 	return t.tx.DeleteBucket([]byte(bucket))
 }
 
-// unsealed returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
+// stripSum returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
 // counts as damaged.
-func unsealed(bucket string, key, sealed []byte) ([]byte, error) {
+func stripSum(bucket string, key, sealed []byte) ([]byte, error) {
 	if sealed == nil {
 		return nil, nil
 	}

@@ -27,9 +27,9 @@ type Source interface {
 	// Changed yields the records that changed since the last call. Records on which yield fails still count as changed. As
 	// long as a counter stays in the table, its FreshAt never moves to an earlier time.
 	Changed(yield func([]counters.Record) error) error
-	// Mark makes at least n counters count as changed, starting at part of the table. It returns the part to continue with,
+	// MarkChanged makes at least n counters count as changed, starting at part of the table. It returns the part to continue with,
 	// zero after the last, and how many counters it marked.
-	Mark(part, n int) (next, marked int)
+	MarkChanged(part, n int) (next, marked int)
 	// Restore puts records back, except those of counters that the table already has. Of several records of a counter the
 	// first counts. It returns how many it put back, and for how many the table had no room.
 	Restore(now algorithms.Now, records []counters.Record) (restored, noRoom int)
@@ -104,30 +104,30 @@ type Counters struct {
 	cfg  CountersConfig
 	path string
 
-	minLog   int64 // minLog and baseStep are the constants of those names, except in tests
-	baseStep int
+	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
+	minBaseStep int
 
 	// lock holds one token. It guards the file and the fields up to resumed: only one checkpoint, Load or Close runs at a
 	// time. It is a channel so that waiting behind a hung disk can be cut short.
-	lock    chan struct{}
-	file    *file // nil if the file was lost and no new one could be created; each checkpoint retries
-	loaded  bool
-	started bool
-	closed  bool
-	last    uint64    // number of the newest frame
-	base    base      // describes the frames
-	lead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last step noticed
-	buffer  []byte    // for frames; reused
-	paced   bool      // the current checkpoint leaves nine tenths of a core to other work
-	resumed time.Time // when the current checkpoint last resumed after a rest
+	lock        chan struct{}
+	file        *file // nil if the file was lost and no new one could be created; each checkpoint retries
+	loaded      bool
+	started     bool
+	closed      bool
+	lastFrame   uint64    // number of the newest frame
+	base        base      // describes the frames
+	wallLead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last step noticed
+	buffer      []byte    // for frames; reused
+	paced       bool      // the current checkpoint leaves nine tenths of a core to other work
+	lastResumed time.Time // when the current checkpoint last resumed after a rest
 
 	waiting atomic.Int32 // number of callers waiting for lock
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the loop begun by Start has ended
-	once   sync.Once     // lets Close run once
-	result error         // of Close; written under once
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	done      chan struct{} // closed when the loop begun by Start has ended
+	closeOnce sync.Once     // lets Close run once
+	closeErr  error         // of Close; written under once
 
 	// statusMu guards status. It is only held briefly, so Status never waits for the disk.
 	statusMu sync.Mutex
@@ -170,7 +170,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	}
 	c := &Counters{
 		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File),
-		minLog: minLog, baseStep: baseStep,
+		minLogSize: minLogSize, minBaseStep: minBaseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -179,13 +179,13 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	_, err := os.Stat(c.path)
 	existed := err == nil
 	err = c.open()
-	if err == nil && existed && c.file.wentBack() {
+	if err == nil && existed && c.file.hasDamagedMeta() {
 		cfg.Logger.Warn("a meta page of the counter file is damaged: what the last transaction wrote may be lost", "path", c.path)
 	}
 	if err == nil && existed {
-		err = c.tidy()
+		err = c.compactIfSparse()
 	}
-	if damaged(err) || errors.Is(err, errOlder) {
+	if isDamaged(err) || errors.Is(err, errOlderFormat) {
 		if err := c.discard(err); err != nil {
 			return nil, fmt.Errorf("open %s: %w", c.path, err)
 		}
@@ -219,34 +219,34 @@ func (c *Counters) open() error {
 	return c.inspect()
 }
 
-// errOlder: the file holds counters in an earlier version's format.
-var errOlder = errors.New("counters in the form of an earlier version of rlnode")
+// errOlderFormat: the file holds counters in an earlier version's format.
+var errOlderFormat = errors.New("counters in the form of an earlier version of rlnode")
 
 // inspect checks that the file is one of frames, and finds the newest frame's number.
 func (c *Counters) inspect() error {
-	c.last, c.base = 0, base{}
+	c.lastFrame, c.base = 0, base{}
 	return c.file.view(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
-				c.last = b.Sequence()
+				c.lastFrame = b.Sequence()
 				if number, _ := b.Cursor().Last(); len(number) == 8 {
-					c.last = max(c.last, binary.BigEndian.Uint64(number))
+					c.lastFrame = max(c.lastFrame, binary.BigEndian.Uint64(number))
 				}
-				if c.last > math.MaxInt64 {
-					return pageError("frame %d", c.last)
+				if c.lastFrame > math.MaxInt64 {
+					return pageError("frame %d", c.lastFrame)
 				}
 				return nil
 			case b != nil && len(name) == 8: // an expiry time, which named buckets in the older format
-				return errOlder
+				return errOlderFormat
 			}
 			return pageError("unknown bucket %x", name)
 		})
 	})
 }
 
-// tidy rewrites a large file that is mostly free.
-func (c *Counters) tidy() error {
+// compactIfSparse rewrites a large file that is mostly free.
+func (c *Counters) compactIfSparse() error {
 	info, err := c.file.handle.Stat()
 	if err != nil || info.Size() <= c.cfg.CompactAbove {
 		return err
@@ -254,21 +254,21 @@ func (c *Counters) tidy() error {
 	stats := c.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
 	// Past the pages in use, the file has spare room for bbolt to grow into.
-	free += info.Size() - c.file.used.Load()
+	free += info.Size() - c.file.usedBytes.Load()
 	if free <= info.Size()/4*3 {
 		return nil
 	}
 	err = c.file.compact(bolt.Options{MaxSize: c.cfg.MaxSize})
 	c.file = nil
 	if err != nil {
-		err = c.untidy(err)
+		err = c.compactionFailed(err)
 	}
 	return errors.Join(err, c.open())
 }
 
-// untidy returns err if it says that the file is damaged. Any other error only means that the file stays large.
-func (c *Counters) untidy(err error) error {
-	if damaged(err) {
+// compactionFailed returns err if it says that the file is damaged. Any other error only means that the file stays large.
+func (c *Counters) compactionFailed(err error) error {
+	if isDamaged(err) {
 		return err
 	}
 	c.cfg.Logger.Warn("counter file is not compacted", "path", c.path, "error", err)
@@ -277,7 +277,7 @@ func (c *Counters) untidy(err error) error {
 
 // discard sets aside a file that is damaged or an older version's. The next open creates a new one.
 func (c *Counters) discard(cause error) error {
-	older, why := errors.Is(cause, errOlder), "corrupt"
+	older, why := errors.Is(cause, errOlderFormat), "corrupt"
 	if older {
 		why = "older"
 	}
@@ -286,7 +286,7 @@ func (c *Counters) discard(cause error) error {
 	} else if c.file != nil {
 		c.file.abandon()
 	}
-	c.file, c.last, c.base = nil, 0, base{}
+	c.file, c.lastFrame, c.base = nil, 0, base{}
 	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -64,7 +64,7 @@ func TestNewestWins(t *testing.T) {
 		src := newTable()
 		src.batch = rapid.IntRange(1, 5).Draw(rt, "batch")
 		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-		c.minLog, c.baseStep = 300, 1
+		c.minLogSize, c.minBaseStep = 300, 1
 		model := map[counters.Key]counters.Record{}
 		for step := range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			now := clk.Now()
@@ -94,7 +94,7 @@ func TestNewestWins(t *testing.T) {
 				src = newTable()
 				src.batch = 3
 				c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
-				c.minLog, c.baseStep = 300, 1
+				c.minLogSize, c.minBaseStep = 300, 1
 				checkModel(rt, model, src, clk.Now())
 			}
 		}
@@ -237,7 +237,7 @@ func TestExpiredCountersGo(t *testing.T) {
 	if stats.Restored+stats.Expired != 2000 || stats.Restored < 900 || stats.Restored > 1000 {
 		t.Errorf("have %+v", stats)
 	}
-	c.renew()
+	c.beginBase()
 	mustCheckpoint(t, c)
 	mustClose(t, c)
 	c, next := openLoaded(t, testConfig(dir, newTable(), clk.Now))
@@ -271,7 +271,7 @@ func TestLoopAndClose(t *testing.T) {
 		}
 	}
 	src.set(sample(clk.Now(), 1)[0])
-	until(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
+	waitUntil(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
 	if s := c.Status(); s.Completed.IsZero() || s.Err != nil || s.FileSize == 0 {
 		t.Errorf("status is %+v", s)
 	}
@@ -297,13 +297,13 @@ func TestLoopAndClose(t *testing.T) {
 	}
 }
 
-// stuck is a Source that blocks, as if the disk hung.
-type stuck struct {
+// blockingSource is a Source that blocks, as if the disk hung.
+type blockingSource struct {
 	*table
 	entered, leave chan struct{}
 }
 
-func (s *stuck) Changed(yield func([]counters.Record) error) error {
+func (s *blockingSource) Changed(yield func([]counters.Record) error) error {
 	close(s.entered)
 	<-s.leave
 	return nil
@@ -311,7 +311,7 @@ func (s *stuck) Changed(yield func([]counters.Record) error) error {
 
 func TestCloseGivesUp(t *testing.T) {
 	clk := newClock()
-	src := &stuck{newTable(), make(chan struct{}), make(chan struct{})}
+	src := &blockingSource{newTable(), make(chan struct{}), make(chan struct{})}
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
 	ended := make(chan error)
 	go func() { ended <- c.Checkpoint(context.Background()) }()
@@ -393,7 +393,7 @@ func TestCompact(t *testing.T) {
 	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
 	cfg.Source = newTable()
 	c, _ = openLoaded(t, cfg)
-	c.renew()
+	c.beginBase()
 	mustClose(t, c)
 	again := newTable()
 	cfg.Source = again
@@ -535,7 +535,7 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- c.checkpointNow(c.ctx, true) }()
-	until(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
+	waitUntil(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
 	mustClose(t, c)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -556,7 +556,7 @@ func TestFileIsBounded(t *testing.T) {
 	clk, src := newClock(), counters.New(2*all)
 	defer src.Close()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
-	c.minLog, c.baseStep = 100_000, 1000
+	c.minLogSize, c.minBaseStep = 100_000, 1000
 	records := sample(clk.Now(), all)
 	bases, before := 0, uint64(0)
 	for round := range 120 {
@@ -570,14 +570,14 @@ func TestFileIsBounded(t *testing.T) {
 			src.Put(clk.Now(), r)
 		}
 		mustCheckpoint(t, c)
-		if before > 0 && c.base.first == 0 {
+		if before > 0 && c.base.firstFrame == 0 {
 			bases++
 		}
-		before = c.base.first
+		before = c.base.firstFrame
 	}
-	if most := 7 * c.base.size; c.file.used.Load() > most || bases < 3 {
-		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.used.Load(), most, bases, c.base.size)
+	if most := 7 * c.base.size; c.file.usedBytes.Load() > most || bases < 3 {
+		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.usedBytes.Load(), most, bases, c.base.size)
 	}
-	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.used.Load(), bases, c.base.size)
+	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.usedBytes.Load(), bases, c.base.size)
 	mustClose(t, c)
 }

@@ -22,8 +22,8 @@ var (
 )
 
 const (
-	lockPatience = 2 * time.Second       // how long to wait for another process to release a file
-	lockRetry    = 50 * time.Millisecond // between tries meanwhile
+	lockTimeout = 2 * time.Second       // how long to wait for another process to release a file
+	lockRetry   = 50 * time.Millisecond // between tries meanwhile
 
 	identityFile    = "node.json"
 	identityVersion = 1

@@ -20,8 +20,8 @@ type file struct {
 	db   *bolt.DB
 	path string
 	// handle is bbolt's own. Closing it releases the lock when bbolt can't.
-	handle *os.File
-	used   atomic.Int64 // bytes in use when the last transaction began: a lower bound
+	handle    *os.File
+	usedBytes atomic.Int64 // bytes in use when the last transaction began: a lower bound
 }
 
 // openFile verifies and opens the database at path, creating it if missing. The error is errBroken or errPages if the file
@@ -32,7 +32,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 	}
 	f := &file{path: path}
 	// The walk on opening rebuilds the free list; writing it in every transaction would cost more.
-	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockPatience, bolt.FreelistMapType, true
+	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockTimeout, bolt.FreelistMapType, true
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		handle, err := os.OpenFile(name, flag, mode)
 		f.handle = handle
@@ -43,7 +43,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 			return err
 		}
 		return f.db.View(func(tx *bolt.Tx) error {
-			f.used.Store(tx.Size())
+			f.usedBytes.Store(tx.Size())
 			return nil
 		})
 	})
@@ -81,7 +81,7 @@ func verifyFile(path string, need metas) error {
 	if !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
-	if err := lockFile(f, lockPatience); err != nil {
+	if err := lockFile(f, lockTimeout); err != nil {
 		return err
 	}
 	// The file may have grown while we waited.
@@ -91,8 +91,8 @@ func verifyFile(path string, need metas) error {
 	return verifyPages(f, info.Size(), need)
 }
 
-// wentBack reports whether a meta page is damaged. If so, the database may be as it was before the last transaction.
-func (f *file) wentBack() bool {
+// hasDamagedMeta reports whether a meta page is damaged. If so, the database may be as it was before the last transaction.
+func (f *file) hasDamagedMeta() bool {
 	info, err := f.handle.Stat()
 	if err != nil {
 		return false
@@ -101,15 +101,15 @@ func (f *file) wentBack() bool {
 	return err == nil && m.verifyBoth(f.handle) != nil
 }
 
-// damaged reports whether err says that the file's content can't be trusted.
-func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
+// isDamaged reports whether err says that the file's content can't be trusted.
+func isDamaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
 // update makes a change in one guarded transaction. It avoids bbolt's own Update, which rolls back after a panic. The
 // rollback walks the damaged file again, in a goroutine where another panic would end the process. Here the transaction
 // stays as it is, and the caller abandons the file.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
-		if err := f.intact(); err != nil {
+		if err := f.checkSize(); err != nil {
 			return err
 		}
 		tx, err := f.db.Begin(true)
@@ -123,7 +123,7 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 		if err := tx.Commit(); err != nil {
 			return err
 		}
-		f.used.Store(used)
+		f.usedBytes.Store(used)
 		return nil
 	})
 }
@@ -131,15 +131,15 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 // view runs read in one guarded read transaction.
 func (f *file) view(read func(tx *bolt.Tx) error) error {
 	return guard(func() error {
-		if err := f.intact(); err != nil {
+		if err := f.checkSize(); err != nil {
 			return err
 		}
 		return f.db.View(read)
 	})
 }
 
-// onDisk is the total time transactions have waited for the disk.
-func (f *file) onDisk() time.Duration {
+// diskTime is the total time transactions have waited for the disk.
+func (f *file) diskTime() time.Duration {
 	stats := f.db.Stats()
 	return stats.TxStats.GetWriteTime()
 }
@@ -156,14 +156,14 @@ func (f *file) close() error {
 // The map stays until the process ends; it takes up address space, not memory.
 func (f *file) abandon() { _ = f.handle.Close() }
 
-// intact returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
+// checkSize returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
 // reads in goroutines of its own, where a fault can't be caught.
-func (f *file) intact() error {
+func (f *file) checkSize() error {
 	info, err := f.handle.Stat()
 	if err != nil {
 		return err
 	}
-	if used := f.used.Load(); info.Size() < used {
+	if used := f.usedBytes.Load(); info.Size() < used {
 		return fmt.Errorf("%w: the file was cut from %d to %d bytes", errBroken, used, info.Size())
 	}
 	return nil

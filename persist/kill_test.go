@@ -65,7 +65,7 @@ func killRecord(load string, n int) counters.Record {
 	k, log := killKey(load, n)
 	r := counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: int64(n), At: now.Steady}}
 	if log {
-		r = full(now, k)
+		r = fullLog(now, k)
 		r.Log[len(r.Log)-1].N = int64(n)
 	}
 	r.Level, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
@@ -114,7 +114,7 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c.minLog, c.baseStep = 1<<18, 500
+	c.minLogSize, c.minBaseStep = 1<<18, 500
 	if _, err = c.Load(wallClock()); err != nil {
 		return nil, 0, err
 	}
@@ -130,8 +130,8 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	return c, last, err
 }
 
-// killed runs a child, kills it after life, and returns the last number it reported.
-func killed(t *testing.T, job string, life time.Duration) int {
+// runAndKill runs a child, kills it after life, and returns the last number it reported.
+func runAndKill(t *testing.T, job string, life time.Duration) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childEnv+"="+job)
@@ -188,7 +188,7 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 	var first uint64
 	// On a slow machine nothing gets done in that time; then the next child lives longer.
 	for life, round := 150, 0; round < rounds || done == 0 && life < 20_000; round++ {
-		last := killed(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
+		last := runAndKill(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
 		if done = max(done, last); last == 0 {
 			life += life / 10
 		}
@@ -240,7 +240,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 		t.Fatal(err)
 	}
 	want := map[counters.Key]int{}
-	frames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
+	editFrames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
 		if b == nil {
 			return nil
 		}
@@ -291,13 +291,13 @@ func firstFrame(t *testing.T, c *Counters) (first uint64) {
 	return first
 }
 
-// crashing is a table that simulates a crash after each of its batches, which is on disk by then.
-type crashing struct {
+// crashingSource is a table that simulates a crash after each of its batches, which is on disk by then.
+type crashingSource struct {
 	*table
 	crash func()
 }
 
-func (c *crashing) Changed(yield func([]counters.Record) error) error {
+func (c *crashingSource) Changed(yield func([]counters.Record) error) error {
 	return c.table.Changed(func(batch []counters.Record) error {
 		err := yield(batch)
 		c.crash()
@@ -309,15 +309,15 @@ func (c *crashing) Changed(yield func([]counters.Record) error) error {
 // completed checkpoint began, or later. The transactions include those that write a new base and drop the old one.
 func TestG7_CrashAtEachStep(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
-	src := &crashing{table: newTable(), crash: func() {}}
+	src := &crashingSource{table: newTable(), crash: func() {}}
 	src.batch = 60
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-	c.minLog, c.baseStep = 40_000, 50
+	c.minLogSize, c.minBaseStep = 40_000, 50
 	steps, bases, crashes := 40, 0, 0
 	if testing.Short() {
 		steps = 12
 	}
-	log := full(clk.Now(), counters.Key{Hi: 1})
+	log := fullLog(clk.Now(), counters.Key{Hi: 1})
 	saved, current := map[counters.Key]int64{}, map[counters.Key]int64{}
 	src.crash = func() {
 		crashes++
@@ -361,11 +361,11 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 			changed.Log[len(changed.Log)-1].N = int64(step)
 			set(changed, step)
 		}
-		begun, first := maps.Clone(current), c.base.first
+		begun, first := maps.Clone(current), c.base.firstFrame
 		mustCheckpoint(t, c)
 		saved = begun
 		src.crash()
-		if first > 0 && c.base.first == 0 {
+		if first > 0 && c.base.firstFrame == 0 {
 			bases++
 		}
 	}

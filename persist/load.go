@@ -28,9 +28,9 @@ type LoadStats struct {
 }
 
 const (
-	forgetEach   = 16 << 20 // bytes Load reads between two calls of forgetPages
-	maxReaders   = 8        // bounds the goroutines of Load
-	restoreBytes = 1 << 20  // bytes of records a reader collects before it puts them back; a frame may exceed it
+	forgetPagesEvery = 16 << 20 // bytes Load reads between two calls of forgetPages
+	maxReaders       = 8        // bounds the goroutines of Load
+	restoreBytes     = 1 << 20  // bytes of records a reader collects before it puts them back; a frame may exceed it
 )
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
@@ -46,8 +46,8 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	}
 	begin := time.Now()
 	if c.file != nil {
-		err := c.read(now, &stats)
-		if damaged(err) {
+		err := c.readFrames(now, &stats)
+		if isDamaged(err) {
 			stats.SetAside = true
 			err = c.discard(err)
 		}
@@ -55,7 +55,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 			return stats, fmt.Errorf("load counters: %w", err)
 		}
 	}
-	c.loaded, c.lead = true, now.Wall-now.Steady
+	c.loaded, c.wallLead = true, now.Wall-now.Steady
 	c.statusMu.Lock()
 	c.status.Damaged += stats.Bad
 	c.statusMu.Unlock()
@@ -63,8 +63,8 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	return stats, nil
 }
 
-// read reads all frames, with one reader per core but at most maxReaders.
-func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
+// readPage reads all frames, with one reader per core but at most maxReaders.
+func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
 	var group sync.WaitGroup
@@ -74,18 +74,18 @@ func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 	}
 	group.Wait()
 	c.file.forgetPages()
-	total, live := readers[0].total, int64(0)
+	total, live := readers[0].totalBytes, int64(0)
 	for i := range readers {
 		r := &readers[i]
 		stats.Restored, stats.NoRoom = stats.Restored+r.Restored, stats.NoRoom+r.NoRoom
 		stats.Expired, stats.Older = stats.Expired+r.Expired, stats.Older+r.Older
-		live += r.live
+		live += r.liveBytes
 	}
-	c.base = base{size: live, log: total - live}
+	c.base = base{size: live, logSize: total - live}
 	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
 		c.cfg.Logger.Error("the counter file has damaged frames: the latest changes of some counters are lost, and others start afresh",
 			"path", c.path, "frames", stats.Bad)
-		c.renew() // rewrite the file without the damaged frames
+		c.beginBase() // rewrite the file without the damaged frames
 	}
 	return errors.Join(errs...)
 }
@@ -100,10 +100,10 @@ type frameReader struct {
 	batch []counters.Record // to put back, newest first
 	bytes int64             // of batch
 	LoadStats
-	live, total int64 // bytes of restored records; bytes of all frames
+	liveBytes, totalBytes int64 // bytes of restored records; bytes of all frames
 }
 
-// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
+// readPage goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
 // puts many records back at once: a base is in the order of the table's shards, which thus grow a few times instead of dozens.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
@@ -118,9 +118,9 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 		if f.bytes >= restoreBytes {
 			f.restore()
 		}
-		if f.total += int64(len(frame)); f.total-forgotten >= forgetEach {
+		if f.totalBytes += int64(len(frame)); f.totalBytes-forgotten >= forgetPagesEvery {
 			f.file.forgetPages()
-			forgotten = f.total
+			forgotten = f.totalBytes
 		}
 	}
 	f.restore()
@@ -156,7 +156,7 @@ func (f *frameReader) restore() {
 	restored, noRoom := f.cfg.Source.Restore(f.now, f.batch)
 	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
 	f.Older += int64(len(f.batch) - restored - noRoom)
-	f.live += f.bytes * int64(restored) / int64(len(f.batch))
+	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))
 	clear(f.batch) // logs are large
 	f.batch, f.bytes = f.batch[:0], 0
 }

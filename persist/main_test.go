@@ -94,7 +94,7 @@ func (t *table) Restore(_ algorithms.Now, records []counters.Record) (restored, 
 
 const tableParts = 16
 
-func (t *table) Mark(part, n int) (next, marked int) {
+func (t *table) MarkChanged(part, n int) (next, marked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ; part < tableParts && marked < n; part++ {
@@ -178,8 +178,8 @@ func mustClose(t testing.TB, c *Counters) {
 	}
 }
 
-// until polls until ok returns true.
-func until(t *testing.T, what string, ok func() bool) {
+// waitUntil polls until ok returns true.
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {

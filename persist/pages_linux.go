@@ -9,7 +9,7 @@ import "syscall"
 // No write transaction may be in progress, since it could move the map. used is the size a transaction reported, so at least
 // that much is mapped. The file itself may be longer than the map, and the memory past the map is not ours.
 func (f *file) forgetPages() {
-	length := uintptr(f.used.Load()) &^ uintptr(f.db.Info().PageSize-1)
+	length := uintptr(f.usedBytes.Load()) &^ uintptr(f.db.Info().PageSize-1)
 	if length == 0 {
 		return
 	}

@@ -21,8 +21,8 @@ func TestForgetPagesStaysInTheMap(t *testing.T) {
 		mustCheckpoint(t, c)
 		begin := uint64(c.file.db.Info().Data)
 		mapped := mappedAt(t, begin)
-		if c.file.used.Load() > mapped {
-			t.Fatalf("round %d: %d bytes would be forgotten, %d are mapped", round, c.file.used.Load(), mapped)
+		if c.file.usedBytes.Load() > mapped {
+			t.Fatalf("round %d: %d bytes would be forgotten, %d are mapped", round, c.file.usedBytes.Load(), mapped)
 		}
 		if info, err := c.file.handle.Stat(); err == nil {
 			most = max(most, info.Size()-mapped)

@@ -83,8 +83,8 @@ type Raft struct {
 	workers   *workers
 	size      atomic.Int64 // of raft.db after the last write, in bytes
 
-	once   sync.Once
-	result error // of Close
+	closeOnce sync.Once
+	closeErr  error // of Close
 }
 
 // OpenRaft opens Raft's state in the data directory, or creates it if there is none. The error wraps ErrInUse if another
@@ -121,10 +121,10 @@ func (r *Raft) assemble() error {
 	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
 	r.stable = &stable{
 		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
-		written: r.recordSize, parked: make(chan struct{}),
+		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
 	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.workers, log)
-	r.logs.written = r.recordSize
+	r.logs.afterWrite = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
@@ -148,7 +148,7 @@ func (r *Raft) abandon() error { return guard(r.store.Close) }
 
 func (r *Raft) boltOptions() *bolt.Options {
 	return &bolt.Options{
-		Timeout: lockPatience, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
 	}
 }
 
@@ -164,15 +164,15 @@ func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
 // Probe writes a page of its own and waits until it is on disk: while nothing is written to the log, nothing else notices that
 // the disk hangs. It fails if that takes longer than the timeout, or if the disk is full.
-func (r *Raft) Probe() error { return r.probe.try() }
+func (r *Raft) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.
 func (r *Raft) Empty() (bool, error) {
-	some, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
+	exists, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
 	if err != nil {
 		return false, fmt.Errorf("look for Raft's state: %w", err)
 	}
-	return !some, nil
+	return !exists, nil
 }
 
 // Figures reports how the store is doing.
@@ -198,7 +198,7 @@ type RaftStatus struct {
 
 // Status returns how the store is doing, without touching the disk.
 func (r *Raft) Status() RaftStatus {
-	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.made.Load()}
+	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.exists.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
 		hung, full, err := h.report(r.cfg.Timeout)
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
@@ -215,22 +215,22 @@ func (r *Raft) Status() RaftStatus {
 // timeout, and the directory stays locked until the disk is back or the process ends. Later calls return the first call's
 // result.
 func (r *Raft) Close() error {
-	r.once.Do(func() { r.result = r.close() })
-	return r.result
+	r.closeOnce.Do(func() { r.closeErr = r.close() })
+	return r.closeErr
 }
 
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
 	r.workers.closeAfter(func() { closed <- errors.Join(guard(r.store.Close), r.probe.close()) })
-	patience := time.NewTimer(r.cfg.Timeout)
-	defer patience.Stop()
+	timer := time.NewTimer(r.cfg.Timeout)
+	defer timer.Stop()
 	select {
 	case err := <-closed:
 		if err != nil {
 			return fmt.Errorf("close Raft's store: %w", err)
 		}
 		return nil
-	case <-patience.C:
+	case <-timer.C:
 		return fmt.Errorf("close Raft's store: %w", errHung)
 	}
 }

@@ -233,7 +233,7 @@ func TestRaftConfig(t *testing.T) {
 // On a full disk a write of the log fails, and nothing stored before is lost.
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
-	log := &lines{}
+	log := &logLines{}
 	cfg := raftConfig(dir)
 	cfg.MaxSize, cfg.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
 	r, err := OpenRaft(cfg)
@@ -404,7 +404,7 @@ func TestRaftDamagedParts(t *testing.T) {
 		})
 	}
 	// An older snapshot is not needed.
-	if err := os.Truncate(filepath.Join(oldest(t, source), "state.bin"), 1); err != nil {
+	if err := os.Truncate(filepath.Join(oldestSnapshot(t, source), "state.bin"), 1); err != nil {
 		t.Fatal(err)
 	}
 	r := openRaft(t, source)
@@ -422,7 +422,7 @@ func newestOf(t *testing.T, dir, pattern string) string {
 	return slices.Max(all)
 }
 
-func oldest(t *testing.T, dir string) string {
+func oldestSnapshot(t *testing.T, dir string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(globEscape(dir), snapshotsDir, "*"))
 	if err != nil || len(all) < 2 {

@@ -53,7 +53,7 @@ func (r *Raft) create() error {
 		return r.corrupt(errors.New("the file is gone, but there are snapshots"))
 	}
 	err = createOnce(r.path, func(temp string) error {
-		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockPatience}})
+		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (r *Raft) openError(err error) error {
 		return nil
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
-	case damaged(err), errors.Is(err, errSeal):
+	case isDamaged(err), errors.Is(err, errSeal):
 		return r.corrupt(err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
@@ -153,13 +153,13 @@ func checkBuckets(tx *bolt.Tx) error {
 // checkContent checks the newest snapshot and the log, and that no entry is missing between the two. It also removes what a
 // crash left behind. The directory's lock must be held.
 func (r *Raft) checkContent() error {
-	r.sweep()
+	r.removeLeftovers()
 	at, err := r.newestSnapshot()
 	if err != nil {
 		return err
 	}
 	err = guard(func() error { return r.checkEntries(at) })
-	if damaged(err) || errors.Is(err, errSeal) {
+	if isDamaged(err) || errors.Is(err, errSeal) {
 		return r.corrupt(err)
 	}
 	return err
@@ -167,7 +167,7 @@ func (r *Raft) checkContent() error {
 
 // checkEntries reads the whole log. Every entry after the position at, the newest snapshot's, must be there, and terms must never
 // decrease. Up to that position there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
-func (r *Raft) checkEntries(at snapshotPlace) error {
+func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := sealedLogs{r.store}
 	first, err := logs.FirstIndex()
 	if err != nil {
@@ -215,8 +215,8 @@ func (r *Raft) checkTerm(term uint64) error {
 	return nil
 }
 
-// sweep removes what a crash left behind.
-func (r *Raft) sweep() {
+// removeLeftovers removes what a crash left behind.
+func (r *Raft) removeLeftovers() {
 	for _, pattern := range []string{
 		globEscape(r.path) + ".new-*",
 		filepath.Join(globEscape(filepath.Join(r.cfg.Dir, snapshotsDir)), "*"+temporarySuffix),
@@ -231,8 +231,8 @@ func (r *Raft) sweep() {
 	}
 }
 
-// snapshotPlace is the log position at which a snapshot was taken; zero if there is no snapshot.
-type snapshotPlace struct{ index, term uint64 }
+// snapshotPosition is the log position at which a snapshot was taken; zero if there is no snapshot.
+type snapshotPosition struct{ index, term uint64 }
 
 // snapshotNames returns the names of the finished snapshots in the data directory.
 func snapshotNames(dir string) ([]string, error) {
@@ -253,8 +253,8 @@ func snapshotNames(dir string) ([]string, error) {
 }
 
 // parseSnapshotName parses "term-index-milliseconds", the library's name for a finished snapshot.
-func parseSnapshotName(name string) (snapshotPlace, bool) {
-	var at snapshotPlace
+func parseSnapshotName(name string) (snapshotPosition, bool) {
+	var at snapshotPosition
 	var ms uint64
 	n, err := fmt.Sscanf(name, "%d-%d-%d", &at.term, &at.index, &ms)
 	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
@@ -262,8 +262,8 @@ func parseSnapshotName(name string) (snapshotPlace, bool) {
 
 // newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
 // use an older one, but the log entries between the two have been removed since.
-func (r *Raft) newestSnapshot() (snapshotPlace, error) {
-	var newest snapshotPlace
+func (r *Raft) newestSnapshot() (snapshotPosition, error) {
+	var newest snapshotPosition
 	names, err := snapshotNames(r.cfg.Dir)
 	if err != nil {
 		return newest, err
@@ -297,7 +297,7 @@ type snapshotMeta struct {
 	CRC []byte
 }
 
-func checkSnapshot(dir, name string, at snapshotPlace) error {
+func checkSnapshot(dir, name string, at snapshotPosition) error {
 	broken := func(what any) error { return fmt.Errorf("%w: %v", errSeal, what) }
 	text, err := readSmall(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {

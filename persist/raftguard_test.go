@@ -76,8 +76,8 @@ func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
 	return f.LogStore.GetLog(i, l)
 }
 
-// faulty returns a guarded log in memory, with the cache that Raft uses.
-func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
+// newFaultyLogs returns a guarded log in memory, with the cache that Raft uses.
+func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	t.Helper()
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
 	g := newGuardedLogs(inner, 2*time.Second, newWorkers(), quiet)
@@ -110,7 +110,7 @@ func TestRaftWriteHangs(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g, cache, inner := faulty(t)
+				g, cache, inner := newFaultyLogs(t)
 				want := logEntries(1, 10, 1)
 				if err := cache.StoreLogs(want); err != nil {
 					t.Fatal(err)
@@ -164,7 +164,7 @@ func TestRaftReplacingFails(t *testing.T) {
 		for _, from := range []uint64{1, 5} {
 			t.Run(fmt.Sprint(name, " from ", from), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					_, cache, inner := faulty(t)
+					_, cache, inner := newFaultyLogs(t)
 					want := logEntries(1, 10, 1)
 					if err := cache.StoreLogs(want); err != nil {
 						t.Fatal(err)
@@ -208,7 +208,7 @@ func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 	for round := range rounds {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(uint64(round), 5))
-			_, cache, inner := faulty(t)
+			_, cache, inner := newFaultyLogs(t)
 			believed, term, failures := logEntries(1, 3, 1), uint64(1), 0
 			if err := cache.StoreLogs(believed); err != nil {
 				t.Fatal(err)
@@ -284,7 +284,7 @@ func someFaults(rnd *rand.Rand, hang chan struct{}) []fault {
 // A read that hangs times out, and so does the next one after many of them.
 func TestRaftReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, cache, inner := faulty(t)
+		g, cache, inner := newFaultyLogs(t)
 		if err := cache.StoreLogs(logEntries(1, 2*CachedEntries, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -321,7 +321,7 @@ func TestRaftReadHangs(t *testing.T) {
 
 // A panic inside the storage engine ends the log, not the process.
 func TestRaftLogBreaks(t *testing.T) {
-	g, cache, inner := faulty(t)
+	g, cache, inner := newFaultyLogs(t)
 	if err := cache.StoreLogs(logEntries(1, 3, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -336,27 +336,27 @@ func TestRaftLogBreaks(t *testing.T) {
 	}
 }
 
-// machine is a state machine that remembers what was applied.
-type machine struct {
+// recordingFSM is a state machine that remembers what was applied.
+type recordingFSM struct {
 	mu      sync.Mutex // guards applied
 	applied []string
 }
 
-func (m *machine) Apply(e *raft.Log) any {
+func (m *recordingFSM) Apply(e *raft.Log) any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.applied = append(m.applied, string(e.Data))
 	return nil
 }
 
-func (m *machine) all() []string {
+func (m *recordingFSM) all() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.applied)
 }
 
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
-func (m *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
+func (m *recordingFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
+func (m *recordingFSM) Restore(io.ReadCloser) error         { return errors.New("none") }
 
 // A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk is back. A restart
 // applies the same as it had applied.
@@ -367,9 +367,9 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 		store := openRaft(t, dir)
 		disk := &faultyLogs{LogStore: store.logs.inner}
 		store.logs.inner = disk
-		fsm := &machine{}
+		fsm := &recordingFSM{}
 		node := startNode(t, store, fsm, firstStart)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 0, 100)
 		hang := make(chan struct{})
 		disk.next(fault{hang: hang})
@@ -392,7 +392,7 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 			t.Errorf("status is %+v", s)
 		}
 		close(hang)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 100, 200)
 		want = fsm.all()
 		if len(want) != 200 {
@@ -403,9 +403,9 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		store := openRaft(t, dir)
-		fsm := &machine{}
+		fsm := &recordingFSM{}
 		node := startNode(t, store, fsm, restart)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 200, 201)
 		if have := fsm.all(); !slices.Equal(have[:len(have)-1], want) {
 			t.Errorf("%d applied after a restart, want %d and one", len(have), len(want))
@@ -453,14 +453,14 @@ func TestRaftCloseWhileHung(t *testing.T) {
 	}
 }
 
-type start bool
+type startMode bool
 
 const (
-	firstStart start = true
-	restart    start = false
+	firstStart startMode = true
+	restart    startMode = false
 )
 
-func startNode(t *testing.T, store *Raft, fsm raft.FSM, how start) *raft.Raft {
+func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raft {
 	t.Helper()
 	address, trans := raft.NewInmemTransport("node")
 	cfg := raft.DefaultConfig()
@@ -487,8 +487,8 @@ func stopNode(t *testing.T, node *raft.Raft) {
 	}
 }
 
-// lead waits until the node is leader and has applied everything. The clock is synthetic.
-func lead(t *testing.T, node *raft.Raft) {
+// waitForLeader waits until the node is leader and has applied everything. The clock is synthetic.
+func waitForLeader(t *testing.T, node *raft.Raft) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for node.Barrier(time.Second).Error() != nil {

@@ -75,7 +75,7 @@ func TestG9_KilledWhileLogging(t *testing.T) {
 		if done == 0 {
 			life *= time.Duration(round + 1) // the machine is busy
 		}
-		done = max(done, uint64(killed(t, "raft:"+dir, life)))
+		done = max(done, uint64(runAndKill(t, "raft:"+dir, life)))
 		r := openRaft(t, dir)
 		// Opening has checked that the entries are whole and none is missing.
 		last, err := r.Logs().LastIndex()

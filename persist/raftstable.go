@@ -20,14 +20,14 @@ import (
 // disk is full: it gives up the ballast, then waits for room. Meanwhile the node takes no part in Raft and is cut off. A
 // write waits for a hung disk as well: without the term on disk this node could do nothing anyway.
 type stable struct {
-	inner   raft.StableStore
-	path    string
-	timeout time.Duration
-	ballast *ballast
-	workers *workers
-	log     *slog.Logger
-	written func() // called after each write
-	health  health
+	inner      raft.StableStore
+	path       string
+	timeout    time.Duration
+	ballast    *ballast
+	workers    *workers
+	log        *slog.Logger
+	afterWrite func() // called after each write
+	health     health
 
 	// parked blocks the writes that are waiting for room when the store closes: an error would make Raft end the process in
 	// the middle of its shutdown. Only tests close it.
@@ -51,7 +51,7 @@ func (s *stable) write(do func() error) error {
 	default:
 	}
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := s.try(do)
+		err := s.tryWrite(do)
 		switch {
 		case err == nil:
 			return nil
@@ -59,7 +59,7 @@ func (s *stable) write(do func() error) error {
 			return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed
-		case s.ballast.free():
+		case s.ballast.release():
 			continue
 		}
 		if !s.workers.sleep(pause) {
@@ -69,7 +69,7 @@ func (s *stable) write(do func() error) error {
 	}
 }
 
-func (s *stable) try(do func() error) error {
+func (s *stable) tryWrite(do func() error) error {
 	s.health.begin()
 	err := guard(do)
 	if first := s.health.end(err); first {
@@ -78,7 +78,7 @@ func (s *stable) try(do func() error) error {
 	if err == nil && s.health.succeed() {
 		s.log.Info("Raft's term and vote are saved again", "path", s.path)
 	}
-	s.written()
+	s.afterWrite()
 	return err
 }
 
@@ -103,35 +103,35 @@ func (s *stable) GetUint64(key []byte) (n uint64, err error) {
 const (
 	ballastFile = "ballast"
 	// scarce: the disk is nearly full when less than this many times the ballast is free.
-	scarce = 4
+	scarceFactor = 4
 	// refillPause is how long to wait before trying to make the ballast again.
 	refillPause = time.Minute
 )
 
 // ballast is a file that reserves disk space until Raft needs it.
 type ballast struct {
-	path    string
-	size    int64
-	workers *workers
-	log     *slog.Logger
-	space   func(dir string) (free int64, ok bool)
-	pause   time.Duration
+	path      string
+	size      int64
+	workers   *workers
+	log       *slog.Logger
+	freeBytes func(dir string) (free int64, ok bool)
+	pause     time.Duration
 
-	made atomic.Bool
+	exists atomic.Bool
 
 	mu        sync.Mutex // guards the file and refilling
 	refilling bool       // a goroutine is waiting to make the file again
 }
 
 func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ballast {
-	return &ballast{path: path, size: size, workers: workers, log: log, space: freeSpace, pause: refillPause}
+	return &ballast{path: path, size: size, workers: workers, log: log, freeBytes: freeSpace, pause: refillPause}
 }
 
 // prepare makes the file if it does not exist. If there is no room, it is made later.
 func (b *ballast) prepare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.make(); err != nil {
+	if err := b.create(); err != nil {
 		b.log.Warn("the disk is nearly full: there is no ballast for Raft's term and vote",
 			"path", b.path, "size", b.size, "error", err)
 		b.refillLater()
@@ -140,8 +140,8 @@ func (b *ballast) prepare() {
 
 var errScarce = errors.New("too little room")
 
-// make makes the file, with disk blocks of its own. mu must be held.
-func (b *ballast) make() error {
+// create makes the file, with disk blocks of its own. mu must be held.
+func (b *ballast) create() error {
 	if b.size == 0 {
 		err := os.Remove(b.path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -150,16 +150,16 @@ func (b *ballast) make() error {
 		return err
 	}
 	if info, err := os.Stat(b.path); err == nil && info.Size() == b.size {
-		b.made.Store(true)
+		b.exists.Store(true)
 		return nil
 	}
-	if free, ok := b.space(filepath.Dir(b.path)); ok && free/scarce < b.size {
+	if free, ok := b.freeBytes(filepath.Dir(b.path)); ok && free/scarceFactor < b.size {
 		return errScarce
 	}
 	if err := b.fill(); err != nil {
 		return errors.Join(err, os.Remove(b.path))
 	}
-	b.made.Store(true)
+	b.exists.Store(true)
 	return nil
 }
 
@@ -183,14 +183,14 @@ func (b *ballast) fill() (err error) {
 	return f.Sync()
 }
 
-// free deletes the ballast, and reports whether that made room.
-func (b *ballast) free() bool {
+// release deletes the ballast, and reports whether that made room.
+func (b *ballast) release() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.made.Load() {
+	if !b.exists.Load() {
 		return false
 	}
-	b.made.Store(false)
+	b.exists.Store(false)
 	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
 	b.log.Warn("the ballast is deleted, so that Raft's term and vote can be saved",
 		"path", b.path, "size", b.size, "error", err)
@@ -215,7 +215,7 @@ func (b *ballast) refillLater() {
 func (b *ballast) refill() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.make(); err != nil {
+	if err := b.create(); err != nil {
 		return false
 	}
 	b.refilling = false

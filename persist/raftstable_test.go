@@ -48,7 +48,7 @@ func TestRaftBallast(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ballastFile)
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &logLines{}
 		cfg := raftConfig(dir)
 		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(cfg)
@@ -59,8 +59,8 @@ func TestRaftBallast(t *testing.T) {
 		if err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
 			t.Fatalf("ballast: %v, %v", info, err)
 		}
-		free := int64(scarce*cfg.Ballast - 1)
-		r.ballast.space = func(string) (int64, bool) { return free, true }
+		free := int64(scarceFactor*cfg.Ballast - 1)
+		r.ballast.freeBytes = func(string) (int64, bool) { return free, true }
 		r.stable.inner = &fullStable{StableStore: r.stable.inner, room: func() bool {
 			_, err := os.Stat(path)
 			return err != nil
@@ -111,7 +111,7 @@ func TestRaftBallast(t *testing.T) {
 func TestRaftTermWaitsForRoom(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &logLines{}
 		cfg := raftConfig(dir)
 		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(cfg)

@@ -87,7 +87,7 @@ func Parse(b []byte) (*Table, error) {
 		}
 	}
 	for p := range Partitions {
-		if !t.valid(p) {
+		if !t.isValid(p) {
 			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
 		}
 	}
@@ -111,11 +111,11 @@ func parseSettings(b []byte, s *Settings) error {
 	return nil
 }
 
-// valid reports whether partition p satisfies the invariant of Table.
-func (t *Table) valid(p int) bool {
+// isValid reports whether partition p satisfies the invariant of Table.
+func (t *Table) isValid(p int) bool {
 	n, owner, standby := len(t.members), int(t.owner[p]), int(t.standby[p])
 	if n == 1 {
-		return owner == 0 && standby == nobody
+		return owner == 0 && standby == noStandby
 	}
 	return owner < n && standby < n && owner != standby
 }

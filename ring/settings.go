@@ -35,18 +35,18 @@ func DefaultSettings() Settings {
 // Supported returns nil if this build can compute a table with s, or an error that wraps [ErrSettings] and names the
 // first setting it can't use.
 func (s Settings) Supported() error {
-	wrong := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
+	unsupported := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
 	switch {
 	case s.Partitions != Partitions:
-		return wrong("partitions", s.Partitions)
+		return unsupported("partitions", s.Partitions)
 	case s.Factor < 1 || s.Factor > maxFactor:
-		return wrong("factor", s.Factor)
+		return unsupported("factor", s.Factor)
 	case !(s.Load >= 1 && s.Load <= maxLoad): // phrased so that NaN fails too
-		return wrong("load", s.Load)
+		return unsupported("load", s.Load)
 	case s.Hash != hashName:
-		return wrong("hash", s.Hash)
+		return unsupported("hash", s.Hash)
 	case s.Library != libraryName:
-		return wrong("library", s.Library)
+		return unsupported("library", s.Library)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ const (
 	// bound.
 	MaxMembers = 1024
 
-	nobody = 0xffff
+	noStandby = 0xffff
 )
 
 // ErrMembers: no table can have these members.
@@ -48,22 +48,22 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	if err := checkMembers(t.members); err != nil {
 		return nil, err
 	}
-	lately.mu.Lock()
-	defer lately.mu.Unlock()
-	for _, made := range lately.tables {
-		if made != nil && made.settings == s && slices.Equal(made.members, t.members) {
-			return made, nil
+	recentTables.mu.Lock()
+	defer recentTables.mu.Unlock()
+	for _, cached := range recentTables.tables {
+		if cached != nil && cached.settings == s && slices.Equal(cached.members, t.members) {
+			return cached, nil
 		}
 	}
 	t.compute()
-	lately.tables[lately.next] = t
-	lately.next = (lately.next + 1) % len(lately.tables)
+	recentTables.tables[recentTables.next] = t
+	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)
 	return t, nil
 }
 
-// lately caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its log
+// recentTables caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its log
 // before Raft applies it; in tests, the nodes of one process all need the same ones.
-var lately struct {
+var recentTables struct {
 	mu     sync.Mutex // guards the fields below
 	tables [8]*Table
 	next   int // index of the oldest
@@ -71,16 +71,16 @@ var lately struct {
 
 // compute fills in owners and standbys.
 func (t *Table) compute() {
-	named := make([]consistent.Member, len(t.members))
+	members := make([]consistent.Member, len(t.members))
 	for i, id := range t.members {
-		named[i] = member{rank: uint16(i), name: id.String()}
+		members[i] = member{rank: uint16(i), name: id.String()}
 	}
-	c := consistent.New(named, consistent.Config{
+	c := consistent.New(members, consistent.Config{
 		Hasher: hasher{}, PartitionCount: t.settings.Partitions, ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
 	})
 	for p := range Partitions {
 		t.owner[p] = c.GetPartitionOwner(p).(member).rank
-		t.standby[p] = t.best(p)
+		t.standby[p] = t.bestStandby(p)
 	}
 }
 
@@ -118,17 +118,17 @@ type hasher struct{}
 
 func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
 
-// best returns the rank of p's standby: the member with the highest score, other than the owner; nobody if there is none.
+// bestStandby returns the rank of p's standby: the member with the highest score, other than the owner; nobody if there is none.
 // A member that joins or leaves changes only the standbys of the partitions where it scores highest.
-func (t *Table) best(p int) uint16 {
-	rank, most := uint16(nobody), uint64(0)
+func (t *Table) bestStandby(p int) uint16 {
+	rank, bestScore := uint16(noStandby), uint64(0)
 	for i, id := range t.members {
 		if uint16(i) == t.owner[p] {
 			continue
 		}
 		// Among equal scores, the first member wins.
-		if s := score(p, id); rank == nobody || s > most {
-			rank, most = uint16(i), s
+		if s := score(p, id); rank == noStandby || s > bestScore {
+			rank, bestScore = uint16(i), s
 		}
 	}
 	return rank
@@ -145,27 +145,27 @@ func score(p int, id NodeID) uint64 {
 // Without returns the table after x is gone: x's partitions go to their standbys, and partitions that lost their standby,
 // either way, get the next best one. Nothing else moves. It returns t itself if x is no member or the only one: some node
 // must own the partitions.
-func (t *Table) Without(x NodeID) *Table {
-	gone := t.Rank(x)
-	if gone < 0 || len(t.members) == 1 {
+func (t *Table) Without(gone NodeID) *Table {
+	goneRank := t.Rank(gone)
+	if goneRank < 0 || len(t.members) == 1 {
 		return t
 	}
-	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), gone, gone+1)}
+	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), goneRank, goneRank+1)}
 	rank := func(old uint16) uint16 {
-		if int(old) > gone {
+		if int(old) > goneRank {
 			return old - 1
 		}
 		return old
 	}
 	for p := range Partitions {
 		owner, standby := t.owner[p], t.standby[p]
-		switch gone {
+		switch goneRank {
 		case int(owner):
 			next.owner[p] = rank(standby)
-			next.standby[p] = next.best(p)
+			next.standby[p] = next.bestStandby(p)
 		case int(standby):
 			next.owner[p] = rank(owner)
-			next.standby[p] = next.best(p)
+			next.standby[p] = next.bestStandby(p)
 		default:
 			next.owner[p], next.standby[p] = rank(owner), rank(standby)
 		}
@@ -183,7 +183,7 @@ func (t *Table) Owner(p int) NodeID {
 
 // Standby returns the node that holds a copy of partition p, or the zero ID if there is none.
 func (t *Table) Standby(p int) NodeID {
-	if t == nil || uint(p) >= Partitions || t.standby[p] == nobody {
+	if t == nil || uint(p) >= Partitions || t.standby[p] == noStandby {
 		return NodeID{}
 	}
 	return t.members[t.standby[p]]
@@ -209,11 +209,11 @@ func (t *Table) Settings() Settings {
 }
 
 // Rank returns the index of x among the members, or -1.
-func (t *Table) Rank(x NodeID) int {
+func (t *Table) Rank(id NodeID) int {
 	if t == nil {
 		return -1
 	}
-	i, found := slices.BinarySearchFunc(t.members, x, NodeID.Compare)
+	i, found := slices.BinarySearchFunc(t.members, id, NodeID.Compare)
 	if !found {
 		return -1
 	}
@@ -221,8 +221,8 @@ func (t *Table) Rank(x NodeID) int {
 }
 
 // Owned returns the number of partitions that x owns.
-func (t *Table) Owned(x NodeID) int {
-	rank := t.Rank(x)
+func (t *Table) Owned(id NodeID) int {
+	rank := t.Rank(id)
 	if rank < 0 {
 		return 0
 	}

@@ -43,8 +43,8 @@ func written(t testing.TB, table *Table) []byte {
 	return b
 }
 
-// holds checks what is true of every table.
-func holds(t *testing.T, table *Table, members int) {
+// checkInvariants checks what is true of every table.
+func checkInvariants(t *testing.T, table *Table, members int) {
 	t.Helper()
 	if len(table.Members()) != members || !slices.IsSortedFunc(table.Members(), NodeID.Compare) {
 		t.Fatalf("members: %v", table.Members())
@@ -83,7 +83,7 @@ func TestEveryPartitionHasAnOwnerAndAStandby(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 10, 50} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			table := build(t, nodes(n))
-			holds(t, table, n)
+			checkInvariants(t, table, n)
 			if !table.Canonical() || table.Settings() != DefaultSettings() {
 				t.Error("not canonical, or with other settings")
 			}
@@ -110,7 +110,7 @@ func TestOrderOfMembersIsNothing(t *testing.T) {
 	for range 10 {
 		rnd.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 		before := slices.Clone(members)
-		forget()
+		clearCache()
 		if have := written(t, build(t, members)); !slices.Equal(have, want) {
 			t.Fatal("another order gives another table")
 		}
@@ -176,7 +176,7 @@ func TestWithoutMovesOnlyWhatItMust(t *testing.T) {
 		raw := written(t, before)
 		for _, x := range ids[:min(n, 5)] {
 			after := before.Without(x)
-			holds(t, after, n-1)
+			checkInvariants(t, after, n-1)
 			if after.Canonical() || after.Rank(x) != -1 || after.Owned(x) != 0 {
 				t.Errorf("%s is still there", x)
 			}
@@ -215,7 +215,7 @@ func TestWithoutMany(t *testing.T) {
 	}
 	for i, id := range ids[:9] {
 		table = table.Without(id)
-		holds(t, table, 9-i)
+		checkInvariants(t, table, 9-i)
 	}
 	if have := table.Without(ids[9]); have != table || table.Owned(ids[9]) != Partitions {
 		t.Error("the only member is gone")
@@ -282,7 +282,7 @@ func TestRefusedTables(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%+v: %v", s, err)
 			}
-			holds(t, table, n)
+			checkInvariants(t, table, n)
 		}
 	}
 }
@@ -307,18 +307,18 @@ func BenchmarkNew(b *testing.B) {
 		members := nodes(n)
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
-				forget()
+				clearCache()
 				build(b, members)
 			}
 		})
 	}
 }
 
-// forget makes New compute every table anew.
-func forget() {
-	lately.mu.Lock()
-	defer lately.mu.Unlock()
-	clear(lately.tables[:])
+// clearCache makes New compute every table anew.
+func clearCache() {
+	recentTables.mu.Lock()
+	defer recentTables.mu.Unlock()
+	clear(recentTables.tables[:])
 }
 
 // A recently computed table is not computed again; a table that has dropped out of the cache is equal when computed anew.
