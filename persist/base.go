@@ -9,16 +9,16 @@ import (
 )
 
 // A file's frames are a base, which holds every counter, and a log of later changes. When the log outgrows the base, a new
-// base is written: each checkpoint marks another part of the table as changed. Once all of the table is marked and written,
+// base is written: each checkpoint marks another part of the table as changed. Once the whole table is marked and written,
 // every counter is in the new base's first frame or a later one, and all older frames are deleted. So a crash leaves either
-// the old base or the new one whole, with everything written later. Expired counters disappear along with the frames that
+// the old base or the new one complete, with everything written later. Expired counters disappear along with the frames that
 // hold them.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
 	minLogSize = 8 << 20
-	// minBaseStep is the least number of counters a checkpoint adds to the new base. It adds as many as changed, if that is
-	// more.
+	// minBaseStep is the minimum number of counters that a checkpoint adds to the new base. It adds as many as changed, if
+	// that is more.
 	minBaseStep = 1 << 16
 )
 
@@ -28,17 +28,17 @@ type base struct {
 	logSize int64 // bytes of all other frames
 
 	// The new base, while it is being written:
-	firstFrame uint64 // number of its first frame; zero if there is no new base
-	nextPart   int    // the part of the table to mark next
-	allMarked  bool   // all parts are marked
+	firstFrame uint64 // number of its first frame; zero if no new base is being written
+	nextPart   int    // where to continue marking the table
+	allMarked  bool   // the whole table is marked
 	marked     int64  // counters marked so far
-	copied     int64  // counters written since the new base began, including those that merely changed
+	copied     int64  // counters written since the new base began, whether marked or changed
 	written    int64  // bytes written since the new base began
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
 
-// add records that n counters were written, as the given number of bytes.
+// add records that n counters were written, in that many bytes.
 func (b *base) add(bytes, n int64) {
 	b.logSize += bytes
 	b.copied += n
@@ -73,8 +73,8 @@ func (c *Counters) continueBase() int64 {
 	return int64(marked)
 }
 
-// completeBase completes the new base once all of it is written, and deletes the older frames. Call it after a checkpoint that
-// wrote everything marked.
+// completeBase completes the new base once all of it is written, and deletes the older frames. It must follow a checkpoint
+// that wrote everything marked.
 func (c *Counters) completeBase() error {
 	b := &c.base
 	if b.firstFrame == 0 || !b.allMarked {

@@ -36,7 +36,7 @@ func typicalRecord(now algorithms.Now, i int) counters.Record {
 	return r
 }
 
-// resourceUse returns the processor time of this process, and the bytes it passed to the system for writing.
+// resourceUse returns the processor time of this process, and the bytes it passed to the kernel for writing.
 func resourceUse(b *testing.B) (time.Duration, int64) {
 	b.Helper()
 	var u syscall.Rusage

@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// tolerance is how far, in nanoseconds, the wall clock may drift from the steady one before it counts as a step. It is
-	// less than what expiries are rounded up by.
+	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the steady one before that counts as a step.
+	// It is less than the amount by which expiries are rounded up.
 	clockTolerance      = int64(time.Second)
-	maxBackoffIntervals = 2 // how many intervals to wait between tries while checkpoints fail
+	maxBackoffIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
 
 	commitBytes   = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
-	maxKeptBuffer = 2 << 20 // bytes of buffer kept for reuse; enough for frames without large logs
+	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
-	// restFactor is how many times as long the loop's checkpoints rest after each stretch of work longer than minWork.
+	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest after each stretch of work longer than
+	// minWork.
 	restFactor = 9
 	minWork    = 200 * time.Microsecond
 )
@@ -48,7 +49,7 @@ func (c *Counters) Start() error {
 
 func (c *Counters) acquire(ctx context.Context) error {
 	select {
-	case c.lock <- struct{}{}: // even if ctx has ended, as long as the lock is free
+	case c.lock <- struct{}{}: // succeed even if ctx has ended, as long as the lock is free
 		return nil
 	default:
 	}
@@ -77,14 +78,14 @@ func (c *Counters) loop() {
 		begin := time.Now()
 		// checkpointNow logs and records its error.
 		_ = c.checkpointNow(c.ctx, true)
-		// On a full disk each try makes bbolt walk the whole file, so wait longer.
+		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
 		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoffIntervals))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }
 
-// Checkpoint writes what changed since the last one, as fast as it can. Whatever could not be written still counts as
-// changed. When ctx ends, it stops between two frames.
+// Checkpoint writes what changed since the last one, as fast as it can. Whatever it can't write still counts as changed. When
+// ctx ends, it stops between two frames.
 func (c *Counters) Checkpoint(ctx context.Context) error { return c.checkpointNow(ctx, false) }
 
 func (c *Counters) checkpointNow(ctx context.Context, paced bool) error {
@@ -115,7 +116,7 @@ func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
 	return err
 }
 
-// recordOutcome records the outcome of a checkpoint. It logs the recovery, and only the first of several failures.
+// recordOutcome records the outcome of a checkpoint. It logs the first of several failures, and the recovery.
 func (c *Counters) recordOutcome(begin time.Time, n int64, err error) {
 	c.statusMu.Lock()
 	s := &c.status
@@ -135,7 +136,7 @@ func (c *Counters) recordOutcome(begin time.Time, n int64, err error) {
 	c.statusMu.Unlock()
 	switch {
 	case err != nil && failed == 0:
-		c.cfg.Logger.Error("checkpoint failed; counters are kept in memory and checks go on", "path", c.path, "error", err)
+		c.cfg.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", c.path, "error", err)
 	case err == nil && failed > 0:
 		c.cfg.Logger.Info("checkpoints are written again", "path", c.path, "failures", failed)
 	}
@@ -150,7 +151,7 @@ func (c *Counters) writeChanges(ctx context.Context) (int64, error) {
 		}
 	}
 	if c.noticeClockStep(c.cfg.Now()) || fresh {
-		c.beginFullBase() // after a step, the times in existing frames are off by it
+		c.beginFullBase() // after a step, the times in existing frames are wrong by as much
 	}
 	marked := c.continueBase()
 	var n int64
@@ -168,7 +169,7 @@ func (c *Counters) writeChanges(ctx context.Context) (int64, error) {
 	return n, err
 }
 
-// writeFrames appends frames of records, in one transaction unless they are large logs.
+// writeFrames writes records as frames, in one transaction unless they are large logs.
 func (c *Counters) writeFrames(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
 		frames, ends, n := c.buffer[:0], []int(nil), 0
@@ -179,7 +180,7 @@ func (c *Counters) writeFrames(ctx context.Context, records []counters.Record) e
 			begin, taken := len(frames), 0
 			frames, taken = appendFrame(frames, records[n:], c.cfg.Now())
 			if n += taken; len(frames) == begin+frameHeader {
-				frames = frames[:begin] // every record has expired
+				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
 				ends = append(ends, len(frames))
 			}
@@ -208,7 +209,7 @@ func (c *Counters) commitFrames(frames []byte, ends []int) error {
 		if err != nil {
 			return err
 		}
-		b.FillPercent = 1 // nothing is ever inserted in between
+		b.FillPercent = 1 // frames are only ever appended
 		begin := 0
 		for _, end := range ends {
 			last++
@@ -226,7 +227,7 @@ func (c *Counters) commitFrames(frames []byte, ends []int) error {
 	}
 	c.lastFrame = last
 	c.file.forgetPages()
-	// Waiting for the disk is not work: it uses no processor time.
+	// Waiting for the disk does not count as work: it uses no processor time.
 	c.lastResumed = c.lastResumed.Add(c.file.diskTime() - before)
 	return nil
 }
@@ -248,8 +249,8 @@ func (c *Counters) pace(ctx context.Context) {
 	c.lastResumed = time.Now()
 }
 
-// noticeClockStep reports whether the wall clock has moved against the steady one by more than tolerance since Load or the last step
-// noticed.
+// noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
+// the last step that it noticed.
 func (c *Counters) noticeClockStep(now algorithms.Now) bool {
 	lead := now.Wall - now.Steady
 	if moved := lead - c.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
@@ -259,8 +260,8 @@ func (c *Counters) noticeClockStep(now algorithms.Now) bool {
 	return true
 }
 
-// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, whatever is unwritten is lost.
-// Later calls return the first call's result.
+// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, unwritten changes are lost. Later
+// calls return the first call's result.
 func (c *Counters) Close(ctx context.Context) error {
 	c.closeOnce.Do(func() {
 		c.closeErr = c.close(ctx)
@@ -281,7 +282,7 @@ func (c *Counters) close(ctx context.Context) error {
 	if c.loaded {
 		err = c.checkpoint(ctx, false)
 		if isDamaged(err) && ctx.Err() == nil {
-			// The file was set aside; there is still time to write all counters to a new one.
+			// The file was set aside, but there is still time to write all counters to a new one.
 			err = c.checkpoint(ctx, false)
 		}
 	}

@@ -56,8 +56,8 @@ func TestCountersComeBack(t *testing.T) {
 	}
 }
 
-// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is found: no older
-// record comes back.
+// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is restored, and no
+// older record comes back.
 func TestNewestWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, clk := t.TempDir(), newClock()
@@ -112,8 +112,7 @@ func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, 
 		left := want.FreshAt - now.Steady/1e9
 		switch {
 		case left <= 0 && left > -2:
-			// Each frame rounds up by itself when a counter is fresh, so an older copy may seem to live for two seconds
-			// more.
+			// Each frame rounds the expiry up separately, so an older copy may seem to live for two seconds more.
 		case want.State.Fresh() && ok:
 			t.Fatalf("a reset counter came back: %+v", have)
 		case left <= 0 && ok && have.State.Count != want.State.Count:
@@ -159,7 +158,7 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
-// A queue ahead of the clock stays as far ahead as it was, whatever the clock says after a restart.
+// A queue ahead of the clock stays as far ahead, whatever the clock says after a restart.
 func TestQueueIsKept(t *testing.T) {
 	for _, set := range []time.Duration{0, -time.Hour, -10 * 365 * 24 * time.Hour} {
 		dir, clk := t.TempDir(), newClock()
@@ -389,7 +388,7 @@ func TestCompact(t *testing.T) {
 	}
 	mustClose(t, c)
 	before := size(t, dir)
-	// All but the last have expired, and disappear with their base.
+	// All except the last have expired, and disappear with their base.
 	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
 	cfg.Source = newTable()
 	c, _ = openLoaded(t, cfg)
@@ -442,7 +441,7 @@ func TestCountersConfig(t *testing.T) {
 	}
 }
 
-// The real table with its counters and its steady clock.
+// The real table, with its counters and its steady clock.
 func TestWithTable(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	real := counters.New(10_000)
@@ -492,7 +491,7 @@ func TestWithTable(t *testing.T) {
 	}
 }
 
-// The loop's checkpoints leave most of a core to other work, but not while a caller waits for them.
+// The loop's checkpoints leave most of a core to other work, except while a caller waits for them.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
@@ -507,24 +506,24 @@ func TestCheckpointsRest(t *testing.T) {
 		}
 		return time.Since(begin)
 	}
-	// On a busy machine any of them may be slow.
+	// On a busy machine, any of them may be slow.
 	var fast, slow time.Duration
 	for try := 0; try == 0 || slow < 3*fast; try++ {
 		if fast, slow = write(false), write(true); try == 20 {
-			t.Fatalf("a checkpoint takes %v, and %v where it rests", fast, slow)
+			t.Fatalf("a checkpoint takes %v, and %v with rests", fast, slow)
 		}
 	}
 	c.waiting.Add(1)
 	for try := 0; try == 0 || slow > 2*fast; try++ {
 		if fast, slow = write(false), write(true); try == 20 {
-			t.Fatalf("a checkpoint takes %v, and %v while somebody waits", fast, slow)
+			t.Fatalf("a checkpoint takes %v, and %v while a caller waits", fast, slow)
 		}
 	}
 	c.waiting.Add(-1)
 	mustClose(t, c)
 }
 
-// Close interrupts a checkpoint that is resting, and writes the remainder.
+// Close interrupts a resting checkpoint and writes the remainder.
 func TestCloseWhileResting(t *testing.T) {
 	dir, clk, src := t.TempDir(), newClock(), counters.New(300_000)
 	defer src.Close()
@@ -549,7 +548,7 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 }
 
-// However long a node runs, its file needs only a small multiple of the table's size. bbolt rounds that up to a power of
+// However long a node runs, its file needs only a small multiple of the table's size, which bbolt rounds up to a power of
 // two.
 func TestFileIsBounded(t *testing.T) {
 	const all, each = 30_000, 3000

@@ -38,7 +38,7 @@ func (l *logLines) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// On a full disk checkpoints fail, which is logged once. Nothing is lost once there is room again.
+// On a full disk, checkpoints fail, which is logged once. Nothing is lost once there is room again.
 func TestDiskFull(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src, log := newTable(), &logLines{}
@@ -82,7 +82,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// The same on a real file system, recovering while it runs.
+// The same on a real file system, with recovery at run time.
 func TestTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")
@@ -153,7 +153,7 @@ func TestTinyFileSystem(t *testing.T) {
 	}
 }
 
-// A file that breaks while the node runs is set aside, and all counters are written to a new one.
+// A file that is damaged while the node runs is set aside, and all counters are written to a new one.
 func TestBreaksWhileRunning(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *Counters){
 		"cut to nothing": func(t *testing.T, c *Counters) {
@@ -214,7 +214,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 	}
 }
 
-// As above, but at the very last checkpoint: Close begins a new file and writes everything.
+// As above, but at the last checkpoint: Close begins a new file and writes everything.
 func TestBreaksAtClose(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
@@ -277,7 +277,7 @@ func TestDamagedFrames(t *testing.T) {
 					mustCheckpoint(t, c)
 				}
 			}
-			// The last frame repeats counters of the one before. If it is damaged, they are as they were in that one.
+			// The last frame repeats counters of the previous one. If it is damaged, they are as in that one.
 			for _, r := range all[each*(many-1):] {
 				r.State.Count += 1000
 				src.set(r)

@@ -73,7 +73,7 @@ func TestFrameIsWhole(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and stays the same.
+// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and survives another round trip.
 func FuzzReadFrame(f *testing.F) {
 	now := newClock().Now()
 	for i := range 6 {

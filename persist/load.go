@@ -18,19 +18,19 @@ import (
 // LoadStats describes what Load found.
 type LoadStats struct {
 	Restored int64 // counters put back into the table
-	Expired  int64 // records skipped because they are fresh by now
+	Expired  int64 // records skipped because their counters are fresh by now
 	Older    int64 // records skipped in favour of a newer one
 	Bad      int64 // frames skipped because they were damaged
 	NoRoom   int64 // records skipped because the table was full
 	Duration time.Duration
-	// SetAside: the file was damaged and replaced by a new one. Counters restored before that stay.
+	// SetAside: the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
 
 const (
-	forgetPagesEvery = 16 << 20 // bytes Load reads between two calls of forgetPages
+	forgetPagesEvery = 16 << 20 // bytes that Load reads between two calls of forgetPages
 	maxReaders       = 8        // bounds the goroutines of Load
-	restoreBytes     = 1 << 20  // bytes of records a reader collects before it puts them back; a frame may exceed it
+	restoreBytes     = 1 << 20  // bytes of records that a reader collects before it puts them back; a frame may exceed it
 )
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
@@ -63,7 +63,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	return stats, nil
 }
 
-// readPage reads all frames, with one reader per core but at most maxReaders.
+// readFrames reads all frames, with one reader per core but at most maxReaders.
 func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
@@ -83,7 +83,7 @@ func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 	}
 	c.base = base{size: live, logSize: total - live}
 	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
-		c.cfg.Logger.Error("the counter file has damaged frames: the latest changes of some counters are lost, and others start afresh",
+		c.cfg.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
 			"path", c.path, "frames", stats.Bad)
 		c.beginBase() // rewrite the file without the damaged frames
 	}
@@ -95,16 +95,17 @@ type frameReader struct {
 	*Counters
 	now         algorithms.Now
 	part, parts uint64
-	// reset holds the counters that are not in the table because they were reset. There are few.
+	// reset holds the counters that are not in the table because they were reset. They are few.
 	reset map[counters.Key]struct{}
-	batch []counters.Record // to put back, newest first
+	batch []counters.Record // records to put back, newest first
 	bytes int64             // of batch
 	LoadStats
 	liveBytes, totalBytes int64 // bytes of restored records; bytes of all frames
 }
 
-// readPage goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
-// puts many records back at once: a base is in the order of the table's shards, which thus grow a few times instead of dozens.
+// read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
+// puts back many records at once: a base is in the order of the table's shards, so each shard grows a few times instead of
+// dozens.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -127,7 +128,8 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 	return nil
 }
 
-// collect adds a record of size bytes to the batch, if it belongs to this reader's part and its counter was not reset later.
+// collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
+// counter.
 func (f *frameReader) collect(r *counters.Record, size int) {
 	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
 		return
@@ -157,6 +159,6 @@ func (f *frameReader) restore() {
 	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
 	f.Older += int64(len(f.batch) - restored - noRoom)
 	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))
-	clear(f.batch) // logs are large
+	clear(f.batch) // release the logs, which are large
 	f.batch, f.bytes = f.batch[:0], 0
 }

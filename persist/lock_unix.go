@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lockFile takes bbolt's lock on an open file, waiting up to patience for another process to release it. Closing the file
+// lockFile takes bbolt's lock on an open file. It waits up to timeout for another process to release it. Closing the file
 // releases the lock.
 func lockFile(f *os.File, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// table is a Source backed by one map, which remembers what changed.
+// table is a Source backed by a map, which records what changed.
 type table struct {
 	mu      sync.Mutex // guards everything
 	all     map[counters.Key]counters.Record
@@ -184,7 +184,7 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}

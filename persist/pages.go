@@ -28,7 +28,7 @@ const (
 
 	minPage  = 1 << 10
 	maxPage  = 1 << 24
-	maxDepth = 64 // bounds the pages on the way to a leaf, including nested buckets
+	maxDepth = 64 // bounds the pages on the path to a leaf, including nested buckets
 )
 
 // errPages: the pages of a file do not form a database.
@@ -39,8 +39,8 @@ func pageError(format string, args ...any) error {
 }
 
 // verifyPages walks all pages in use in a bbolt file of size bytes. It reads plain bytes, without a map, and trusts none of
-// them. A file that passes can be opened and iterated by bbolt without panic, fault or endless loop. Values are not
-// inspected. Each page is read once, so size bounds time and memory.
+// them. bbolt can open and iterate a file that passes without panic, fault or endless loop. verifyPages does not inspect
+// values. It reads each page once, so size bounds time and memory.
 func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	m, err := readMeta(f, size)
 	if err != nil {
@@ -67,8 +67,8 @@ func verifyPages(f io.ReaderAt, size int64, need metas) error {
 }
 
 // metas says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back to the
-// previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A meta
-// fits in one sector, so a power failure does not tear it.
+// previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A meta fits
+// in one sector, so a power failure does not tear it.
 type metas uint8
 
 const (
@@ -76,7 +76,7 @@ const (
 	bothMetas
 )
 
-// verifyBoth checks that the metas are those of the last two transactions, each in its place.
+// verifyBoth checks that the metas belong to the last two transactions, each in its place.
 func (m meta) verifyBoth(f io.ReaderAt) error {
 	first, ok0 := readMetaAt(f, 0)
 	second, ok1 := readMetaAt(f, int64(m.pageSize))
@@ -95,7 +95,7 @@ type meta struct {
 	pages, tx      uint64
 }
 
-// readMeta picks the meta that bbolt will pick: the newer intact one.
+// readMeta returns the meta that bbolt will pick: the newer intact one.
 func readMeta(f io.ReaderAt, size int64) (meta, error) {
 	first, ok := readMetaAt(f, 0)
 	if ok {
@@ -140,7 +140,7 @@ func (m meta) checkPageSize(want int) error {
 	return nil
 }
 
-// walker walks the pages of a file, and remembers which it has reached.
+// walker walks the pages of a file and records which ones it has reached.
 type walker struct {
 	file    io.ReaderAt
 	meta    meta
@@ -192,7 +192,7 @@ func (w *walker) readPage(id uint64, depth int) (page, error) {
 	p := page{id: id, flags: e.Uint16(head[8:]), count: int(e.Uint16(head[10:]))}
 	length := uint64(e.Uint32(head[12:])) + 1
 	if own := e.Uint64(head[:]); own != id {
-		return p, pageError("page %d says it is %d", id, own)
+		return p, pageError("page %d has the number %d", id, own)
 	}
 	if length > w.meta.pages-id {
 		return p, pageError("page %d is %d pages long", id, length)
@@ -255,8 +255,8 @@ func (p page) branchKey(i int) ([]byte, error) {
 	return key, err
 }
 
-// isPacked reports whether the first element's data, at offset begin, directly follows the last element, as bbolt lays out a
-// page. If the element count were too low, the last elements would go missing unnoticed.
+// isPacked reports whether the first element's data, at offset begin, directly follows the last element, as in every page
+// that bbolt writes. If the element count were too low, the last elements would go missing unnoticed.
 func (p page) isPacked(elementSize int, begin uint64) bool {
 	return begin == uint64(pageHeader+p.count*elementSize)
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// forgetPages must only give up memory inside the file's map, at every size of the file: memory past the map belongs to
-// others and would silently become zeros.
+// forgetPages must give up only memory inside the file's map, at every size of the file: memory past the map is not the
+// file's and would silently become zeros.
 func TestForgetPagesStaysInTheMap(t *testing.T) {
 	src, clock := newTable(), newClock()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clock.Now))

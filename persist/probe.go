@@ -18,10 +18,10 @@ const (
 // errFull: there may be too little room for an entry of Raft's log.
 var errFull = fmt.Errorf("less than %d bytes are free on the disk", minFree)
 
-// probe finds out, while nothing else is written, whether the disk responds and has room.
+// probe checks, while nothing else is written, whether the disk responds and has room.
 type probe struct {
 	path    string
-	write   func() error // returns when it is on disk
+	write   func() error // returns when the page is on disk
 	close   func() error
 	timeout time.Duration
 	workers *workers
@@ -38,7 +38,7 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	page := make([]byte, probeSize)
 	write := func() error {
 		if free, ok := freeSpace(filepath.Dir(path)); ok && free < minFree {
-			return errFull // the page itself needs no further room
+			return errFull // the page itself needs no more room, so the write would succeed
 		}
 		_, err := f.WriteAt(page, 0)
 		return errors.Join(err, syncData(f))
@@ -48,8 +48,8 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	}, nil
 }
 
-// check writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later calls
-// fail at once until it has returned.
+// check writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later
+// calls then fail at once until the write has returned.
 func (p *probe) check() error {
 	select {
 	case p.busy <- struct{}{}:

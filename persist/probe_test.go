@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestProbe: a disk that hangs, or fails, is found while nothing else is written, and so is its end.
+// TestProbe: a disk that hangs or fails is detected while nothing else is written, and so is its recovery.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, workers := filepath.Join(t.TempDir(), probeFile), newWorkers()
@@ -59,13 +59,13 @@ func TestProbe(t *testing.T) {
 			t.Errorf("have %v", err)
 		}
 		if hung, failing, _ := p.health.report(time.Second); !hung.IsZero() || !failing.IsZero() {
-			t.Errorf("have %v, %v from a disk that is well", hung, failing)
+			t.Errorf("have %v, %v from a healthy disk", hung, failing)
 		}
 		ended := make(chan struct{})
 		workers.closeAfter(func() { close(ended) })
 		<-ended
 		if err := errors.Join(p.close(), p.check()); !errors.Is(err, ErrClosed) {
-			t.Errorf("have %v after the end", err)
+			t.Errorf("have %v after Close", err)
 		}
 	})
 }

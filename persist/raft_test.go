@@ -42,7 +42,7 @@ func closeRaft(t testing.TB, r *Raft) {
 	}
 }
 
-// logEntry returns entry i of a term; its data says so.
+// logEntry returns entry i of a term, with both in its data.
 func logEntry(i, term uint64) *raft.Log {
 	return &raft.Log{
 		Index: i, Term: term, Type: raft.LogCommand, AppendedAt: time.Unix(1_800_000_000, int64(i)).UTC(),
@@ -180,7 +180,7 @@ func TestRaftKeeps(t *testing.T) {
 	closeRaft(t, r)
 	r = openRaft(t, dir)
 	checkLog(t, r.Logs(), nil)
-	// Raft jumps ahead when a snapshot comes from the leader.
+	// Raft jumps ahead when the leader sends a snapshot.
 	mustStore(t, r, logEntries(221, 225, 8))
 	snapshot(t, r, 1<<40, 8, "the state")
 	mustStore(t, r, logEntries(1<<40+1, 1<<40+3, 8))
@@ -230,7 +230,7 @@ func TestRaftConfig(t *testing.T) {
 	}
 }
 
-// On a full disk a write of the log fails, and nothing stored before is lost.
+// On a full disk, a write of the log fails, and nothing stored before is lost.
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
 	log := &logLines{}
@@ -300,7 +300,7 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
 }
 
-// A damaged raft.db stops the node, or has everything that was acknowledged: never less, never anything else.
+// A damaged raft.db stops the node, or still holds everything that was acknowledged: never less, never anything else.
 func TestRaftDamaged(t *testing.T) {
 	rounds := 500
 	if testing.Short() {
@@ -412,7 +412,7 @@ func TestRaftDamagedParts(t *testing.T) {
 	checkLog(t, r.Logs(), want)
 }
 
-// newestOf returns the last match in name order; here the names of snapshots sort by age.
+// newestOf returns the last match in name order; the names of snapshots sort by age here.
 func newestOf(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(globEscape(dir), filepath.FromSlash(pattern)))

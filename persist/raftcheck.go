@@ -30,13 +30,13 @@ var (
 	// termKey is the key under which Raft saves its term.
 	termKey = []byte("CurrentTerm")
 
-	// formatKey is in every raft.db that rlnode creates, and names the file's format.
+	// formatKey is in every raft.db that rlnode creates; its value names the file's format.
 	formatKey   = []byte("rlnode format")
 	formatValue = []byte("1")
 )
 
-// create creates Raft's state if there is none. The file appears whole or not at all, so an empty or truncated file is
-// always damage. A snapshot without the file means that the file is lost.
+// create creates Raft's state if there is none. The file appears complete or not at all, so an empty or truncated file is
+// always damaged. If there is a snapshot without the file, the file was lost.
 func (r *Raft) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
@@ -65,7 +65,7 @@ func (r *Raft) create() error {
 	return nil
 }
 
-// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so the buckets are checked first.
+// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so open checks the buckets first.
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
@@ -117,8 +117,8 @@ func (r *Raft) corrupt(cause error) error {
 		ErrCorrupt, r.path, cause)
 }
 
-// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in the
-// conf bucket, and the length of the log's keys.
+// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in
+// the conf bucket, and the length of the log's keys.
 func checkBuckets(tx *bolt.Tx) error {
 	buckets := 0
 	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
@@ -140,7 +140,7 @@ func checkBuckets(tx *bolt.Tx) error {
 		return err
 	}
 	if have, err := unseal(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
-		return pageError("not of format %s", formatValue)
+		return pageError("format is not %s", formatValue)
 	}
 	return logs.ForEach(func(key, value []byte) error {
 		if len(key) != 8 || value == nil {
@@ -151,7 +151,7 @@ func checkBuckets(tx *bolt.Tx) error {
 }
 
 // checkContent checks the newest snapshot and the log, and that no entry is missing between the two. It also removes what a
-// crash left behind. The directory's lock must be held.
+// crash left behind. The caller must hold the directory's lock.
 func (r *Raft) checkContent() error {
 	r.removeLeftovers()
 	at, err := r.newestSnapshot()
@@ -165,8 +165,8 @@ func (r *Raft) checkContent() error {
 	return err
 }
 
-// checkEntries reads the whole log. Every entry after the position at, the newest snapshot's, must be there, and terms must never
-// decrease. Up to that position there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
+// checkEntries reads the whole log. at is the newest snapshot's position. Every entry after it must be there, and terms must
+// never decrease. Up to that position, there may be gaps: Raft jumps ahead when the leader sends a snapshot.
 func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := sealedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -203,7 +203,7 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the saved term is not below term, the log's: Raft saves the term first.
+// checkTerm checks that the saved term is not below term, the log's: Raft saves the term before it stores an entry.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := sealedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -261,7 +261,7 @@ func parseSnapshotName(name string) (snapshotPosition, bool) {
 }
 
 // newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
-// use an older one, but the log entries between the two have been removed since.
+// use an older one, but the log entries between the two have since been removed.
 func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	var newest snapshotPosition
 	names, err := snapshotNames(r.cfg.Dir)
@@ -309,7 +309,7 @@ func checkSnapshot(dir, name string, at snapshotPosition) error {
 	}
 	if meta.ID != name || meta.Index != at.index || meta.Term != at.term || !utf8.Valid(text) ||
 		meta.Version < raft.SnapshotVersionMin || meta.Version > raft.SnapshotVersionMax {
-		return broken("meta.json does not fit")
+		return broken("meta.json does not match the snapshot")
 	}
 	f, err := os.Open(filepath.Join(dir, "state.bin"))
 	if err != nil {
@@ -322,12 +322,12 @@ func checkSnapshot(dir, name string, at snapshotPosition) error {
 		return err
 	}
 	if n != meta.Size || string(sum.Sum(nil)) != string(meta.CRC) {
-		return broken("state.bin is not what meta.json says")
+		return broken("state.bin does not match meta.json")
 	}
 	return nil
 }
 
-// readSmall reads a file no larger than most bytes.
+// readSmall reads a file of at most most bytes.
 func readSmall(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// stable stores Raft's term and vote. If a term can't be saved, Raft ends the process. So a write does not fail because the
-// disk is full: it gives up the ballast, then waits for room. Meanwhile the node takes no part in Raft and is cut off. A
-// write waits for a hung disk as well: without the term on disk this node could do nothing anyway.
+// stable stores Raft's term and vote. If Raft can't save a term, it ends the process. So when the disk is full, a write does
+// not fail: it gives up the ballast, then waits for room. In the meantime, the node takes no part in Raft and is cut off. A
+// write waits for a hung disk as well: without the term on disk, this node could do nothing anyway.
 type stable struct {
 	inner      raft.StableStore
 	path       string
@@ -29,12 +29,13 @@ type stable struct {
 	afterWrite func() // called after each write
 	health     health
 
-	// parked blocks the writes that are waiting for room when the store closes: an error would make Raft end the process in
-	// the middle of its shutdown. Only tests close it.
+	// parked blocks the writes that wait for room when the store closes: an error would make Raft end the process during its
+	// shutdown. Only tests close it.
 	parked chan struct{}
 }
 
-// Set saves a value. It returns nil once the value is on disk, ErrCorrupt, or ErrClosed if the store was closed before.
+// Set saves a value. It returns nil once the value is on disk. Otherwise the error wraps ErrCorrupt, or is ErrClosed if the
+// store was closed before.
 func (s *stable) Set(key, value []byte) error {
 	return s.write(func() error { return s.inner.Set(key, value) })
 }
@@ -73,7 +74,7 @@ func (s *stable) tryWrite(do func() error) error {
 	s.health.begin()
 	err := guard(do)
 	if first := s.health.end(err); first {
-		s.log.Error("Raft's term or vote can't be saved: this node waits", "path", s.path, "error", err)
+		s.log.Error("Raft's term or vote can't be saved; this node waits", "path", s.path, "error", err)
 	}
 	if err == nil && s.health.succeed() {
 		s.log.Info("Raft's term and vote are saved again", "path", s.path)
@@ -82,7 +83,7 @@ func (s *stable) tryWrite(do func() error) error {
 	return err
 }
 
-// Get returns a value, or the error "not found", by which Raft knows that there is none.
+// Get returns a value. If there is none, the error is "not found", a text that Raft compares.
 func (s *stable) Get(key []byte) (value []byte, err error) {
 	err = guard(func() (err error) {
 		value, err = s.inner.Get(key)
@@ -102,9 +103,9 @@ func (s *stable) GetUint64(key []byte) (n uint64, err error) {
 
 const (
 	ballastFile = "ballast"
-	// scarce: the disk is nearly full when less than this many times the ballast is free.
+	// scarceFactor: the disk is nearly full when less than this many times the ballast is free.
 	scarceFactor = 4
-	// refillPause is how long to wait before trying to make the ballast again.
+	// refillPause is how long to wait before trying to create the ballast again.
 	refillPause = time.Minute
 )
 
@@ -120,19 +121,19 @@ type ballast struct {
 	exists atomic.Bool
 
 	mu        sync.Mutex // guards the file and refilling
-	refilling bool       // a goroutine is waiting to make the file again
+	refilling bool       // a goroutine waits to create the file again
 }
 
 func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ballast {
 	return &ballast{path: path, size: size, workers: workers, log: log, freeBytes: freeSpace, pause: refillPause}
 }
 
-// prepare makes the file if it does not exist. If there is no room, it is made later.
+// prepare creates the file if it does not exist. If there is no room, the file is created later.
 func (b *ballast) prepare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.create(); err != nil {
-		b.log.Warn("the disk is nearly full: there is no ballast for Raft's term and vote",
+		b.log.Warn("the disk is nearly full; there is no ballast for Raft's term and vote",
 			"path", b.path, "size", b.size, "error", err)
 		b.refillLater()
 	}
@@ -140,7 +141,7 @@ func (b *ballast) prepare() {
 
 var errScarce = errors.New("too little room")
 
-// create makes the file, with disk blocks of its own. mu must be held.
+// create creates the file, with disk blocks of its own. The caller must hold mu.
 func (b *ballast) create() error {
 	if b.size == 0 {
 		err := os.Remove(b.path)
@@ -163,7 +164,7 @@ func (b *ballast) create() error {
 	return nil
 }
 
-// fill writes random bytes to the file: some file systems store zeros or repeated data without using up space.
+// fill writes random bytes to the file, because some file systems store zeros or repeated data without using up space.
 func (b *ballast) fill() (err error) {
 	f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -183,7 +184,7 @@ func (b *ballast) fill() (err error) {
 	return f.Sync()
 }
 
-// release deletes the ballast, and reports whether that made room.
+// release deletes the ballast and reports whether that made room.
 func (b *ballast) release() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,13 +193,13 @@ func (b *ballast) release() bool {
 	}
 	b.exists.Store(false)
 	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
-	b.log.Warn("the ballast is deleted, so that Raft's term and vote can be saved",
+	b.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",
 		"path", b.path, "size", b.size, "error", err)
 	b.refillLater()
 	return err == nil
 }
 
-// refillLater starts trying to make the file again. mu must be held.
+// refillLater starts a goroutine that tries to create the file again. The caller must hold mu.
 func (b *ballast) refillLater() {
 	if b.refilling {
 		return

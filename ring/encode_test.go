@@ -22,16 +22,16 @@ func TestTableIsWrittenAndRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !have.Equal(want) || have.Canonical() != want.Canonical() || have.Settings() != want.Settings() {
-				t.Errorf("%d members: another table", n)
+				t.Errorf("%d members: the decoded table differs", n)
 			}
 			if !bytes.Equal(written(t, have), raw[6:]) {
-				t.Errorf("%d members: written otherwise", n)
+				t.Errorf("%d members: the encoding differs", n)
 			}
 		}
 	}
 }
 
-// A table from a later build is accepted as it is.
+// A table from a later build is accepted unchanged.
 func TestUnknownSettingsAreRead(t *testing.T) {
 	table := build(t, nodes(3))
 	table.settings.Library, table.settings.Hash, table.settings.Factor = "another v2", "<&>", 7
@@ -102,12 +102,12 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(written(t, table), b) {
-			t.Fatal("written otherwise")
+			t.Fatal("the encoding differs")
 		}
 		for _, id := range slices.Clone(table.Members()) {
 			table = table.Without(id)
 			if table.Owner(7).IsZero() || table.Owner(7) == table.Standby(7) {
-				t.Fatal("partition 7 has no owner, or one twice")
+				t.Fatal("partition 7 has no owner, or the same owner and standby")
 			}
 			if _, err := Parse(written(t, table)); err != nil {
 				t.Fatal(err)
