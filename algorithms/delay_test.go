@@ -227,7 +227,7 @@ func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) strin
 
 // A queue ends as promised even if MaxDelay is changed or removed, or other costs in it are given back. Nothing proceeds that
 // the algorithm would not admit, and nobody is blocked for longer than the queue.
-func TestQueuesThatChange(t *testing.T) {
+func TestChangedQueues(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()

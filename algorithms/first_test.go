@@ -69,7 +69,7 @@ func TestFirstWindowGivesBack(t *testing.T) {
 
 // A debt begins a window as of the time it arose. If a window has begun, the debt counts in it until the debt is older than a
 // window.
-func TestFirstWindowOwes(t *testing.T) {
+func TestFirstWindowDebts(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	at := func(s float64) int64 { return atSecond(s).Steady }
 	begun := State{Count: 2, At: at(100)}

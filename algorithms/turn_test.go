@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// minTurn returns the first time at which a cost fits, found by trying every time.
-func minTurn(g *Log, l *Limit, cost int64) int64 {
+// minAdmissionTime returns the first time at which a cost fits, found by trying every time.
+func minAdmissionTime(g *Log, l *Limit, cost int64) int64 {
 	for at := g.advancedTo; ; at++ {
 		used := int64(0)
 		for _, e := range g.entries[g.head:] {
@@ -22,7 +22,7 @@ func minTurn(g *Log, l *Limit, cost int64) int64 {
 }
 
 // From either end, a log finds when a cost fits, even in debt and with a queue of future hits.
-func TestTurn(t *testing.T) {
+func TestAdmissionTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 8))
 	for range 3000 {
 		l := &Limit{Kind: SlidingLog, Amount: 1 + random.Int64N(30), Window: 50}
@@ -34,7 +34,7 @@ func TestTurn(t *testing.T) {
 		if g.total <= l.Amount-cost {
 			continue
 		}
-		if have, want := g.admissionTime(l, cost), minTurn(g, l, cost); have != want {
+		if have, want := g.admissionTime(l, cost), minAdmissionTime(g, l, cost); have != want {
 			t.Fatalf("%v of %d, cost %d: have %d, want %d", g.entries, l.Amount, cost, have, want)
 		}
 	}

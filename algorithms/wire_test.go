@@ -8,7 +8,7 @@ import (
 )
 
 // Limits survive encoding. Limits that are not legal, or mean something different on each node, don't decode.
-func TestLimitsTravel(t *testing.T) {
+func TestLimitRoundTrip(t *testing.T) {
 	day, err := CalendarOf(Day, "Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func failsWith(l *Limit, flags, allowed byte) bool {
 }
 
 // A calendar is looked up once and costs nothing afterwards: a message may contain thousands.
-func TestCalendarsTravelForNothing(t *testing.T) {
+func TestDecodingCalendarsAllocatesNothing(t *testing.T) {
 	day, err := CalendarOf(Day, "Pacific/Chatham")
 	if err != nil {
 		t.Fatal(err)

@@ -69,9 +69,9 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// MarkChanged marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one, until
-// it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters it
-// marked.
+// MarkChanged marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one,
+// until it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters
+// it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
@@ -102,7 +102,7 @@ func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom 
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
 		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
-			needed[t.index(records[i].Key)]++
+			needed[t.shardIndex(records[i].Key)]++
 		}
 	}
 	for i := range records {
@@ -111,14 +111,14 @@ func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom 
 			continue
 		}
 		log := r.asLog()
-		n := t.index(r.Key)
+		n := t.shardIndex(r.Key)
 		s := &t.shards[n]
 		s.mu.Lock()
 		s.growFor(int(needed[n]))
 		needed[n] = 0
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
-		case t.put(s, place{index: -1}, now, r, log, noReaders):
+		case t.putHeld(s, place{index: -1}, now, r, log, noReaders):
 			restored++
 		default:
 			noRoom++

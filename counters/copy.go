@@ -66,7 +66,7 @@ func (t *Table) Put(now algorithms.Now, r Record) bool {
 	if expired && !p.found() {
 		return true
 	}
-	return t.put(s, p, now, &r, log, checkpoints)
+	return t.putHeld(s, p, now, &r, log, checkpoints)
 }
 
 // asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
@@ -94,8 +94,8 @@ func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	return place{index: -1, log: e}
 }
 
-// put stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
-func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
+// putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
+func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
 	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}

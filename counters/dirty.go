@@ -103,7 +103,7 @@ func (t *Table) activeReaders() readers {
 func (g *group) record(slot int) Record {
 	return Record{
 		Key: g.records[slot].key, Kind: g.kindLevels[slot].kind(), State: g.records[slot].state,
-		Level: g.kindLevels[slot].publicLevel(), FreshAt: int64(g.freshAt[slot]),
+		Level: g.kindLevels[slot].recordLevel(), FreshAt: int64(g.freshAt[slot]),
 	}
 }
 
@@ -111,7 +111,7 @@ func (g *group) record(slot int) Record {
 func (l *logSlot) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
-		Level: l.kindLevel.publicLevel(), FreshAt: int64(l.freshAt),
+		Level: l.kindLevel.recordLevel(), FreshAt: int64(l.freshAt),
 	}
 }
 

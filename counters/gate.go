@@ -96,5 +96,5 @@ func (s *shard) waitForHolders() {
 func (t *Table) shardsOf(p int) []shard {
 	begin := uint64(p) << (64 - ring.PartitionBits)
 	end := begin + (1<<(64-ring.PartitionBits) - 1)
-	return t.shards[t.index(Key{Hi: begin}) : t.index(Key{Hi: end})+1]
+	return t.shards[t.shardIndex(Key{Hi: begin}) : t.shardIndex(Key{Hi: end})+1]
 }

@@ -141,7 +141,7 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 }
 
 // A search on behalf of an inline newcomer says nothing about configured ones, in one shard or in all of them.
-func TestInlineSearchesStopNoOthers(t *testing.T) {
+func TestInlineSearchesDoNotStopOthers(t *testing.T) {
 	l := perMinute(algorithms.FixedWindow, 10)
 	small := newTable(t, 100)
 	for i := range uint64(100) {
@@ -305,7 +305,7 @@ func TestInlineLogsLeaveHalf(t *testing.T) {
 
 // The count of inline counters stays correct while some goroutines take, settle, reset and receive counters of both classes,
 // and others sweep, save, copy and drop them.
-func TestInlineCountStaysRight(t *testing.T) {
+func TestInlineCountStaysCorrect(t *testing.T) {
 	table := newTable(t, 20_000)
 	table.maxSubtableSlots = 256
 	var work, around sync.WaitGroup

@@ -73,7 +73,7 @@ func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, wan
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loans, err := t.lendable(s, now, k, l, window)
+	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
 		return 0, loans, err
 	}
@@ -105,7 +105,7 @@ func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := t.lendable(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
+	if _, err := t.loansInWindow(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
 		return
 	}
 	give := edit{state: func(state algorithms.State) algorithms.State {
@@ -116,8 +116,8 @@ func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n
 	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
-// lendable returns the counter's loans. It fails unless the counter may take part in a loan for window.
-func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
+// loansInWindow returns the counter's loans. It fails unless the counter may take part in a loan for window.
+func (t *Table) loansInWindow(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
 	if t.gates.isShut(k.Partition()) {
 		return Loans{}, ErrShut
 	}
@@ -138,7 +138,7 @@ func (t *Table) Borrow(
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loans, err := t.lendable(s, now, k, l, window)
+	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
 		return 0, err
 	}

@@ -15,7 +15,7 @@ func always() bool { return true }
 
 // G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. The total that all regions have
 // admitted and may still admit grows only by what drains from buckets.
-func TestG8_LoansMakeNothing(t *testing.T) {
+func TestG8_LoansCreateNoQuota(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket}).Draw(t, "kind")
 		m := newLoanModel(kind, rapid.SliceOfN(rapid.Int64Range(0, 40), 2, 4).Draw(t, "shares"))

@@ -151,7 +151,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 }
 
 // Existing counters can be changed and reset even if the table has no room.
-func TestAmendNeedsNoRoomForWhatIsThere(t *testing.T) {
+func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	table, now := New(2), algorithms.At(time.Unix(1_800_000_000, 0))
 	t.Cleanup(table.Close)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}

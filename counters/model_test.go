@@ -95,7 +95,7 @@ func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindLevel(c.Kind, level).publicLevel(), true, true
+	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindLevel(c.Kind, level).recordLevel(), true, true
 	m.all[c.Key] = c
 }
 
@@ -143,7 +143,7 @@ func (m *model) put(r Record) {
 		m.all[r.Key] = c
 	}
 	r.FreshAt = max(r.FreshAt, c.FreshAt)
-	r.Level = packKindLevel(r.Kind, r.Level).publicLevel()
+	r.Level = packKindLevel(r.Kind, r.Level).recordLevel()
 	c.Record, c.unsaved = r, true
 	if r.Kind == algorithms.SlidingLog {
 		c.log = algorithms.NewLog(r.Log)

@@ -80,7 +80,7 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 			}
 		}
 	}
-	s.Tightest = t.tightest(sh, now, s.Changes)
+	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
 	s.Notes[0].Detail = s.Tightest + 1
 	for i := range s.Notes {
 		sh.storeNote(&s.Notes[i], s.Until)
@@ -88,8 +88,9 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	return false, true, nil
 }
 
-// tightest returns what remains of the Told limit with the least left in proportion to its capacity, or −1 if none is Told.
-func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
+// tightestRemaining returns what remains of the Told limit with the least left in proportion to its capacity, or −1 if none
+// is Told.
+func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		c := &changes[i]

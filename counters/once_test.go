@@ -107,7 +107,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 
 // A replaced note is kept for the longer of both times and is copied with its partition. When two copies merge, the later one
 // counts.
-func TestNotesThatAreReplaced(t *testing.T) {
+func TestReplacedNotes(t *testing.T) {
 	table, other := New(100), New(100)
 	defer table.Close()
 	defer other.Close()

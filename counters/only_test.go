@@ -57,9 +57,9 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		byMany, byList := slices.Clone(ops), slices.Clone(ops)
 		verdict := one.Take(now, ops)
 		counts[verdict]++
-		held := listed.lock(byList, nil)
+		held := listed.lockShards(byList, nil)
 		third := listed.take(now, byList, true)
-		listed.unlock(held)
+		listed.unlockShards(held)
 		if second := many.Take(now, byMany); verdict != second || verdict != third {
 			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)
 		}

@@ -56,8 +56,8 @@ func packKindLevel(kind algorithms.Kind, level uint8) kindLevel {
 func (m kindLevel) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
 func (m kindLevel) level() uint8          { return uint8(m >> 3) }
 
-// publicLevel returns the level as in a Record, 0…255: the lowest one that packs to the same value.
-func (m kindLevel) publicLevel() uint8 {
+// recordLevel returns the level as in a Record, 0…255: the lowest one that packs to the same value.
+func (m kindLevel) recordLevel() uint8 {
 	if m.level() == packedRefused {
 		return refusedLevel
 	}

@@ -130,7 +130,7 @@ func TestG6_HandOffForgetsNothing(t *testing.T) {
 	}
 }
 
-func TestShutChangesNothing(t *testing.T) {
+func TestShutPreventsChanges(t *testing.T) {
 	table, l := newTable(t, 1000), perMinute(algorithms.TokenBucket, 10)
 	k := keyIn(5, 1)
 	take(table, epoch, k, l, 3)
@@ -241,7 +241,7 @@ func TestShutWaits(t *testing.T) {
 	wg.Wait()
 }
 
-func TestDropGivesMemoryBack(t *testing.T) {
+func TestDropReleasesMemory(t *testing.T) {
 	for _, bound := range []int64{50_000, 200_000_000} {
 		table := newTable(t, bound)
 		fixed, log := perMinute(algorithms.FixedWindow, 100), perMinute(algorithms.SlidingLog, 100)
@@ -382,7 +382,7 @@ func TestMerge(t *testing.T) {
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
 	for m := range kindLevel(32) {
-		if have := packKindLevel(0, (m << 3).publicLevel()); have != m<<3 {
+		if have := packKindLevel(0, (m << 3).recordLevel()); have != m<<3 {
 			t.Errorf("have level %d, want %d", have.level(), m)
 		}
 	}

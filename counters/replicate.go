@@ -24,10 +24,10 @@ const (
 // during a Copy could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
-	var fates [ring.Partitions]disposition
-	for p := range fates {
+	var dispositions [ring.Partitions]disposition
+	for p := range dispositions {
 		if wanted(p) {
-			fates[p] = emitChange
+			dispositions[p] = emitChange
 		}
 	}
 	var sorted sorter
@@ -36,7 +36,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
-			batch = t.shards[i].replicate(batch, func(p int) disposition { return fates[p] })
+			batch = t.shards[i].replicate(batch, func(p int) disposition { return dispositions[p] })
 		}
 		rest := batch
 		if len(t.shards) < ring.Partitions {
@@ -75,13 +75,13 @@ func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 }
 
 // replicate appends the shard's changed counters whose disposition is emitChange.
-func (s *shard) replicate(batch []Record, fateOf func(p int) disposition) []Record {
-	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, fateOf) })
+func (s *shard) replicate(batch []Record, dispositionOf func(p int) disposition) []Record {
+	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, dispositionOf) })
 	return batch
 }
 
 // replicateSubtable is replicate for one subtable. The caller must hold the shard.
-func (s *shard) replicateSubtable(batch []Record, sub *subtable, fateOf func(p int) disposition) []Record {
+func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf func(p int) disposition) []Record {
 	previous := sub.unsentList
 	// The kept entries overwrite the old list, behind the position that is being read.
 	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]}
@@ -90,29 +90,29 @@ func (s *shard) replicateSubtable(batch []Record, sub *subtable, fateOf func(p i
 	}
 	if previous.incomplete {
 		for i := range sub.groups {
-			batch = s.replicateGroup(batch, sub, i, fateOf)
+			batch = s.replicateGroup(batch, sub, i, dispositionOf)
 		}
 		for k, e := range sub.logs {
-			batch = s.replicateLog(batch, sub, k, e, fateOf)
+			batch = s.replicateLog(batch, sub, k, e, dispositionOf)
 		}
 		return batch
 	}
 	for _, i := range previous.groups {
-		batch = s.replicateGroup(batch, sub, int(i), fateOf)
+		batch = s.replicateGroup(batch, sub, int(i), dispositionOf)
 	}
 	for _, k := range previous.logs {
 		if e := sub.logs[k]; e != nil {
-			batch = s.replicateLog(batch, sub, k, e, fateOf)
+			batch = s.replicateLog(batch, sub, k, e, dispositionOf)
 		}
 	}
 	return batch
 }
 
-func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, fateOf func(p int) disposition) []Record {
+func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, dispositionOf func(p int) disposition) []Record {
 	g := &sub.groups[i]
 	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
-		f := fateOf(g.records[slot].key.Partition())
+		f := dispositionOf(g.records[slot].key.Partition())
 		if f == keepChange {
 			continue
 		}
@@ -127,11 +127,11 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, fateOf func
 	return batch
 }
 
-func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, fateOf func(p int) disposition) []Record {
+func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition) []Record {
 	if e.dirty&replicas == 0 {
 		return batch
 	}
-	switch fateOf(k.Partition()) {
+	switch dispositionOf(k.Partition()) {
 	case keepChange:
 		sub.unsentList.addLog(k)
 		return batch

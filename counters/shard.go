@@ -118,7 +118,7 @@ func (s *shard) grow(sub *subtable) {
 		n += max(1, n/7)
 	}
 	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
-		s.split(sub)
+		s.splitSubtable(sub)
 		return
 	}
 	sub.rehash(n)
@@ -137,8 +137,8 @@ func (s *shard) growFor(n int) {
 	}
 }
 
-// split moves the halves of sub into subtables of their own.
-func (s *shard) split(sub *subtable) {
+// splitSubtable moves the halves of sub into subtables of their own.
+func (s *shard) splitSubtable(sub *subtable) {
 	lower := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo}
 	upper := &subtable{prefixBits: sub.prefixBits + 1, lowestLo: sub.lowestLo + 1<<(63-sub.prefixBits)}
 	half := func(k Key) *subtable {
@@ -194,8 +194,8 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 	}
 }
 
-// join moves all counters back into a single subtable, if that one would be small. The caller must hold the shard.
-func (s *shard) join() {
+// joinSubtables moves all counters back into a single subtable, if that one would be small. The caller must hold the shard.
+func (s *shard) joinSubtables() {
 	if s.subtables == nil {
 		return
 	}

@@ -47,7 +47,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 func (t *Table) returnSpare(s *shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.join()
+	s.joinSubtables()
 	if more := s.room - t.drawSize; more > t.drawSize {
 		s.room -= more
 		t.budget.Add(int64(more))

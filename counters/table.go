@@ -93,10 +93,10 @@ func (t *Table) Close() {
 	}
 }
 
-func (t *Table) shardOf(k Key) *shard { return &t.shards[t.index(k)] }
+func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 
-// index also works for a single shard: shifting by 64 gives 0.
-func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
+// shardIndex also works for a single shard: shifting by 64 gives 0.
+func (t *Table) shardIndex(k Key) int { return int(k.Hi >> t.shift) }
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
 // In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
@@ -109,18 +109,18 @@ func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
 		return v
 	}
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.take(now, ops, true)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
 // TakeUngated is Take without the gate check, for a standby that decides from its copy.
 func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.take(now, ops, false)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
@@ -136,7 +136,7 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		s := t.shardOf(op.Key)
 		t.decideOp(s, now, op)
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
-			s.refuse(op, now.Steady)
+			s.refuseForRoom(op, now.Steady)
 		}
 		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // counts are stored by commit only
 			s.protectRefused(now, op)
@@ -158,21 +158,21 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 // Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := Shut
 	if !t.gates.anyShut(ops) {
 		v = t.peek(now, ops)
 	}
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
 // PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.peek(now, ops)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
@@ -191,19 +191,19 @@ func (t *Table) soleShard(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
 	}
-	n := t.index(ops[0].Key)
+	n := t.shardIndex(ops[0].Key)
 	for i := 1; i < len(ops); i++ {
-		if t.index(ops[i].Key) != n {
+		if t.shardIndex(ops[i].Key) != n {
 			return nil
 		}
 	}
 	return &t.shards[n]
 }
 
-// lock locks the shards of ops, in ascending order so that concurrent checks never deadlock.
-func (t *Table) lock(ops []Op, held []int) []int {
+// lockShards locks the shards of ops, in ascending order so that concurrent checks never deadlock.
+func (t *Table) lockShards(ops []Op, held []int) []int {
 	for i := range ops {
-		n := t.index(ops[i].Key)
+		n := t.shardIndex(ops[i].Key)
 		if at, dup := slices.BinarySearch(held, n); !dup {
 			held = slices.Insert(held, at, n)
 		}
@@ -214,7 +214,7 @@ func (t *Table) lock(ops []Op, held []int) []int {
 	return held
 }
 
-func (t *Table) unlock(held []int) {
+func (t *Table) unlockShards(held []int) {
 	for _, n := range held {
 		t.shards[n].mu.Unlock()
 	}
@@ -241,8 +241,8 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
-// refuse refuses an op of a new subject because there is no room.
-func (s *shard) refuse(op *Op, steady int64) {
+// refuseForRoom refuses an op of a new subject because there is no room.
+func (s *shard) refuseForRoom(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
 	wait := time.Second // retry once another search may have found room
 	if freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {

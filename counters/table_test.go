@@ -183,7 +183,7 @@ func TestAgainstMap(t *testing.T) {
 	}
 }
 
-func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
+func TestSweepReleasesMemory(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	fixed, log := perMinute(algorithms.FixedWindow, 10), perMinute(algorithms.SlidingLog, 10)
 	for i := range uint64(50_000) {
@@ -211,7 +211,7 @@ func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
 var floodKeys = flag.Int("flood-keys", 2_000_000, "subjects of a flood; make models has more")
 
 // A flood of new keys evicts the counters closest to fresh, never a refusing one.
-func TestFloodLeavesTheRefusedRefused(t *testing.T) {
+func TestFloodDoesNotEvictRefused(t *testing.T) {
 	flood := uint64(*floodKeys)
 	if testing.Short() {
 		flood /= 10
@@ -364,7 +364,7 @@ func TestPenaltyKeepsTheCounter(t *testing.T) {
 }
 
 // A cost that can never be allowed does not protect its counter from eviction.
-func TestImpossibleCostPinsNothing(t *testing.T) {
+func TestImpossibleCostProtectsNothing(t *testing.T) {
 	table, l := newTable(t, 100), perMinute(algorithms.FixedWindow, 1_000_000)
 	for i := range uint64(100) {
 		take(table, epoch, key(i), l, 1)

@@ -110,7 +110,7 @@ func age(at int64, now algorithms.Now) uint64 {
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
 	m := kindLevel(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.publicLevel(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.recordLevel(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}

@@ -18,7 +18,7 @@ func parseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err erro
 	return d.Rest(), d.Err()
 }
 
-func TestRecordsTravel(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	here := epoch
 	there := algorithms.Now{Steady: epoch.Steady + int64(1000*time.Hour), Wall: epoch.Wall}
 	ahead := there.Steady - here.Steady
@@ -79,7 +79,7 @@ func TestRecordsTravel(t *testing.T) {
 
 // The sender may have read its clock before the change it reports, and rounding to seconds never favours a subject. Log
 // entries ahead of the sender's clock stay ahead.
-func TestTimesTravelLate(t *testing.T) {
+func TestTimesAfterTransit(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
 	bucket := Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: here.Steady + 9}, FreshAt: second + 60}

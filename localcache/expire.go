@@ -32,7 +32,7 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}
-	ls.grants.Add(-1)
+	ls.grantCount.Add(-1)
 	le.grants, le.nextRenewal = slices.Delete(le.grants, 0, 1), 0
 	sh.ended = append(sh.ended, out)
 	ls.wakeBy(out.due)

@@ -21,12 +21,12 @@ import (
 // The owner has debited in advance everything that is spent here. When a grant ends, Ended hands out what is left of it,
 // once, to be given back.
 type Leases struct {
-	perShard int // bounds the leases of a shard; inline subjects have at most half of them
-	shards   [leaseShards]leaseShard
-	wake     chan struct{} // capacity 1; signals that something is due earlier than Next said
-	alarm    atomic.Int64  // when Ended must be called next
-	disabled atomic.Bool   // no leases may begin
-	grants   atomic.Int64  // number of grants
+	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
+	shards     [leaseShards]leaseShard
+	wake       chan struct{} // capacity 1; signals that something is due earlier than Next said
+	alarm      atomic.Int64  // when Ended must be called next
+	disabled   atomic.Bool   // no leases may begin
+	grantCount atomic.Int64  // number of grants
 }
 
 const (
@@ -321,7 +321,7 @@ func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, fr
 		return
 	}
 	le.lastGrant = g.ID
-	ls.grants.Add(1)
+	ls.grantCount.Add(1)
 	n := grant{id: g.ID, until: until, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
 		n.parts[i] = balance{left: amount, size: amount, reported: amount, window: g.Windows[i]}
@@ -399,7 +399,7 @@ func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
 }
 
 // Count returns the number of grants held.
-func (ls *Leases) Count() int64 { return ls.grants.Load() }
+func (ls *Leases) Count() int64 { return ls.grantCount.Load() }
 
 // leaseQueue is a heap with the lease that is due first in front.
 type leaseQueue []*lease

@@ -80,7 +80,7 @@ func (c *Counters) completeBase() error {
 	if b.firstFrame == 0 || !b.allMarked {
 		return nil
 	}
-	if err := c.dropBefore(b.firstFrame); err != nil {
+	if err := c.deleteFramesBefore(b.firstFrame); err != nil {
 		return err
 	}
 	size := b.written
@@ -91,8 +91,8 @@ func (c *Counters) completeBase() error {
 	return nil
 }
 
-// dropBefore deletes all frames numbered below first.
-func (c *Counters) dropBefore(first uint64) error {
+// deleteFramesBefore deletes all frames numbered below first.
+func (c *Counters) deleteFramesBefore(first uint64) error {
 	return c.file.update(func(tx *bolt.Tx) error {
 		frames := tx.Bucket(framesBucket)
 		if frames == nil {

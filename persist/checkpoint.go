@@ -43,7 +43,7 @@ func (c *Counters) Start() error {
 		return nil
 	}
 	c.started = true
-	go c.loop() // Close waits for it
+	go c.runLoop() // Close waits for it
 	return nil
 }
 
@@ -65,7 +65,7 @@ func (c *Counters) acquire(ctx context.Context) error {
 
 func (c *Counters) release() { <-c.lock }
 
-func (c *Counters) loop() {
+func (c *Counters) runLoop() {
 	defer close(c.done)
 	timer := time.NewTimer(c.cfg.Interval)
 	defer timer.Stop()
@@ -107,7 +107,7 @@ func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
 	c.paced, c.lastResumed = paced, begin
 	n, err := c.writeChanges(ctx)
 	if isDamaged(err) {
-		err = errors.Join(err, c.discard(err))
+		err = errors.Join(err, c.setAside(err))
 	}
 	if err != nil && ctx.Err() != nil {
 		return err

@@ -186,7 +186,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		err = c.compactIfSparse()
 	}
 	if isDamaged(err) || errors.Is(err, errOlderFormat) {
-		if err := c.discard(err); err != nil {
+		if err := c.setAside(err); err != nil {
 			return nil, fmt.Errorf("open %s: %w", c.path, err)
 		}
 		existed, err = false, c.open()
@@ -275,8 +275,8 @@ func (c *Counters) compactionFailed(err error) error {
 	return nil
 }
 
-// discard sets aside a file that is damaged or from an older version. The next open creates a new one.
-func (c *Counters) discard(cause error) error {
+// setAside sets aside a file that is damaged or from an older version. The next open creates a new one.
+func (c *Counters) setAside(cause error) error {
 	older, why := errors.Is(cause, errOlderFormat), "corrupt"
 	if older {
 		why = "older"

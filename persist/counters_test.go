@@ -222,7 +222,7 @@ func TestClockStepsForward(t *testing.T) {
 }
 
 // Expired counters are not loaded, and not in the next base.
-func TestExpiredCountersGo(t *testing.T) {
+func TestExpiredCountersDisappear(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
@@ -329,7 +329,7 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 }
 
-func TestNotLoadedClosesUntouched(t *testing.T) {
+func TestCloseWithoutLoadKeepsFile(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))

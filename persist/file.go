@@ -26,7 +26,7 @@ type file struct {
 
 // openFile verifies and opens the database at path, creating it if it is missing. The error wraps errBroken or errPages if
 // the file is damaged, and is ErrInUse if another process has it.
-func openFile(path string, opts bolt.Options, need metas) (*file, error) {
+func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 
 // verifyFile checks the pages of the file at path, if it exists. It holds the lock meanwhile, because another process may be
 // writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
-func verifyFile(path string, need metas) error {
+func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

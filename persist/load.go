@@ -49,7 +49,7 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 		err := c.readFrames(now, &stats)
 		if isDamaged(err) {
 			stats.SetAside = true
-			err = c.discard(err)
+			err = c.setAside(err)
 		}
 		if err != nil {
 			return stats, fmt.Errorf("load counters: %w", err)

@@ -41,7 +41,7 @@ func pageError(format string, args ...any) error {
 // verifyPages walks all pages in use in a bbolt file of size bytes. It reads plain bytes, without a map, and trusts none of
 // them. bbolt can open and iterate a file that passes without panic, fault or endless loop. verifyPages does not inspect
 // values. It reads each page once, so size bounds time and memory.
-func verifyPages(f io.ReaderAt, size int64, need metas) error {
+func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	m, err := readMeta(f, size)
 	if err != nil {
 		return err
@@ -66,13 +66,13 @@ func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	return w.checkFreelist()
 }
 
-// metas says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back to the
-// previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A meta fits
-// in one sector, so a power failure does not tear it.
-type metas uint8
+// metaRequirement says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back
+// to the previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A
+// meta fits in one sector, so a power failure does not tear it.
+type metaRequirement uint8
 
 const (
-	anyMeta metas = iota
+	anyMeta metaRequirement = iota
 	bothMetas
 )
 
@@ -229,7 +229,7 @@ func (w *walker) walkBranch(p page, depth int, low, high []byte) error {
 				return err
 			}
 		}
-		if err := inOrder(p.id, key, low, next); err != nil {
+		if err := checkOrder(p.id, key, low, next); err != nil {
 			return err
 		}
 		child := binary.NativeEndian.Uint64(p.data[pageHeader+i*branchElement+8:])
@@ -275,8 +275,8 @@ func (p page) element(at, elementSize int, pos, ksize, vsize uint32) (key, value
 	return p.data[begin:mid], p.data[mid:end], nil
 }
 
-// inOrder checks that low <= key < high; nil means no bound.
-func inOrder(id uint64, key, low, high []byte) error {
+// checkOrder checks that low <= key < high; nil means no bound.
+func checkOrder(id uint64, key, low, high []byte) error {
 	if low != nil && bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
 		return pageError("keys of page %d are out of order", id)
 	}
@@ -299,7 +299,7 @@ func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 		if err != nil {
 			return err
 		}
-		if err := inOrder(p.id, key, low, high); err != nil {
+		if err := checkOrder(p.id, key, low, high); err != nil {
 			return err
 		}
 		if last != nil && bytes.Compare(key, last) <= 0 {

@@ -76,7 +76,7 @@ type Raft struct {
 	handle    *os.File // bbolt's own
 	logs      *guardedLogs
 	cache     *raft.LogCache
-	stable    *stable
+	stable    *guardedStable
 	snapshots raft.SnapshotStore
 	ballast   *ballast
 	probe     *probe
@@ -119,7 +119,7 @@ func (r *Raft) assemble() error {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
 	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
-	r.stable = &stable{
+	r.stable = &guardedStable{
 		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}

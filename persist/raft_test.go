@@ -121,7 +121,7 @@ func checkLog(t testing.TB, logs raft.LogStore, want []*raft.Log) {
 	}
 }
 
-func TestRaftKeeps(t *testing.T) {
+func TestRaftReopens(t *testing.T) {
 	dir := t.TempDir()
 	r := openRaft(t, dir)
 	if empty, err := r.Empty(); !empty || err != nil {
@@ -450,7 +450,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 }
 
 // What a crash leaves behind is removed.
-func TestRaftSweeps(t *testing.T) {
+func TestRaftRemovesLeftovers(t *testing.T) {
 	dir, want := raftFiles(t)
 	before := files(t, dir)
 	left := []string{"raft.db.new-123", "snapshots/1-70-99.tmp/state.bin"}

@@ -50,7 +50,7 @@ func (r *Raft) create() error {
 		return err
 	}
 	if len(names) > 0 {
-		return r.corrupt(errors.New("the file is gone, but there are snapshots"))
+		return r.corruptError(errors.New("the file is gone, but there are snapshots"))
 	}
 	err = createOnce(r.path, func(temp string) error {
 		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
@@ -69,7 +69,7 @@ func (r *Raft) create() error {
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
-		return r.openError(err)
+		return r.wrapOpenError(err)
 	}
 	err = f.view(checkBuckets)
 	if errors.Is(err, errBroken) {
@@ -78,7 +78,7 @@ func (r *Raft) open() error {
 		err = errors.Join(err, f.close())
 	}
 	if err != nil {
-		return r.openError(err)
+		return r.wrapOpenError(err)
 	}
 	opts := r.boltOptions()
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
@@ -96,22 +96,22 @@ func (r *Raft) open() error {
 	if errors.Is(err, berrors.ErrTimeout) {
 		err = ErrInUse
 	}
-	return r.openError(err)
+	return r.wrapOpenError(err)
 }
 
-func (r *Raft) openError(err error) error {
+func (r *Raft) wrapOpenError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
 	case isDamaged(err), errors.Is(err, errSeal):
-		return r.corrupt(err)
+		return r.corruptError(err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
 }
 
-func (r *Raft) corrupt(cause error) error {
+func (r *Raft) corruptError(cause error) error {
 	return fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
 		"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
 		ErrCorrupt, r.path, cause)
@@ -160,7 +160,7 @@ func (r *Raft) checkContent() error {
 	}
 	err = guard(func() error { return r.checkEntries(at) })
 	if isDamaged(err) || errors.Is(err, errSeal) {
-		return r.corrupt(err)
+		return r.corruptError(err)
 	}
 	return err
 }
@@ -299,7 +299,7 @@ type snapshotMeta struct {
 
 func checkSnapshot(dir, name string, at snapshotPosition) error {
 	broken := func(what any) error { return fmt.Errorf("%w: %v", errSeal, what) }
-	text, err := readSmall(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
+	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
 		return err
 	}
@@ -327,8 +327,8 @@ func checkSnapshot(dir, name string, at snapshotPosition) error {
 	return nil
 }
 
-// readSmall reads a file of at most most bytes.
-func readSmall(path string, most int64) ([]byte, error) {
+// readBoundedFile reads a file of at most most bytes.
+func readBoundedFile(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err

@@ -16,10 +16,10 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// stable stores Raft's term and vote. If Raft can't save a term, it ends the process. So when the disk is full, a write does
-// not fail: it gives up the ballast, then waits for room. In the meantime, the node takes no part in Raft and is cut off. A
-// write waits for a hung disk as well: without the term on disk, this node could do nothing anyway.
-type stable struct {
+// guardedStable stores Raft's term and vote. If Raft can't save a term, it ends the process. So when the disk is full, a
+// write does not fail: it gives up the ballast, then waits for room. In the meantime, the node takes no part in Raft and is
+// cut off. A write waits for a hung disk as well: without the term on disk, this node could do nothing anyway.
+type guardedStable struct {
 	inner      raft.StableStore
 	path       string
 	timeout    time.Duration
@@ -36,16 +36,16 @@ type stable struct {
 
 // Set saves a value. It returns nil once the value is on disk. Otherwise the error wraps ErrCorrupt, or is ErrClosed if the
 // store was closed before.
-func (s *stable) Set(key, value []byte) error {
+func (s *guardedStable) Set(key, value []byte) error {
 	return s.write(func() error { return s.inner.Set(key, value) })
 }
 
 // SetUint64 saves a number, like Set.
-func (s *stable) SetUint64(key []byte, n uint64) error {
+func (s *guardedStable) SetUint64(key []byte, n uint64) error {
 	return s.write(func() error { return s.inner.SetUint64(key, n) })
 }
 
-func (s *stable) write(do func() error) error {
+func (s *guardedStable) write(do func() error) error {
 	select {
 	case <-s.workers.closing:
 		return ErrClosed
@@ -70,7 +70,7 @@ func (s *stable) write(do func() error) error {
 	}
 }
 
-func (s *stable) tryWrite(do func() error) error {
+func (s *guardedStable) tryWrite(do func() error) error {
 	s.health.begin()
 	err := guard(do)
 	if first := s.health.end(err); first {
@@ -84,7 +84,7 @@ func (s *stable) tryWrite(do func() error) error {
 }
 
 // Get returns a value. If there is none, the error is "not found", a text that Raft compares.
-func (s *stable) Get(key []byte) (value []byte, err error) {
+func (s *guardedStable) Get(key []byte) (value []byte, err error) {
 	err = guard(func() (err error) {
 		value, err = s.inner.Get(key)
 		return err
@@ -93,7 +93,7 @@ func (s *stable) Get(key []byte) (value []byte, err error) {
 }
 
 // GetUint64 returns a number, like Get.
-func (s *stable) GetUint64(key []byte) (n uint64, err error) {
+func (s *guardedStable) GetUint64(key []byte) (n uint64, err error) {
 	err = guard(func() (err error) {
 		n, err = s.inner.GetUint64(key)
 		return err

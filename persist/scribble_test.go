@@ -237,7 +237,7 @@ func FuzzVerifyPages(f *testing.F) {
 }
 
 // bbolt silently falls back to the older meta page; the log reports it.
-func TestDamagedMetaIsToldOf(t *testing.T) {
+func TestDamagedMetaIsLogged(t *testing.T) {
 	for page := range int64(2) {
 		dir, clk := t.TempDir(), newClock()
 		src := newTable()

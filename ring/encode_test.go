@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTableIsWrittenAndRead(t *testing.T) {
+func TestTableRoundTrip(t *testing.T) {
 	ids := nodes(50)
 	for _, n := range []int{1, 2, 3, 50} {
 		table := build(t, ids[:n])
@@ -32,7 +32,7 @@ func TestTableIsWrittenAndRead(t *testing.T) {
 }
 
 // A table from a later build is accepted unchanged.
-func TestUnknownSettingsAreRead(t *testing.T) {
+func TestUnknownSettingsAreAccepted(t *testing.T) {
 	table := build(t, nodes(3))
 	table.settings.Library, table.settings.Hash, table.settings.Factor = "another v2", "<&>", 7
 	have, err := Parse(written(t, table))

@@ -103,7 +103,7 @@ func TestEveryPartitionHasAnOwnerAndAStandby(t *testing.T) {
 	}
 }
 
-func TestOrderOfMembersIsNothing(t *testing.T) {
+func TestOrderOfMembersDoesNotMatter(t *testing.T) {
 	members := nodes(10)
 	want := written(t, build(t, members))
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -122,7 +122,7 @@ func TestOrderOfMembersIsNothing(t *testing.T) {
 
 // A change of the library's version or the hash must not go unnoticed: nodes of both builds would own the same partitions. It
 // needs a new name in Settings.
-func TestAssignmentIsWhatItWas(t *testing.T) {
+func TestAssignmentIsPinned(t *testing.T) {
 	for n, want := range map[int]uint64{1: 0xf188cf267c6c9a0f, 3: 0x41ef77bb647c2ff1, 10: 0x7500bb7c316d566b, 50: 0xecadfc2484bcee02} {
 		table, all := build(t, nodes(n)), make([]byte, 0, 32*Partitions)
 		for p := range Partitions {
@@ -322,7 +322,7 @@ func clearCache() {
 }
 
 // A recently computed table is not computed again; one that has dropped out of the cache is equal when computed again.
-func TestNewRemembers(t *testing.T) {
+func TestNewCachesTables(t *testing.T) {
 	first := build(t, nodes(20))
 	if again := build(t, nodes(20)); again != first {
 		t.Error("a table was computed twice")
