@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// nameOf returns a name for k that no other kind has.
+// nameOf returns a unique name for k.
 func nameOf(k Kind) string {
 	if k == FirstWindow {
 		return k.String() + ", from its first hit"
@@ -60,13 +60,13 @@ func TestStatesAllocateNothing(t *testing.T) {
 	}
 }
 
-// A log keeps its hits, so it allocates once in many hits; a refusal allocates nothing.
+// A log keeps its hits, so it allocates once in many hits. A refusal allocates nothing.
 func TestLogsAllocateNothing(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1000, Window: time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
 	var g Log
 	pass := func() { now.Steady, now.Wall = now.Steady+int64(time.Second)/50, now.Wall+int64(time.Second)/50 }
-	for range 5000 { // 3,000 come in a window
+	for range 5000 { // 3,000 per window
 		pass()
 		g.Take(l, now, 1)
 	}

@@ -6,10 +6,10 @@ import (
 )
 
 // Token bucket and leaky bucket share one meter: the generic cell rate algorithm of ITU-T I.371, in its leaky-bucket form. A
-// check adds its cost to what is owed, which drains at Amount per Window. A check is allowed while it fits under Burst. A
-// token bucket holds Burst minus what is owed; a leaky bucket's queue is as long as what is owed. What is owed is stored in
-// units, not as an arrival time, so it keeps its value under a new Amount or Burst. The time since the last change drains at
-// the new rate.
+// check adds its cost to the amount owed, which drains at Amount per Window. A check is allowed if the amount owed stays
+// within Burst. A token bucket holds Burst minus the amount owed; a leaky bucket's queue is as long as the amount owed. The
+// state stores units instead of an arrival time, so the amount owed keeps its value when Amount or Burst change. The time
+// since the last change drains at the new rate.
 
 // drain brings a bucket up to steady time t.
 func (l *Limit) drain(s State, t int64) State {
@@ -19,25 +19,25 @@ func (l *Limit) drain(s State, t int64) State {
 	if t <= s.At {
 		return s
 	}
-	backHi, backLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
-	if backHi == 0 && backLo < uint64(l.Window) && s.Part < int64(l.Window) {
-		return s.drainPart(int64(backLo), int64(l.Window), t)
+	drainedHi, drainedLo := bits.Mul64(uint64(t)-uint64(s.At), uint64(l.Amount))
+	if drainedHi == 0 && drainedLo < uint64(l.Window) && s.Part < int64(l.Window) {
+		return s.drainPart(int64(drainedLo), int64(l.Window), t)
 	}
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
-	if !less(backHi, backLo, owedHi, owedLo) {
+	if !less(drainedHi, drainedLo, owedHi, owedLo) {
 		return State{At: t}
 	}
-	lo, borrow := bits.Sub64(owedLo, backLo, 0)
-	hi := owedHi - backHi - borrow
+	lo, borrow := bits.Sub64(owedLo, drainedLo, 0)
+	hi := owedHi - drainedHi - borrow
 	// The quotient fits: it is at most s.Count.
 	count, part := bits.Div64(hi, lo, uint64(l.Window))
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// drainPart is drain for back window parts that are less than one unit. This is the common case for a bucket in use, and
-// needs no division.
-func (s State) drainPart(back, window, t int64) State {
-	s.Part, s.At = s.Part-back, t
+// drainPart is drain for less than one unit, given as drained parts of 1/window unit. This is the common case for a bucket in
+// use, and needs no division.
+func (s State) drainPart(drained, window, t int64) State {
+	s.Part, s.At = s.Part-drained, t
 	if s.Part < 0 {
 		s.Part += window
 		s.Count--
@@ -48,20 +48,20 @@ func (s State) drainPart(back, window, t int64) State {
 	return s
 }
 
-// refilledSince reports whether even the fullest bucket has drained completely between a Take and a steady time, at the rate
-// of then or of now.
+// refilledSince reports whether even the fullest bucket drains completely between a Take and a later steady time, at the rate
+// of the Take or the present one.
 func (l *Limit) refilledSince(from Taken, to int64) bool {
-	return l.refills(l.Amount, l.Burst, from.Steady, to) ||
-		from.Amount > 0 && l.refills(from.Amount, from.Burst, from.Steady, to)
+	return l.refillsBetween(l.Amount, l.Burst, from.Steady, to) ||
+		from.Amount > 0 && l.refillsBetween(from.Amount, from.Burst, from.Steady, to)
 }
 
-func (l *Limit) refills(amount, burst, from, to int64) bool {
+func (l *Limit) refillsBetween(amount, burst, from, to int64) bool {
 	if to <= from {
 		return false
 	}
-	backHi, backLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
+	refilledHi, refilledLo := bits.Mul64(uint64(to)-uint64(from), uint64(amount))
 	fullHi, fullLo := mul(burst, int64(l.Window))
-	return !less(backHi, backLo, fullHi, fullLo)
+	return !less(refilledHi, refilledLo, fullHi, fullLo)
 }
 
 func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
@@ -72,7 +72,7 @@ func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
 	}
 	switch {
 	case !d.Allowed && cost > l.Burst:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	case !d.Allowed:
 		d.RetryAfter = l.bucketRetry(s, now, cost)
 	case cost > 0 && (l.Kind == LeakyBucket || l.MaxDelay > 0):
@@ -80,7 +80,7 @@ func (l *Limit) describeBucket(d *Decision, s State, now Now, cost int64) {
 	}
 }
 
-// owed returns what a bucket owes, in whole units, rounded up.
+// owed returns the amount that a bucket owes, in whole units, rounded up.
 func (s State) owed() int64 {
 	if s.Part > 0 {
 		return s.Count + 1
@@ -88,8 +88,8 @@ func (s State) owed() int64 {
 	return s.Count
 }
 
-// drainTime returns how long units + part/Window take to drain, rounded up, plus ahead. If nothing drains it returns a
-// window: by then the region may have a share.
+// drainTime returns how long units + part/Window take to drain, rounded up, plus ahead. If nothing drains, it returns a
+// window plus ahead: by then the region may have a share.
 func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	if l.Amount == 0 {
 		return time.Duration(addSat(int64(l.Window), ahead))
@@ -98,7 +98,7 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
-// lower takes n units off what is owed.
+// lower reduces the amount owed by n units.
 func (s State) lower(n int64) State {
 	if s.Count < n {
 		return State{At: s.At}

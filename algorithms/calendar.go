@@ -60,8 +60,8 @@ func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 type Calendar struct {
 	unit CalendarUnit
 	zone *time.Location
-	// last caches the window last found, as most calls ask for the same one. Results never depend on it.
-	last atomic.Pointer[span]
+	// lastWindow caches the last result, as most calls ask for the same window. It never changes the results.
+	lastWindow atomic.Pointer[span]
 }
 
 type span struct{ start, end int64 } // Unix seconds
@@ -80,25 +80,25 @@ func (c *Calendar) Unit() CalendarUnit { return c.unit }
 // Zone returns the name of the calendar's time zone.
 func (c *Calendar) Zone() string { return c.zone.String() }
 
-// Bounds returns the first second of the window that contains wall time (Unix nanoseconds), and the first second after it,
-// both as Unix seconds.
+// Bounds returns the first second of the window that contains the wall time (in Unix nanoseconds) and the first second after
+// it, both as Unix seconds.
 func (c *Calendar) Bounds(wall int64) (start, end int64) {
 	sec := floorDiv(wall, int64(time.Second))
-	if s := c.last.Load(); s != nil && s.start <= sec && sec < s.end {
+	if s := c.lastWindow.Load(); s != nil && s.start <= sec && sec < s.end {
 		return s.start, s.end
 	}
-	s := c.find(time.Unix(sec, 0).In(c.zone))
-	c.last.Store(&s)
+	s := c.windowAt(time.Unix(sec, 0).In(c.zone))
+	c.lastWindow.Store(&s)
 	return s.start, s.end
 }
 
-func (c *Calendar) find(t time.Time) span {
+func (c *Calendar) windowAt(t time.Time) span {
 	switch c.unit {
 	case Minute:
 		start := t.Unix() - int64(t.Second())
 		return span{start, start + 60}
 	case Hour:
-		return c.hour(t)
+		return c.hourWindow(t)
 	}
 	y, m, d := t.Date()
 	y2, m2, d2 := y, m, d
@@ -115,16 +115,16 @@ func (c *Calendar) find(t time.Time) span {
 	}
 	s := span{c.midnight(y, m, d), c.midnight(y2, m2, d2)}
 	if t.Unix() >= s.end {
-		// The clocks went back across midnight, and t is in the second pass of the old date; the new date's window has
-		// begun.
-		return c.find(time.Unix(s.end, 0).In(c.zone))
+		// The clocks went back across midnight, and t is in the second pass of the old date. The new date's window has
+		// already begun.
+		return c.windowAt(time.Unix(s.end, 0).In(c.zone))
 	}
 	return s
 }
 
-// hour returns the local hour of t, cut where the zone's offset changes within it. (Time.ZoneBounds could give that change,
-// but is wrong on the last day of some leap years.)
-func (c *Calendar) hour(t time.Time) span {
+// hourWindow returns the local hour of t, cut where the zone's offset changes within it. It doesn't use Time.ZoneBounds,
+// which is wrong on the last day of some leap years.
+func (c *Calendar) hourWindow(t time.Time) span {
 	start := t.Unix() - int64(t.Minute()*60+t.Second())
 	s := span{start, start + 3600}
 	same := func(sec int64) bool { return c.offset(sec) == c.offset(t.Unix()) }
@@ -142,8 +142,8 @@ func (c *Calendar) offset(sec int64) int {
 	return offset
 }
 
-// midnight returns the first second of a local date. If the clocks are set forward at midnight, that is 1:00. If they are
-// set back across it, the date begins twice and the first time counts.
+// midnight returns the first second of a local date. If the clocks are set forward at midnight, that is 1:00. If they are set
+// back across it, the date begins twice, and the first time counts.
 func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 	date := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	noon := time.Date(y, m, d, 12, 0, 0, 0, c.zone).Unix()
@@ -151,20 +151,20 @@ func (c *Calendar) midnight(y int, m time.Month, d int) int64 {
 		y, m, d := time.Unix(sec, 0).In(c.zone).Date()
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
-	// Local midnight is UTC midnight minus the offset, either that before a change or that after it.
+	// Local midnight is UTC midnight minus the offset, which is the one before a clock change or the one after it.
 	first := noon
 	for _, offset := range []int{c.offset(noon - 26*3600), c.offset(noon)} {
 		if at := date.Unix() - int64(offset); at < first && begun(at) {
 			first = at
 		}
 	}
-	if begun(first - 1) { // the change skips midnight and begins before it
+	if begun(first - 1) { // the clock change skips midnight and begins before it
 		first = firstSecond(first-6*3600, first, begun)
 	}
 	return first
 }
 
-// firstSecond returns the first second in (from, to] for which ok holds. ok must be false at from and true at to, and change
+// firstSecond returns the first second in (from, to] for which ok holds. ok must be false at from, true at to, and change
 // once in between.
 func firstSecond(from, to int64, ok func(int64) bool) int64 {
 	for from+1 < to {

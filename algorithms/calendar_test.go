@@ -55,8 +55,8 @@ func TestCalendarWindows(t *testing.T) {
 	}
 }
 
-// Windows must contain the time asked for, follow each other without a gap, and be found again from any point inside, around
-// every clock change in a set of zones chosen for their oddities.
+// Around every clock change in a set of zones chosen for their oddities, a window contains the time asked for, follows the
+// previous one without a gap, and is found again from any point inside.
 func TestCalendarWindowsTile(t *testing.T) {
 	zones := []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Beirut", "America/Sao_Paulo",
 		"America/St_Johns", "Pacific/Apia", "Africa/Casablanca", "Asia/Tehran", "America/Havana", "Asia/Gaza", "Africa/Cairo"}

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at
-// which it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
+// A limit with MaxDelay turns its checks into a queue. A cost that does not fit now is taken at the first later time at which
+// it fits behind everything taken before, and the answer tells the caller to wait until then. At the times when they proceed,
 // the checks are what the algorithm alone would admit.
 //
-//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs nothing
-//     else. (The checks of a leaky bucket proceed when their turn comes, as without MaxDelay; but MaxDelay bounds the queue.)
+//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
+//     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
+//     queue.)
 //   - A windowed state is in the window of the last check in the queue, ahead of the clock, and has queueMark. The windows
-//     before it are full, at least those that can still be asked about.
+//     before it are full, at least those that can still matter.
 //   - A log has entries in the future.
 //
 // Whether a state is ahead of the clock does not depend on MaxDelay. So a queue ends as promised even if MaxDelay is lowered
 // or removed.
 
-// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. A state ahead of the clock
-// without the mark was written while the clock was ahead: see skewed. Window numbers are far smaller.
+// queueMark is added to State.At of a windowed state that a queue has put ahead of the clock. Window numbers are far smaller.
+// A state ahead of the clock without the mark was written while the clock was ahead: see isWithinSkew.
 const queueMark = 1 << 61
 
 // maxAhead is how far, in nanoseconds, a queue can be ahead of the clock.
@@ -36,11 +37,11 @@ func (s State) Window() int64 {
 // queued reports whether a queue has put a windowed state ahead of the clock.
 func (s State) queued() bool { return s.At > queueMark/2 }
 
-// usedQueued returns what is used of a window whose queue is ahead of the clock: all of it.
+// usedQueued returns the usage of a window while its queue is ahead of the clock: all of it.
 func (l *Limit) usedQueued(s State) int64 { return max(l.Amount, s.Count) }
 
-// near reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
-func (l *Limit) near(n, wall int64) bool {
+// isInQueueReach reports whether window n, which is ahead of wall, begins early enough for a queue to reach it.
+func (l *Limit) isInQueueReach(n, wall int64) bool {
 	if l.Calendar != nil {
 		return n <= floorDiv(wall+maxAhead, int64(time.Second))
 	}
@@ -63,7 +64,7 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 			return s, false
 		}
 		if wait > 0 && l.Kind == TokenBucket {
-			next = l.startEmpty(next, now, cost, wait)
+			next = l.raiseOwed(next, now, cost, wait)
 		}
 		return next, true
 	}
@@ -73,15 +74,15 @@ func (l *Limit) takeLater(s State, now Now, cost int64) (State, bool) {
 	}
 	next = l.Advance(s, Now{Steady: now.Steady + wait, Wall: now.Wall + wait})
 	next.Count += cost
-	if next.At > l.number(now.Wall) {
+	if next.At > l.windowNumber(now.Wall) {
 		next.At += queueMark
 	}
 	return next, true
 }
 
-// startEmpty returns s, which owes cost for a check that proceeds after wait, raised so that it owes at least cost then.
-// Waits are rounded up, and a bucket with nothing else to drain would idle for that fraction of a nanosecond.
-func (l *Limit) startEmpty(s State, now Now, cost int64, wait time.Duration) State {
+// raiseOwed returns s, raised so that it owes at least cost when the check proceeds, after wait. Waits are rounded up, and a
+// bucket with nothing else to drain would idle for that fraction of a nanosecond.
+func (l *Limit) raiseOwed(s State, now Now, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
 	drainHi, drainLo := mul(int64(wait)-max(0, s.At-now.Steady), l.Amount)
@@ -95,7 +96,7 @@ func (l *Limit) startEmpty(s State, now Now, cost int64, wait time.Duration) Sta
 	return State{Count: int64(count), Part: int64(part), At: s.At}
 }
 
-// bucketDelay returns how long a check waits whose cost is already in s: until no more than the burst is owed, or, in a
+// bucketDelay returns how long a check waits if its cost is already in s: until no more than the burst is owed, or, in a
 // leaky bucket, until its turn.
 func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	over := s.Count - l.Burst
@@ -108,8 +109,8 @@ func (l *Limit) bucketDelay(s State, now Now, cost int64) time.Duration {
 	return l.drainTime(over, s.Part, max(0, s.At-now.Steady))
 }
 
-// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed, with a delay if the limit has
-// MaxDelay.
+// bucketRetry returns how long until a refused check of cost (1…Burst) would be allowed; with MaxDelay, that includes being
+// allowed after a delay.
 func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	ahead := max(0, s.At-now.Steady)
 	if l.MaxDelay == 0 {
@@ -124,36 +125,36 @@ func (l *Limit) bucketRetry(s State, now Now, cost int64) time.Duration {
 	return max(1, retry)
 }
 
-// windowWait returns how long after wall cost (at most Amount) fits into a window, behind everything in s. s must be up to
+// windowWait returns how long after wall a window has room for cost (at most Amount), behind everything in s. s must be up to
 // date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
-	first := max(wall, l.start(n))
+	first := max(wall, l.startOfWindow(n))
 	switch {
 	case l.Kind == FixedWindow && s.Count <= l.Amount-cost:
 		return first - wall
 	case l.Kind == FixedWindow:
-		return l.end(n) - wall
+		return l.endOfWindow(n) - wall
 	}
-	bare := State{Count: s.Count, Part: s.Part, At: n}
+	unmarked := State{Count: s.Count, Part: s.Part, At: n}
 	switch {
-	case l.slidingAllows(bare, first, cost):
+	case l.slidingAllows(unmarked, first, cost):
 		return first - wall
 	case s.Count <= l.Amount-cost:
-		// Later in this window, when less of the previous one is in view; at its very end at the latest.
-		return l.end(n) - l.viewFor(s.Part, l.Amount-s.Count-cost) - wall
+		// Later in this window, once less of the previous one is in view; at the latest, at its very end.
+		return l.endOfWindow(n) - l.longestView(s.Part, l.Amount-s.Count-cost) - wall
 	}
 	// In the next window, where the current count becomes the previous one.
-	return l.end(n) + int64(l.Window) - l.viewFor(s.Count, l.Amount-cost) - wall
+	return l.endOfWindow(n) + int64(l.Window) - l.longestView(s.Count, l.Amount-cost) - wall
 }
 
-// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed, with a delay if the limit
-// has MaxDelay.
+// windowRetry returns how long until a refused check of cost (at most Amount) would be allowed; with MaxDelay, that includes
+// being allowed after a delay.
 func (l *Limit) windowRetry(s State, wall, cost int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, wall, cost)-int64(l.MaxDelay)))
 }
 
-// windowDelay returns how long a check waits whose cost is already in s.
+// windowDelay returns how long a check waits if its cost is already in s.
 func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	if l.MaxDelay == 0 || cost == 0 {
 		return 0
@@ -161,45 +162,45 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreat moves the end of a queue whose last window is empty back to an earlier window, which is full as far as is known.
+// retreatQueue moves the end of a queue whose last window is empty back to an earlier window, which is taken to be full.
 // Otherwise the next check would proceed later than the one whose cost was put back, and a state with nothing in it would
 // look fresh.
-func (l *Limit) retreat(s State, now Now) State {
+func (l *Limit) retreatQueue(s State, now Now) State {
 	if l.Kind.OnSteadyClock() || !s.queued() || !s.Fresh() {
 		return s
 	}
-	full := State{Count: l.Amount, At: l.before(s.Window()) + queueMark}
+	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		full.Part, full.At = l.Amount, l.before(full.Window())+queueMark // Part is 0: the one before is empty too
+		full.Part, full.At = l.Amount, l.previousWindow(full.Window())+queueMark // Part is 0: the one before is empty too
 	}
 	return l.Advance(full, now)
 }
 
-// before returns the number of the window before n.
-func (l *Limit) before(n int64) int64 {
+// previousWindow returns the number of the window before n.
+func (l *Limit) previousWindow(n int64) int64 {
 	if l.Calendar != nil {
-		return l.number((n - 1) * int64(time.Second))
+		return l.windowNumber((n - 1) * int64(time.Second))
 	}
 	return n - 1
 }
 
-// shorten takes n units off the end of a fixed window's queue. Calendar windows differ in length; there, unless n fits into
-// the last window, it drops the whole queue.
-func (l *Limit) shorten(s State, now Now, n int64) State {
+// shortenQueue takes n units off the end of a fixed window's queue. Calendar windows differ in length, so there it drops the
+// whole queue unless n fits into the last window.
+func (l *Limit) shortenQueue(s State, now Now, n int64) State {
 	if n < s.Count {
 		s.Count -= n
 		return s
 	}
-	present := l.number(now.Wall)
+	current := l.windowNumber(now.Wall)
 	if l.Amount == 0 {
-		return State{At: present}
+		return State{At: current}
 	}
 	windows, rest := (n-s.Count)/l.Amount+1, (n-s.Count)%l.Amount
-	if l.Calendar != nil || windows > s.Window()-present {
-		return State{At: present}
+	if l.Calendar != nil || windows > s.Window()-current {
+		return State{At: current}
 	}
 	at := s.Window() - windows
-	if at > present {
+	if at > current {
 		at += queueMark
 	}
 	return State{Count: l.Amount - rest, At: at}

@@ -10,40 +10,40 @@ import (
 	"time"
 )
 
-// line is a queue in front of one counter, and every check that it let proceed.
-type line struct {
-	rng   *rand.Rand
-	limit Limit
-	real  counter
-	now   Now
-	on    []passed
-	most  time.Duration // the longest MaxDelay so far
+// queueModel is a queue in front of one counter, and every check that it admitted.
+type queueModel struct {
+	rng          *rand.Rand
+	limit        Limit
+	real         counter
+	now          Now
+	on           []admission
+	longestDelay time.Duration // the longest MaxDelay so far
 }
 
-// passed is a check that was allowed, with the time at which it proceeds.
-type passed struct {
+// admission is an allowed check, with the time at which it proceeds.
+type admission struct {
 	at, cost int64
 	from     Taken
 }
 
-// allKinds are those that may have a queue.
+// allKinds are the kinds that may have a queue.
 var allKinds = []Kind{SlidingWindow, FixedWindow, TokenBucket, LeakyBucket, SlidingLog}
 
-func newLine(rng *rand.Rand, kind Kind) *line {
+func newQueueModel(rng *rand.Rand, kind Kind) *queueModel {
 	h := history{rng: rng}
-	q := &line{rng: rng, limit: Limit{Kind: kind, Window: h.window()}}
+	q := &queueModel{rng: rng, limit: Limit{Kind: kind, Window: h.drawWindow()}}
 	q.limit.Amount, q.limit.Burst = 1+rng.Int64N(20), 1+rng.Int64N(20)
 	if rng.IntN(8) == 0 {
 		q.limit.Amount, q.limit.Burst = MaxAmount-rng.Int64N(3), 1+rng.Int64N(MaxAmount)
 	}
 	q.now = At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(rng.Int64N(int64(q.limit.Window)))))
 	q.real.l = &q.limit
-	q.delay()
+	q.drawDelay()
 	return q
 }
 
-// delay draws a MaxDelay.
-func (l *line) delay() {
+// drawDelay draws a MaxDelay.
+func (l *queueModel) drawDelay() {
 	w := int64(l.limit.Window)
 	d := 1 + l.rng.Int64N(3*w)
 	switch l.rng.IntN(6) {
@@ -53,10 +53,10 @@ func (l *line) delay() {
 		d = int64(LongestDelay)
 	}
 	l.limit.MaxDelay = min(time.Duration(d), LongestDelay)
-	l.most = max(l.most, l.limit.MaxDelay)
+	l.longestDelay = max(l.longestDelay, l.limit.MaxDelay)
 }
 
-func (l *line) pass() {
+func (l *queueModel) passTime() {
 	w := int64(l.limit.Window)
 	by := int64(0)
 	switch l.rng.IntN(8) {
@@ -70,9 +70,9 @@ func (l *line) pass() {
 	l.now = l.at(max(0, by))
 }
 
-func (l *line) at(d int64) Now { return Now{Steady: l.now.Steady + d, Wall: l.now.Wall + d} }
+func (l *queueModel) at(d int64) Now { return Now{Steady: l.now.Steady + d, Wall: l.now.Wall + d} }
 
-func (l *line) cost() int64 {
+func (l *queueModel) drawCost() int64 {
 	c := l.limit.Capacity()
 	switch l.rng.IntN(10) {
 	case 0:
@@ -86,7 +86,7 @@ func (l *line) cost() int64 {
 }
 
 // ask takes cost and checks that the answer is legal.
-func (l *line) ask(cost int64) (Decision, string) {
+func (l *queueModel) ask(cost int64) (Decision, string) {
 	before := counter{l: l.real.l, state: l.real.state, log: *l.real.log.Clone()}
 	ask := func(d time.Duration) Decision {
 		c := counter{l: before.l, state: before.state, log: *before.log.Clone()}
@@ -106,7 +106,7 @@ func (l *line) ask(cost int64) (Decision, string) {
 			if l.limit.Kind == SlidingLog {
 				from = l.real.log.Taken()
 			}
-			l.on = append(l.on, passed{l.now.Wall + int64(d.Delay), cost, from})
+			l.on = append(l.on, admission{l.now.Wall + int64(d.Delay), cost, from})
 		}
 		return d, ""
 	case cost > l.limit.Capacity():
@@ -116,7 +116,7 @@ func (l *line) ask(cost int64) (Decision, string) {
 		return d, ""
 	case d.RetryAfter <= 0:
 		return d, "refused, but to be retried at once"
-	case d.RetryAfter > l.most+2*l.limit.Window+l.refill():
+	case d.RetryAfter > l.longestDelay+2*l.limit.Window+l.refill():
 		return d, "blocked for longer than a queue and a window"
 	}
 	if then := ask(d.RetryAfter); !then.Allowed {
@@ -131,15 +131,15 @@ func (l *line) ask(cost int64) (Decision, string) {
 }
 
 // refill returns how long a bucket takes to fill.
-func (l *line) refill() time.Duration {
+func (l *queueModel) refill() time.Duration {
 	if !l.limit.Kind.Bucket() {
 		return 0
 	}
 	return l.limit.drainTime(l.limit.Burst, 0, 0)
 }
 
-// naive returns the algorithm without a queue, implemented naively.
-func (l *line) naive() model {
+// newModel returns the algorithm without a queue, implemented naively.
+func (l *queueModel) newModel() model {
 	switch l.limit.Kind {
 	case FixedWindow:
 		return &windowModel{used_: map[int64]int64{}}
@@ -157,15 +157,15 @@ func TestQueues(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			eachLine(t, func(rng *rand.Rand) string {
-				q := newLine(rng, kind)
-				m, last := q.naive(), int64(0)
+			forEachQueue(t, func(rng *rand.Rand) string {
+				q := newQueueModel(rng, kind)
+				m, last := q.newModel(), int64(0)
 				for i := range 60 {
-					q.pass()
-					cost := q.cost()
+					q.passTime()
+					cost := q.drawCost()
 					d, why := q.ask(cost)
 					if why == "" && d.Allowed && cost > 0 {
-						why = q.judge(m, d, cost, last)
+						why = q.checkAdmission(m, d, cost, last)
 						last = q.on[len(q.on)-1].at
 					}
 					if why != "" {
@@ -178,7 +178,7 @@ func TestQueues(t *testing.T) {
 	}
 }
 
-func eachLine(t *testing.T, run func(*rand.Rand) string) {
+func forEachQueue(t *testing.T, run func(*rand.Rand) string) {
 	t.Helper()
 	n := 6000
 	if testing.Short() {
@@ -195,12 +195,12 @@ func eachLine(t *testing.T, run func(*rand.Rand) string) {
 	}
 }
 
-// judge compares one allowed check with the model.
-func (l *line) judge(m model, d Decision, cost, last int64) string {
+// checkAdmission compares one allowed check with the model.
+func (l *queueModel) checkAdmission(m model, d Decision, cost, last int64) string {
 	on := l.now.Wall + int64(d.Delay)
 	moment := func(wall int64) Now { return Now{Steady: wall, Wall: wall} }
 	if l.limit.Kind == LeakyBucket {
-		// Its turn comes when everything before it has drained.
+		// Its turn comes once everything before it has drained.
 		b := m.(*bucketModel)
 		b.advance(&l.limit, l.now)
 		wait := new(big.Int).Add(&b.owed, big.NewInt(l.limit.Amount-1))
@@ -225,39 +225,39 @@ func (l *line) judge(m model, d Decision, cost, last int64) string {
 	return ""
 }
 
-// A queue ends as promised when MaxDelay changes or is removed, and when other costs in it are given back. Nothing proceeds
-// that the algorithm would not admit, and nobody is blocked for longer than the queue.
-func TestQueuesThatChange(t *testing.T) {
+// A queue ends as promised even if MaxDelay is changed or removed, or other costs in it are given back. Nothing proceeds that
+// the algorithm would not admit, and nobody is blocked for longer than the queue.
+func TestChangedQueues(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
 			t.Parallel()
-			eachLine(t, func(rng *rand.Rand) string {
-				q := newLine(rng, kind)
+			forEachQueue(t, func(rng *rand.Rand) string {
+				q := newQueueModel(rng, kind)
 				for i := range 60 {
-					q.pass()
+					q.passTime()
 					switch rng.IntN(8) {
 					case 0:
 						q.limit.MaxDelay = 0
 					case 1:
-						q.delay()
+						q.drawDelay()
 					case 2:
 						q.limit.MaxDelay /= 2
 					case 3:
 						q.giveOne()
 					}
-					cost := q.cost()
+					cost := q.drawCost()
 					if d, why := q.ask(cost); why != "" {
 						return fmt.Sprintf("check %d of %d, %+v: %+v: %s", i, cost, q.limit, d, why)
 					}
 				}
-				return q.judgeAll()
+				return q.checkAll()
 			})
 		})
 	}
 }
 
-// giveOne gives back one waiting cost. It leaves buckets out: what they forget drains anyway.
-func (l *line) giveOne() {
+// giveOne gives back one waiting cost. It skips buckets, because what they forget drains anyway.
+func (l *queueModel) giveOne() {
 	if len(l.on) == 0 || l.limit.Kind.Bucket() {
 		return
 	}
@@ -274,12 +274,12 @@ func (l *line) giveOne() {
 	}
 }
 
-func (l *line) judgeAll() string {
+func (l *queueModel) checkAll() string {
 	if l.limit.Kind == LeakyBucket {
-		return "" // its times are turns, not admissions
+		return "" // its checks proceed in turn, not when the algorithm would admit them
 	}
-	slices.SortStableFunc(l.on, func(a, b passed) int { return cmp.Compare(a.at, b.at) })
-	m := l.naive()
+	slices.SortStableFunc(l.on, func(a, b admission) int { return cmp.Compare(a.at, b.at) })
+	m := l.newModel()
 	for i, p := range l.on {
 		m.advance(&l.limit, Now{Steady: p.at, Wall: p.at})
 		if !m.allows(p.cost) {
@@ -296,7 +296,7 @@ func TestQueueVectors(t *testing.T) {
 	late := func(t float64, cost int64, delay time.Duration) step {
 		return step{t: noon + t, cost: cost, allowed: true, delay: delay}
 	}
-	refused := func(t float64, cost int64, retry time.Duration) step { return no(noon+t, cost, 0, retry) }
+	refused := func(t float64, cost int64, retry time.Duration) step { return refusedStep(noon+t, cost, 0, retry) }
 	tests := []struct {
 		name  string
 		limit Limit
@@ -332,7 +332,7 @@ func TestQueueVectors(t *testing.T) {
 	}
 }
 
-// Calendar windows queue too: across midnight, and across a day of 25 hours.
+// Calendar windows have queues too: across midnight, and across a day of 25 hours.
 func TestQueueOverADay(t *testing.T) {
 	berlin := zone(t, "Europe/Berlin")
 	l := &Limit{Kind: FixedWindow, Amount: 2, Window: 24 * time.Hour, Calendar: NewCalendar(Day, berlin), MaxDelay: 24 * time.Hour}
@@ -343,12 +343,12 @@ func TestQueueOverADay(t *testing.T) {
 			t.Errorf("check %d: have %+v", i, d)
 		}
 	}
-	// Give back one of the 25th, the last one there: then the queue ends on the 24th again.
+	// Give back one of the 25th, the last one there. The queue then ends on the 24th again.
 	for range 2 {
 		c.state = l.Give(c.state, l.Taken(c.state, at(24, 23)), at(24, 23), 1)
 	}
 	if c.state.Fresh() {
-		t.Error("looks fresh, and would be forgotten, while the 24th is full")
+		t.Error("the state looks fresh, so it would be dropped although the 24th is full")
 	}
 	if d := c.take(at(24, 23), 1); !d.Allowed || d.Delay != time.Hour {
 		t.Errorf("after it was given back: have %+v", d)
@@ -361,7 +361,7 @@ func TestQueueOverADay(t *testing.T) {
 	}
 }
 
-// A clock that is set back by more than the longest queue frees nobody, and blocks for a window at most.
+// A clock that is set back by more than the longest queue frees nobody, and blocks for at most a window.
 func TestQueueWhenTheClockIsSetBack(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 2, Window: time.Hour, MaxDelay: 5 * time.Hour}
@@ -397,7 +397,7 @@ func TestRewardShortensAQueue(t *testing.T) {
 	}
 }
 
-// Giving back the whole last window of a queue does not forget what was taken in the windows before.
+// Giving back the whole last window of a queue keeps the usage of the windows before.
 func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	l := Limit{Kind: SlidingWindow, Amount: 20, Window: time.Minute, MaxDelay: 5 * time.Minute}
 	now := At(time.Unix(1_800_000_000, 0))
@@ -417,8 +417,8 @@ func TestQueueGivenBackFromItsEnd(t *testing.T) {
 	s, _ = take(s, 7)
 	// At most 13 of the 17 may be in view.
 	at := now.Wall + int64(l.Describe(s, now, 7, true).Delay)
-	next := l.end(l.number(now.Wall))
+	next := l.endOfWindow(l.windowNumber(now.Wall))
 	if least := next + int64(time.Minute)*4/17; at < least {
-		t.Errorf("goes on %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
+		t.Errorf("proceeds %v after the window begins, want at least %v", time.Duration(at-next), time.Duration(least-next))
 	}
 }

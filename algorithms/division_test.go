@@ -12,7 +12,7 @@ func within(n, least, most int64) int64 {
 	return least + int64(uint64(n)%span)
 }
 
-// The shortcuts compute the same as unbounded integers.
+// The shortcuts compute the same results as unbounded integers.
 func FuzzDivision(f *testing.F) {
 	const day = int64(24 * time.Hour)
 	for _, elapsed := range []int64{0, 1, day / 10_000, day/10_000 + 1, day, 40 * day, math.MaxInt64} {

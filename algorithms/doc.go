@@ -1,20 +1,20 @@
-// Package algorithms is the arithmetic of rate limiting: Take, Give, Force and Peek on small integer states.
+// Package algorithms implements the arithmetic of rate limiting: Take, Give, Force and Peek on small integer states.
 //
 // A [Limit] says what is allowed. A [State] (24 bytes) is what one counter remembers of its past; the zero State is a fresh
 // counter. The exact sliding-window log needs more than that, so it has its own type, [Log], with the same operations.
 // Everything is a pure function of state, limit, time and cost: no clock, no lock, no I/O, no floating point. Results are
-// exact at every legal limit. Fractions are kept as numerators over the window's nanoseconds, so frequent reads lose and
+// exact for every legal limit. Fractions are kept as numerators over the window's nanoseconds, so frequent reads lose and
 // gain nothing.
 //
-// Everything a cluster does is built on these two primitives:
+// Everything that a cluster does is built on two primitives:
 //
 //   - Take debits a cost if the limit allows it. Force debits it regardless, as a debt.
-//   - Give puts back a cost taken before, but only what is still held against it. A cost taken in a window that is over,
-//     or from a bucket that has had time to refill completely, can't be given back.
+//   - Give puts back a cost taken earlier, but only as far as the state still holds it. A cost taken in a window that is
+//     over, or from a bucket that has since had time to refill completely, can't be given back.
 //
-// Repeating a Take only costs quota. A Give must happen at most once; the callers ensure that.
+// Repeating a Take only costs quota. A Give must happen at most once; callers ensure that.
 //
-// Times are given as [Now], a reading of two clocks. Buckets, logs and windows that begin with their first hit use the
-// steady clock; other windows are aligned to the wall clock. A state never goes back in time: a reading older than the
-// state counts as the state's own time.
+// Times are given as [Now], a reading of two clocks. Buckets, logs and windows that begin with their first hit use the steady
+// clock; other windows are aligned to the wall clock. A state never goes back in time: a reading older than the state counts
+// as the state's own time.
 package algorithms

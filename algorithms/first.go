@@ -2,27 +2,27 @@ package algorithms
 
 import "time"
 
-// A FirstWindow begins with its first hit and lasts for Window on the steady clock. Then it is over, and the next hit begins
-// another. A counter without hits, because none was taken or all were put back, has no window.
+// A FirstWindow begins with its first hit and lasts for Window on the steady clock. The next hit after its end begins another
+// one. A counter without hits, because none was taken or all were put back, has no window.
 
-// turnFirst brings s up to steady time t. In a fresh state, At is t: the window begins if a cost is taken.
-func (l *Limit) turnFirst(s State, t int64) State {
-	if s.Fresh() || l.passed(s.At, t) {
+// advanceFirst brings s up to steady time t. In a fresh state, At is t: the window begins if a cost is taken.
+func (l *Limit) advanceFirst(s State, t int64) State {
+	if s.Fresh() || l.windowPassed(s.At, t) {
 		return State{At: t}
 	}
 	return s
 }
 
-// passed reports whether a whole window lies between two steady times.
-func (l *Limit) passed(from, to int64) bool {
+// windowPassed reports whether at least a window lies between two steady times.
+func (l *Limit) windowPassed(from, to int64) bool {
 	return to > from && uint64(to)-uint64(from) >= uint64(l.Window)
 }
 
 // forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts until a whole window has passed since it arose,
-// even if that was before the window began. This counter can't tell whether such a cost is from the window before, or from
+// even if it arose before the window began. The counter can't tell whether such a cost is from an earlier window, or from
 // this one as another node saw it begin.
 func (l *Limit) forceFirst(s State, from Taken, now Now, cost int64) State {
-	if cost == 0 || l.passed(from.Steady, now.Steady) {
+	if cost == 0 || l.windowPassed(from.Steady, now.Steady) {
 		return s
 	}
 	if s.Fresh() {
@@ -40,7 +40,7 @@ func (l *Limit) describeFirst(d *Decision, s State, now Now, cost int64) {
 	switch {
 	case d.Allowed:
 	case cost > l.Amount:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
 		d.RetryAfter = d.ResetAfter
 	}

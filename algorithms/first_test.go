@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A window lasts from its first hit that was taken. Refusals and admissions both say when it ends.
+// A window begins with its first hit that was taken. Refusals and admissions both say when it ends.
 func TestFirstWindowSaysWhenItEnds(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 2, Window: time.Minute}
 	c := counter{l: l}
@@ -24,8 +24,7 @@ func TestFirstWindowSaysWhenItEnds(t *testing.T) {
 	}
 }
 
-// A cost comes back into the window that it was taken in, and into no other. A window from which everything is put back has
-// not begun.
+// A cost can be put back only into the window that it was taken in. A window from which everything is put back has not begun.
 func TestFirstWindowGivesBack(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	take := func(s State, at float64, cost int64) (State, Taken, time.Duration) {
@@ -68,8 +67,9 @@ func TestFirstWindowGivesBack(t *testing.T) {
 	}
 }
 
-// A debt begins a window when it arose. In a window that has begun it counts, until it is older than a window.
-func TestFirstWindowOwes(t *testing.T) {
+// A debt begins a window as of the time it arose. If a window has begun, the debt counts in it until the debt is older than a
+// window.
+func TestFirstWindowDebts(t *testing.T) {
 	l := &Limit{Kind: FirstWindow, Amount: 10, Window: time.Minute}
 	at := func(s float64) int64 { return atSecond(s).Steady }
 	begun := State{Count: 2, At: at(100)}
@@ -97,7 +97,7 @@ func TestFirstWindowOwes(t *testing.T) {
 	}
 }
 
-// Whatever a state holds, and whatever its window becomes, nothing overflows.
+// Nothing overflows, whatever a state holds and whatever its window becomes.
 func TestFirstWindowAtTheBounds(t *testing.T) {
 	now := At(time.Unix(1_800_000_000, 0))
 	for _, began := range []int64{math.MinInt64, -maxOwed, 0, now.Steady - int64(MaxWindow), now.Steady - 1, now.Steady} {

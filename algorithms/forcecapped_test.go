@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A debt brings a counter at most to its capacity, as close to it as possible, and never lowers usage.
+// A debt raises a counter's usage as close to the capacity as possible but never beyond it, and never lowers it.
 func TestForceCapped(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range []Kind{TokenBucket, LeakyBucket, SlidingWindow, FixedWindow, FirstWindow} {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bounds of a legal limit. Within them no operation of this package overflows.
+// Bounds of a legal limit. Within them, no operation of this package overflows.
 const (
 	MaxAmount = 1<<53 - 1             // bounds Limit.Amount, Limit.Burst and every cost: JSON's largest exact integer
 	MinWindow = 10 * time.Millisecond // the shortest Limit.Window
@@ -23,7 +23,7 @@ type Kind uint8
 
 // The algorithms, named as in the rules file.
 const (
-	SlidingWindow Kind = iota // sliding-window: two counts; the previous one is weighted by its part still in view
+	SlidingWindow Kind = iota // sliding-window: two counts; the previous one is weighted by how much of its window is in view
 	FixedWindow               // fixed-window: one count per window of the clock or the calendar
 	TokenBucket               // token-bucket: refilled at Amount per Window, up to Burst
 	LeakyBucket               // leaky-bucket: a queue of Burst places, drained at Amount per Window
@@ -31,22 +31,22 @@ const (
 	FirstWindow               // fixed-window with "from: first": one count; the window begins with its first hit
 )
 
-// traits describes an algorithm to code that does not compute with its states.
+// traits describes an algorithm to code that does not operate on its states.
 type traits struct {
-	name     string
-	windowed bool // it counts in numbered windows
-	shared   bool // regions can divide it
-	leased   bool // owners can lease it
-	steady   bool // State.At is a time on the steady clock
+	name          string
+	windowed      bool // counts in numbered windows
+	divisible     bool // regions can divide it
+	leasable      bool // owners can lease it
+	onSteadyClock bool // State.At is a time on the steady clock
 }
 
 var kinds = [...]traits{
-	SlidingWindow: {name: "sliding-window", windowed: true, leased: true},
-	FixedWindow:   {name: "fixed-window", windowed: true, shared: true, leased: true},
-	TokenBucket:   {name: "token-bucket", shared: true, leased: true, steady: true},
-	LeakyBucket:   {name: "leaky-bucket", steady: true},
+	SlidingWindow: {name: "sliding-window", windowed: true, leasable: true},
+	FixedWindow:   {name: "fixed-window", windowed: true, divisible: true, leasable: true},
+	TokenBucket:   {name: "token-bucket", divisible: true, leasable: true, onSteadyClock: true},
+	LeakyBucket:   {name: "leaky-bucket", onSteadyClock: true},
 	SlidingLog:    {name: "sliding-window-log"},
-	FirstWindow:   {name: "fixed-window", steady: true},
+	FirstWindow:   {name: "fixed-window", onSteadyClock: true},
 }
 
 // Valid reports whether k is an algorithm of this release.
@@ -69,27 +69,27 @@ func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
 
 // OnSteadyClock reports whether the At of k's states is a time on the steady clock of the process that holds them, and must be
 // converted for another process.
-func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].steady }
+func (k Kind) OnSteadyClock() bool { return k.Valid() && kinds[k].onSteadyClock }
 
 // Divisible reports whether regions can divide a limit of k, and lend each other parts of it.
-func (k Kind) Divisible() bool { return k.Valid() && kinds[k].shared }
+func (k Kind) Divisible() bool { return k.Valid() && kinds[k].divisible }
 
 // Leasable reports whether cost under a limit of k can be debited in advance and spent elsewhere.
-func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leased }
+func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leasable }
 
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
 	Kind     Kind
-	Amount   int64         // 0…MaxAmount, units per Window. 0 means a region without a share: everything is refused for now
+	Amount   int64         // 0…MaxAmount, units per Window. 0 means that the region has no share: everything is refused for now
 	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
 	Calendar *Calendar     // fixed-window only: calendar windows instead of floor(time / Window)
-	// MaxDelay, 0…LongestDelay, is the longest delay after which the limit allows a check instead of refusing it. Zero means
-	// no queue. A FirstWindow has none.
+	// MaxDelay, 0…LongestDelay, is the longest delay with which the limit allows a check instead of refusing it. Zero means
+	// no queue. It must be 0 for a FirstWindow.
 	MaxDelay time.Duration
 }
 
-// Capacity is the most that can be taken at once from a fresh counter.
+// Capacity returns the most that can be taken at once from a fresh counter.
 func (l *Limit) Capacity() int64 {
 	if l.Kind.Bucket() {
 		return l.Burst
@@ -97,8 +97,8 @@ func (l *Limit) Capacity() int64 {
 	return l.Amount
 }
 
-// WindowAt returns the length of the window at now: Window, or for calendar windows the current one's true length (a day of
-// 23 hours, a month of 29 days).
+// WindowAt returns the length of the window at now: Window, or for calendar windows the true length of the current one (a day
+// of 23 hours, a month of 29 days).
 func (l *Limit) WindowAt(now Now) time.Duration {
 	if l.Calendar == nil {
 		return l.Window
@@ -113,15 +113,15 @@ type Now struct {
 	Wall   int64 // follows the wall clock, but never goes back; used to align windows
 }
 
-// At returns the Now at which both clocks read t. It is for tests and virtual time.
+// At returns the Now at which both clocks read t, for tests and virtual time.
 func At(t time.Time) Now { return Now{Steady: t.UnixNano(), Wall: t.UnixNano()} }
 
-// Taken says when, in which window and under which limit a cost was taken, so that a Give or a late Force only touches what
-// the cost came from.
+// Taken describes a Take: when, in which window and under which limit it took its cost. With it, a Give or a late Force
+// touches only what the cost came from.
 type Taken struct {
 	Steady int64 // steady time of the Take
 	Window int64 // number of the window it was counted in; unused by buckets and logs
-	Amount int64 // of the limit at the time; 0 if unknown. Only used by buckets
+	Amount int64 // of the limit at the time; 0 if unknown. Used by buckets only
 	Burst  int64 // of the limit at the time
 }
 
@@ -133,9 +133,9 @@ type Decision struct {
 	Allowed    bool
 	Remaining  int64         // units left, rounded down, never negative
 	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
-	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; or Never
+	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; Never if never
 	ResetAfter time.Duration // until the counter would be fresh again if left alone
-	Delay      time.Duration // leaky bucket, or a limit with MaxDelay: until the admitted check's turn
+	Delay      time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
 }
 
 // State is what a counter remembers. The zero State is fresh.
@@ -151,7 +151,7 @@ type State struct {
 	Count, Part, At int64
 }
 
-// Fresh reports whether s, brought up to date by [Limit.Advance], equals a counter never used.
+// Fresh reports whether s, brought up to date by [Limit.Advance], equals a counter that was never used.
 func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
 
 // Advance brings s up to now without taking anything.
@@ -160,17 +160,17 @@ func (l *Limit) Advance(s State, now Now) State {
 	case TokenBucket, LeakyBucket:
 		return l.drain(s, now.Steady)
 	case FixedWindow:
-		return l.turnFixed(s, now.Wall)
+		return l.advanceFixed(s, now.Wall)
 	case SlidingWindow:
-		return l.turnSliding(s, now.Wall)
+		return l.advanceSliding(s, now.Wall)
 	case FirstWindow:
-		return l.turnFirst(s, now.Steady)
+		return l.advanceFirst(s, now.Steady)
 	}
 	return s // a Log has no State
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it did. The returned state is up to date in
-// either case. A cost of 0 is always allowed, even in debt. With MaxDelay the cost may be taken in the future: at now plus
+// either case. A cost of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in the future: at now plus
 // the check's Delay.
 func (l *Limit) Take(s State, now Now, cost int64) (State, bool) {
 	s = l.Advance(s, now)
@@ -207,9 +207,9 @@ func (l *Limit) Taken(s State, now Now) Taken {
 	return Taken{Steady: now.Steady, Window: s.Window(), Amount: l.Amount, Burst: l.Burst}
 }
 
-// Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. A cost from a window no
-// longer held is dropped; one from a window that has yet to begin here counts in the current one. If a FirstWindow has not
-// begun, it begins when the cost arose.
+// Force debits cost whether or not the limit allows it, as a debt. from says when the cost arose. Force drops a cost from a
+// window that the state no longer holds; a cost from a window that has yet to begin here counts in the current one. If a
+// FirstWindow has not begun, it begins when the cost arose.
 func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -223,8 +223,8 @@ func (l *Limit) Force(s State, from Taken, now Now, cost int64) State {
 	return s
 }
 
-// ForceCapped is Force, but it never raises usage above the capacity. So a late debt never locks anybody out for longer than
-// the capacity takes to come back. A fixed window, wherever it begins, takes all of the cost, as it ends with the window.
+// ForceCapped is Force, but never raises usage above the capacity. So a late debt never locks anybody out for longer than the
+// capacity takes to come back. A fixed window or FirstWindow takes all of the cost, because the debt ends with the window.
 func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow || l.Kind == FirstWindow {
@@ -232,19 +232,19 @@ func (l *Limit) ForceCapped(s State, from Taken, now Now, cost int64) State {
 	}
 	room := max(0, l.Capacity()-l.Used(s, now))
 	if l.Kind == SlidingWindow && from.Window == s.Window()-1 {
-		// Take only as much of the previous window as weighs no more than the remaining room.
-		room = l.partFor(s, now.Wall) - s.Part
+		// Add only as much to the previous window as weighs no more than the remaining room.
+		room = l.maxPreviousCount(s, now.Wall) - s.Part
 	}
 	return l.Force(s, from, now, max(0, min(cost, room)))
 }
 
-// Give puts back cost taken at from. Nothing happens if the state no longer holds it. Either its window is over (a
-// sliding-window counter still holds the previous one), or a bucket has had time to refill completely since, at the rate of
-// then or of now. A FirstWindow holds what was taken since it began.
+// Give puts back cost taken at from. Nothing happens if the state no longer holds the cost, either because its window is over
+// (a sliding-window counter still holds the previous one), or because a bucket has since had time to refill completely, at
+// the rate of the Take or the present one. A FirstWindow holds what was taken since it began.
 //
-// A bucket can't tell what else was taken meanwhile. It gives back all of the cost, though part of it may have drained. So
-// the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains in the age of the costs given
-// back. Callers bound that age.
+// A bucket can't tell what else was taken in the meantime. It puts back all of the cost, though part of it may have drained.
+// So the cost admitted over a span can exceed Burst + Amount × span / Window by as much as drains during the age of the costs
+// put back. Callers bound that age.
 func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	s = l.Advance(s, now)
 	switch {
@@ -261,15 +261,15 @@ func (l *Limit) Give(s State, from Taken, now Now, cost int64) State {
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = max(0, s.Part-cost)
 	}
-	return l.retreat(s, now)
+	return l.retreatQueue(s, now)
 }
 
-// Reward lowers usage by n units, wherever they came from. It is for administrators and outside all guarantees.
+// Reward lowers usage by n units, whatever they were taken for. It is for administrators, and no guarantee covers it.
 func (l *Limit) Reward(s State, now Now, n int64) State {
 	s = l.Advance(s, now)
 	switch {
 	case l.Kind == FixedWindow && s.queued():
-		return l.shorten(s, now, n)
+		return l.shortenQueue(s, now, n)
 	case l.Kind == FixedWindow:
 		s.Count = max(0, s.Count-n)
 		return s
@@ -279,11 +279,10 @@ func (l *Limit) Reward(s State, now Now, n int64) State {
 	fromCurrent := min(n, s.Count)
 	s.Count -= fromCurrent
 	s.Part = max(0, s.Part-(n-fromCurrent))
-	return l.retreat(s, now)
+	return l.retreatQueue(s, now)
 }
 
-// Describe returns the answer of a counter in state s to a check of cost that was allowed or not. s is the state that Take
-// returned.
+// Describe returns the Decision on a check of cost that was allowed or refused. s is the state that Take returned.
 func (l *Limit) Describe(s State, now Now, cost int64, allowed bool) (d Decision) {
 	l.DescribeInto(&d, s, now, cost, allowed)
 	return d
@@ -305,7 +304,7 @@ func (l *Limit) DescribeInto(d *Decision, s State, now Now, cost int64, allowed 
 	}
 }
 
-// Used returns how much is used at now, rounded up; it exceeds the capacity in debt. s must be up to date.
+// Used returns the usage at now, rounded up; it exceeds the capacity in debt. s must be up to date.
 func (l *Limit) Used(s State, now Now) int64 {
 	switch {
 	case l.Kind.OnSteadyClock():
@@ -318,14 +317,15 @@ func (l *Limit) Used(s State, now Now) int64 {
 	return s.Count
 }
 
-// Peek returns the Decision that a Take would have had, but takes nothing.
+// Peek returns the Decision of a Take, but takes nothing.
 func (l *Limit) Peek(s State, now Now, cost int64) Decision {
 	s, ok := l.Take(s, now, cost)
 	return l.Describe(s, now, cost, ok)
 }
 
-// beyond returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a share.
-func (l *Limit) beyond(now Now) time.Duration {
+// retryAboveCapacity returns the RetryAfter of a cost above the capacity. If the capacity is 0, the next window may bring a
+// share.
+func (l *Limit) retryAboveCapacity(now Now) time.Duration {
 	if l.Capacity() > 0 {
 		return Never
 	}

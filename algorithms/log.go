@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// MaxLogEntries bounds one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
+// MaxLogEntries bounds the entries of one log. A log that outgrows it becomes coarse: see [Log.Coarsen].
 const MaxLogEntries = 1 << 16
 
 // Entry is what was taken at one moment of the steady clock.
@@ -19,15 +19,15 @@ type Entry struct {
 //
 // Invariant: entries[head:] are in strictly increasing order of At; total is the sum of their N.
 type Log struct {
-	entries []Entry
-	head    int
-	total   int64
-	grain   int64 // if not 0, all times since the log was last empty are multiples of it
-	seen    int64 // the latest time it was advanced to; earlier readings count as this
-	taken   int64 // when the cost last taken proceeds: seen, or later with MaxDelay
+	entries    []Entry
+	head       int
+	total      int64
+	grain      int64 // if not 0, all times since the log was last empty are multiples of it
+	advancedTo int64 // the latest time seen; earlier readings count as this one
+	lastTaken  int64 // when the last cost taken proceeds: advancedTo, or later with MaxDelay
 }
 
-// NewLog returns a log of entries, which may be in any order. Entries without a positive N are left out.
+// NewLog returns a log of entries, which may be in any order. It skips entries without a positive N.
 func NewLog(entries []Entry) *Log {
 	g := &Log{}
 	sorted := slices.Clone(entries)
@@ -40,23 +40,23 @@ func NewLog(entries []Entry) *Log {
 	return g
 }
 
-// Entries returns a copy of what the log holds, oldest first.
+// Entries returns a copy of the entries, oldest first.
 func (log *Log) Entries() []Entry { return slices.Clone(log.entries[log.head:]) }
 
 // Len returns the number of entries held.
 func (log *Log) Len() int { return len(log.entries) - log.head }
 
-// Used returns the sum of what the log holds.
+// Used returns the sum of the costs in the log.
 func (log *Log) Used() int64 { return log.total }
 
-// Fresh reports whether the log, brought up to date by [Log.Advance], equals one never used.
+// Fresh reports whether the log, brought up to date by [Log.Advance], equals one that was never used.
 func (log *Log) Fresh() bool { return log.Len() == 0 }
 
-// Advance drops what has left the window.
+// Advance drops the entries that have left the window.
 func (log *Log) Advance(l *Limit, now Now) {
-	log.seen = max(log.seen, now.Steady)
+	log.advancedTo = max(log.advancedTo, now.Steady)
 	live := log.entries[log.head:]
-	gone := sort.Search(len(live), func(i int) bool { return live[i].At > log.seen-int64(l.Window) })
+	gone := sort.Search(len(live), func(i int) bool { return live[i].At > log.advancedTo-int64(l.Window) })
 	for _, e := range live[:gone] {
 		log.total -= e.N
 	}
@@ -79,9 +79,9 @@ func (log *Log) Take(l *Limit, now Now, cost int64) bool {
 	if !ok {
 		return false
 	}
-	log.taken = at
+	log.lastTaken = at
 	log.add(at, cost)
-	log.bound(l)
+	log.enforceBound(l)
 	return true
 }
 
@@ -89,50 +89,50 @@ func (log *Log) Take(l *Limit, now Now, cost int64) bool {
 func (log *Log) fits(l *Limit, now Now, cost int64) (at int64, ok bool) {
 	switch {
 	case log.total <= l.Amount-cost:
-		return log.seen, true
+		return log.advancedTo, true
 	case l.MaxDelay == 0 || cost > l.Amount:
 		return 0, false
 	}
-	at = log.turn(l, cost)
+	at = log.admissionTime(l, cost)
 	return at, at-now.Steady <= int64(l.MaxDelay)
 }
 
-// turn returns when enough has left the window for a cost (1…Amount) that does not fit now. It searches from the nearer end:
-// small costs need little to leave, and large costs let little stay.
-func (log *Log) turn(l *Limit, cost int64) int64 {
+// admissionTime returns when enough will have left the window for a cost (1…Amount) that does not fit now. It searches from
+// the nearer end: for a small cost little must leave, and for a large cost little may stay.
+func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
 		for _, e := range log.entries[log.head:] {
 			if need -= e.N; need <= 0 {
-				return max(log.seen, e.At+int64(l.Window))
+				return max(log.advancedTo, e.At+int64(l.Window))
 			}
 		}
-		return log.seen
+		return log.advancedTo
 	}
 	for i := len(log.entries) - 1; i >= log.head; i-- {
 		if room -= log.entries[i].N; room < 0 {
-			return max(log.seen, log.entries[i].At+int64(l.Window))
+			return max(log.advancedTo, log.entries[i].At+int64(l.Window))
 		}
 	}
-	return log.seen
+	return log.advancedTo
 }
 
-// Force debits cost as of from, whether or not the limit allows it. A cost that has left the window is dropped.
+// Force debits cost as of from, whether or not the limit allows it. It drops a cost that has already left the window.
 func (log *Log) Force(l *Limit, from Taken, now Now, cost int64) {
 	log.Advance(l, now)
-	if cost > 0 && from.Steady > log.seen-int64(l.Window) {
+	if cost > 0 && from.Steady > log.advancedTo-int64(l.Window) {
 		log.add(from.Steady, min(cost, maxOwed-min(log.total, maxOwed)))
-		log.bound(l)
+		log.enforceBound(l)
 	}
 }
 
 // Give puts back cost taken at from, if it is still in the window.
 func (log *Log) Give(l *Limit, from Taken, now Now, cost int64) {
 	log.Advance(l, now)
-	if from.Steady <= log.seen-int64(l.Window) {
+	if from.Steady <= log.advancedTo-int64(l.Window) {
 		return
 	}
-	at := log.rounded(from.Steady)
+	at := log.roundUp(from.Steady)
 	if i := log.search(at); i < len(log.entries) && log.entries[i].At == at {
 		log.lower(i, cost)
 	}
@@ -146,27 +146,27 @@ func (log *Log) Reward(l *Limit, now Now, n int64) {
 	}
 }
 
-// Describe returns the log's answer to a check of cost that was allowed or not.
+// Describe returns the log's Decision on a check of cost that was allowed or refused.
 func (log *Log) Describe(l *Limit, now Now, cost int64, allowed bool) Decision {
 	d := Decision{Allowed: allowed, Used: log.total, Remaining: max(0, l.Amount-log.total)}
 	live := log.entries[log.head:]
 	if len(live) > 0 {
-		d.ResetAfter = leaves(live[len(live)-1], l, now)
+		d.ResetAfter = timeToLeave(live[len(live)-1], l, now)
 	}
 	switch {
 	case allowed:
-		if l.MaxDelay > 0 && cost > 0 && log.taken > log.seen {
-			d.Delay = time.Duration(log.taken - now.Steady)
+		if l.MaxDelay > 0 && cost > 0 && log.lastTaken > log.advancedTo {
+			d.Delay = time.Duration(log.lastTaken - now.Steady)
 		}
 	case cost > l.Amount:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
-		d.RetryAfter = time.Duration(log.turn(l, cost)-now.Steady) - l.MaxDelay
+		d.RetryAfter = time.Duration(log.admissionTime(l, cost)-now.Steady) - l.MaxDelay
 	}
 	return d
 }
 
-// Peek returns the Decision that a Take would have had, but takes nothing.
+// Peek returns the Decision of a Take, but takes nothing.
 func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	log.Advance(l, now)
 	if cost == 0 {
@@ -179,22 +179,22 @@ func (log *Log) Peek(l *Limit, now Now, cost int64) Decision {
 	d := log.Describe(l, now, 0, true)
 	d.Used += cost
 	d.Remaining = max(0, l.Amount-d.Used)
-	d.ResetAfter = max(d.ResetAfter, leaves(Entry{At: log.rounded(at)}, l, now))
-	if at > log.seen {
+	d.ResetAfter = max(d.ResetAfter, timeToLeave(Entry{At: log.roundUp(at)}, l, now))
+	if at > log.advancedTo {
 		d.Delay = time.Duration(at - now.Steady)
 	}
 	return d
 }
 
-// Taken describes a Take just made, for a later Give.
-func (log *Log) Taken() Taken { return Taken{Steady: log.taken} }
+// Taken describes the last Take, for a later Give.
+func (log *Log) Taken() Taken { return Taken{Steady: log.lastTaken} }
 
 // Clone returns a copy that shares nothing with log.
 func (log *Log) Clone() *Log {
-	return &Log{entries: log.Entries(), total: log.total, grain: log.grain, seen: log.seen, taken: log.taken}
+	return &Log{entries: log.Entries(), total: log.total, grain: log.grain, advancedTo: log.advancedTo, lastTaken: log.lastTaken}
 }
 
-func leaves(e Entry, l *Limit, now Now) time.Duration {
+func timeToLeave(e Entry, l *Limit, now Now) time.Duration {
 	return time.Duration(e.At + int64(l.Window) - now.Steady)
 }
 
@@ -204,12 +204,12 @@ func (log *Log) search(t int64) int {
 	return log.head + sort.Search(len(live), func(i int) bool { return live[i].At >= t })
 }
 
-// add counts n at time t, in its place if t is before the last entry.
+// add counts n at time t, keeping the entries in order.
 func (log *Log) add(t, n int64) {
 	if n <= 0 {
 		return
 	}
-	t = log.rounded(t)
+	t = log.roundUp(t)
 	log.total += n
 	i := len(log.entries)
 	if log.Len() > 0 && log.entries[i-1].At >= t {
@@ -222,15 +222,15 @@ func (log *Log) add(t, n int64) {
 	log.entries = slices.Insert(log.entries, i, Entry{At: t, N: n})
 }
 
-func (log *Log) bound(l *Limit) {
+func (log *Log) enforceBound(l *Limit) {
 	if log.Len() > MaxLogEntries {
 		log.Coarsen(l, MaxLogEntries/2)
 	}
 }
 
-// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. Times are rounded up
-// to multiples of 1/parts of the window, and entries with equal times are merged. Hits then leave the window late, by no
-// more than that, and never early.
+// Coarsen makes the log hold at most about parts entries (at least 1) from now on, until it is empty. It rounds times up to
+// multiples of 1/parts of the window and merges entries with equal times. Hits then leave the window late by no more than
+// that, and never early.
 func (log *Log) Coarsen(l *Limit, parts int64) {
 	grain := (int64(l.Window) + parts - 1) / parts
 	if grain <= log.grain {
@@ -245,27 +245,27 @@ func (log *Log) Coarsen(l *Limit, parts int64) {
 
 func (log *Log) setGrain(grain int64) {
 	log.grain = grain
-	joined := make([]Entry, 0, 64)
+	merged := make([]Entry, 0, 64)
 	for _, e := range log.entries[log.head:] {
-		e.At = log.rounded(e.At)
-		if last := len(joined) - 1; last >= 0 && joined[last].At == e.At {
-			joined[last].N += e.N
+		e.At = log.roundUp(e.At)
+		if last := len(merged) - 1; last >= 0 && merged[last].At == e.At {
+			merged[last].N += e.N
 		} else {
-			joined = append(joined, e)
+			merged = append(merged, e)
 		}
 	}
-	log.entries, log.head = joined, 0
+	log.entries, log.head = merged, 0
 }
 
-// rounded returns t rounded up to the log's grain.
-func (log *Log) rounded(t int64) int64 {
+// roundUp returns t rounded up to the log's grain.
+func (log *Log) roundUp(t int64) int64 {
 	if log.grain == 0 {
 		return t
 	}
 	return -floorDiv(-t, log.grain) * log.grain
 }
 
-// lower takes up to n units off entry i, and returns how many it took.
+// lower takes up to n units off entry i and returns how many it took.
 func (log *Log) lower(i int, n int64) int64 {
 	n = min(n, log.entries[i].N)
 	log.entries[i].N -= n

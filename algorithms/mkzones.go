@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Mkzones makes zones.zip from the time zones that come with Go: go generate ./algorithms. Afterwards set ZonesVersion to
-// DATA in Go's lib/time/update.bash. Nodes whose zones differ end windows at different times, so the release notes must
+// Mkzones makes zones.zip from the time zones that come with Go: go generate ./algorithms. Afterwards, set ZonesVersion to
+// DATA in Go's lib/time/update.bash. Nodes with different zones end windows at different times, so the release notes must
 // mention a new file.
 package main
 

@@ -14,7 +14,7 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random histories; 0: from the clock")
 )
 
-// model is an algorithm implemented naively: it remembers everything, and is asked the same as the real one.
+// model is an algorithm implemented naively: it remembers everything, and performs the same operations as the real one.
 type model interface {
 	advance(l *Limit, now Now)
 	allows(cost int64) bool
@@ -73,12 +73,12 @@ type taken struct {
 }
 
 func (h *history) run(kind Kind) string {
-	h.limit = Limit{Kind: kind, Window: h.window()}
-	h.amounts()
+	h.limit = Limit{Kind: kind, Window: h.drawWindow()}
+	h.drawAmounts()
 	h.now = At(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(h.rng.Int64N(int64(h.limit.Window)))))
 	h.real.l = &h.limit
 	for range 8 + h.rng.IntN(24) {
-		h.pass()
+		h.passTime()
 		if why := h.step(); why != "" {
 			return why
 		}
@@ -86,7 +86,7 @@ func (h *history) run(kind Kind) string {
 	return ""
 }
 
-func (h *history) window() time.Duration {
+func (h *history) drawWindow() time.Duration {
 	switch h.rng.IntN(8) {
 	case 0:
 		return MinWindow + time.Duration(h.rng.Int64N(1000))
@@ -97,7 +97,7 @@ func (h *history) window() time.Duration {
 	}
 }
 
-func (h *history) amounts() {
+func (h *history) drawAmounts() {
 	amount := func() int64 {
 		switch h.rng.IntN(8) {
 		case 0:
@@ -111,9 +111,9 @@ func (h *history) amounts() {
 	h.limit.Amount, h.limit.Burst = amount(), amount()
 }
 
-// pass moves time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes the wall clock is
-// set, if that must not matter.
-func (h *history) pass() {
+// passTime advances time: a little, around a window, or far. Sometimes a reading arrives a little late. Sometimes it sets the
+// wall clock, if that must not matter.
+func (h *history) passTime() {
 	w := int64(h.limit.Window)
 	var by int64
 	switch h.rng.IntN(10) {
@@ -134,7 +134,7 @@ func (h *history) pass() {
 	}
 }
 
-func (h *history) cost() int64 {
+func (h *history) drawCost() int64 {
 	top := max(1, min(h.limit.Capacity(), 1<<52))
 	switch h.rng.IntN(8) {
 	case 0:
@@ -149,7 +149,7 @@ func (h *history) cost() int64 {
 }
 
 func (h *history) step() string {
-	cost := h.cost()
+	cost := h.drawCost()
 	op := h.rng.IntN(16)
 	h.model.advance(&h.limit, h.now)
 	switch {
@@ -173,8 +173,8 @@ func (h *history) step() string {
 		h.rewardReal(cost)
 		h.model.reward(cost)
 	case op == 14:
-		h.real.take(h.now, 0) // what drained so far drained at the old rate
-		h.amounts()
+		h.real.take(h.now, 0) // the time until now drains at the old rate
+		h.drawAmounts()
 	}
 	return h.compare("after a change")
 }
@@ -190,15 +190,15 @@ func (h *history) take(cost int64) string {
 		h.takes = append(h.takes, taken{h.model.taken(), cost})
 	}
 	if !want {
-		if why := h.retry(have, cost); why != "" {
+		if why := h.checkRetry(have, cost); why != "" {
 			return why
 		}
 	}
 	return h.compare("after a take")
 }
 
-// retry checks that a refused check is allowed after RetryAfter and, for the exact algorithms, not before.
-func (h *history) retry(d Decision, cost int64) string {
+// checkRetry checks that a refused check is allowed after RetryAfter and, for the exact algorithms, not before.
+func (h *history) checkRetry(d Decision, cost int64) string {
 	if d.RetryAfter == Never {
 		if cost <= h.limit.Capacity() {
 			return "never, though the cost is within the capacity"
@@ -316,7 +316,7 @@ func (m *bucketModel) used() int64 {
 }
 func (m *bucketModel) taken() Taken { return Taken{Steady: m.at} }
 
-// windowModel remembers what was used in every window ever.
+// windowModel remembers the usage of every window ever.
 type windowModel struct {
 	l     *Limit
 	used_ map[int64]int64
@@ -341,7 +341,7 @@ func (m *windowModel) taken() Taken   { return Taken{Window: m.n} }
 
 type slidingModel struct{ windowModel }
 
-// weighted returns what the previous window still counts, times Window.
+// weighted returns the weight of the previous window's count, times Window.
 func (m *slidingModel) weighted() *big.Int {
 	view := min(int64(m.l.Window), (m.n+1)*int64(m.l.Window)-m.wall)
 	return new(big.Int).Mul(big.NewInt(m.used_[m.n-1]), big.NewInt(view))
@@ -411,7 +411,7 @@ func (m *logModel) used() int64 {
 }
 func (m *logModel) taken() Taken { return Taken{Steady: m.now} }
 
-// firstModel remembers the hits of the window that the first of them began.
+// firstModel remembers the hits of the current window, which began with the first of them.
 type firstModel struct {
 	l    *Limit
 	hits []Entry

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestMoreAfter: after that time more remains than before, and a nanosecond earlier it did not.
+// TestMoreAfter: after that time more remains than before; a nanosecond earlier it does not.
 func TestMoreAfter(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	known := 0

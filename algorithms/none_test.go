@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A limit of 0, as of a region without a share, refuses everything, and says to come back when its window is over.
+// A limit of 0, as in a region without a share, refuses everything and tells callers to retry when the window is over.
 func TestAmountOfZero(t *testing.T) {
 	now := At(time.Unix(1_000_050, 0))
 	month := NewCalendar(Month, time.UTC)
@@ -32,28 +32,28 @@ func TestAmountOfZero(t *testing.T) {
 			t.Errorf("%s: have %+v, want to retry after %s", l.Kind, d, tt.want)
 		}
 		if s, ok := l.Take(State{}, now, 1); ok || !s.Fresh() {
-			t.Errorf("%s: it is taken", l.Kind)
+			t.Errorf("%s: a cost was taken", l.Kind)
 		}
 		if _, ok := l.Take(State{}, now, 0); !ok {
 			t.Errorf("%s: a cost of 0 is refused", l.Kind)
 		}
 		if Level(d.Remaining, l.Capacity()) != 255 {
-			t.Errorf("%s: it is not full", l.Kind)
+			t.Errorf("%s: the counter is not full", l.Kind)
 		}
 	}
 	l, g := &Limit{Kind: SlidingLog, Window: time.Minute}, &Log{}
 	if d := g.Peek(l, now, 1); d.Allowed || d.RetryAfter != time.Minute || g.Take(l, now, 1) {
 		t.Errorf("log: have %+v", d)
 	}
-	// A bucket that was full when its share was taken away.
+	// The bucket was full when its share was taken away.
 	bucket := Limit{Kind: TokenBucket, Window: time.Minute}
 	if d := bucket.Peek(State{Count: 7, Part: 5, At: now.Steady}, now, 1); d.Allowed || d.RetryAfter != time.Minute || d.ResetAfter != time.Minute {
 		t.Errorf("full bucket: have %+v", d)
 	}
 }
 
-// Whatever was done to a counter while its limit had an amount, and whatever is done once that is 0: nothing is admitted,
-// and every answer makes sense.
+// Whatever operations a counter saw while its limit had an amount, and whatever it sees after the amount becomes 0, nothing
+// is admitted, and every answer is plausible.
 func TestAmountBecomesZero(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := Limit{
@@ -90,7 +90,7 @@ func TestAmountBecomesZero(t *testing.T) {
 	})
 }
 
-func sane(t *rapid.T, l *Limit, d Decision) {
+func checkSane(t *rapid.T, l *Limit, d Decision) {
 	if d.Remaining < 0 || d.Remaining > l.Capacity() || d.ResetAfter < 0 || d.RetryAfter < Never || d.Delay < 0 || d.RetryAfter > 1<<50 || d.ResetAfter > 1<<50 {
 		t.Fatalf("%+v of %+v", d, *l)
 	}
@@ -112,12 +112,12 @@ func onState(t *rapid.T, s State, l *Limit, from *Taken, now Now, cost int64) (S
 	case 4:
 		return l.Refund(s, *from, time.Second, now, cost), false
 	}
-	sane(t, l, l.Peek(s, now, cost))
+	checkSane(t, l, l.Peek(s, now, cost))
 	if l.Used(l.Advance(s, now), now) < 0 {
-		t.Fatalf("less than nothing is used")
+		t.Fatalf("usage is negative")
 	}
 	s, ok := l.Take(s, now, cost)
-	sane(t, l, l.Describe(s, now, cost, ok))
+	checkSane(t, l, l.Describe(s, now, cost, ok))
 	if ok {
 		*from = l.Taken(s, now)
 	}
@@ -139,9 +139,9 @@ func onLog(t *rapid.T, g *Log, l *Limit, from *Taken, now Now, cost int64) bool 
 		g.Refund(l, time.Second, now, cost)
 		return false
 	}
-	sane(t, l, g.Peek(l, now, cost))
+	checkSane(t, l, g.Peek(l, now, cost))
 	ok := g.Take(l, now, cost)
-	sane(t, l, g.Describe(l, now, cost, ok))
+	checkSane(t, l, g.Describe(l, now, cost, ok))
 	if ok {
 		*from = g.Taken()
 	}

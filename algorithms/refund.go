@@ -3,12 +3,13 @@ package algorithms
 import "time"
 
 // Refund puts back part of a cost that was taken a while ago, once the real cost is known. from says in which window it was
-// taken. For a bucket, rest is how much longer its content at that time would take to drain, had nothing been added since:
-// the Decision's ResetAfter minus the time since. It may be negative. For a FirstWindow, that is what is left of the window.
+// taken. For a bucket, rest is the time that its content right after the Take would still take to drain, had nothing been
+// added since: the Decision's ResetAfter minus the time since. It may be negative. For a FirstWindow, rest is what remains of
+// the window.
 //
-// A bucket gives back no more than can't have drained yet: with the real cost in place of the one taken, it would hold no
-// more than that. (Other refunds of the same bucket meanwhile are not known here. Several overlapping refunds may give back
-// cost that has drained, but together no more than they refund.) For numbered windows, Refund is Give.
+// A bucket puts back no more than can still be undrained: had the real cost been taken instead, it would hold no more than
+// that. (Refund knows nothing of other refunds to the same bucket. Several overlapping refunds may put back cost that has
+// drained, but in total no more than they refund.) For numbered windows, Refund is Give.
 func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost int64) State {
 	if !l.Kind.OnSteadyClock() {
 		return l.Give(s, from, now, cost)
@@ -18,7 +19,7 @@ func (l *Limit) Refund(s State, from Taken, rest time.Duration, now Now, cost in
 		return s
 	}
 	if l.Kind == FirstWindow {
-		return s.lower(cost) // the window that has not ended is this one
+		return s.lower(cost) // rest is above 0, so the window of the Take is the current one
 	}
 	hi, lo := mul(int64(rest), l.Amount)
 	return s.lower(min(cost, floorDiv128(hi, lo, uint64(l.Window))))

@@ -9,21 +9,21 @@ import "time"
 //
 // The comparison uses 128 bits and no division.
 
-// turnSliding brings a sliding-window counter up to wall time.
-func (l *Limit) turnSliding(s State, wall int64) State {
-	n, at := l.number(wall), s.Window()
+// advanceSliding brings a sliding-window counter up to wall time.
+func (l *Limit) advanceSliding(s State, wall int64) State {
+	n, at := l.windowNumber(wall), s.Window()
 	switch {
 	case n == at+1:
 		return State{Part: s.Count, At: n}
 	case n > at:
 		return State{At: n}
 	}
-	return l.stand(s, n, wall)
+	return l.placeInWindow(s, n, wall)
 }
 
 // inView returns W − x: how much of the previous window is still in view, in nanoseconds.
 func (l *Limit) inView(s State, wall int64) int64 {
-	return min(int64(l.Window), l.end(s.Window())-wall)
+	return min(int64(l.Window), l.endOfWindow(s.Window())-wall)
 }
 
 func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
@@ -36,7 +36,7 @@ func (l *Limit) slidingAllows(s State, wall, cost int64) bool {
 	return !less(roomHi, roomLo, prevHi, prevLo)
 }
 
-// usedSliding returns how much is used of a state that no queue has put ahead of the clock, rounded up.
+// usedSliding returns the usage, rounded up, of a state that no queue has put ahead of the clock.
 func (l *Limit) usedSliding(s State, wall int64) int64 {
 	hi, lo := mul(s.Part, l.inView(s, wall))
 	return s.Count + ceilDiv128(hi, lo, uint64(l.Window))
@@ -50,7 +50,7 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 		d.Used = l.usedSliding(s, now.Wall)
 		d.Remaining = max(0, l.Amount-d.Used)
 	}
-	left := max(0, l.end(s.Window())-now.Wall)
+	left := max(0, l.endOfWindow(s.Window())-now.Wall)
 	switch {
 	case s.Count > 0:
 		d.ResetAfter = time.Duration(left + w)
@@ -61,14 +61,14 @@ func (l *Limit) describeSliding(d *Decision, s State, now Now, cost int64) {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
 }
 
-// MoreAfter returns how long until more remains of a sliding window than remains now, if it is left alone; zero if nothing
-// is used. s must be up to date.
+// MoreAfter returns how long until a sliding window, if left alone, has more than remaining left, which is what it has left
+// now. It returns zero if nothing is used. s must be up to date.
 func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
 	if remaining >= l.Amount {
 		return 0
@@ -76,8 +76,8 @@ func (l *Limit) MoreAfter(s State, now Now, remaining int64) time.Duration {
 	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
 }
 
-// viewFor returns the longest view, at most a window, at which a previous count weighs no more than room.
-func (l *Limit) viewFor(prev, room int64) int64 {
+// longestView returns the longest view, at most a window, at which a previous count of prev weighs no more than room.
+func (l *Limit) longestView(prev, room int64) int64 {
 	if prev <= room {
 		return int64(l.Window)
 	}
@@ -85,8 +85,8 @@ func (l *Limit) viewFor(prev, room int64) int64 {
 	return floorDiv128(hi, lo, uint64(prev))
 }
 
-// partFor returns the greatest previous count that a sliding window has room for.
-func (l *Limit) partFor(s State, wall int64) int64 {
+// maxPreviousCount returns the greatest previous count that fits beside the current one.
+func (l *Limit) maxPreviousCount(s State, wall int64) int64 {
 	view := l.inView(s, wall)
 	if view <= 0 {
 		return maxOwed

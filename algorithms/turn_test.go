@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// minTurn returns the first time at which a cost fits, found by trying every one.
-func minTurn(g *Log, l *Limit, cost int64) int64 {
-	for at := g.seen; ; at++ {
+// minAdmissionTime returns the first time at which a cost fits, found by trying every time.
+func minAdmissionTime(g *Log, l *Limit, cost int64) int64 {
+	for at := g.advancedTo; ; at++ {
 		used := int64(0)
 		for _, e := range g.entries[g.head:] {
 			if e.At > at-int64(l.Window) {
@@ -21,12 +21,12 @@ func minTurn(g *Log, l *Limit, cost int64) int64 {
 	}
 }
 
-// A log finds from either end when a cost fits, also in debt and with a queue of future hits.
-func TestTurn(t *testing.T) {
+// From either end, a log finds when a cost fits, even in debt and with a queue of future hits.
+func TestAdmissionTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 8))
 	for range 3000 {
 		l := &Limit{Kind: SlidingLog, Amount: 1 + random.Int64N(30), Window: 50}
-		g := &Log{seen: 1000}
+		g := &Log{advancedTo: 1000}
 		for range random.IntN(12) {
 			g.add(960+random.Int64N(60), 1+random.Int64N(6))
 		}
@@ -34,13 +34,13 @@ func TestTurn(t *testing.T) {
 		if g.total <= l.Amount-cost {
 			continue
 		}
-		if have, want := g.turn(l, cost), minTurn(g, l, cost); have != want {
+		if have, want := g.admissionTime(l, cost), minAdmissionTime(g, l, cost); have != want {
 			t.Fatalf("%v of %d, cost %d: have %d, want %d", g.entries, l.Amount, cost, have, want)
 		}
 	}
 }
 
-// A refusal looks at few entries of a log, however many it has: those that must leave, or those that may stay.
+// A refusal visits few entries of a log, however many it has: those that must leave, or those that may stay.
 func BenchmarkLogRefuses(b *testing.B) {
 	const n = MaxLogEntries
 	for name, bb := range map[string]struct{ entries, cost int64 }{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// step is one expected decision: at t seconds a check of cost is allowed or not, and leaves remaining.
+// step is one expected decision: at t seconds, a check of cost is allowed or refused, and leaves remaining.
 type step struct {
 	t         float64
 	cost      int64
@@ -16,15 +16,15 @@ type step struct {
 	delay     time.Duration // compared if allowed
 }
 
-func yes(t float64, cost, remaining int64) step {
+func allowedStep(t float64, cost, remaining int64) step {
 	return step{t: t, cost: cost, allowed: true, remaining: remaining}
 }
 
-func no(t float64, cost, remaining int64, retry time.Duration) step {
+func refusedStep(t float64, cost, remaining int64, retry time.Duration) step {
 	return step{t: t, cost: cost, remaining: remaining, retry: retry}
 }
 
-func queued(t float64, remaining int64, delay time.Duration) step {
+func delayedStep(t float64, remaining int64, delay time.Duration) step {
 	return step{t: t, cost: 1, allowed: true, remaining: remaining, delay: delay}
 }
 
@@ -33,7 +33,7 @@ func atSecond(t float64) Now {
 	return Now{Steady: ns, Wall: ns}
 }
 
-// counter runs either kind of state through one interface, as the table of counters does.
+// counter gives states and logs the same interface, as the table of counters does.
 type counter struct {
 	l     *Limit
 	state State
@@ -75,38 +75,38 @@ func TestVectors(t *testing.T) {
 		steps []step
 	}{
 		{"token bucket", Limit{Kind: TokenBucket, Amount: 10, Burst: 10, Window: 10 * s}, []step{
-			yes(0, 1, 9), yes(0, 4, 5), yes(0, 5, 0), no(0, 1, 0, s),
-			no(0.5, 1, 0, s/2), yes(0.5, 0, 0),
-			yes(1, 1, 0), yes(6, 5, 0),
-			yes(100, 0, 10), no(100, 11, 10, Never), yes(100, 10, 0),
+			allowedStep(0, 1, 9), allowedStep(0, 4, 5), allowedStep(0, 5, 0), refusedStep(0, 1, 0, s),
+			refusedStep(0.5, 1, 0, s/2), allowedStep(0.5, 0, 0),
+			allowedStep(1, 1, 0), allowedStep(6, 5, 0),
+			allowedStep(100, 0, 10), refusedStep(100, 11, 10, Never), allowedStep(100, 10, 0),
 		}},
 		{"token bucket with a burst", Limit{Kind: TokenBucket, Amount: 100, Burst: 10, Window: 60 * s}, []step{
-			yes(0, 10, 0), no(0, 1, 0, 600*ms), yes(0.6, 1, 0), yes(60, 10, 0),
+			allowedStep(0, 10, 0), refusedStep(0, 1, 0, 600*ms), allowedStep(0.6, 1, 0), allowedStep(60, 10, 0),
 		}},
 		{"token bucket, period no whole nanoseconds", Limit{Kind: TokenBucket, Amount: 7, Burst: 7, Window: 60 * s}, []step{
-			yes(0, 7, 0), no(0, 1, 0, 8_571_428_572), yes(60, 0, 7), yes(60, 7, 0), no(60, 1, 0, 8_571_428_572),
+			allowedStep(0, 7, 0), refusedStep(0, 1, 0, 8_571_428_572), allowedStep(60, 0, 7), allowedStep(60, 7, 0), refusedStep(60, 1, 0, 8_571_428_572),
 		}},
 		{"leaky bucket", Limit{Kind: LeakyBucket, Amount: 2, Burst: 5, Window: s}, []step{
-			queued(0, 4, 0), queued(0, 3, 500*ms), queued(0, 2, s), queued(0, 1, 1500*ms), queued(0, 0, 2*s),
-			no(0, 1, 0, 500*ms), queued(0.5, 0, 2*s), queued(10, 4, 0),
+			delayedStep(0, 4, 0), delayedStep(0, 3, 500*ms), delayedStep(0, 2, s), delayedStep(0, 1, 1500*ms), delayedStep(0, 0, 2*s),
+			refusedStep(0, 1, 0, 500*ms), delayedStep(0.5, 0, 2*s), delayedStep(10, 4, 0),
 		}},
 		{"fixed window", Limit{Kind: FixedWindow, Amount: 100, Window: 60 * s}, []step{
-			yes(noon, 100, 0), no(noon, 1, 0, s), yes(noon+1, 100, 0),
-			yes(noon+61, 50, 50), no(noon+61, 60, 50, 60*s), yes(noon+61, 50, 0), no(noon+61, 101, 0, Never),
+			allowedStep(noon, 100, 0), refusedStep(noon, 1, 0, s), allowedStep(noon+1, 100, 0),
+			allowedStep(noon+61, 50, 50), refusedStep(noon+61, 60, 50, 60*s), allowedStep(noon+61, 50, 0), refusedStep(noon+61, 101, 0, Never),
 		}},
 		{"first window", Limit{Kind: FirstWindow, Amount: 3, Window: 10 * s}, []step{
-			no(0, 4, 3, Never), yes(1, 0, 3), yes(2, 1, 2), yes(5, 2, 0), no(6, 1, 0, 6*s), no(6, 4, 0, Never), yes(6, 0, 0),
-			no(11.9, 1, 0, 100*ms), yes(12, 0, 3), yes(20, 2, 1), no(25, 2, 1, 5*s), yes(29.9, 1, 0), yes(30, 3, 0), no(30, 1, 0, 10*s),
+			refusedStep(0, 4, 3, Never), allowedStep(1, 0, 3), allowedStep(2, 1, 2), allowedStep(5, 2, 0), refusedStep(6, 1, 0, 6*s), refusedStep(6, 4, 0, Never), allowedStep(6, 0, 0),
+			refusedStep(11.9, 1, 0, 100*ms), allowedStep(12, 0, 3), allowedStep(20, 2, 1), refusedStep(25, 2, 1, 5*s), allowedStep(29.9, 1, 0), allowedStep(30, 3, 0), refusedStep(30, 1, 0, 10*s),
 		}},
 		{"sliding log", Limit{Kind: SlidingLog, Amount: 3, Window: 10 * s}, []step{
-			yes(0, 1, 2), yes(4, 1, 1), yes(8, 1, 0), no(9, 1, 0, s), yes(10, 1, 0),
-			no(13.9, 1, 0, 100*ms), yes(14, 1, 0), no(14, 4, 0, Never), yes(14, 0, 0),
+			allowedStep(0, 1, 2), allowedStep(4, 1, 1), allowedStep(8, 1, 0), refusedStep(9, 1, 0, s), allowedStep(10, 1, 0),
+			refusedStep(13.9, 1, 0, 100*ms), allowedStep(14, 1, 0), refusedStep(14, 4, 0, Never), allowedStep(14, 0, 0),
 		}},
 		{"sliding window", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
-			yes(0, 60, 40), yes(75, 20, 35), yes(75, 35, 0), no(75, 1, 0, s), yes(76, 1, 0),
+			allowedStep(0, 60, 40), allowedStep(75, 20, 35), allowedStep(75, 35, 0), refusedStep(75, 1, 0, s), allowedStep(76, 1, 0),
 		}},
 		{"sliding window, full current", Limit{Kind: SlidingWindow, Amount: 100, Window: 60 * s}, []step{
-			yes(90, 100, 0), no(90, 1, 0, 30*s+600*ms), no(120.5, 1, 0, 100*ms), yes(120.6, 1, 0),
+			allowedStep(90, 100, 0), refusedStep(90, 1, 0, 30*s+600*ms), refusedStep(120.5, 1, 0, 100*ms), allowedStep(120.6, 1, 0),
 		}},
 	}
 	for _, tt := range tests {
@@ -202,7 +202,7 @@ func TestSettleIntoDebt(t *testing.T) {
 	}
 }
 
-// In a log beyond its bound every hit leaves late by at most the grain, however long the traffic lasts.
+// In a log beyond its bound, every hit leaves late by at most the grain, however long the traffic lasts.
 func TestCoarseLogForgets(t *testing.T) {
 	l := &Limit{Kind: SlidingLog, Amount: 1_000_000, Window: time.Minute}
 	g := &Log{}
@@ -222,19 +222,19 @@ func TestCoarseLogForgets(t *testing.T) {
 	}
 }
 
-// Counts written while the clock was ahead move to the current window, and block for a window at most.
+// Counts written while the clock was ahead move to the current window and block for at most a window.
 func TestStateAheadOfTheClock(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {
 		l := &Limit{Kind: kind, Amount: 10, Window: 24 * time.Hour}
 		now := At(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
 		for ahead := int64(1); ahead < 4; ahead++ {
-			s := State{Count: 10, At: l.number(now.Wall) + ahead}
+			s := State{Count: 10, At: l.windowNumber(now.Wall) + ahead}
 			if d := l.Peek(s, now, 1); d.Allowed || d.RetryAfter > 24*time.Hour {
 				t.Errorf("%s, %d windows ahead: have %+v", kind, ahead, d)
 			}
 		}
 		soon := At(time.Date(2026, 1, 1, 23, 59, 59, 500e6, time.UTC))
-		s := State{Count: 10, At: l.number(soon.Wall) + 1}
+		s := State{Count: 10, At: l.windowNumber(soon.Wall) + 1}
 		if have := l.Advance(s, soon); have != s {
 			t.Errorf("%s: a window that begins in half a second became %+v", kind, have)
 		}
@@ -244,7 +244,7 @@ func TestStateAheadOfTheClock(t *testing.T) {
 	}
 }
 
-// A kind of another release is not valid here.
+// A kind from another release is not valid here.
 func TestKindsAreValid(t *testing.T) {
 	for k := range Kind(math.MaxUint8) {
 		if !k.Valid() {
@@ -255,7 +255,7 @@ func TestKindsAreValid(t *testing.T) {
 		}
 		want := k
 		if k == FirstWindow {
-			want = FixedWindow // they share a name
+			want = FixedWindow // FirstWindow shares its name
 		}
 		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() && k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
@@ -270,6 +270,6 @@ func TestGiveAfterRefill(t *testing.T) {
 	from := fast.Taken(s, atSecond(0))
 	s, _ = fast.Take(s, atSecond(2), 1000)
 	if s = slow.Give(s, from, atSecond(2), 1000); s.Count != 1000 {
-		t.Errorf("what had drained at the old rate was given back: %+v", s)
+		t.Errorf("Give put back what had drained at the old rate: %+v", s)
 	}
 }

@@ -36,7 +36,7 @@ func ceilDiv128(hi, lo, d uint64) int64 {
 		return math.MaxInt64
 	}
 	if hi == 0 {
-		return int64(min(lo/d+min(lo%d, 1), math.MaxInt64)) // much cheaper on many processors
+		return int64(min(lo/d+min(lo%d, 1), math.MaxInt64)) // much cheaper than a 128-bit division on many processors
 	}
 	q, r := bits.Div64(hi, lo, d)
 	if r > 0 && q < math.MaxInt64 {

@@ -2,9 +2,9 @@ package algorithms
 
 import "time"
 
-// number returns the window that wall time belongs to: floor(wall / Window), or for calendar windows the Unix second at
-// which the window begins. Later windows have greater numbers.
-func (l *Limit) number(wall int64) int64 {
+// windowNumber returns the number of the window that contains the wall time: floor(wall / Window), or for calendar windows
+// the Unix second at which the window begins. Later windows have greater numbers.
+func (l *Limit) windowNumber(wall int64) int64 {
 	if l.Calendar != nil {
 		start, _ := l.Calendar.Bounds(wall)
 		return start
@@ -12,8 +12,8 @@ func (l *Limit) number(wall int64) int64 {
 	return floorDiv(wall, int64(l.Window))
 }
 
-// start returns the wall time at which window number n begins.
-func (l *Limit) start(n int64) int64 {
+// startOfWindow returns the wall time at which window n begins.
+func (l *Limit) startOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		return n * int64(time.Second)
 	}
@@ -26,11 +26,11 @@ func (l *Limit) WindowStart(wall int64) int64 {
 	if !l.Kind.Windowed() {
 		return wall
 	}
-	return l.start(l.number(wall))
+	return l.startOfWindow(l.windowNumber(wall))
 }
 
-// end returns the wall time at which window number n ends.
-func (l *Limit) end(n int64) int64 {
+// endOfWindow returns the wall time at which window n ends.
+func (l *Limit) endOfWindow(n int64) int64 {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(n * int64(time.Second))
 		return end * int64(time.Second)
@@ -38,14 +38,14 @@ func (l *Limit) end(n int64) int64 {
 	return (n + 1) * int64(l.Window)
 }
 
-// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for clock
-// readings that arrive late, and for neighbours' clocks.
+// maxSkew is how far ahead of the clock, in nanoseconds, a window may begin for its state to be kept. It allows for late
+// clock readings and for the clocks of other nodes.
 const maxSkew = int64(time.Second)
 
-// skewed reports whether window n > number(wall) begins so soon after wall that its state is kept until then. A window's
-// number never goes back. But a state further ahead was written under a clock that has been corrected since. Its count then
-// moves to the current window, so the step neither frees the subject nor blocks it for longer than a window.
-func (l *Limit) skewed(n, wall int64) bool {
+// isWithinSkew reports whether window n > windowNumber(wall) begins so soon after wall that its state is kept until then. A
+// window's number never goes back. But a state further ahead was written under a clock that has since been corrected. Its
+// count then moves to the current window, so the clock step neither frees the subject nor blocks it for longer than a window.
+func (l *Limit) isWithinSkew(n, wall int64) bool {
 	if l.Calendar != nil {
 		_, end := l.Calendar.Bounds(wall)
 		return n == end && n*int64(time.Second)-wall <= maxSkew
@@ -53,27 +53,27 @@ func (l *Limit) skewed(n, wall int64) bool {
 	return n == floorDiv(wall, int64(l.Window))+1 && n*int64(l.Window)-wall <= maxSkew
 }
 
-// turnFixed brings a fixed window up to wall time.
-func (l *Limit) turnFixed(s State, wall int64) State {
-	n, at := l.number(wall), s.Window()
+// advanceFixed brings a fixed window up to wall time.
+func (l *Limit) advanceFixed(s State, wall int64) State {
+	n, at := l.windowNumber(wall), s.Window()
 	if n > at {
 		return State{At: n}
 	}
-	return l.stand(s, n, wall)
+	return l.placeInWindow(s, n, wall)
 }
 
-// stand puts s, whose window is not before the current one, n, into the right window: its own if it may be ahead of the
-// clock, otherwise n.
-func (l *Limit) stand(s State, n, wall int64) State {
+// placeInWindow puts s, whose window is the current one, n, or a later one, into the right window: its own if it may be ahead
+// of the clock, otherwise n.
+func (l *Limit) placeInWindow(s State, n, wall int64) State {
 	at := s.Window()
 	switch {
 	case n == at:
 		s.At = n // the clock has caught up with a queue
-	case s.queued() && l.near(at, wall):
-	case s.queued() || !l.skewed(at, wall):
+	case s.queued() && l.isInQueueReach(at, wall):
+	case s.queued() || !l.isWithinSkew(at, wall):
 		s.At = n
 		if l.Kind == FixedWindow {
-			s.Part = 0 // the extra room belongs to one window only
+			s.Part = 0 // the loan belongs to one window only
 		}
 	}
 	return s
@@ -85,7 +85,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 		return
 	}
 	if !s.Fresh() {
-		d.ResetAfter = time.Duration(max(0, l.end(s.Window())-now.Wall))
+		d.ResetAfter = time.Duration(max(0, l.endOfWindow(s.Window())-now.Wall))
 	}
 	if s.queued() {
 		d.Used, d.Remaining = l.usedQueued(s), 0
@@ -94,19 +94,19 @@ func (l *Limit) describeFixed(d *Decision, s State, now Now, cost int64) {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
 	case cost > l.Amount+s.Part:
-		d.RetryAfter = l.beyond(now)
+		d.RetryAfter = l.retryAboveCapacity(now)
 	default:
 		d.RetryAfter = l.windowRetry(s, now.Wall, cost)
 	}
 }
 
-// WindowLeft returns how long the window at now lasts from now on, by the wall clock. For limits without numbered windows it
-// returns Window.
+// WindowLeft returns how much is left of the window at now, by the wall clock. For limits without numbered windows it returns
+// Window.
 func (l *Limit) WindowLeft(now Now) time.Duration {
 	if !l.Kind.Windowed() {
 		return l.Window
 	}
-	return time.Duration(max(0, l.end(l.number(now.Wall))-now.Wall))
+	return time.Duration(max(0, l.endOfWindow(l.windowNumber(now.Wall))-now.Wall))
 }
 
 // Equal reports whether l and o are the same limit, so that a count under one may continue under the other.

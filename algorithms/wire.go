@@ -16,24 +16,24 @@ import (
 //	uvarint     Window
 //	or          for a calendar: a byte for its unit, and the name of its zone
 const (
-	limitKind     = 1<<3 - 1
-	limitCalendar = 1 << 4
-	limitDelay    = 1 << 6
+	limitKindMask = 1<<3 - 1
+	calendarFlag  = 1 << 4
+	delayFlag     = 1 << 6
 
-	// LimitFlags are the bits of the first byte that the writer of a limit may use.
+	// LimitFlags are the bits of the first byte that callers of Append may use.
 	LimitFlags = 1<<3 | 1<<5 | 1<<7
 
 	maxZoneName = 128 // bytes
 )
 
-// Append appends l, together with flags, which must be in LimitFlags.
+// Append appends l and flags, which must be in LimitFlags.
 func (l *Limit) Append(b []byte, flags byte) []byte {
 	flags |= byte(l.Kind)
 	if l.Calendar != nil {
-		flags |= limitCalendar
+		flags |= calendarFlag
 	}
 	if l.MaxDelay > 0 {
-		flags |= limitDelay
+		flags |= delayFlag
 	}
 	b = binary.AppendUvarint(append(b, flags), uint64(l.Amount))
 	if l.Kind.Bucket() {
@@ -48,25 +48,25 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	return wire.AppendText(append(b, byte(l.Calendar.unit)), l.Calendar.Zone())
 }
 
-// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal and has no
-// flags but those in allowed.
+// Decode reads what Append wrote into l, which must be zero, and returns the flags. Unless d fails, l is legal, and the flags
+// are among those in allowed.
 func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
-	l.Kind = Kind(first & limitKind)
+	l.Kind = Kind(first & limitKindMask)
 	l.Amount = d.UpTo(MaxAmount)
 	if l.Kind.Bucket() {
 		l.Burst = d.UpTo(MaxAmount)
 	}
-	if first&limitDelay != 0 {
+	if first&delayFlag != 0 {
 		if l.MaxDelay = time.Duration(d.UpTo(int64(LongestDelay))); l.MaxDelay == 0 || l.Kind == FirstWindow {
 			d.Fail()
 		}
 	}
-	if first&limitCalendar == 0 {
+	if first&calendarFlag == 0 {
 		l.Window = time.Duration(d.UpTo(int64(MaxWindow)))
 	} else {
 		unit := CalendarUnit(d.Byte())
-		z, err := zoneOf(d.View(maxZoneName))
+		z, err := findZone(d.View(maxZoneName))
 		if err != nil || unit > Year || l.Kind != FixedWindow {
 			d.Fail()
 			return 0
@@ -74,9 +74,9 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Calendar, l.Window = &z.calendars[unit], unit.Nominal()
 	}
 	// A region's share of a limit may be zero.
-	nothing := l.Amount == 0 && l.Burst == 0 && l.Kind.Divisible()
-	if !l.Kind.Valid() || first&^(limitKind|limitCalendar|limitDelay|allowed) != 0 || l.Window < MinWindow ||
-		!nothing && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
+	noShare := l.Amount == 0 && l.Burst == 0 && l.Kind.Divisible()
+	if !l.Kind.Valid() || first&^(limitKindMask|calendarFlag|delayFlag|allowed) != 0 || l.Window < MinWindow ||
+		!noShare && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
 		d.Fail()
 	}
 	return first & LimitFlags

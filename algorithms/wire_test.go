@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Limits survive encoding. Those that mean something different on each node, or are not legal, are refused.
-func TestLimitsTravel(t *testing.T) {
+// Limits survive encoding. Limits that are not legal, or mean something different on each node, don't decode.
+func TestLimitRoundTrip(t *testing.T) {
 	day, err := CalendarOf(Day, "Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestLimitsTravel(t *testing.T) {
 			t.Errorf("have %+v, %x, %v, want %+v", have, flags, d.Err(), want)
 		}
 		if !failsWith(&want, 1<<5, 1<<3) {
-			t.Errorf("%+v: an unknown flag was taken", want)
+			t.Errorf("%+v: an unknown flag was accepted", want)
 		}
 	}
 	for name, bad := range map[string]Limit{
@@ -49,7 +49,7 @@ func TestLimitsTravel(t *testing.T) {
 		"a long delay":                                 {Kind: FixedWindow, Amount: 1, Window: time.Minute, MaxDelay: LongestDelay + 1},
 	} {
 		if !failsWith(&bad, 0, 0) {
-			t.Errorf("%s was taken", name)
+			t.Errorf("%s was accepted", name)
 		}
 	}
 }
@@ -60,8 +60,8 @@ func failsWith(l *Limit, flags, allowed byte) bool {
 	return d.Failed()
 }
 
-// A calendar is looked up once and costs nothing from then on: a message may contain thousands.
-func TestCalendarsTravelForNothing(t *testing.T) {
+// A calendar is looked up once and costs nothing afterwards: a message may contain thousands.
+func TestDecodingCalendarsAllocatesNothing(t *testing.T) {
 	day, err := CalendarOf(Day, "Pacific/Chatham")
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestCalendarsTravelForNothing(t *testing.T) {
 	}
 }
 
-// FuzzLimit: whatever can be read is legal, and is written back unchanged.
+// FuzzLimit: whatever decodes is legal, and encodes to the same bytes.
 func FuzzLimit(f *testing.F) {
 	day, _ := CalendarOf(Day, "Europe/Berlin")
 	f.Add((&Limit{Kind: FixedWindow, Amount: 7, Calendar: day, MaxDelay: 5}).Append(nil, 0))

@@ -16,21 +16,21 @@ import (
 // ZonesVersion is the version of the time zone database embedded in this package.
 const ZonesVersion = "2025c"
 
-// ErrZone: no time zone has that name.
+// ErrZone: there is no time zone of that name.
 var ErrZone = errors.New("not the name of a time zone such as UTC or Europe/Berlin")
 
 //go:embed zones.zip
 var zonesFile []byte
 
-// knownZone is a time zone of the database with one calendar per unit. Sharing calendars pays, as each caches the window
-// last found.
+// knownZone is a time zone of the database with one calendar per unit. Calendars are shared because each caches its last
+// result.
 type knownZone struct {
-	read      func() error // sets what follows, once
+	load      func() error // sets the fields below, once
 	location  *time.Location
 	calendars [Year + 1]Calendar
 }
 
-// zoneIndex finds the zones of the database by name; there are about 600.
+// zoneIndex maps the names of the database's zones, about 600, to the zones.
 var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	r, err := zip.NewReader(bytes.NewReader(zonesFile), int64(len(zonesFile)))
 	if err != nil {
@@ -39,16 +39,17 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 	index := make(map[string]*knownZone, len(r.File))
 	for _, f := range r.File {
 		z := &knownZone{}
-		z.read = sync.OnceValue(func() error { return z.readFrom(f) })
+		z.load = sync.OnceValue(func() error { return z.loadFrom(f) })
 		index[f.Name] = z
 	}
 	return index, nil
 })
 
-// Zone returns a time zone of the database embedded in this package. Every node of a build thus has the same one, whatever
-// its host knows; [time.LoadLocation] would ask the host first. The error wraps [ErrZone] if there is no such zone.
+// Zone returns a time zone of the database embedded in this package. So all nodes with the same build use the same data,
+// whatever their hosts have installed; [time.LoadLocation] would prefer the host's. The error wraps [ErrZone] if there is no
+// such zone.
 func Zone(name string) (*time.Location, error) {
-	z, err := zoneOf([]byte(name))
+	z, err := findZone([]byte(name))
 	if err != nil {
 		return nil, err
 	}
@@ -58,15 +59,15 @@ func Zone(name string) (*time.Location, error) {
 // CalendarOf returns the shared calendar of a unit in the named time zone. The error wraps [ErrZone] if there is no such
 // zone.
 func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
-	z, err := zoneOf([]byte(name))
+	z, err := findZone([]byte(name))
 	if err != nil {
 		return nil, err
 	}
 	return &z.calendars[unit], nil
 }
 
-// zoneOf returns the zone of that name. It allocates nothing for a zone that was asked for before.
-func zoneOf(name []byte) (*knownZone, error) {
+// findZone returns the zone with that name. It does not allocate if the zone was used before.
+func findZone(name []byte) (*knownZone, error) {
 	index, err := zoneIndex()
 	if err != nil {
 		return nil, err
@@ -75,10 +76,10 @@ func zoneOf(name []byte) (*knownZone, error) {
 	if z == nil {
 		return nil, fmt.Errorf("%.80q is %w", name, ErrZone)
 	}
-	return z, z.read()
+	return z, z.load()
 }
 
-func (z *knownZone) readFrom(f *zip.File) error {
+func (z *knownZone) loadFrom(f *zip.File) error {
 	r, err := f.Open()
 	if err != nil {
 		return fmt.Errorf("open the time zone %s: %w", f.Name, err)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// The database is pinned: nodes whose zones differ end windows at different times.
+// The database is pinned, because nodes with different zones end windows at different times.
 func TestZonesArePinned(t *testing.T) {
 	const version, sum = "2025c", "c6c737c777a4e2ed232fbb5ece42ba5baa62e02cadf2dd1fabce9d1a9f21983f"
 	if have := fmt.Sprintf("%x", sha256.Sum256(zonesFile)); ZonesVersion != version || have != sum {
-		t.Errorf("have version %s with sum %s; a new database is a change to be told of in the changelog", ZonesVersion, have)
+		t.Errorf("have version %s with sum %s; mention a new database in the changelog", ZonesVersion, have)
 	}
 }
 
@@ -45,6 +45,6 @@ func TestZones(t *testing.T) {
 		t.Errorf("UTC: have %v, %v", utc, err)
 	}
 	if again, _ := Zone("Europe/Berlin"); again != berlin {
-		t.Error("it is read again each time")
+		t.Error("the zone is read again each time")
 	}
 }

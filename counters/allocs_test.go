@@ -13,12 +13,12 @@ var allKinds = []algorithms.Kind{
 	algorithms.FirstWindow,
 }
 
-// mayQueue reports whether limits of kind may have a MaxDelay, and a State to keep the queue in.
+// mayQueue reports whether limits of kind may have a MaxDelay and keep their queue in a State.
 func mayQueue(kind algorithms.Kind) bool {
 	return kind != algorithms.SlidingLog && kind != algorithms.FirstWindow
 }
 
-// hotChecks returns checks of existing counters: of each kind, of several limits at once, with a block.
+// hotChecks returns checks of existing counters: one of each kind, one of several limits, one with a block.
 func hotChecks() map[string][]Op {
 	checks := map[string][]Op{}
 	var all []Op
@@ -49,7 +49,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 		table := newTable(t, 100_000)
 		now := epoch
 		run := func() {
-			// Time passes so that logs forget as much as they add, with 3,000 hits a minute.
+			// Time passes so that logs forget as much as they add: 3,000 hits a minute.
 			now.Steady, now.Wall = now.Steady+int64(time.Second)/50, now.Wall+int64(time.Second)/50
 			table.Take(now, ops)
 		}
@@ -61,7 +61,7 @@ func TestTakeAllocatesNothing(t *testing.T) {
 			table.Take(now, ops)
 		}
 		if n := testing.AllocsPerRun(500, func() { table.Take(now, ops) }); n != 0 || ops[0].Decision.Allowed {
-			t.Errorf("%s: have %v allocations a Take, want 0; of a refusal: %v", name, n, !ops[0].Decision.Allowed)
+			t.Errorf("%s: have %v allocations a Take, want 0; refused: %v", name, n, !ops[0].Decision.Allowed)
 		}
 		if n := testing.AllocsPerRun(500, func() { table.Peek(now, ops); table.TakeUngated(now, ops); table.PeekUngated(now, ops) }); n != 0 {
 			t.Errorf("%s: have %v allocations a Peek, TakeUngated and PeekUngated, want 0", name, n)
@@ -78,7 +78,7 @@ func TestChangesAllocateNothing(t *testing.T) {
 			table.Take(epoch, ops)
 			from := ops[0].Taken(epoch)
 			if table.Give(epoch, k, l, from, 1) != nil || table.force(epoch, k, l, from, 1) != nil || table.ForceCapped(epoch, k, l, from, 1) != nil {
-				t.Error("not changed")
+				t.Error("the change was lost")
 			}
 		}); n != 0 {
 			t.Errorf("%s: have %v allocations for a Give, a force and a ForceCapped, want 0", kind, n)
@@ -101,7 +101,7 @@ func BenchmarkTakeOf(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeTogether measures several goroutines on one counter, and on one each.
+// BenchmarkTakeTogether measures several goroutines that share one counter, and several with one counter each.
 func BenchmarkTakeTogether(b *testing.B) {
 	for _, alike := range []bool{true, false} {
 		b.Run(fmt.Sprint("same key=", alike), func(b *testing.B) {

@@ -2,8 +2,8 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// decideBlock decides a block; allowed says that its limit allows a cost of 1, that is, that the block is not on. If so,
-// op.state is as if the block began now.
+// decideBlock decides a block. allowed says that its limit allows a cost of 1, which means that no block is in force;
+// op.state is then as if the block began now.
 func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -12,12 +12,12 @@ func (op *Op) decideBlock(now algorithms.Now, allowed bool) {
 	op.Decision = op.Limit.Describe(op.state, now, 1, false)
 }
 
-// beginBlocks begins each block of ops whose subject another op refuses, and reports it in the check's decision. A block
-// that is already on is not prolonged. The shards must be held.
+// beginBlocks begins each block of ops whose subject another op refuses, and puts it into the check's decision. It does not
+// extend a block already in force. The caller must hold the shards.
 func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	for i := range ops {
 		op := &ops[i]
-		if !op.Block || !op.Decision.Allowed || !refusedBeside(ops, op.Key.Hi) {
+		if !op.Block || !op.Decision.Allowed || !isSubjectRefused(ops, op.Key.Hi) {
 			continue
 		}
 		d := op.Limit.Peek(op.state, now, 1)
@@ -27,8 +27,8 @@ func (t *Table) beginBlocks(now algorithms.Now, ops []Op, store bool) {
 	}
 }
 
-// refusedBeside reports whether a limit of the subject hi refuses. A table without room does not count as a limit.
-func refusedBeside(ops []Op, hi uint64) bool {
+// isSubjectRefused reports whether a limit of the subject hi refuses. A refusal for lack of room does not count.
+func isSubjectRefused(ops []Op, hi uint64) bool {
 	for i := range ops {
 		if op := &ops[i]; op.Key.Hi == hi && !op.Block && !op.Decision.Allowed && !op.Full {
 			return true
@@ -37,12 +37,13 @@ func refusedBeside(ops []Op, hi uint64) bool {
 	return false
 }
 
-// storeBlock stores a block that begins. It returns false if there is no room for it; then the limits alone refuse.
+// storeBlock stores a block that begins. It returns false if there is no room for it; the check is then refused without a
+// block.
 func (t *Table) storeBlock(now algorithms.Now, op *Op, d algorithms.Decision, ops []Op) bool {
 	s := t.shardOf(op.Key)
 	p := s.find(op.Key)
 	if !p.found() {
-		if !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops), ops) {
+		if !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops), ops) {
 			return false
 		}
 		p = s.insert(op.Key)

@@ -16,16 +16,16 @@ func withBlock(n uint64, cost int64) []Op {
 	return []Op{{Key: k, Limit: limit, Cost: cost}, {Key: Key{Hi: k.Hi, Lo: k.Lo ^ 1}, Limit: blockLimit, Block: true}}
 }
 
-// A block goes to checkpoints and replicas like any counter, and can be restored from them.
+// A block reaches checkpoints and replicas like any counter, and can be restored from them.
 func TestBlockIsACounter(t *testing.T) {
 	table, other := New(100), New(100)
 	defer table.Close()
 	defer other.Close()
 	if table.Take(epoch, withBlock(1, 1)) != Admitted || table.Stats().Counters != 1 {
-		t.Error("a check that is admitted has begun a block")
+		t.Error("an admitted check began a block")
 	}
 	if table.Peek(epoch, withBlock(1, 1)) != Refused || table.Stats().Counters != 1 {
-		t.Error("a peek has begun a block")
+		t.Error("a peek began a block")
 	}
 	ops := withBlock(1, 1)
 	if table.Take(epoch, ops) != Refused || ops[1].Decision.RetryAfter != time.Hour || table.Stats().Counters != 2 {
@@ -50,12 +50,12 @@ func TestBlockIsACounter(t *testing.T) {
 			t.Errorf("have %+v and %+v", ops[0].Decision, ops[1].Decision)
 		}
 		if at.Take(after(time.Hour), withBlock(1, 1)) != Admitted {
-			t.Error("refused when it was over")
+			t.Error("refused after the block ended")
 		}
 	}
 }
 
-// A flood of new subjects never drops a block. Without room for the block or its subject, none begins.
+// A flood of new subjects never evicts a block. Without room for the block or its subject, no block begins.
 func TestBlockInAFullTable(t *testing.T) {
 	table := New(8)
 	defer table.Close()
@@ -67,10 +67,10 @@ func TestBlockInAFullTable(t *testing.T) {
 		ops := withBlock(n, 1)
 		table.Take(epoch, ops)
 		if ops = withBlock(n, 1); table.Take(epoch, ops) == Admitted {
-			t.Fatalf("subject %d is admitted twice", n)
+			t.Fatalf("subject %d was admitted twice", n)
 		}
 		if ops[0].Full && !ops[1].Decision.Allowed {
-			t.Errorf("subject %d: no room, and yet a block", n)
+			t.Errorf("subject %d: a block began without room", n)
 		}
 	}
 	if n := table.Stats().Counters; n > 8 {
@@ -87,7 +87,7 @@ func TestBlockInAFullTable(t *testing.T) {
 	}
 }
 
-// The counter of a queue counts as refusing: no flood evicts it.
+// A counter with a queue counts as refusing: no flood evicts it.
 func TestQueueIsNotEvicted(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.SlidingWindow, algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := New(8)

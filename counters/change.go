@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// edit is a change to one counter, which is either a state or a log.
+// edit is a change to one counter. It applies state to a counter with a State, and log to a log.
 type edit struct {
 	state func(algorithms.State) algorithms.State
 	log   func(*algorithms.Log)
@@ -40,7 +40,8 @@ func refund(l *algorithms.Limit, from algorithms.Taken, rest time.Duration, now 
 }
 
 // ForceCapped debits cost as of from, but never raises usage above the capacity; see [algorithms.Limit.ForceCapped]. A log
-// takes all of the cost. It does not check the gate: a standby changes its copy. If it fails, with ErrFull, nothing changes.
+// takes all of the cost. It does not check the gate, because a standby uses it to change its copy. If it fails with ErrFull,
+// nothing changes.
 func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -51,12 +52,12 @@ func (t *Table) ForceCapped(now algorithms.Now, k Key, l *algorithms.Limit, from
 	})
 }
 
-// Penalize debits cost now, whether or not the limit allows it. If it fails, with ErrShut or ErrFull, nothing changes.
+// Penalize debits cost now, whether or not the limit allows it. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Penalize(now algorithms.Now, k Key, l *algorithms.Limit, cost int64) error {
 	return t.change(now, k, l, penalty(l, now, cost))
 }
 
-// Give puts back cost taken at from. If it fails, with ErrShut, nothing changes.
+// Give puts back cost taken at from. If it fails with ErrShut, nothing changes.
 func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, cost int64) error {
 	return t.change(now, k, l, edit{
 		func(s algorithms.State) algorithms.State { return l.Give(s, from, now, cost) },
@@ -64,15 +65,15 @@ func (t *Table) Give(now algorithms.Now, k Key, l *algorithms.Limit, from algori
 	})
 }
 
-// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails, with ErrShut,
+// Refund puts back part of a cost that was taken a while ago; see [algorithms.Limit.Refund]. If it fails with ErrShut,
 // nothing changes.
 func (t *Table) Refund(now algorithms.Now, k Key, l *algorithms.Limit, from algorithms.Taken, rest time.Duration, cost int64) error {
 	return t.change(now, k, l, refund(l, from, rest, now, cost))
 }
 
-// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and
-// Replicate too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table
-// and there is no room to record the reset. The shard must be held.
+// reset makes a counter fresh. The counter stays in the table, marked as changed, until Changed has yielded it, and Replicate
+// too if it is in use, so that no older copy comes back. It fails with ErrFull if the counter is not in the table and there
+// is no room to record the reset. The caller must hold the shard.
 func (t *Table) reset(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
@@ -103,7 +104,7 @@ func (t *Table) change(now algorithms.Now, k Key, l *algorithms.Limit, e edit) e
 	return t.changeHeld(s, now, k, l, e)
 }
 
-// changeHeld is change without checking the gate. The shard must be held.
+// changeHeld is change without the gate check. The caller must hold the shard.
 func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
@@ -130,16 +131,16 @@ func (t *Table) changeHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Li
 		p = s.insert(k)
 	}
 	d := l.Describe(next, now, 0, true)
-	s.store(p, l, next, levelLeft(l, &d), freshAt(now, l, d.ResetAfter))
+	s.store(p, l, next, levelAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 
-// logSlot returns k's log, creating it if needed.
-func (t *Table) logSlot(s *shard, k Key) *logSlot {
+// ensureLog returns k's log, creating it if needed.
+func (t *Table) ensureLog(s *shard, k Key) *logSlot {
 	e := s.log(k)
 	if e == nil {
 		e = &logSlot{}
-		s.of(k).putLog(k, e)
+		s.subtableOf(k).putLog(k, e)
 		s.room--
 		s.inline += int(k.class())
 		t.logs[k.class()].Add(1)
@@ -148,39 +149,39 @@ func (t *Table) logSlot(s *shard, k Key) *logSlot {
 }
 
 // putLog inserts a log under k, which must not have one.
-func (r *records) putLog(k Key, e *logSlot) {
-	if r.logs == nil {
-		r.logs = make(map[Key]*logSlot)
+func (sub *subtable) putLog(k Key, e *logSlot) {
+	if sub.logs == nil {
+		sub.logs = make(map[Key]*logSlot)
 	}
-	r.logs[k] = e
+	sub.logs[k] = e
 }
 
-// levelLeft returns a counter's level after a change that was not a check. If nothing is left, the counter counts as
+// levelAfterChange returns a counter's level after a change other than a check. If nothing is left, the counter counts as
 // refusing.
-func levelLeft(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+func levelAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Remaining == 0 {
 		return refusedLevel
 	}
-	return level(l, d)
+	return levelAfterCheck(l, d)
 }
 
-// changeLog changes k's log, creating it if needed, and updates the entry counts. While all logs together are at their
-// bound, a log that grows beyond its fair share becomes coarser: it then forgets late, never early. Logs that don't grow may
+// changeLog changes k's log, creating it if needed, and updates the entry counts. While the total of log entries is at its
+// bound, a log that grows beyond its fair share becomes coarser; it then forgets late, never early. Logs that don't grow may
 // keep more than their share, so the total stays under twice the bound. Inline logs share half of the bound.
 func (t *Table) changeLog(s *shard, k Key, now algorithms.Now, l *algorithms.Limit, change func(*algorithms.Log)) {
-	e := t.logSlot(s, k)
+	e := t.ensureLog(s, k)
 	before := e.log.Len()
 	change(&e.log)
-	t.accountLog(k.class(), e, before, l)
+	t.updateEntryCount(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
 	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see store
-	e.mark = newMark(algorithms.SlidingLog, levelLeft(l, &d))
-	s.markLogDirty(k, e, everyone)
+	e.kindLevel = packKindLevel(algorithms.SlidingLog, levelAfterChange(l, &d))
+	s.markLogDirty(k, e, allReaders)
 }
 
-// accountLog updates the count of entries after a change to a log of class c that had before entries. If need be, it makes
-// the log coarser; see changeLog.
-func (t *Table) accountLog(c class, e *logSlot, before int, l *algorithms.Limit) {
+// updateEntryCount updates the count of entries after a change to a log of class c, which had before entries. If necessary,
+// it makes the log coarser; see changeLog.
+func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.Limit) {
 	if e.log.Len() > before {
 		bound := t.maxLogEntries / 2
 		if c == configured {
@@ -196,37 +197,38 @@ func (t *Table) accountLog(c class, e *logSlot, before int, l *algorithms.Limit)
 }
 
 func (t *Table) dropLog(s *shard, k Key) {
-	r := s.of(k)
-	e := r.logs[k]
+	sub := s.subtableOf(k)
+	e := sub.logs[k]
 	t.logEntries[k.class()].Add(int64(-e.log.Len()))
-	s.markLogClean(e, everyone)
-	delete(r.logs, k)
+	s.markLogClean(e, allReaders)
+	delete(sub.logs, k)
 	s.room++
 	s.inline -= int(k.class())
 	t.logs[k.class()].Add(-1)
-	if len(r.logs) == 0 {
-		r.logs = nil // a map never shrinks by itself
+	if len(sub.logs) == 0 {
+		sub.logs = nil // release the memory: a map never shrinks
 	}
 }
 
-// InlineOf returns an op for each inline counter of a subject that is in use, at most as many as most. Its limit has the
-// counter's kind; the counter knows neither amount nor window. It holds the shard for one table of records at a time.
+// InlineOf returns an op for each inline counter in use of the subject hi, at most most of them. The op's limit has the
+// counter's kind, but placeholders for amount and window, which the counter does not store. InlineOf locks the shard for one
+// subtable at a time.
 func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < most {
 			ops = append(ops, Op{Key: k, Limit: &algorithms.Limit{Kind: kind, Amount: 1, Burst: 1, Window: algorithms.MinWindow}})
 		}
 	}
-	t.shardOf(Key{Hi: hi}).visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+	t.shardOf(Key{Hi: hi}).forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot := range g.records {
 				if e := &g.records[slot]; g.tags[slot] >= tagUsed && e.key.Hi == hi && e.key.isInlineCounter() && !e.state.Fresh() {
-					add(e.key, g.marks[slot].kind())
+					add(e.key, g.kindLevels[slot].kind())
 				}
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if k.Hi == hi && k.isInlineCounter() && !e.log.Fresh() {
 				add(k, algorithms.SlidingLog)
 			}
@@ -235,8 +237,8 @@ func (t *Table) InlineOf(hi uint64, most int) (ops []Op) {
 	return ops
 }
 
-// Usage returns how much of one limit is used, rounded up, and the decision for a check of cost 0. In debt, usage exceeds
-// the capacity.
+// Usage returns how much of a limit is used, rounded up, and the decision for a check of cost 0. Usage exceeds the capacity
+// when the counter is in debt.
 func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -245,7 +247,7 @@ func (t *Table) Usage(now algorithms.Now, k Key, l *algorithms.Limit) (int64, al
 	return d.Used, d
 }
 
-// usageHeld is Usage for a shard that is held.
+// usageHeld is Usage for a caller that holds the shard.
 func (t *Table) usageHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log

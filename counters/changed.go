@@ -6,16 +6,17 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// changedBatch is how many records Changed collects before it yields them. A batch may exceed it by what one shard holds.
+// changedBatch is the number of records that Changed collects before it yields them. A batch may exceed it by one shard's
+// records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter that changed since the last call, in batches of some ten thousand; the slice is reused. A
+// Changed yields every counter that changed since the last call, in batches of some ten thousand; it reuses the slice. A
 // record with Level 0 and a zero State, or no Log, was reset. If yield fails, Changed returns its error, and that batch and
-// the rest still count as changed. Calls must not overlap.
+// all later ones still count as changed. Calls must not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
 	var batch []Record
 	for i := range t.shards {
-		batch = t.shards[i].collect(batch)
+		batch = t.shards[i].collectChanged(batch)
 		if len(batch) < changedBatch && i < len(t.shards)-1 || len(batch) == 0 {
 			continue
 		}
@@ -28,21 +29,21 @@ func (t *Table) Changed(yield func([]Record) error) error {
 	return nil
 }
 
-// collect appends the shard's changed counters and marks them clean.
-func (s *shard) collect(batch []Record) []Record {
-	s.visit(func(r *records) {
+// collectChanged appends the shard's changed counters and marks them clean.
+func (s *shard) collectChanged(batch []Record) []Record {
+	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
 			return
 		}
-		for i := range r.groups {
-			g := &r.groups[i]
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				batch = append(batch, g.record(slot))
-				s.markClean(r.at(i, slot), checkpoints)
+				s.markClean(sub.placeAt(i, slot), checkpoints)
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if e.dirty&checkpoints != 0 {
 				batch = append(batch, e.record(k))
 				s.markLogClean(e, checkpoints)
@@ -68,39 +69,40 @@ func (t *Table) markChanged(batch []Record, by readers) {
 	}
 }
 
-// Mark marks counters as changed for Changed. It marks whole parts of the table, starting at part, until it has marked at
-// least n counters. It returns the part to continue with, zero after the last, and how many counters it marked.
-func (t *Table) Mark(part, n int) (next, marked int) {
-	for ; part < len(t.shards) && marked < n; part++ {
-		s := &t.shards[part]
-		s.visit(func(r *records) {
-			for i := range r.groups {
-				for slot, tag := range r.groups[i].tags {
+// MarkChanged marks counters as changed, so that Changed yields them again. It marks whole shards, starting at the given one,
+// until it has marked at least n counters. It returns the shard to continue with, zero after the last, and how many counters
+// it marked.
+func (t *Table) MarkChanged(shard, n int) (next, marked int) {
+	for ; shard < len(t.shards) && marked < n; shard++ {
+		s := &t.shards[shard]
+		s.forEach(func(sub *subtable) {
+			for i := range sub.groups {
+				for slot, tag := range sub.groups[i].tags {
 					if tag >= tagUsed {
-						s.markDirty(r.at(i, slot), checkpoints)
+						s.markDirty(sub.placeAt(i, slot), checkpoints)
 					}
 				}
 			}
-			for k, e := range r.logs {
+			for k, e := range sub.logs {
 				s.markLogDirty(k, e, checkpoints)
 			}
-			marked += r.count()
+			marked += sub.count()
 		})
 	}
-	if part == len(t.shards) {
-		part = 0
+	if shard == len(t.shards) {
+		shard = 0
 	}
-	return part, marked
+	return shard, marked
 }
 
-// Restore puts back records read from disk, marked as unchanged, except those of counters that the table already has and
-// those that have expired. Of several records of a counter the first counts. It returns how many it put back, and for how many
-// there was no room.
+// Restore puts back records read from disk and marks them as unchanged. It skips counters that the table already has, and
+// records that have expired. If a counter has several records, the first counts. Restore returns how many records it put
+// back, and how many it dropped for lack of room.
 func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom int) {
-	coming := make([]int32, len(t.shards)) // slots that a shard will need and has not made yet
+	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
 		if r := &records[i]; r.Kind != algorithms.SlidingLog && r.FreshAt > now.Steady/1e9 {
-			coming[t.index(records[i].Key)]++
+			needed[t.shardIndex(records[i].Key)]++
 		}
 	}
 	for i := range records {
@@ -109,14 +111,14 @@ func (t *Table) Restore(now algorithms.Now, records []Record) (restored, noRoom 
 			continue
 		}
 		log := r.asLog()
-		n := t.index(r.Key)
+		n := t.shardIndex(r.Key)
 		s := &t.shards[n]
 		s.mu.Lock()
-		s.expect(int(coming[n]))
-		coming[n] = 0
+		s.growFor(int(needed[n]))
+		needed[n] = 0
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
-		case t.put(s, place{index: -1}, now, r, log, nobody):
+		case t.putHeld(s, place{index: -1}, now, r, log, noReaders):
 			restored++
 		default:
 			noRoom++

@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Records in the order of the shards, as a base on disk has them, move each shard a few times only, and leave it no larger
-// than counters that came one by one would.
+// Restoring records in shard order, as a base on disk has them, rehashes each shard only a few times, and leaves it no larger
+// than inserting the counters one by one would.
 func TestRestoreMovesFewTimes(t *testing.T) {
 	const n, batch = 400_000, 30_000
 	table, again := newTable(t, 2*n), newTable(t, 2*n)
@@ -27,11 +27,11 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 	}
 	moves, before := 0, 0
 	for i := range again.shards {
-		moves += again.shards[i].one.moves
-		before += table.shards[i].one.moves
+		moves += again.shards[i].single.moves
+		before += table.shards[i].single.moves
 	}
 	if shards := len(again.shards); moves > 2*shards || before < 10*shards {
-		t.Errorf("%d shards moved %d times; %d times as counters came one by one", shards, moves, before)
+		t.Errorf("%d shards were rehashed %d times; %d times with counters inserted one by one", shards, moves, before)
 	}
 	if have, most := again.Stats().Bytes, table.Stats().Bytes; have > most {
 		t.Errorf("the table takes %d bytes, want at most %d", have, most)

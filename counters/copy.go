@@ -7,18 +7,18 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// copyBatch bounds the records that Copy yields at once.
+// copyBatch bounds the number of records that Copy yields at once.
 const copyBatch = 4096
 
-// Copy yields every counter of p, in batches of at most 4096; the slice is reused. It holds no lock meanwhile, so a batch
-// may lack later changes. Replicate yields those, and must do so after the batch was sent. The records include resets not
-// yet reported to every reader. Copy returns any error of yield.
+// Copy yields every counter of p, in batches of at most 4096; it reuses the slice. It holds no lock while it yields, so a
+// batch may lack later changes. Replicate yields those, and must do so only after the batch was sent. The records include
+// resets not yet reported to every reader. If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
 	t.replicated.Store(true)
 	var batch []Record
 	shards := t.shardsOf(p)
 	for i := range shards {
-		batch = shards[i].copyOf(p, batch[:0])
+		batch = shards[i].appendCopy(p, batch[:0])
 		for rest := batch; len(rest) > 0; {
 			n := min(len(rest), copyBatch)
 			if err := yield(rest[:n]); err != nil {
@@ -30,18 +30,18 @@ func (t *Table) Copy(p int, yield func([]Record) error) error {
 	return nil
 }
 
-// copyOf appends the shard's counters of p.
-func (s *shard) copyOf(p int, batch []Record) []Record {
-	s.visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+// appendCopy appends the shard's counters of p.
+func (s *shard) appendCopy(p int, batch []Record) []Record {
+	s.forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
 					batch = append(batch, g.record(slot))
 				}
 			}
 		}
-		for k, e := range r.logs {
+		for k, e := range sub.logs {
 			if k.Partition() == p {
 				batch = append(batch, e.record(k))
 			}
@@ -50,23 +50,23 @@ func (s *shard) copyOf(p int, batch []Record) []Record {
 	return batch
 }
 
-// Put sets the counter to r: the owner's state of its counter, for the standby's copy. The counter then counts as changed
-// for Changed, but not for Replicate. A record that has expired, or was reset, makes the counter fresh. Put returns false if
-// there was no room for the counter.
+// Put sets a counter of the standby's copy to r, the state of the owner's counter. The counter then counts as changed for
+// Changed, but not for Replicate. A record that has expired or was reset makes the counter fresh. Put returns false if there
+// was no room for the counter.
 func (t *Table) Put(now algorithms.Now, r Record) bool {
 	expired := r.FreshAt <= now.Steady/1e9
 	if expired {
 		r.State, r.Log, r.Level = algorithms.State{}, nil, 0
 	}
-	log := r.asLog() // before taking the lock, as it is slow
+	log := r.asLog() // slow, so before taking the lock
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := t.place(s, r.Key, r.Kind)
+	p := t.placeFor(s, r.Key, r.Kind)
 	if expired && !p.found() {
 		return true
 	}
-	return t.put(s, p, now, &r, log, checkpoints)
+	return t.putHeld(s, p, now, &r, log, checkpoints)
 }
 
 // asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
@@ -77,8 +77,9 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// place finds the counter of k. A counter stored under another algorithm is dropped if it can't become kind in its slot.
-func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
+// placeFor finds the counter of k. If the counter is stored under another algorithm and can't become kind in its slot,
+// placeFor drops it.
+func (t *Table) placeFor(s *shard, k Key, kind algorithms.Kind) place {
 	p := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
@@ -93,16 +94,16 @@ func (t *Table) place(s *shard, k Key, kind algorithms.Kind) place {
 	return place{index: -1, log: e}
 }
 
-// put stores r, with log for its entries. It stores at p, or makes room if p was not found.
-func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
+// putHeld stores r, whose entries are in log if it has any. It stores at p, or makes room if p was not found.
+func (t *Table) putHeld(s *shard, p place, now algorithms.Now, r *Record, log *algorithms.Log, by readers) bool {
 	if !p.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
 	}
 	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
 	if log != nil {
-		e := t.logSlot(s, r.Key)
+		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
-		e.log, e.mark, e.freshAt = *log, newMark(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
+		e.log, e.kindLevel, e.freshAt = *log, packKindLevel(r.Kind, r.Level), max(e.freshAt, freshAt) // see store
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -110,16 +111,16 @@ func (t *Table) put(s *shard, p place, now algorithms.Now, r *Record, log *algor
 	if !p.found() {
 		p = s.insert(r.Key)
 	}
-	g := p.home()
-	g.records[p.slot()].state, g.marks[p.slot()] = r.State, newMark(r.Kind, r.Level)
+	g := p.group()
+	g.records[p.slot()].state, g.kindLevels[p.slot()] = r.State, packKindLevel(r.Kind, r.Level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
 	s.markDirty(p, by)
 	return true
 }
 
 // fitLog keeps a log that came as a record, whose limit is unknown, within the bounds. It takes the window to be the time
-// from the log's last entry to its expiry, which is at least the true window. A log made too coarse by that forgets late,
-// never early.
+// from the log's last entry to its expiry, which is at least the true window. The log may become too coarse as a result; it
+// then forgets late, never early.
 func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
@@ -133,10 +134,10 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	if e.log.Len() > algorithms.MaxLogEntries {
 		e.log.Coarsen(l, algorithms.MaxLogEntries/2)
 	}
-	t.accountLog(r.Key.class(), e, before, l)
+	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
-// Drop removes every counter of p without reporting it to any reader. It releases memory that is then hardly used.
+// Drop removes every counter of p without reporting it to any reader. It also releases memory that is hardly used any more.
 func (t *Table) Drop(p int) {
 	shards := t.shardsOf(p)
 	for i := range shards {
@@ -145,21 +146,21 @@ func (t *Table) Drop(p int) {
 }
 
 func (t *Table) dropFrom(s *shard, p int) {
-	s.visit(func(r *records) {
-		for i := range r.groups {
-			g := &r.groups[i]
+	s.forEach(func(sub *subtable) {
+		for i := range sub.groups {
+			g := &sub.groups[i]
 			for slot, tag := range g.tags {
 				if tag >= tagUsed && g.records[slot].key.Partition() == p {
-					s.remove(r.at(i, slot))
+					s.remove(sub.placeAt(i, slot))
 				}
 			}
 		}
-		for k := range r.logs {
+		for k := range sub.logs {
 			if k.Partition() == p {
 				t.dropLog(s, k)
 			}
 		}
-		r.shrink()
+		sub.shrink()
 	})
 	t.returnSpare(s)
 }

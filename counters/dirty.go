@@ -6,83 +6,83 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// readers is a set of readers of changes. Each has a byte of group.dirty, in which bit i stands for slot i.
+// readers is a set of readers of changes. Each reader has a byte of group.dirty, in which bit i stands for slot i.
 type readers uint64
 
 const (
 	checkpoints readers = 1      // read by Changed
 	replicas    readers = 1 << 8 // read by Replicate
-	everyone            = checkpoints | replicas
-	nobody      readers = 0
+	allReaders          = checkpoints | replicas
+	noReaders   readers = 0
 
 	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
-// maxTrail bounds each list of a trail. A list of groups is also bounded to about an eighth of all groups: visiting more
-// than that at random costs as much as scanning them all.
-const maxTrail = 256
+// maxDirtyList bounds each part of a dirtyList. The groups are also limited to about an eighth of all groups: visiting more
+// than that in random order costs as much as scanning them all.
+const maxDirtyList = 256
 
-// trail lists where a table of records changed since replicas were last told, to save a full scan. An entry may appear
+// dirtyList lists where a subtable changed since replicas last received its changes, to save a full scan. An entry may appear
 // twice, or be clean again.
-type trail struct {
-	groups []uint32
-	logs   []Key
-	lost   bool // the lists are incomplete
+type dirtyList struct {
+	groups     []uint32
+	logs       []Key
+	incomplete bool // some changes are not listed, so a full scan is needed
 }
 
-// addGroup adds group i of n.
-func (t *trail) addGroup(i, n int) {
-	if t.lost = t.lost || len(t.groups) >= min(maxTrail, n/8+8); !t.lost {
+// addGroup adds group i of the n groups.
+func (t *dirtyList) addGroup(i, n int) {
+	if t.incomplete = t.incomplete || len(t.groups) >= min(maxDirtyList, n/8+8); !t.incomplete {
 		t.groups = append(t.groups, uint32(i))
 	}
 }
 
-func (t *trail) addLog(k Key) {
-	if t.lost = t.lost || len(t.logs) >= maxTrail; !t.lost {
+func (t *dirtyList) addLog(k Key) {
+	if t.incomplete = t.incomplete || len(t.logs) >= maxDirtyList; !t.incomplete {
 		t.logs = append(t.logs, k)
 	}
 }
 
 // markDirty marks a record as changed.
 func (s *shard) markDirty(p place, by readers) {
-	g := p.home()
+	g := p.group()
 	added := uint64(by) << p.slot() &^ g.dirty
 	if added == 0 {
 		return
 	}
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
-		p.in.trail.addGroup(p.group(), len(p.in.groups))
+		p.subtable.unsentList.addGroup(p.groupIndex(), len(p.subtable.groups))
 	}
 	g.dirty |= added
-	s.count(readers(added>>p.slot()), 1)
+	s.adjustUnread(readers(added>>p.slot()), 1)
 }
 
 // markClean marks a record as unchanged.
 func (s *shard) markClean(p place, by readers) {
-	g := p.home()
+	g := p.group()
 	gone := uint64(by) << p.slot() & g.dirty
 	g.dirty &^= gone
-	s.count(readers(gone>>p.slot()), -1)
+	s.adjustUnread(readers(gone>>p.slot()), -1)
 }
 
 // markLogDirty marks a log as changed.
 func (s *shard) markLogDirty(k Key, e *logSlot, by readers) {
 	added := by &^ e.dirty
 	if added&replicas != 0 {
-		s.of(k).trail.addLog(k)
+		s.subtableOf(k).unsentList.addLog(k)
 	}
 	e.dirty |= added
-	s.count(added, 1)
+	s.adjustUnread(added, 1)
 }
 
 // markLogClean marks a log as unchanged.
 func (s *shard) markLogClean(e *logSlot, by readers) {
-	s.count(by&e.dirty, -1)
+	s.adjustUnread(by&e.dirty, -1)
 	e.dirty &^= by
 }
 
-// count adds n to the number of changed slots and logs for each reader in by.
-func (s *shard) count(by readers, n int) {
+// adjustUnread adds n to the number of unread slots and logs for each reader in by.
+func (s *shard) adjustUnread(by readers, n int) {
 	if by&checkpoints != 0 {
 		s.unsaved += n
 	}
@@ -91,10 +91,10 @@ func (s *shard) count(by readers, n int) {
 	}
 }
 
-// unread returns the readers that must be told of a reset before its record may be dropped.
-func (t *Table) unread() readers {
+// activeReaders returns the readers that must receive a reset before its record may be dropped.
+func (t *Table) activeReaders() readers {
 	if t.replicated.Load() {
-		return everyone
+		return allReaders
 	}
 	return checkpoints
 }
@@ -102,8 +102,8 @@ func (t *Table) unread() readers {
 // record returns a slot as a Record.
 func (g *group) record(slot int) Record {
 	return Record{
-		Key: g.records[slot].key, Kind: g.marks[slot].kind(), State: g.records[slot].state,
-		Level: g.marks[slot].publicLevel(), FreshAt: int64(g.freshAt[slot]),
+		Key: g.records[slot].key, Kind: g.kindLevels[slot].kind(), State: g.records[slot].state,
+		Level: g.kindLevels[slot].recordLevel(), FreshAt: int64(g.freshAt[slot]),
 	}
 }
 
@@ -111,7 +111,7 @@ func (g *group) record(slot int) Record {
 func (l *logSlot) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: l.log.Entries(),
-		Level: l.mark.publicLevel(), FreshAt: int64(l.freshAt),
+		Level: l.kindLevel.recordLevel(), FreshAt: int64(l.freshAt),
 	}
 }
 

@@ -5,56 +5,57 @@ import (
 	"math/bits"
 )
 
-// evictionSample is how many groups an eviction looks at before it takes the best victim among them.
+// evictionSample is the number of groups that an eviction examines before it takes the best victim among them.
 const evictionSample = 6
 
-// rescan is how long, in nanoseconds, a search is not repeated after it found only refusing counters, in one table of
-// records or in the whole table; by class of the newcomer.
-var rescan = [classes]int64{configured: 100_000_000, inline: 1_000_000_000}
+// rescanDelay is how long, in nanoseconds, a search that found only refusing counters is not repeated, in one subtable or in
+// the whole table. It is indexed by the class of the newcomer.
+var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_000}
 
-// victim is a candidate for eviction. Candidates with lower ranks go first.
+// victim is a candidate for eviction. The candidate with the lowest rank is evicted.
 type victim struct {
 	place
-	key  Key
-	rank uint64 // how far from fresh; 0 means expired
-	some bool
+	key    Key
+	rank   uint64 // how far from fresh; 0 means expired
+	chosen bool
 }
 
-// offer considers one more counter. Its rank is its level, as of its last change, times the magnitude of the time it has
-// left. So of two month's quotas, one that is hardly used goes before one that is half used; and a bucket that is full again
-// in a second goes before the latter.
-func (v *victim) offer(p place, k Key, m mark, freshAt uint32, second int64) {
+// consider keeps the counter if it is a better candidate. Its rank is its level, as of its last change, times the order of
+// magnitude of the time it has left. So of two monthly quotas, one that is hardly used goes before one that is half used, and
+// a bucket that is full again in a second goes before the latter.
+func (v *victim) consider(p place, k Key, m kindLevel, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
 		rank = (1+uint64(m.level()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
-	if !v.some || rank < v.rank {
-		*v = victim{place: p, key: k, rank: rank, some: true}
+	if !v.chosen || rank < v.rank {
+		*v = victim{place: p, key: k, rank: rank, chosen: true}
 	}
 }
 
 // makeRoom ensures that s has room for one more counter, k, besides the reserved ones. While the table has budget left, the
-// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's table of
-// records. It spares counters of ops and refusing ones; if there are no others, another shard must give room. It returns
-// false if none can. s must be held.
+// shard draws on it. At the table's bound, makeRoom evicts the counter closest to fresh among a sample of k's subtable. It
+// spares refusing counters and those of ops; if there are no others, another shard must give room. It returns false if none
+// can. The caller must hold s.
 //
-// An inline counter only ever takes the place of another. While the shard has as many as it may, that has to be one here.
+// An inline counter only ever replaces another one. If the shard already holds as many as it may, that one must be in the
+// same subtable.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	c := k.class()
 	if c == inline && s.inline+reserved >= t.maxInline {
-		return t.evict(s, s.of(k), c, steady, ops)
+		return t.evict(s, s.subtableOf(k), c, steady, ops)
 	}
-	if s.room > reserved || t.draw(s) {
+	if s.room > reserved || t.drawRoom(s) {
 		return true
 	}
-	return t.evict(s, s.of(k), c, steady, ops) || t.seek(s, c, steady, ops)
+	return t.evict(s, s.subtableOf(k), c, steady, ops) || t.findRoomElsewhere(s, c, steady, ops)
 }
 
-// draw takes room for s from the budget.
-func (t *Table) draw(s *shard) bool {
+// drawRoom takes room for s from the budget.
+func (t *Table) drawRoom(s *shard) bool {
 	for {
 		free := t.budget.Load()
-		n := min(free, int64(t.step))
+		n := min(free, int64(t.drawSize))
 		if n < 1 {
 			return false
 		}
@@ -65,15 +66,15 @@ func (t *Table) draw(s *shard) bool {
 	}
 }
 
-// evict drops one counter of r, a table of shard s, for a newcomer of class c. s must be held.
-func (t *Table) evict(s *shard, r *records, c class, steady int64, ops []Op) bool {
-	if !s.searchable(r, c, steady) {
+// evict drops one counter of sub, a subtable of shard s, for a newcomer of class c. The caller must hold s.
+func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) bool {
+	if !s.searchable(sub, c, steady) {
 		return false
 	}
-	v := r.pick(c, steady, ops, t.unread())
-	if !v.some {
-		full := &r.full[c]
-		full.until = steady + rescan[c]
+	v := sub.pickVictim(c, steady, ops, t.activeReaders())
+	if !v.chosen {
+		full := &sub.full[c]
+		full.until = steady + rescanDelay[c]
 		if full.freeAt <= full.until/1e9 {
 			full.until = full.freeAt * 1e9
 		}
@@ -92,25 +93,24 @@ func (t *Table) evict(s *shard, r *records, c class, steady int64, ops []Op) boo
 	return true
 }
 
-// searchable reports whether a search of r, a table of s, for a victim may find one.
-func (s *shard) searchable(r *records, c class, steady int64) bool {
-	return steady >= r.full[c].until && (c == configured || s.inline > 0)
+// searchable reports whether it makes sense to search sub, a subtable of s, for a victim.
+func (s *shard) searchable(sub *subtable, c class, steady int64) bool {
+	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
 }
 
-// maxSearches bounds how many tables of other shards one check searches without finding a victim. The next search continues
-// from there.
+// maxSearches bounds how many subtables of other shards one check searches in vain. The next search continues from there.
 const maxSearches = 2
 
-// seek takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for another
-// shard's lock, as that could deadlock. If the whole table has no room, it does not search again for a moment; for an inline
-// counter, also if a shard that others hold may have some. s must be held.
-func (t *Table) seek(s *shard, c class, steady int64, ops []Op) bool {
-	if steady < t.fullUntil[c].Load() {
+// findRoomElsewhere takes room for s from another shard: spare room, or that of a counter evicted there. It never waits for
+// another shard's lock, as that could deadlock. If the whole table has no room, it does not search again for rescanDelay. For
+// an inline counter, a locked shard counts as one without room. The caller must hold s.
+func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
+	if steady < t.noSearchUntil[c].Load() {
 		return false
 	}
 	searches, missed := 0, false
 	for range t.shards {
-		o := &t.shards[t.seeker.Add(1)%uint64(len(t.shards))]
+		o := &t.shards[t.searchCursor.Add(1)%uint64(len(t.shards))]
 		if o == s {
 			continue
 		}
@@ -118,7 +118,7 @@ func (t *Table) seek(s *shard, c class, steady int64, ops []Op) bool {
 			missed = true
 			continue
 		}
-		given, searched := t.yield(o, c, steady, ops)
+		given, searched := t.giveRoom(o, c, steady, ops)
 		o.mu.Unlock()
 		if given > 0 {
 			s.room += given
@@ -131,80 +131,81 @@ func (t *Table) seek(s *shard, c class, steady int64, ops []Op) bool {
 		}
 	}
 	if !missed || c == inline {
-		t.fullUntil[c].Store(steady + rescan[c])
+		t.noSearchUntil[c].Store(steady + rescanDelay[c])
 	}
 	return false
 }
 
-// yield returns how much room o gives to another shard, and whether it searched o without success. o must be held.
-func (t *Table) yield(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
+// giveRoom takes room from o for another shard. It returns how much, and whether it searched o in vain. The caller must hold
+// o.
+func (t *Table) giveRoom(o *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if o.room > 0 {
-		given = min(o.room, t.step)
+		given = min(o.room, t.drawSize)
 		o.room -= given
 		return given, false
 	}
-	r := &o.one
-	if o.many != nil {
-		o.turn++
-		r = o.many.list[o.turn%uint64(len(o.many.list))]
+	sub := &o.single
+	if o.subtables != nil {
+		o.searchTurn++
+		sub = o.subtables.list[o.searchTurn%uint64(len(o.subtables.list))]
 	}
-	if !o.searchable(r, c, steady) {
+	if !o.searchable(sub, c, steady) {
 		return 0, false
 	}
-	if !t.evict(o, r, c, steady, ops) {
+	if !t.evict(o, sub, c, steady, ops) {
 		return 0, true
 	}
 	o.room--
 	return 1, false
 }
 
-// pick searches a sample of the records, and goes on through all of them until it finds a victim. For an inline newcomer it
-// looks at inline counters alone.
-func (r *records) pick(c class, steady int64, ops []Op, unread readers) victim {
+// pickVictim searches a sample of the subtable, and continues through all of it until it finds a victim. For an inline
+// newcomer it considers only inline counters.
+func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
 	second := steady / 1e9
 	var v victim
 	freeAt := int64(math.MaxInt64)
-	for seen := 0; seen < len(r.groups) && !(v.some && seen >= evictionSample); seen++ {
-		if r.hand++; r.hand >= len(r.groups) {
-			r.hand = 0
+	for seen := 0; seen < len(sub.groups) && !(v.chosen && seen >= evictionSample); seen++ {
+		if sub.clockHand++; sub.clockHand >= len(sub.groups) {
+			sub.clockHand = 0
 		}
-		g := &r.groups[r.hand]
+		g := &sub.groups[sub.clockHand]
 		for slot, tag := range g.tags {
 			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
-			if g.marks[slot].level() == levelRefused && int64(g.freshAt[slot]) > second {
+			if g.kindLevels[slot].level() == packedRefused && int64(g.freshAt[slot]) > second {
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
-			} else if k := g.records[slot].key; !among(k, ops) && !g.reset(slot, unread) {
-				v.offer(r.at(r.hand, slot), k, g.marks[slot], g.freshAt[slot], second)
+			} else if k := g.records[slot].key; !isKeyOf(k, ops) && !g.isUnreadReset(slot, readers) {
+				v.consider(sub.placeAt(sub.clockHand, slot), k, g.kindLevels[slot], g.freshAt[slot], second)
 			}
 		}
 	}
 	looked := 0
-	for k, e := range r.logs { // in random order, so a sample
+	for k, e := range sub.logs { // in random order, so this is a sample
 		if c == inline && !k.Inline() {
 			continue
 		}
-		if looked++; v.some && looked > evictionSample*groupSlots {
+		if looked++; v.chosen && looked > evictionSample*groupSlots {
 			break
 		}
-		if e.mark.level() == levelRefused && int64(e.freshAt) > second {
+		if e.kindLevel.level() == packedRefused && int64(e.freshAt) > second {
 			freeAt = min(freeAt, int64(e.freshAt))
-		} else if !among(k, ops) && !(e.dirty&unread != 0 && e.log.Fresh()) {
-			v.offer(place{index: -1, log: e}, k, e.mark, e.freshAt, second)
+		} else if !isKeyOf(k, ops) && !(e.dirty&readers != 0 && e.log.Fresh()) {
+			v.consider(place{index: -1, log: e}, k, e.kindLevel, e.freshAt, second)
 		}
 	}
-	r.full[c].freeAt = freeAt
+	sub.full[c].freeAt = freeAt
 	return v
 }
 
-// reset reports whether a slot records a reset that some reader has yet to be told. Only people reset counters, so there are
-// few.
-func (g *group) reset(slot int, unread readers) bool {
-	return g.dirty>>slot&uint64(unread) != 0 && g.records[slot].state.Fresh()
+// isUnreadReset reports whether a slot records a reset that some reader has not received yet. Only administrators reset
+// counters, so such slots are rare.
+func (g *group) isUnreadReset(slot int, readers readers) bool {
+	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
 }
 
-func among(k Key, ops []Op) bool {
+func isKeyOf(k Key, ops []Op) bool {
 	for i := range ops {
 		if ops[i].Key == k {
 			return true

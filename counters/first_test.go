@@ -11,14 +11,14 @@ import (
 )
 
 // firstRun is the history of one counter whose window begins with its first hit. The counter moves between processes, each
-// with its own steady clock. hits is all that the naive algorithm remembers: the hits of the window that the first began.
+// with its own steady clock. hits is all that the naive algorithm remembers: the hits of the current window.
 type firstRun struct {
 	t     *rapid.T
 	limit algorithms.Limit
 	procs []firstProcess
 	home  int
-	time  int64 // what passed since the beginning
-	wall  int64 // how far the wall clock was set
+	time  int64 // time since the start of the history
+	wall  int64 // by how much the wall clock was set
 	hits  []algorithms.Entry
 	takes []firstTake
 }
@@ -90,7 +90,7 @@ func (r *firstRun) take() {
 	r.judge(ops[0].Decision, cost)
 }
 
-// judge compares a decision with what the hits say.
+// judge compares a decision with the model's hits.
 func (r *firstRun) judge(d algorithms.Decision, cost int64) {
 	want := algorithms.Decision{Allowed: d.Allowed, Used: r.used(), Remaining: max(0, r.limit.Amount-r.used())}
 	if len(r.hits) > 0 {
@@ -108,7 +108,7 @@ func (r *firstRun) judge(d algorithms.Decision, cost int64) {
 	}
 }
 
-// putBack gives a cost back in the process that took it, or refunds it in any.
+// putBack gives a cost back in the process that took it, or refunds it in any process.
 func (r *firstRun) putBack() {
 	if len(r.takes) == 0 {
 		return
@@ -149,7 +149,7 @@ func (r *firstRun) owe() {
 	r.hit(r.time-age, cost)
 }
 
-// move hands the counter to another process, as nodes do, and as a process does to the next by its disk.
+// move hands the counter to another process, as nodes do, or as a process passes it on to the next one on disk.
 func (r *firstRun) move() {
 	from, to := r.home, int(r.draw("to", 0, int64(len(r.procs)-1)))
 	if from == to {
@@ -181,7 +181,7 @@ func (r *firstRun) pass() {
 	}
 }
 
-// Wherever the counter is, it decides as the naive algorithm, whatever the clocks of its processes read, and wherever the wall
+// In every process, the counter decides as the naive algorithm does, whatever the processes' clocks read and however the wall
 // clock is set.
 func TestFirstWindowMoves(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -9,7 +9,7 @@ import (
 
 // Errors of changes to single counters.
 var (
-	// ErrShut: the gate of the counter's partition is shut; nothing was changed.
+	// ErrShut: the gate of the counter's partition is shut, and nothing was changed.
 	ErrShut = errors.New("partition is shut")
 	// ErrFull: the table has no room for another counter.
 	ErrFull = errors.New("no room for another counter")
@@ -18,10 +18,10 @@ var (
 // Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. After Shut nothing was decided, and the Decisions of the ops are meaningless.
+// The verdicts. After Shut, nothing was decided, and the Decisions of the ops are meaningless.
 const (
-	Refused  Verdict = iota // a limit that is not Shadow refused; nothing was taken
-	Admitted                // everything was taken, or would be
+	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
+	Admitted                // everything was taken, or would have been for a peek
 	Shut                    // the gate of one of the partitions is shut
 )
 
@@ -38,8 +38,9 @@ func verdictOf(admitted bool) Verdict {
 // Partition returns the partition of k.
 func (k Key) Partition() int { return ring.PartitionOf(k.Hi) }
 
-// gates has one bit per partition, set while it is shut. Decisions check it while they hold the shards of their keys. So
-// once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still running.
+// gates has one bit per partition, set while its gate is shut. Decisions check it while they hold the shards of their keys.
+// So once a goroutine has set a bit and then locked each shard of the partition in turn, no earlier decision is still
+// running.
 type gates [ring.Partitions / 64]atomic.Uint64
 
 func (g *gates) isShut(p int) bool { return g[p/64].Load()&(1<<(p%64)) != 0 }
@@ -54,27 +55,27 @@ func (g *gates) anyShut(ops []Op) bool {
 	return false
 }
 
-// ShutAll shuts the gates of all partitions, as Shut does.
+// ShutAll shuts the gates of all partitions, with the same guarantee as Shut.
 func (t *Table) ShutAll() {
 	for i := range t.gates {
 		t.gates[i].Store(^uint64(0))
 	}
 	for i := range t.shards {
-		t.shards[i].wait()
+		t.shards[i].waitForHolders()
 	}
 }
 
 // Open opens the gate of p: from now on this table decides its counters.
 func (t *Table) Open(p int) { t.gates[p/64].And(^(uint64(1) << (p % 64))) }
 
-// Shut shuts the gate of p. When it returns, no decision for p is running, and none starts until Open. Until then only calls
-// that ignore the gate change its counters: TakeUngated, ForceCapped, SetNote, Restore, Put, Merge and Drop, as well as
+// Shut shuts the gate of p. Once it has returned, no decision for p is running, and none starts until Open. Until then, only
+// calls that ignore the gate change p's counters: TakeUngated, ForceCapped, SetNote, Restore, Put, Merge and Drop, as well as
 // evictions and Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)
 	for i := range shards {
-		shards[i].wait()
+		shards[i].waitForHolders()
 	}
 }
 
@@ -84,8 +85,8 @@ func (t *Table) IsOpen(p int) bool { return !t.gates.isShut(p) }
 // AllOpen reports whether the gates of all partitions of ops are open.
 func (t *Table) AllOpen(ops []Op) bool { return !t.gates.anyShut(ops) }
 
-// wait returns once all earlier holders have unlocked the shard.
-func (s *shard) wait() {
+// waitForHolders returns once all earlier holders have unlocked the shard.
+func (s *shard) waitForHolders() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 }
@@ -95,5 +96,5 @@ func (s *shard) wait() {
 func (t *Table) shardsOf(p int) []shard {
 	begin := uint64(p) << (64 - ring.PartitionBits)
 	end := begin + (1<<(64-ring.PartitionBits) - 1)
-	return t.shards[t.index(Key{Hi: begin}) : t.index(Key{Hi: end})+1]
+	return t.shards[t.shardIndex(Key{Hi: begin}) : t.shardIndex(Key{Hi: end})+1]
 }

@@ -18,19 +18,19 @@ func inlineKey(n uint64) Key { return tagged(key(n)) }
 
 func tagged(k Key) Key { return Key{Hi: k.Hi, Lo: InlineLo(k.Lo)} }
 
-// yearly refuses from its second hit on, for as long as a limit can.
+// yearly refuses from its second hit on, for the longest possible time.
 var yearly = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: algorithms.MaxWindow}
 
-// scanned returns how many groups searches for victims have looked at so far, modulo the size of the tables.
+// scanned returns how many groups the searches for victims have visited so far, modulo the size of the subtables.
 func scanned(table *Table) (sum int) {
 	for i := range table.shards {
-		table.shards[i].all(func(r *records) { sum += r.hand })
+		table.shards[i].forEachHeld(func(sub *subtable) { sum += sub.clockHand })
 	}
 	return sum
 }
 
-// A flood of inline subjects that all refuse for a year fills half of the table. Meanwhile each new subject of a rule finds a
-// place, none of them is evicted, and none has more than its limit. The flood itself costs no searches any more.
+// A flood of inline subjects that all refuse for a year fills half of the table. Meanwhile, every new subject of a rule finds
+// room, none of them is evicted, and none gets more than its limit. The flood itself causes no more searches.
 func TestInlineFloodLeavesHalf(t *testing.T) {
 	n := uint64(*inlineKeys)
 	bound := int64(n / 10)
@@ -44,7 +44,7 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 				admitted++
 			}
 		}
-		if i%25 == 0 { // together eight tenths of the other half
+		if i%25 == 0 { // eight tenths of the other half in total
 			if d := take(table, epoch, key(1<<40+subjects), l, 1); !d.Allowed {
 				t.Fatalf("subject %d of a rule is locked out after %d inline ones: %+v", subjects, i, d)
 			}
@@ -67,13 +67,13 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	for i := range subjects {
 		k := key(1<<40 + i)
 		if take(table, epoch, k, l, 2).Allowed || !take(table, epoch, k, l, 1).Allowed || take(table, epoch, k, l, 1).Allowed {
-			t.Fatalf("subject %d of a rule has another amount than its limit", i)
+			t.Fatalf("subject %d of a rule was admitted beyond its limit, or forgotten", i)
 		}
 	}
 	hands := scanned(table)
 	for i := range uint64(10_000) {
 		if take(table, epoch, inlineKey(1<<50+i), yearly, 1).Allowed {
-			t.Fatal("an inline subject found a place")
+			t.Fatal("an inline subject found room")
 		}
 	}
 	if now := scanned(table); now != hands {
@@ -81,8 +81,8 @@ func TestInlineFloodLeavesHalf(t *testing.T) {
 	}
 }
 
-// In a table full of configured counters, all of which could be evicted, inline counters only ever replace one another. A
-// configured one replaces either.
+// In a table full of configured counters, all of which could be evicted, inline counters only ever replace each other. A
+// configured one replaces either kind.
 func TestInlineEvictsInlineOnly(t *testing.T) {
 	const bound = 20_000
 	table := newTable(t, bound)
@@ -140,8 +140,8 @@ func TestInlineEvictsInlineOnly(t *testing.T) {
 	addsUp(t, table)
 }
 
-// What a search for an inline newcomer has found out says nothing about configured ones, in one shard or in all of them.
-func TestInlineSearchesStopNoOthers(t *testing.T) {
+// A search on behalf of an inline newcomer says nothing about configured ones, in one shard or in all of them.
+func TestInlineSearchesDoNotStopOthers(t *testing.T) {
 	l := perMinute(algorithms.FixedWindow, 10)
 	small := newTable(t, 100)
 	for i := range uint64(100) {
@@ -160,7 +160,7 @@ func TestInlineSearchesStopNoOthers(t *testing.T) {
 		}
 	}
 	if d := take(table, epoch, tagged(inShard(7, 1<<40)), l, 1); d.Allowed {
-		t.Error("an inline newcomer took a place from another sort")
+		t.Error("an inline newcomer evicted a configured counter")
 	}
 	if d := take(table, epoch, inShard(7, 1<<41), l, 1); !d.Allowed {
 		t.Errorf("a newcomer of a rule is locked out: %+v", d)
@@ -169,12 +169,12 @@ func TestInlineSearchesStopNoOthers(t *testing.T) {
 	addsUp(t, table)
 }
 
-// One shard holds at most its part of the inline counters, in one table of records or in several. Configured subjects in that
-// shard find their places, also when the table is full and the shard has given up searching for inline ones.
+// One shard holds at most its part of the inline counters, in one subtable or in several. Configured subjects in that shard
+// find room, even when the table is full and the shard has given up searching on behalf of inline ones.
 func TestInlineCountersOfOneShard(t *testing.T) {
 	for _, maxPart := range []int{2 * shardTarget, 256} {
 		table := newTable(t, 300_000)
-		table.maxPart = maxPart
+		table.maxSubtableSlots = maxPart
 		s := table.shardOf(inShard(7, 0))
 		n := uint64(3 * table.maxInline)
 		for i := range n {
@@ -191,7 +191,7 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		}
 		for i := range uint64(1000) {
 			if d := take(table, epoch, tagged(inShard(7, 1<<41+i)), yearly, 1); d.Allowed {
-				t.Fatalf("inline newcomer %d found a place", i)
+				t.Fatalf("inline newcomer %d found room", i)
 			}
 			if d := take(table, epoch, inShard(7, 1<<42+i), many, 1); !d.Allowed {
 				t.Fatalf("newcomer %d of a rule is locked out: %+v", i, d)
@@ -200,7 +200,7 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		if addsUp(t, table); s.inline != table.maxInline {
 			t.Errorf("have %d inline counters, want %d", s.inline, table.maxInline)
 		}
-		// The retry time of a refused inline subject is when the first of the others is fresh. Then it finds a place.
+		// A refused inline subject is told to retry when the first of the other counters is fresh. Then it finds room.
 		ops := []Op{{Key: tagged(inShard(7, 1<<43)), Limit: yearly, Cost: 1}}
 		if table.Take(after(2*time.Second), ops); !ops[0].Full || maxPart > 256 && ops[0].Decision.RetryAfter < 30*24*time.Hour {
 			t.Errorf("have %+v", ops[0])
@@ -210,7 +210,7 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		}
 		table.Sweep(after(3*algorithms.MaxWindow), 1)
 		if addsUp(t, table); table.Stats().Inline != 0 {
-			t.Errorf("in the end: %+v", table.Stats())
+			t.Errorf("at the end: %+v", table.Stats())
 		}
 	}
 }
@@ -229,7 +229,7 @@ func TestSmallTablesHoldInlineCounters(t *testing.T) {
 	}
 }
 
-// Copies from other nodes, records from disk and notes take no more places than inline counters may have.
+// Copies from other nodes, records from disk and notes never take more room than inline counters may have.
 func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	const bound = 1000
 	record := func(i uint64, kind algorithms.Kind) Record {
@@ -278,7 +278,7 @@ func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	}
 }
 
-// Inline logs share half of the entries of all logs. Those of rules don't become coarser because of them.
+// Inline logs share half of the entries of all logs, and never make logs of rules coarser.
 func TestInlineLogsLeaveHalf(t *testing.T) {
 	table := newTable(t, 100_000)
 	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1 << 40, Window: algorithms.MaxWindow}
@@ -303,11 +303,11 @@ func TestInlineLogsLeaveHalf(t *testing.T) {
 	}
 }
 
-// The count of inline counters stays right while some goroutines take, settle, reset and receive counters of both classes,
+// The count of inline counters stays correct while some goroutines take, settle, reset and receive counters of both classes,
 // and others sweep, save, copy and drop them.
-func TestInlineCountStaysRight(t *testing.T) {
+func TestInlineCountStaysCorrect(t *testing.T) {
 	table := newTable(t, 20_000)
-	table.maxPart = 256
+	table.maxSubtableSlots = 256
 	var work, around sync.WaitGroup
 	done := make(chan struct{})
 	for w := range uint64(4) {

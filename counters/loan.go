@@ -7,38 +7,38 @@ import (
 )
 
 // A loan moves the unused part of one region's share of a limit to another region: a Take at the lender, and later a Give at
-// the borrower. Both are also recorded beside the counter, in companions. A companion is a counter under the same limit,
+// the borrower. Each side also records it beside the counter, in a companion. A companion is a counter under the same limit,
 // debited with what was lent or borrowed. So it expires or drains as the loan does, and moves wherever its counter moves.
-// Checks never ask companions.
+// Checks never use companions.
 
-// ErrOtherWindow: the counter is not in the window that the loan is for; nothing was changed.
+// ErrOtherWindow: the loan is for another window than the counter is in; nothing was changed.
 var ErrOtherWindow = errors.New("counter is in another window")
 
 // A companion has its counter's Key, except for these bits of Lo.
 const (
-	lentMark     = 0x9e6c63d0876a9a47
-	borrowedMark = 0x3f84d5b5b5470917
+	lentBits     = 0x9e6c63d0876a9a47
+	borrowedBits = 0x3f84d5b5b5470917
 )
 
 // LentKey is the key of the companion that records what k lent.
-func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentMark} }
+func (k Key) LentKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ lentBits} }
 
 // BorrowedKey is the key of the companion that records what k borrowed.
-func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedMark} }
+func (k Key) BorrowedKey() Key { return Key{Hi: k.Hi, Lo: k.Lo ^ borrowedBits} }
 
 // Loans describes a counter and its loans, in units of the limit.
 type Loans struct {
 	Window    int64 // number of the counter's window; 0 for buckets
-	Used      int64 // rounded up: own use plus lent minus borrowed; above the capacity in debt, may be negative
+	Used      int64 // rounded up: own use plus lent minus borrowed; exceeds the capacity in debt, may be negative
 	Remaining int64 // rounded down
-	Lent      int64 // in this window; for a bucket: the part that has not drained yet
+	Lent      int64 // in this window; for a bucket, the part that has not drained yet
 	Borrowed  int64 // likewise
 
-	whole int64 // Used without a part of a unit
-	room  int64 // of a fixed window: what was borrowed beyond what it had used at the time
+	wholeUnits int64 // Used, without the fraction of a unit
+	widening   int64 // of a fixed window: the amount borrowed beyond its usage at that time
 }
 
-// Own is what the counter's own region has used.
+// Own returns what the counter's own region has used.
 func (l *Loans) Own() int64 { return max(0, l.Used-l.Lent+l.Borrowed) }
 
 // Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
@@ -49,146 +49,150 @@ func (t *Table) Loans(now algorithms.Now, k Key, l *algorithms.Limit) Loans {
 	return t.loansHeld(s, now, k, l)
 }
 
-// loansHeld is Loans for a shard that is held.
+// loansHeld is Loans for a caller that holds the shard.
 func (t *Table) loansHeld(s *shard, now algorithms.Now, k Key, l *algorithms.Limit) (out Loans) {
 	d := t.usageHeld(s, now, k, l)
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent = t.usageHeld(s, now, k.LentKey(), l).Used
 	out.Borrowed = t.usageHeld(s, now, k.BorrowedKey(), l).Used
-	out.whole = out.Used
+	out.wholeUnits = out.Used
 	if state := l.Advance(s.find(k).state(), now); l.Kind.Bucket() {
-		out.whole = state.Count
+		out.wholeUnits = state.Count
 	} else {
-		out.Window, out.room = state.Window(), state.Part
-		out.Used -= out.room
+		out.Window, out.widening = state.Window(), state.Part
+		out.Used -= out.widening
 	}
 	return out
 }
 
-// Lend takes up to want units from the counter for another region, if the counter is in that window (0 for buckets). It
-// lends at most half of what is unused, rounded up. It lends only while the counter's own region has used less than half of
-// its share plus what it borrowed. It returns the amount lent and how the counter stands afterwards. If it fails, with
-// ErrShut, ErrWindow or ErrFull, nothing changes.
+// Lend takes up to want units from the counter for another region, provided that the counter is in the given window (0 for
+// buckets). It lends at most half of what is unused, rounded up, and only while the counter's own region has used less than
+// half of its share plus what it borrowed. It returns the amount lent and the counter's loans afterwards. If it fails with
+// ErrShut, ErrOtherWindow or ErrFull, nothing changes.
 func (t *Table) Lend(now algorithms.Now, k Key, l *algorithms.Limit, window, want int64) (int64, Loans, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stand, err := t.lendable(s, now, k, l, window)
+	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
-		return 0, stand, err
+		return 0, loans, err
 	}
-	n := min(want, stand.Remaining-stand.Remaining/2)
-	if own := stand.Own(); n <= 0 || own >= l.Capacity()+stand.room-own {
-		return 0, stand, nil
+	n := min(want, loans.Remaining-loans.Remaining/2)
+	if own := loans.Own(); n <= 0 || own >= l.Capacity()+loans.widening-own {
+		return 0, loans, nil
 	}
-	if !t.roomForLoan(s, now, k) {
-		return 0, stand, ErrFull
+	if !t.makeRoomForLoan(s, now, k) {
+		return 0, loans, ErrFull
 	}
 	took := false
 	if err := t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) (next algorithms.State) {
 		next, took = l.Take(state, now, n)
 		return next
 	}}); err != nil || !took {
-		return 0, stand, err // nothing changed: a refused Take takes nothing
+		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
-		return 0, stand, err // can't happen, since room was just made; the quota would be lost
+		return 0, loans, err // can't happen, because room was just made; the quota would be lost
 	}
-	s.keep(k)
+	s.protect(k)
 	return n, t.loansHeld(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was never reported to its borrower. If the counter has moved on to another window, or is no
-// longer decided here, nothing happens and the loan is lost. same reports whether the counters here are still those that the
-// loan came from. No partition comes or goes during that call.
-func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, same func() bool) {
+// Unlend puts back a loan that was never reported to its borrower. If the counter is in another window by now, or this node
+// no longer decides it, nothing happens and the loan is lost. sameLineage reports whether the counters here are still those
+// that made the loan. No partition comes or goes during that call.
+func (t *Table) Unlend(now algorithms.Now, k Key, l *algorithms.Limit, window, n int64, sameLineage func() bool) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := t.lendable(s, now, k, l, window); err != nil || n <= 0 || !same() {
+	if _, err := t.loansInWindow(s, now, k, l, window); err != nil || n <= 0 || !sameLineage() {
 		return
 	}
 	give := edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
 		return l.Give(state, l.Taken(state, now), now, n)
 	}}
-	_ = t.changeHeld(s, now, k, l, give) // only lowers existing counters
+	_ = t.changeHeld(s, now, k, l, give) // can't fail: it only lowers existing counters
 	_ = t.changeHeld(s, now, k.LentKey(), l, give)
 }
 
-// lendable returns how the counter stands, if it may take part in a loan for window.
-func (t *Table) lendable(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
+// loansInWindow returns the counter's loans. It fails unless the counter may take part in a loan for window.
+func (t *Table) loansInWindow(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, window int64) (Loans, error) {
 	if t.gates.isShut(k.Partition()) {
 		return Loans{}, ErrShut
 	}
-	stand := t.loansHeld(s, now, k, l)
-	if !l.Kind.Divisible() || stand.Window != window {
-		return stand, ErrOtherWindow
+	loans := t.loansHeld(s, now, k, l)
+	if !l.Kind.Divisible() || loans.Window != window {
+		return loans, ErrOtherWindow
 	}
-	return stand, nil
+	return loans, nil
 }
 
 // Borrow credits the counter with up to n units borrowed for a window. It gives back no more than the counter has used minus
-// out, since out may still come back to it in another way. The excess widens a fixed window; for a bucket it is lost. Borrow
-// returns how much it credited. same reports whether the counters here are still those that borrowed. No partition comes or
-// goes during that call. If it fails, with ErrShut, ErrWindow or ErrFull, nothing changes.
-func (t *Table) Borrow(now algorithms.Now, k Key, l *algorithms.Limit, window, n, out int64, same func() bool) (int64, error) {
+// outstanding, the amount that may still be given back in another way. The excess widens a fixed window; for a bucket it is
+// lost. Borrow returns how much it credited. sameLineage reports whether the counters here are still those that borrowed. No
+// partition comes or goes during that call. If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+func (t *Table) Borrow(
+	now algorithms.Now, k Key, l *algorithms.Limit, window, n, outstanding int64, sameLineage func() bool,
+) (int64, error) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stand, err := t.lendable(s, now, k, l, window)
+	loans, err := t.loansInWindow(s, now, k, l, window)
 	if err != nil {
 		return 0, err
 	}
-	back, more := min(n, stand.Room(out)), int64(0)
+	back, excess := min(n, loans.Room(outstanding)), int64(0)
 	if l.Kind == algorithms.FixedWindow {
-		more = n - back
+		excess = n - back
 	}
-	if back+more <= 0 || !same() {
+	if back+excess <= 0 || !sameLineage() {
 		return 0, nil
 	}
-	if !t.roomForLoan(s, now, k) {
+	if !t.makeRoomForLoan(s, now, k) {
 		return 0, ErrFull
 	}
-	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+more); err != nil {
+	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
 	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.Taken(state, now), now, back)
-		if more > 0 {
-			state = l.Widen(state, now, more)
+		if excess > 0 {
+			state = l.Widen(state, now, excess)
 		}
 		return state
 	}})
-	if more > 0 {
-		s.keep(k)
+	if excess > 0 {
+		s.protect(k)
 	}
-	return back + more, err
+	return back + excess, err
 }
 
-// Room is how much the counter could take back besides out, which may still come back to it in another way.
-func (l *Loans) Room(out int64) int64 { return max(0, l.whole-max(0, out)) }
+// Room returns how much can be given back to the counter besides outstanding, the amount that may still be given back in
+// another way.
+func (l *Loans) Room(outstanding int64) int64 { return max(0, l.wholeUnits-max(0, outstanding)) }
 
-// roomForLoan makes room for two counters without evicting those that the loan is about. The shard must be held.
-func (t *Table) roomForLoan(s *shard, now algorithms.Now, k Key) bool {
+// makeRoomForLoan makes room for two counters without evicting those of the loan. The caller must hold the shard.
+func (t *Table) makeRoomForLoan(s *shard, now algorithms.Now, k Key) bool {
 	spared := [...]Op{{Key: k}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
-	return t.roomFor(s, k, now, 2, spared[:])
+	return t.makeRoomFor(s, k, now, 2, spared[:])
 }
 
-// noteLoan debits a companion, and keeps it from being evicted. The shard must be held and have room.
+// noteLoan debits a companion and protects it from eviction. The caller must hold the shard and have made room.
 func (t *Table) noteLoan(s *shard, now algorithms.Now, k Key, l *algorithms.Limit, n int64) error {
 	if err := t.changeHeld(s, now, k, l, penalty(l, now, n)); err != nil {
 		return err
 	}
-	s.keep(k)
+	s.protect(k)
 	return nil
 }
 
-// keep protects a counter that is not a log from eviction, until it is fresh or a check asks it. The shard must be held.
-func (s *shard) keep(k Key) {
+// protect keeps a counter that is not a log from being evicted, until it is fresh or a check uses it. The caller must hold
+// the shard.
+func (s *shard) protect(k Key) {
 	if p := s.find(k); p.found() {
-		m := &p.home().marks[p.slot()]
-		*m = newMark(m.kind(), refusedLevel)
+		m := &p.group().kindLevels[p.slot()]
+		*m = packKindLevel(m.kind(), refusedLevel)
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 func always() bool { return true }
 
-// G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. What all regions together have
-// admitted and may still admit only grows by what drains from buckets.
-func TestG8_LoansMakeNothing(t *testing.T) {
+// G8: costs may be taken, lent, lost, borrowed, put back and given back in any order. The total that all regions have
+// admitted and may still admit grows only by what drains from buckets.
+func TestG8_LoansCreateNoQuota(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket}).Draw(t, "kind")
 		m := newLoanModel(kind, rapid.SliceOfN(rapid.Int64Range(0, 40), 2, 4).Draw(t, "shares"))
@@ -89,7 +89,7 @@ func (m *loanModel) close() {
 
 func (m *loanModel) stand(i int) Loans { return m.tables[i].Loans(m.now, m.key, m.limits[i]) }
 
-// possible returns what was admitted plus what may still be without time passing, including loans in transit.
+// possible returns what was admitted plus what could still be admitted if no time passed, loans in transit included.
 func (m *loanModel) possible() (n int64) {
 	for i := range m.tables {
 		n += m.admitted[i] + m.stand(i).Remaining
@@ -121,7 +121,7 @@ func (m *loanModel) step(t *rapid.T) {
 	}
 }
 
-// copied returns a table with the counters of another one, sent as over the wire.
+// copied returns a table with another table's counters, encoded and decoded as between nodes.
 func copied(from *Table, p int, now algorithms.Now) *Table {
 	to := New(1000)
 	_ = from.Copy(p, func(records []Record) error {
@@ -150,7 +150,7 @@ func (m *loanModel) lend(t *rapid.T, i int) {
 	before := m.stand(i)
 	want := rapid.Int64Range(1, 50).Draw(t, "want")
 	n, after, err := m.tables[i].Lend(m.now, m.key, m.limits[i], before.Window, want)
-	if err != nil || n > want || n < 0 || n > 0 && 2*before.Own() >= m.limits[i].Capacity()+before.room {
+	if err != nil || n > want || n < 0 || n > 0 && 2*before.Own() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
 	if most := (before.Remaining + 1) / 2; n > most || after.Remaining != before.Remaining-n || after.Lent != before.Lent+n {
@@ -218,7 +218,7 @@ func (m *loanModel) pass(d time.Duration) {
 	}
 }
 
-// check compares what all regions admitted with what they may.
+// check compares what each region admitted with what it may admit.
 func (m *loanModel) check(t *rapid.T) {
 	if m.limits[0].Kind.Bucket() {
 		return
@@ -238,7 +238,7 @@ func (m *loanModel) check(t *rapid.T) {
 	}
 }
 
-// A region without a share can use what it borrows, lend half of what it does not use, and loses the rest with the window.
+// A region without a share can use what it borrows and lend half of what it does not use. It loses the rest with the window.
 // That holds even after its counters were handed to another node and merged with an older copy.
 func TestLoanToNoShare(t *testing.T) {
 	table := New(1000)
@@ -266,13 +266,12 @@ func TestLoanToNoShare(t *testing.T) {
 		t.Errorf("have %+v", ops[0].Decision)
 	}
 	next := algorithms.At(time.Unix(1_800_000_061, 0))
-	if stand := table.Loans(next, k, l); stand.Remaining != 0 || stand.Borrowed != 0 || stand.room != 0 {
+	if stand := table.Loans(next, k, l); stand.Remaining != 0 || stand.Borrowed != 0 || stand.widening != 0 {
 		t.Errorf("in the next window have %+v", stand)
 	}
 }
 
-// A region whose own traffic has used half of its share keeps the rest. One that used nothing lends everything, half by
-// half.
+// A region whose own traffic has used half of its share keeps the rest. One that used nothing lends everything, in halves.
 func TestLendHalf(t *testing.T) {
 	for own, want := range map[int64]int64{0: 300, 1: 299, 149: 151, 150: 0, 300: 0} {
 		table := New(1000)
@@ -296,7 +295,8 @@ func TestLendHalf(t *testing.T) {
 	}
 }
 
-// A loan changes nothing if the counter is not decided here, is in another window, or its limit has no loans.
+// A loan changes nothing if this node does not decide the counter, if the counter is in another window, or if its limit has
+// no loans.
 func TestLoanRefused(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -333,7 +333,7 @@ func TestLoanRefused(t *testing.T) {
 	}
 }
 
-// A table full of refusing counters makes no loans, and forgets nothing it has.
+// A table full of refusing counters makes no loans and forgets nothing.
 func TestLoanWithoutRoom(t *testing.T) {
 	table := New(64)
 	defer table.Close()

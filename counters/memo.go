@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// MaxMemo bounds the answer in a memo, in bytes.
+	// MaxMemo bounds a memo's answer, in bytes.
 	MaxMemo = 32 << 10
-	// BodyBits is how many bits of a request's hash a memo keeps.
+	// BodyBits is the number of bits of a request's hash that a memo keeps.
 	BodyBits = 48
 
-	noteBytes = 6 + 6 + 4 // bytes of an answer that fit in the Count, Detail and At of a note
+	noteBytes = 6 + 6 + 4 // bytes of an answer that fit into the Count, Detail and At of a note
 )
 
-// ErrRequestIDReused: the memo belongs to a request with the same id and another body.
+// ErrRequestIDReused: the memo belongs to a request with the same id but another body.
 var ErrRequestIDReused = errors.New("a request with this id had another body")
 
-// Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes; the first
-// holds the hash of the request's body and the answer's length and checksum.
+// Memo is the answer to a request with an id, kept beside the counters of its subject. It is stored in notes. The first note
+// holds the hash of the request's body, and the answer's length and checksum.
 type Memo struct {
 	Key    Key    // Lo is derived from the request's id
 	Body   uint64 // hash of the request, BodyBits long
 	Until  int64  // when it expires: Unix seconds on the steady clock
-	Answer []byte // nil from Recall if it can't be read because two copies of it differed
+	Answer []byte // nil after Recall if merged copies that differed made it unreadable
 }
 
 // memoKey returns the key of the i-th note of a memo.
@@ -38,11 +38,11 @@ func memoKey(k Key, i int) Key {
 	return Key{Hi: k.Hi, Lo: lo}
 }
 
-// memoNotes returns how many notes an answer of n bytes takes.
+// memoNotes returns how many notes a memo with an answer of n bytes takes.
 func memoNotes(n int) int { return 1 + (n+noteBytes-1)/noteBytes }
 
-// Recall reads m by its key, and reports whether it exists. It fails with ErrShut, or with ErrBody if it exists for a
-// request with another body.
+// Recall reads m by its key and reports whether it exists. It fails with ErrShut, or with ErrRequestIDReused if the memo
+// belongs to a request with another body.
 func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
@@ -50,13 +50,13 @@ func (t *Table) Recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	if t.gates.isShut(m.Key.Partition()) {
 		return false, ErrShut
 	}
-	return s.recall(now, m)
+	return s.recallHeld(now, m)
 }
 
-// recall is Recall for a shard that is held.
-func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
+// recallHeld is Recall for a caller that holds the shard. It does not check the gate.
+func (s *shard) recallHeld(now algorithms.Now, m *Memo) (found bool, err error) {
 	head := [...]Note{{Key: m.Key}}
-	if !s.notes(head[:], now) {
+	if !s.readNotes(head[:], now) {
 		return false, nil
 	}
 	if uint64(head[0].Count) != m.Body {
@@ -67,7 +67,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	answer := make([]byte, 0, size+noteBytes)
 	for i := 1; len(answer) < size; i++ {
 		note := [...]Note{{Key: memoKey(m.Key, i)}}
-		if !s.notes(note[:], now) {
+		if !s.readNotes(note[:], now) {
 			return true, nil
 		}
 		n := &note[0]
@@ -80,7 +80,7 @@ func (s *shard) recall(now algorithms.Now, m *Memo) (found bool, err error) {
 	return true, nil
 }
 
-// Remember puts m into the table. If it fails, with ErrShut or ErrFull, nothing changes.
+// Remember stores m. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 	s := t.shardOf(m.Key)
 	s.mu.Lock()
@@ -88,15 +88,15 @@ func (t *Table) Remember(now algorithms.Now, m *Memo) error {
 	if t.gates.isShut(m.Key.Partition()) {
 		return ErrShut
 	}
-	if len(m.Answer) > MaxMemo || !t.roomFor(s, m.Key, now, memoNotes(len(m.Answer)), nil) {
+	if len(m.Answer) > MaxMemo || !t.makeRoomFor(s, m.Key, now, memoNotes(len(m.Answer)), nil) {
 		return ErrFull
 	}
-	s.remember(m)
+	s.rememberHeld(m)
 	return nil
 }
 
-// roomFor makes room for n more counters in s, without evicting those of ops. s must be held.
-func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
+// makeRoomFor makes room for n more counters in s, without evicting those of ops. The caller must hold s.
+func (t *Table) makeRoomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bool {
 	for i := range n {
 		if !t.makeRoom(s, k, now.Steady, i, ops) {
 			return false
@@ -105,36 +105,36 @@ func (t *Table) roomFor(s *shard, k Key, now algorithms.Now, n int, ops []Op) bo
 	return true
 }
 
-// remember puts m into the shard, which must be held and have room.
-func (s *shard) remember(m *Memo) {
+// rememberHeld stores m. The caller must hold the shard and have made room.
+func (s *shard) rememberHeld(m *Memo) {
 	size := len(m.Answer)
-	s.note(&Note{
+	s.storeNote(&Note{
 		Key: m.Key, Count: int64(m.Body), Detail: int64(size)<<32 | int64(wire.Sum(0, m.Answer)),
 	}, m.Until)
 	for i := 1; i < memoNotes(size); i++ {
 		var part [noteBytes]byte
 		copy(part[:], m.Answer[(i-1)*noteBytes:])
-		s.note(&Note{
+		s.storeNote(&Note{
 			Key: memoKey(m.Key, i), Count: get48(part[0:]), Detail: get48(part[6:]), At: int64(binary.LittleEndian.Uint32(part[12:])),
 		}, m.Until)
 	}
 }
 
-// Forget removes a memo before it expires. It does nothing if the memo does not exist or its partition is not decided here.
+// Forget removes a memo before it expires. It does nothing if there is no such memo or if the gate of its partition is shut.
 func (t *Table) Forget(now algorithms.Now, k Key) {
 	s := t.shardOf(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	head := [...]Note{{Key: k}}
-	if t.gates.isShut(k.Partition()) || !s.notes(head[:], now) {
+	if t.gates.isShut(k.Partition()) || !s.readNotes(head[:], now) {
 		return
 	}
 	for i := range memoNotes(int(head[0].Detail >> 32)) {
 		if p := s.find(memoKey(k, i)); p.found() {
 			// As after a reset, the note stays until it has replaced its copies.
-			g := p.home()
-			g.records[p.slot()].state, g.marks[p.slot()] = algorithms.State{}, newMark(noteKind, 0)
-			s.markDirty(p, everyone)
+			g := p.group()
+			g.records[p.slot()].state, g.kindLevels[p.slot()] = algorithms.State{}, packKindLevel(noteKind, 0)
+			s.markDirty(p, allReaders)
 		}
 	}
 }
@@ -149,16 +149,16 @@ func get48(b []byte) int64 {
 
 // Amendment is an administrative change to counters of one subject.
 type Amendment struct {
-	Ops   []Op // a negative cost is a reward; each Decision is set to that of a check of cost 0 after the change
+	Ops   []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
 	Reset bool // makes the counters fresh
-	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer makes the answer that
-	// it will hold.
+	// Memo, if not nil, deduplicates the change: if the memo exists already, nothing changes. Answer returns the answer to
+	// store in the memo.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
-	Repeated bool // set by Amend: the change had been made before; neither Ops nor Used are set
+	Repeated bool // set by Amend: the change was made earlier, so the Decisions of Ops are not set
 }
 
-// Amend changes counters of one subject. If it fails, with ErrShut, ErrFull or ErrBody, nothing changes.
+// Amend changes counters of one subject. If it fails with ErrShut, ErrFull or ErrRequestIDReused, nothing changes.
 func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 	k := a.Ops[0].Key
 	s := t.shardOf(k)
@@ -175,33 +175,33 @@ func (t *Table) Amend(now algorithms.Now, a *Amendment) error {
 		}
 	}
 	if a.Memo != nil {
-		found, err := s.recall(now, a.Memo)
+		found, err := s.recallHeld(now, a.Memo)
 		if a.Repeated = found; found || err != nil {
 			return err
 		}
-		room += memoNotes(len(a.Ops) * maxAnswer)
+		room += memoNotes(len(a.Ops) * maxAnswerPerOp)
 	}
-	if !t.roomFor(s, k, now, room, a.Ops) {
+	if !t.makeRoomFor(s, k, now, room, a.Ops) {
 		return ErrFull
 	}
 	for i := range a.Ops {
 		op := &a.Ops[i]
 		if err := t.amend(s, now, op, a.Reset); err != nil {
-			return err // can't happen, since room was just made
+			return err // can't happen, because room was just made
 		}
 		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
 	}
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
-		s.remember(a.Memo)
+		s.rememberHeld(a.Memo)
 	}
 	return nil
 }
 
-// maxAnswer bounds the bytes of a memo's answer for each op.
-const maxAnswer = 64
+// maxAnswerPerOp bounds the bytes of a memo's answer per op.
+const maxAnswerPerOp = 64
 
-// amend changes one counter of the shard, which must be held.
+// amend changes one counter. The caller must hold the shard and have made room.
 func (t *Table) amend(s *shard, now algorithms.Now, op *Op, reset bool) error {
 	switch {
 	case reset:

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// amendment adds cost to a counter, once; its answer has n bytes.
+// amendment adds cost to a counter, at most once; its answer has n bytes.
 func amendment(now algorithms.Now, cost int64, body uint64, n int) *Amendment {
 	return &Amendment{
 		Ops:    []Op{{Key: Key{Hi: 7 << 52, Lo: 1}, Limit: tokenLimit, Cost: cost}},
@@ -41,7 +41,7 @@ func TestAmendOnce(t *testing.T) {
 	soon := algorithms.At(time.Unix(1_800_000_059, 0))
 	expect("59 s later", table, soon, amendment(soon, 5, 77, size), true, nil, 5)
 
-	// The memo goes where the counters go.
+	// The memo moves with the counters.
 	other := New(1000)
 	defer other.Close()
 	if err := table.Copy(k.Partition(), func(records []Record) error {
@@ -104,7 +104,7 @@ func TestForgottenMemoIsHandedOut(t *testing.T) {
 	}
 }
 
-// A memo that can't be read any more still counts: nothing happens twice.
+// A memo that can no longer be read still counts: nothing happens twice.
 func TestDamagedMemo(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -146,17 +146,17 @@ func TestAmendWithoutRoom(t *testing.T) {
 	}
 	memo := &Memo{Key: Key{Hi: 7 << 52, Lo: 2}, Body: 77, Answer: make([]byte, MaxMemo+1)}
 	if err := table.Remember(now, memo); !errors.Is(err, ErrFull) {
-		t.Errorf("an answer that is too long: have %v", err)
+		t.Errorf("an answer beyond MaxMemo: have %v", err)
 	}
 }
 
-// Counters that are there can be changed and reset although the table has no room.
-func TestAmendNeedsNoRoomForWhatIsThere(t *testing.T) {
+// Existing counters can be changed and reset even if the table has no room.
+func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	table, now := New(2), algorithms.At(time.Unix(1_800_000_000, 0))
 	t.Cleanup(table.Close)
 	limit := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour}
 	for lo := range uint64(2) {
-		if err := table.Penalize(now, Key{Hi: 1, Lo: lo}, limit, 5); err != nil { // they refuse, so nothing evicts them
+		if err := table.Penalize(now, Key{Hi: 1, Lo: lo}, limit, 5); err != nil { // they refuse, so they are never evicted
 			t.Fatal(err)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// allocate returns n zeroed groups outside the collected heap. The collector neither scans them nor counts them when it
-// decides how much garbage may pile up before the next cycle. Allocations of less than a page stay on the heap: with few
-// counters spread over all shards, a page for each shard would cost the processor more than the counters do.
+// allocate returns n zeroed groups outside the garbage-collected heap. The collector neither scans them nor counts them when
+// it decides when to start the next cycle. Allocations of less than a page stay on the heap: with few counters spread over
+// all shards, a page per shard would cost more processor time than the counters do.
 func allocate(n int) []group {
 	size := n * groupBytes
 	if size < pageBytes {
@@ -22,7 +22,7 @@ func allocate(n int) []group {
 	return unsafe.Slice((*group)(unsafe.Pointer(&b[0])), n)
 }
 
-// release unmaps groups. Munmap refuses memory that it did not map; the collector frees that.
+// release unmaps groups. Munmap rejects memory that Mmap did not return; the collector frees that.
 func release(g []group) {
 	if len(g) == 0 {
 		return

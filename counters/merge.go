@@ -6,12 +6,12 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Merge combines r with the table's own copy of the counter, where neither is known to be newer, as after a full stop. It
-// keeps whichever is more used. A change that results counts as changed for both Changed and Replicate. It returns false if
+// Merge combines r with the table's own copy of the counter when neither is known to be newer, as after a full stop. It keeps
+// the more used one. If the counter changes, it counts as changed for both Changed and Replicate. Merge returns false if
 // there was no room for the counter.
 //
-// The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that is fresh later counts
-// as the more used.
+// The limit is unknown here. Windows are merged count by count. Of two buckets or logs, the one that becomes fresh later
+// counts as the more used.
 func (t *Table) Merge(now algorithms.Now, r Record) bool {
 	if r.FreshAt <= now.Steady/1e9 || r.fresh() {
 		return true
@@ -20,30 +20,30 @@ func (t *Table) Merge(now algorithms.Now, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if own := s.read(r.Key); own.FreshAt > now.Steady/1e9 && !r.raise(&own, log) {
+	if own := s.readStored(r.Key); own.FreshAt > now.Steady/1e9 && !r.mergeStored(&own, log) {
 		return true
 	}
-	return t.put(s, t.place(s, r.Key, r.Kind), now, &r, log, everyone)
+	return t.putHeld(s, t.placeFor(s, r.Key, r.Kind), now, &r, log, allReaders)
 }
 
-// own is a counter as it stands, without a copy of its log.
-type own struct {
+// storedCounter is a counter in the table, without a copy of its log.
+type storedCounter struct {
 	Record
 	log *algorithms.Log
 }
 
-// read returns k's counter, or the zero own, which has expired, if there is none.
-func (s *shard) read(k Key) own {
+// readStored returns k's counter, or the zero storedCounter, which has expired, if there is none.
+func (s *shard) readStored(k Key) storedCounter {
 	if e := s.log(k); e != nil {
-		return own{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
+		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
 	}
 	if p := s.find(k); p.found() {
-		return own{Record: p.home().record(p.slot())}
+		return storedCounter{Record: p.group().record(p.slot())}
 	}
-	return own{}
+	return storedCounter{}
 }
 
-func (o *own) fresh() bool {
+func (o *storedCounter) fresh() bool {
 	if o.log != nil {
 		return o.log.Fresh()
 	}
@@ -57,8 +57,8 @@ func (r *Record) fresh() bool {
 	return r.State.Fresh()
 }
 
-// raise merges have into r, whose log is log, and reports whether the result is more than have.
-func (r *Record) raise(have *own, log *algorithms.Log) bool {
+// mergeStored merges have into r, whose log is log, and reports whether the result is more used than have.
+func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log) bool {
 	if have.fresh() {
 		return true
 	}
@@ -84,8 +84,8 @@ func (r *Record) raise(have *own, log *algorithms.Log) bool {
 	return r.State != have.State || r.FreshAt > have.FreshAt
 }
 
-// mergeWindows keeps the higher count of each window that the later of the two states still covers. Copies of a FirstWindow
-// that have not expired are taken to be of the same window: they differ by the time for which they were under way.
+// mergeWindows keeps the higher count of each window that the later of the two states still covers. It takes unexpired copies
+// of a FirstWindow to be of the same window: their starts differ only by their time in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State {
 	if kind == algorithms.FirstWindow {
 		return algorithms.State{Count: max(a.Count, b.Count), At: max(a.At, b.At)}
@@ -95,7 +95,7 @@ func mergeWindows(kind algorithms.Kind, a, b algorithms.State) algorithms.State 
 	}
 	switch {
 	case a.Window() == b.Window():
-		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, stay ahead
+		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, the result stays ahead
 		a.Count, a.Part = max(a.Count, b.Count), max(a.Part, b.Part)
 	case kind == algorithms.SlidingWindow && a.Window()-1 == b.Window():
 		a.Part = max(a.Part, b.Count)

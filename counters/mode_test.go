@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// A count takes nothing when another part of its check is refused, whatever state its counter is in.
+// A count takes nothing when another op of its check refuses, whatever the state of its counter.
 func TestRefusedChecksCountNothing(t *testing.T) {
 	table := New(1000)
 	defer table.Close()
@@ -36,7 +36,7 @@ func TestRefusedChecksCountNothing(t *testing.T) {
 		}
 		look := []Op{{Key: counted, Limit: &limit, Cost: 1, Mode: PeekMode}}
 		if v := table.Take(at, look); v != Refused || look[0].Decision.Used != 8 {
-			t.Errorf("%s: a look: have %v, %+v", name, v, look[0].Decision)
+			t.Errorf("%s: a peek: have %v, %+v", name, v, look[0].Decision)
 		}
 	}
 }

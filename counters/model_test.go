@@ -88,14 +88,14 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 
 func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 	if c.log != nil {
-		return levelLeft(l, &d)
+		return levelAfterChange(l, &d)
 	}
-	return level(l, &d)
+	return levelAfterCheck(l, &d)
 }
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), newMark(c.Kind, level).publicLevel(), true, true
+	c.FreshAt, c.Level, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindLevel(c.Kind, level).recordLevel(), true, true
 	m.all[c.Key] = c
 }
 
@@ -113,7 +113,7 @@ func (m *model) penalize(k Key, n int64) error {
 		next.State = l.Force(next.State, l.Taken(next.State, m.now), m.now, n)
 		d = l.Describe(next.State, m.now, 0, true)
 	}
-	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelLeft(l, &d))
+	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), levelAfterChange(l, &d))
 	return nil
 }
 
@@ -143,7 +143,7 @@ func (m *model) put(r Record) {
 		m.all[r.Key] = c
 	}
 	r.FreshAt = max(r.FreshAt, c.FreshAt)
-	r.Level = newMark(r.Kind, r.Level).publicLevel()
+	r.Level = packKindLevel(r.Kind, r.Level).recordLevel()
 	c.Record, c.unsaved = r, true
 	if r.Kind == algorithms.SlidingLog {
 		c.log = algorithms.NewLog(r.Log)
@@ -172,7 +172,7 @@ func (m *model) records(pick func(c *counter) bool) map[Key]Record {
 	return out
 }
 
-// collected adds records to a map. It checks that each comes once and, unless p is -1, belongs to partition p.
+// collected adds records to a map. It checks that no key comes twice and that all belong to partition p, unless p is -1.
 func collected(t *rapid.T, out map[Key]Record, p int, records []Record) {
 	for _, r := range records {
 		if _, twice := out[r.Key]; twice || p >= 0 && r.Key.Partition() != p {
@@ -197,7 +197,7 @@ func same(t *rapid.T, what string, have, want map[Key]Record) {
 	}
 }
 
-// modelKeys returns some keys in each of some partitions, at both ends of shards.
+// modelKeys returns some keys in each of several partitions, at both ends of shards.
 func modelKeys() (keys []Key) {
 	for _, p := range []uint64{0, 1, 63, 64, 2048, 4094, 4095} {
 		for i := range uint64(10) {
@@ -318,12 +318,12 @@ func (r *run) replicate() {
 		if p := c.Key.Partition(); p < failedFrom {
 			c.unsent = false
 		} else if !wanted(p) && r.sharesUnit(p, failedFrom) {
-			c.unsent = false // its shard had been read already
+			c.unsent = false // Replicate had already read its shard
 		}
 	}
 }
 
-// sharesUnit reports whether changes of both partitions are read together.
+// sharesUnit reports whether Replicate reads the changes of both partitions together.
 func (r *run) sharesUnit(p, q int) bool {
 	per := max(1, ring.Partitions/len(r.table.shards))
 	return p/per == q/per
@@ -381,7 +381,7 @@ func (r *run) wait() {
 	}
 }
 
-// The table agrees with a map in everything that a cluster asks of it.
+// The table behaves like a map in every operation that a cluster uses.
 func TestAgainstModel(t *testing.T) {
 	keys := modelKeys()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -389,7 +389,7 @@ func TestAgainstModel(t *testing.T) {
 			all: map[Key]*counter{}, shut: map[int]bool{}, now: epoch, limits: map[algorithms.Kind]*algorithms.Limit{},
 		}}
 		defer r.table.Close()
-		r.table.maxPart = rapid.SampledFrom([]int{r.table.maxPart, 16}).Draw(rt, "part")
+		r.table.maxSubtableSlots = rapid.SampledFrom([]int{r.table.maxSubtableSlots, 16}).Draw(rt, "part")
 		for _, kind := range allKinds {
 			r.m.limits[kind] = perMinute(kind, 10)
 		}

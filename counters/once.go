@@ -8,27 +8,27 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Note is a fact kept beside the counters of its partition until it expires. It is replicated, handed over and saved like
-// them, and never evicted before.
+// Note is a fact kept beside the counters of its partition until it expires. It is replicated, handed over and saved as they
+// are, and never evicted before it expires.
 type Note struct {
-	Key    Key   // of the same subject as the counters that it concerns
+	Key    Key   // has the Hi of the counters that the note concerns
 	Count  int64 // 0…MaxAmount
 	Detail int64 // 0…MaxAmount
 	At     int64 // 0…2^39
 }
 
-// Settling changes several counters of one subject at most once. Its notes are stored together with the change, and prevent
-// a second one.
+// Settling changes several counters of one subject at most once. Its notes are stored together with the change and prevent a
+// second one.
 type Settling struct {
-	// Notes are stored with the change. If the first exists already, all of them are read instead, and nothing changes.
-	// There must be at least one.
+	// Notes are stored with the change. If the first one exists already, Settle reads all of them instead and changes
+	// nothing. There must be at least one.
 	Notes []Note
 	Until int64 // when the notes expire: Unix seconds on the steady clock
-	// Late: if this was not settled before, it is too late to settle it now.
+	// Late says that the deadline has passed: Settle then only looks for an earlier change.
 	Late    bool
 	Changes []SettledCost
-	// Tightest is set by Settle. It is the remaining amount of the limit with the least left in proportion to its capacity,
-	// after the change; −1 if no limit is Told. The first note's Detail holds Tightest+1.
+	// Tightest is set by Settle. After the change, it is what remains of the limit with the least left in proportion to its
+	// capacity, among those that are Told; −1 if none is. The first note's Detail holds Tightest+1.
 	Tightest int64
 }
 
@@ -38,14 +38,14 @@ type SettledCost struct {
 	Limit *algorithms.Limit
 	// Cost is taken whether or not the limit allows it. A negative cost is put back.
 	Cost int64
-	// From and Rest say when the cost to put back was taken; see [algorithms.Limit.Refund].
+	// From and Rest describe when the cost to put back was taken; see [algorithms.Limit.Refund].
 	From algorithms.Taken
 	Rest time.Duration
-	Told bool // counts for Tightest
+	Told bool // takes part in Tightest
 }
 
-// Settle makes the changes of s, or, if they were made before, reads the notes stored then. repeated says that they were.
-// done is false if they were not made before and it is too late now. If it fails, with ErrShut or ErrFull, nothing changes.
+// Settle makes the changes of s. If they were made before, it reads the notes stored then and returns repeated. It returns
+// done unless it is too late for changes that were never made. If it fails with ErrShut or ErrFull, nothing changes.
 func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, err error) {
 	sh := t.shardOf(s.Notes[0].Key)
 	sh.mu.Lock()
@@ -53,20 +53,20 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 	if t.gates.isShut(s.Notes[0].Key.Partition()) {
 		return false, false, ErrShut
 	}
-	if sh.notes(s.Notes, now) {
+	if sh.readNotes(s.Notes, now) {
 		s.Tightest = s.Notes[0].Detail - 1
 		return true, true, nil
 	}
 	if s.Late {
 		return false, false, nil
 	}
-	room := len(s.Notes) // plus, if need be, one counter for each debt
+	room := len(s.Notes) // plus at most one new counter per debt
 	for i := range s.Changes {
 		if s.Changes[i].Cost > 0 {
 			room++
 		}
 	}
-	if !t.roomFor(sh, s.Notes[0].Key, now, room, nil) {
+	if !t.makeRoomFor(sh, s.Notes[0].Key, now, room, nil) {
 		return false, false, ErrFull
 	}
 	for i := range s.Changes {
@@ -80,68 +80,70 @@ func (t *Table) Settle(now algorithms.Now, s *Settling) (repeated, done bool, er
 			}
 		}
 	}
-	s.Tightest = t.tightest(sh, now, s.Changes)
+	s.Tightest = t.tightestRemaining(sh, now, s.Changes)
 	s.Notes[0].Detail = s.Tightest + 1
 	for i := range s.Notes {
-		sh.note(&s.Notes[i], s.Until)
+		sh.storeNote(&s.Notes[i], s.Until)
 	}
 	return false, true, nil
 }
 
-// tightest returns what remains of the Told limit with the least left in proportion to its capacity, −1 if there is none.
-func (t *Table) tightest(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
-	least, of := int64(-1), int64(1)
+// tightestRemaining returns what remains of the Told limit with the least left in proportion to its capacity, or −1 if none
+// is Told.
+func (t *Table) tightestRemaining(sh *shard, now algorithms.Now, changes []SettledCost) int64 {
+	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		c := &changes[i]
 		if !c.Told {
 			continue
 		}
 		d := t.usageHeld(sh, now, c.Key, c.Limit)
-		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(of))
+		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(c.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {
-			least, of = d.Remaining, c.Limit.Capacity()
+			least, leastCapacity = d.Remaining, c.Limit.Capacity()
 		}
 	}
 	return least
 }
 
-// Noted reads n by its key, and reports whether it exists.
+// Noted reads the note under n's key into n and reports whether it exists.
 func (t *Table) Noted(now algorithms.Now, n *Note) bool {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := [...]Note{*n}
-	found := s.notes(one[:], now)
+	found := s.readNotes(one[:], now)
 	*n = one[0]
 	return found
 }
 
-// SetNote replaces the note under n's key, and keeps it at least until the given time, in Unix seconds on the steady clock.
-// It does not check the gate. If it fails, with ErrFull, nothing changes.
+// SetNote replaces the note under n's key and keeps it at least until the given time, in Unix seconds on the steady clock. It
+// does not check the gate. If it fails with ErrFull, nothing changes.
 func (t *Table) SetNote(now algorithms.Now, n *Note, until int64) error {
 	s := t.shardOf(n.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.find(n.Key); p.found() {
-		until = max(until, int64(p.home().freshAt[p.slot()]))
+		until = max(until, int64(p.group().freshAt[p.slot()]))
 	} else if !t.makeRoom(s, n.Key, now.Steady, 0, nil) {
 		return ErrFull
 	}
-	s.note(n, until)
+	s.storeNote(n, until)
 	return nil
 }
 
-// noteKind is the kind of the counters that notes are stored as; checks never ask them. Count is one more than the note's,
-// since a counter with Count 0 could be fresh.
+// noteKind is the kind of the counters that store notes; checks never use them. The stored Count is the note's plus 1,
+// because a counter with Count 0 could be fresh.
 const noteKind = algorithms.SlidingWindow
 
-// notes reads notes from the shard, which must be held. It reports whether the first one exists and has not expired.
-func (s *shard) notes(notes []Note, now algorithms.Now) bool {
+// readNotes reads notes by their keys. It reports whether the first one exists and has not expired. The caller must hold the
+// shard.
+func (s *shard) readNotes(notes []Note, now algorithms.Now) bool {
 	for i := range notes {
 		n := &notes[i]
 		p := s.find(n.Key)
-		if !p.found() || p.state().Fresh() || int64(p.home().freshAt[p.slot()]) <= now.Steady/1e9 {
+		if !p.found() || p.state().Fresh() || int64(p.group().freshAt[p.slot()]) <= now.Steady/1e9 {
 			if i == 0 {
 				return false
 			}
@@ -153,15 +155,15 @@ func (s *shard) notes(notes []Note, now algorithms.Now) bool {
 	return true
 }
 
-// note puts n into the shard, which must be held and have room.
-func (s *shard) note(n *Note, until int64) {
+// storeNote stores n. The caller must hold the shard and have made room.
+func (s *shard) storeNote(n *Note, until int64) {
 	p := s.find(n.Key)
 	if !p.found() {
 		p = s.insert(n.Key)
 	}
-	g := p.home()
+	g := p.group()
 	g.records[p.slot()].state = algorithms.State{Count: n.Count + 1, Part: n.Detail, At: n.At}
-	g.marks[p.slot()] = newMark(noteKind, refusedLevel) // never evicted
+	g.kindLevels[p.slot()] = packKindLevel(noteKind, refusedLevel) // never evicted
 	g.freshAt[p.slot()] = uint32(min(max(until, 0), math.MaxUint32))
-	s.markDirty(p, everyone)
+	s.markDirty(p, allReaders)
 }

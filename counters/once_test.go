@@ -48,7 +48,7 @@ func TestSettleOnce(t *testing.T) {
 	late.Late = true
 	expect("late", table, now, late, false, false, 60)
 
-	// The note goes where the counters go, over the wire and to disk.
+	// The note moves with the counters, between nodes and to disk.
 	other := New(1000)
 	defer other.Close()
 	if err := table.Copy(k.Partition(), func(records []Record) error {
@@ -76,7 +76,7 @@ func TestSettleOnce(t *testing.T) {
 	}
 }
 
-// A flood of new subjects does not make the table forget a settling, which could then be repeated.
+// A flood of new subjects does not make the table forget a settling, which could otherwise be repeated.
 func TestNotesOutliveFloods(t *testing.T) {
 	table := New(64)
 	defer table.Close()
@@ -91,7 +91,7 @@ func TestNotesOutliveFloods(t *testing.T) {
 	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
 		t.Errorf("the note was evicted: %v", err)
 	}
-	// If only such notes are left, there is no room for another one, and nothing changes.
+	// If only notes are left, there is no room for another one, and nothing changes.
 	full := New(4)
 	defer full.Close()
 	for i := range uint64(4) {
@@ -105,8 +105,9 @@ func TestNotesOutliveFloods(t *testing.T) {
 	}
 }
 
-// A replaced note is kept for the longer of both times and goes with copies; the later of the two counts.
-func TestNotesThatAreReplaced(t *testing.T) {
+// A replaced note is kept for the longer of both times and is copied with its partition. When two copies merge, the later one
+// counts.
+func TestReplacedNotes(t *testing.T) {
 	table, other := New(100), New(100)
 	defer table.Close()
 	defer other.Close()

@@ -30,8 +30,8 @@ func randomCheck(rng *rand.Rand) []Op {
 	return ops
 }
 
-// It makes no difference whether a check's counters are all in one shard, which is locked directly, or in several. A table
-// of one shard answers the same as a table of many, and the same as a one-shard table that locks by its list of shards.
+// A check decides the same whether its counters are all in one shard, which is locked directly, or in several. A one-shard
+// table answers as one with many shards does, and as a one-shard table that locks a list of shards.
 func TestOneShardAnswersAsMany(t *testing.T) {
 	one, many, listed := newTable(t, 128), newTable(t, 1_000_000), newTable(t, 128)
 	if len(one.shards) != 1 || len(many.shards) < minShards {
@@ -57,9 +57,9 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		byMany, byList := slices.Clone(ops), slices.Clone(ops)
 		verdict := one.Take(now, ops)
 		counts[verdict]++
-		held := listed.lock(byList, nil)
+		held := listed.lockShards(byList, nil)
 		third := listed.take(now, byList, true)
-		listed.unlock(held)
+		listed.unlockShards(held)
 		if second := many.Take(now, byMany); verdict != second || verdict != third {
 			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)
 		}
@@ -70,7 +70,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		}
 	}
 	if counts[Admitted] < 1000 || counts[Refused] < 1000 || counts[Shut] < 100 {
-		t.Errorf("have %v: too few of one sort", counts)
+		t.Errorf("have %v: too few of one verdict", counts)
 	}
 	if a, b := one.Stats().Counters, many.Stats().Counters; a != b || a > 100 {
 		t.Errorf("have %d and %d counters", a, b)

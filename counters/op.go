@@ -9,20 +9,20 @@ import (
 // Key identifies one counter.
 type Key struct {
 	Hi uint64 // hash of rule and subject; selects partition and shard
-	Lo uint64 // the same, mixed with the identity of the limit
+	Lo uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Lo of an inline counter, one of limits that came with a call, in the bits of inlineMask. Other keys
-// have it by chance once in 2^32. The identity of an inline limit has none of these bits.
+// InlineTag marks the Key.Lo of an inline counter, whose limit came with a call, in the bits of inlineMask. One in 2^32 other
+// keys has it by chance. The identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
-	// noteBit tells the notes beside inline counters from the counters.
+	// noteBit distinguishes the notes beside inline counters from the counters.
 	noteBit = 1 << 15
 )
 
-// InlineLo returns lo with the tag of inline counters, InlineNoteLo with that of the notes beside them. Notes count as inline
-// counters.
+// InlineLo returns lo with the tag of inline counters. InlineNoteLo returns it with the tag of the notes beside them, which
+// count as inline counters.
 func InlineLo(lo uint64) uint64     { return lo&^(inlineMask|noteBit) | InlineTag }
 func InlineNoteLo(lo uint64) uint64 { return InlineLo(lo) | noteBit }
 
@@ -32,13 +32,13 @@ func (k Key) Inline() bool { return k.Lo&inlineMask == InlineTag }
 // isInlineCounter reports whether k is the key of an inline counter and not of a note.
 func (k Key) isInlineCounter() bool { return k.Inline() && k.Lo&noteBit == 0 }
 
-// class tells inline counters, of which the table has a bounded part, from configured ones.
+// class distinguishes inline counters, which may fill only part of the table, from configured ones.
 type class uint8
 
 const (
 	configured class = iota
 	inline
-	classes
+	numClasses
 )
 
 func (k Key) class() class {
@@ -48,36 +48,36 @@ func (k Key) class() class {
 	return configured
 }
 
-// Op asks one counter about a cost, as part of a check.
+// Op charges a cost to one counter, as part of a check.
 type Op struct {
 	Key    Key
 	Limit  *algorithms.Limit
 	Cost   int64 // 0…algorithms.MaxAmount
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
-	// Block marks a pause. It begins when another op with the same Key.Hi refuses, and lasts for the window of its limit, a
-	// token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts it refuses every check, whatever
-	// the cost.
+	// Block makes the op a pause. It begins when another op with the same Key.Hi refuses, and lasts for the window of its
+	// limit, a token bucket of one token. Its Cost is 0: checks take nothing from it. While it lasts, it refuses every check,
+	// whatever the cost.
 	Block bool
 
 	// Set by Take and Peek.
 	Decision algorithms.Decision
-	// Full: the limit did not refuse; the table has no room for another counter.
+	// Full: the limit did not refuse, but the table has no room for another counter.
 	Full bool
 
 	state algorithms.State // after the check, while it is being decided
-	at    place
+	place place
 }
 
-// Mode is what an op does with its counter.
+// Mode is what an op does to its counter.
 type Mode uint8
 
 // The modes.
 const (
 	CheckMode Mode = iota // take the cost, if the whole check is admitted
-	PeekMode              // decide as Check does, but take nothing
-	CountMode             // take the cost whether or not it fits; the Decision says whether it did, and the check is not refused for it
-	Modes                 // how many there are
+	PeekMode              // decide as CheckMode does, but take nothing
+	CountMode             // take the cost even if it does not fit, which the Decision reports without refusing the check
+	Modes                 // the number of modes
 )
 
 // Took reports whether op took its cost, given that its check was admitted.
@@ -85,19 +85,19 @@ func (op *Op) Took() bool {
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
 }
 
-// Refuses reports whether op, which is decided, makes its check fail.
+// Refuses reports whether op, already decided, makes its check fail.
 func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
 }
 
-// MoreAfter returns how long until more remains of op's limit, a sliding window, than the check has left; zero if nothing is
-// used. Only the Take or Peek that admitted the whole check gives it.
+// MoreAfter returns how long until op's limit, a sliding window, has more left than after the check; zero if nothing is used.
+// It is valid only for the Take or Peek that admitted the whole check.
 func (op *Op) MoreAfter(now algorithms.Now) time.Duration {
 	return op.Limit.MoreAfter(op.state, now, op.Decision.Remaining)
 }
 
-// Taken describes what op took in a check that was admitted at now, for a later Give. It refers to the window or time in
-// which the check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
+// Taken describes what op took in a check admitted at now, for a later Give. It refers to the window or time in which the
+// check proceeds, after its delay. If the counter was already in the next window, Give puts back less, or nothing.
 func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	l := op.Limit
 	if l.MaxDelay > 0 && !l.Kind.Bucket() {
@@ -109,13 +109,13 @@ func (op *Op) Taken(now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
-// Record is a counter on its way to or from disk or another node. Its times are on the steady clock of the process that
-// holds it.
+// Record is a counter in transit to or from disk or another node. Its times are on the steady clock of the process that holds
+// it.
 type Record struct {
 	Key     Key
 	Kind    algorithms.Kind
 	State   algorithms.State   // for all kinds but the log
 	Log     []algorithms.Entry // for the log
-	Level   uint8              // used part of the capacity, 0…255; 255 means refusing
+	Level   uint8              // how much of the capacity is used, 0…255; 255 means refusing
 	FreshAt int64              // Unix seconds on the steady clock: when the counter equals a fresh one
 }

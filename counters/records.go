@@ -13,7 +13,7 @@ const (
 	pageBytes  = 4096
 )
 
-// Tags of slots. A used slot's tag is the high bit and seven bits of the key.
+// Tags of slots. The tag of a used slot is the high bit plus seven bits of the key.
 const (
 	tagEmpty   = 0
 	tagDeleted = 1
@@ -25,15 +25,15 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// group is eight slots, with what a search needs to know about them side by side. It holds no pointers.
+// group is eight slots. What a search reads first lies in one cache line. It holds no pointers.
 type group struct {
-	tags    [groupSlots]uint8
-	marks   [groupSlots]mark
-	freshAt [groupSlots]uint32 // Unix seconds on the steady clock
-	dirty   uint64             // slots changed since each reader was last told; see readers
-	inline  uint8              // used slots that hold inline counters, one bit each
-	_       [7]byte            // fills the first cache line, so that records begin with the next
-	records [groupSlots]record
+	tags       [groupSlots]uint8
+	kindLevels [groupSlots]kindLevel
+	freshAt    [groupSlots]uint32 // Unix seconds on the steady clock
+	dirty      uint64             // slots with changes that a reader has not received yet; see readers
+	inline     uint8              // used slots that hold inline counters, one bit each
+	_          [7]byte            // fills the first cache line, so that records begin with the next
+	records    [groupSlots]record
 }
 
 type record struct {
@@ -41,103 +41,103 @@ type record struct {
 	state algorithms.State
 }
 
-// mark is a counter's kind (3 bits) and level (5 bits).
-type mark uint8
+// kindLevel packs a counter's kind (3 bits) and level (5 bits).
+type kindLevel uint8
 
-const levelRefused = 31 // a check was refused since the last one that was allowed
+const packedRefused = 31 // the packed refusedLevel: the last check was refused
 
-func newMark(kind algorithms.Kind, level uint8) mark {
+func packKindLevel(kind algorithms.Kind, level uint8) kindLevel {
 	if level == refusedLevel {
-		return mark(kind) | levelRefused<<3
+		return kindLevel(kind) | packedRefused<<3
 	}
-	return mark(kind) | mark(uint16(level)*(levelRefused-1)/(refusedLevel-1))<<3
+	return kindLevel(kind) | kindLevel(uint16(level)*(packedRefused-1)/(refusedLevel-1))<<3
 }
 
-func (m mark) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
-func (m mark) level() uint8          { return uint8(m >> 3) }
+func (m kindLevel) kind() algorithms.Kind { return algorithms.Kind(m & 7) }
+func (m kindLevel) level() uint8          { return uint8(m >> 3) }
 
-// publicLevel is the level as in a Record, 0…255: the lowest one that maps to the same mark.
-func (m mark) publicLevel() uint8 {
-	if m.level() == levelRefused {
+// recordLevel returns the level as in a Record, 0…255: the lowest one that packs to the same value.
+func (m kindLevel) recordLevel() uint8 {
+	if m.level() == packedRefused {
 		return refusedLevel
 	}
-	return uint8((uint16(m.level())*(refusedLevel-1) + levelRefused - 2) / (levelRefused - 1))
+	return uint8((uint16(m.level())*(refusedLevel-1) + packedRefused - 2) / (packedRefused - 1))
 }
 
-// records is an open-addressing table. The search for a key begins at the group selected by Key.Lo, and continues group by
-// group until one has an empty slot. The table grows by a seventh at a time, so it never falls far below its maximum load of
-// seven eighths. Its shard's lock guards it.
-type records struct {
-	groups []group
-	moves  int // how often the records were moved; earlier places are void
-	bits   int // how many leading bits of Key.Lo all keys here share; see shard
+// subtable is an open-addressing hash table of counters. The search for a key begins at the group selected by Key.Lo, and
+// continues group by group until one has an empty slot. The subtable grows by a seventh at a time, so its load never falls
+// far below the maximum of seven eighths. Its shard's lock guards it.
+type subtable struct {
+	groups     []group
+	moves      int // how many times the records were moved; earlier places are invalid
+	prefixBits int // number of leading bits of Key.Lo that all keys here share; see shard
 	// Invariant: live + dead + spare == 7/8 of the slots, so a search always reaches an empty one.
-	live  int    // slots in use
-	dead  int    // slots marked deleted
-	spare int    // empty slots that may be filled before the table must be laid out anew
-	first uint64 // the lowest possible Key.Lo here
+	live     int    // slots in use
+	dead     int    // slots marked deleted
+	spare    int    // empty slots that may be filled before the subtable must be rehashed
+	lowestLo uint64 // the lowest possible Key.Lo here
 
-	logs  map[Key]*logSlot
-	trail trail // locates unsent changes
-	hand  int   // where the next eviction starts looking
+	logs       map[Key]*logSlot
+	unsentList dirtyList // locates unsent changes
+	clockHand  int       // the group where the next eviction starts its search
 
-	// full is what the last search for a victim found out, by the class of the newcomer.
-	full [classes]struct {
-		until  int64 // steady nanoseconds: no search before then, as the last one found none
-		freeAt int64 // Unix seconds on the steady clock: when the first refusing counter will be fresh, as of that search
+	// full is the result of the last search for a victim, by class of the newcomer.
+	full [numClasses]struct {
+		until  int64 // steady nanoseconds: the search found no victim, so the next one waits until then
+		freeAt int64 // Unix seconds on the steady clock: when the first of the refusing counters it saw will be fresh
 	}
 }
 
 // logSlot is a counter under sliding-window-log.
 type logSlot struct {
-	log     algorithms.Log
-	mark    mark
-	freshAt uint32
-	dirty   readers
+	log       algorithms.Log
+	kindLevel kindLevel
+	freshAt   uint32
+	dirty     readers
 }
 
 // place locates a counter.
 type place struct {
 	// With more than four fields, the compiler would keep places in memory rather than in registers.
-	in    *records
-	index int // of the slot, across all groups; −1 if it is not among the records
-	moves int
-	log   *logSlot
+	subtable *subtable
+	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
+	moves    int
+	log      *logSlot
 }
 
 func (p place) found() bool { return p.index >= 0 || p.log != nil }
 
-// group, slot and home (the group itself) are only valid for a counter that is not a log.
-func (p place) group() int   { return int(uint(p.index) / groupSlots) }
-func (p place) slot() int    { return p.index & (groupSlots - 1) }
-func (p place) home() *group { return &p.in.groups[uint(p.index)/groupSlots] }
+// groupIndex, slot and group are valid only for a counter that was found and is not a log.
+func (p place) groupIndex() int { return int(uint(p.index) / groupSlots) }
+func (p place) slot() int       { return p.index & (groupSlots - 1) }
+func (p place) group() *group   { return &p.subtable.groups[uint(p.index)/groupSlots] }
 
-// at returns the place of a slot.
-func (r *records) at(group, slot int) place {
-	return place{in: r, index: group*groupSlots + slot, moves: r.moves}
+// placeAt returns the place of a slot.
+func (sub *subtable) placeAt(group, slot int) place {
+	return place{subtable: sub, index: group*groupSlots + slot, moves: sub.moves}
 }
 
 func (p place) state() algorithms.State {
 	if p.index < 0 {
 		return algorithms.State{}
 	}
-	return p.home().records[p.slot()].state
+	return p.group().records[p.slot()].state
 }
 
 func tagOf(k Key) uint8 { return uint8(k.Lo) | tagUsed }
 
-// home returns the slot that k prefers in its first group. A search reads it before it knows the tags. That guess is usually
-// right, and then the processor fetches both at once.
-func home(k Key) int { return int(k.Lo >> 8 % groupSlots) }
+// preferredSlot returns the slot that k prefers in its first group. A search reads it before it knows the tags. The guess is
+// usually right, and the processor then fetches both at once.
+func preferredSlot(k Key) int { return int(k.Lo >> 8 % groupSlots) }
 
-// start returns the group at which the search for k begins.
-func (r *records) start(k Key) int {
-	hi, _ := bits.Mul64(k.Lo<<(r.bits&63), uint64(len(r.groups)))
+// firstGroup returns the group at which the search for k begins.
+func (sub *subtable) firstGroup(k Key) int {
+	hi, _ := bits.Mul64(k.Lo<<(sub.prefixBits&63), uint64(len(sub.groups)))
 	return int(hi)
 }
 
-// word returns the group's tags as one number, slot 0 lowest.
-func (g *group) word() uint64 {
+// tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
+func (g *group) tagWord() uint64 {
 	t := &g.tags
 	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24 |
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
@@ -146,141 +146,142 @@ func (g *group) word() uint64 {
 // zeroBytes sets the high bit of each zero byte of w. Bytes above a zero byte may be set too.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
-// find looks k up among the records.
-func (r *records) find(k Key) place {
-	if len(r.groups) == 0 {
+// find looks k up. It does not find logs.
+func (sub *subtable) find(k Key) place {
+	if len(sub.groups) == 0 {
 		return place{index: -1}
 	}
-	i, slot := r.start(k), home(k)
-	if g := &r.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
-		return r.at(i, slot)
+	i, slot := sub.firstGroup(k), preferredSlot(k)
+	if g := &sub.groups[i]; g.records[slot].key == k && g.tags[slot] == tagOf(k) {
+		return sub.placeAt(i, slot)
 	}
-	return r.search(k, i)
+	return sub.search(k, i)
 }
 
 // search looks k up, starting at group i.
-func (r *records) search(k Key, i int) place {
-	want := uint64(tagOf(k)) * lowBits
+func (sub *subtable) search(k Key, i int) place {
+	wantTags := uint64(tagOf(k)) * lowBits
 	for {
-		g := &r.groups[i]
-		w := g.word()
-		for m := zeroBytes(w ^ want); m != 0; m &= m - 1 {
+		g := &sub.groups[i]
+		w := g.tagWord()
+		for m := zeroBytes(w ^ wantTags); m != 0; m &= m - 1 {
 			slot := bits.TrailingZeros64(m) / 8
-			if g.records[slot].key == k && g.tags[slot] == uint8(want) {
-				return r.at(i, slot)
+			if g.records[slot].key == k && g.tags[slot] == uint8(wantTags) {
+				return sub.placeAt(i, slot)
 			}
 		}
 		if zeroBytes(w) != 0 {
 			return place{index: -1}
 		}
-		if i++; i == len(r.groups) {
+		if i++; i == len(sub.groups) {
 			i = 0
 		}
 	}
 }
 
-// insert puts k into a slot. k must not be there, and there must be a spare slot.
-func (r *records) insert(k Key) place {
-	p := r.vacancy(k)
-	g := p.home()
+// insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.
+func (sub *subtable) insert(k Key) place {
+	p := sub.vacantPlace(k)
+	g := p.group()
 	if g.tags[p.slot()] == tagDeleted {
-		r.dead--
+		sub.dead--
 	} else {
-		r.spare--
+		sub.spare--
 	}
 	g.tags[p.slot()] = tagOf(k)
 	g.inline = g.inline&^(1<<p.slot()) | uint8(k.class())<<p.slot()
 	g.records[p.slot()] = record{key: k}
 	g.freshAt[p.slot()] = 0
-	r.live++
+	sub.live++
 	return p
 }
 
-// vacancy returns the first unused slot for k: its home, or else the first one in search order.
-func (r *records) vacancy(k Key) place {
-	i := r.start(k)
-	if slot := home(k); r.groups[i].tags[slot] < tagUsed {
-		return r.at(i, slot)
+// vacantPlace returns the first unused slot for k: its preferred slot, or else the first one in search order.
+func (sub *subtable) vacantPlace(k Key) place {
+	i := sub.firstGroup(k)
+	if slot := preferredSlot(k); sub.groups[i].tags[slot] < tagUsed {
+		return sub.placeAt(i, slot)
 	}
 	for {
-		if free := ^r.groups[i].word() & highBits; free != 0 {
-			return r.at(i, bits.TrailingZeros64(free)/8)
+		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
+			return sub.placeAt(i, bits.TrailingZeros64(free)/8)
 		}
-		if i++; i == len(r.groups) {
+		if i++; i == len(sub.groups) {
 			i = 0
 		}
 	}
 }
 
-// free gives up a slot. No search continues past a group with an empty slot, so there the slot may become empty as well.
-func (r *records) free(p place) {
-	g := p.home()
-	if zeroBytes(g.word()) != 0 {
+// freeSlot gives up a slot. No search continues past a group with an empty slot, so in such a group the slot may become empty
+// too.
+func (sub *subtable) freeSlot(p place) {
+	g := p.group()
+	if zeroBytes(g.tagWord()) != 0 {
 		g.tags[p.slot()] = tagEmpty
-		r.spare++
+		sub.spare++
 	} else {
 		g.tags[p.slot()] = tagDeleted
-		r.dead++
+		sub.dead++
 	}
-	r.live--
+	sub.live--
 }
 
-// layOut moves all records to n groups, rounded up to fill the last page.
-func (r *records) layOut(n int) {
-	old := r.groups
-	r.trail.lost = r.trail.lost || len(r.trail.groups) > 0
-	r.trail.groups = r.trail.groups[:0]
-	r.allocate(n)
+// rehash moves all records to n groups, rounded up to fill the last page.
+func (sub *subtable) rehash(n int) {
+	old := sub.groups
+	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
+	sub.unsentList.groups = sub.unsentList.groups[:0]
+	sub.allocate(n)
 	for i := range old {
 		for slot, tag := range old[i].tags {
 			if tag >= tagUsed {
-				r.copySlot(&old[i], slot)
+				sub.copySlot(&old[i], slot)
 			}
 		}
 	}
 	release(old)
 }
 
-// allocate gives r n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
-func (r *records) allocate(n int) {
+// allocate gives sub n empty groups, rounded up to fill the last page. The caller moves the records of the old groups.
+func (sub *subtable) allocate(n int) {
 	if n*groupBytes >= pageBytes {
 		pages := (n*groupBytes + pageBytes - 1) / pageBytes
 		n = pages * pageBytes / groupBytes
 	}
-	r.groups = allocate(n)
-	r.moves++
-	r.live, r.dead, r.spare = 0, 0, len(r.groups)*groupSlots*7/8
+	sub.groups = allocate(n)
+	sub.moves++
+	sub.live, sub.dead, sub.spare = 0, 0, len(sub.groups)*groupSlots*7/8
 }
 
-// copySlot copies a slot of g into r, which must have a spare slot.
-func (r *records) copySlot(g *group, slot int) {
-	p := r.insert(g.records[slot].key)
-	to := p.home()
-	to.marks[p.slot()] = g.marks[slot]
+// copySlot copies a slot of g into sub, which must have a spare slot.
+func (sub *subtable) copySlot(g *group, slot int) {
+	p := sub.insert(g.records[slot].key)
+	to := p.group()
+	to.kindLevels[p.slot()] = g.kindLevels[slot]
 	to.freshAt[p.slot()] = g.freshAt[slot]
-	to.dirty |= g.dirty >> slot & uint64(everyone) << p.slot()
+	to.dirty |= g.dirty >> slot & uint64(allReaders) << p.slot()
 	to.records[p.slot()] = g.records[slot]
 }
 
-// releaseAll releases the memory. All places become void.
-func (r *records) releaseAll() {
-	release(r.groups)
-	r.groups, r.live, r.spare, r.dead, r.logs, r.trail = nil, 0, 0, 0, nil, trail{}
-	r.moves++
+// releaseAll releases the memory and invalidates all places.
+func (sub *subtable) releaseAll() {
+	release(sub.groups)
+	sub.groups, sub.live, sub.spare, sub.dead, sub.logs, sub.unsentList = nil, 0, 0, 0, nil, dirtyList{}
+	sub.moves++
 }
 
-// shrink releases memory when less than a third is used.
-func (r *records) shrink() {
-	if r.live == 0 {
-		release(r.groups)
-		r.groups, r.spare, r.dead, r.trail.groups = nil, 0, 0, nil
-		r.moves++
+// shrink releases memory when less than a third of it is used.
+func (sub *subtable) shrink() {
+	if sub.live == 0 {
+		release(sub.groups)
+		sub.groups, sub.spare, sub.dead, sub.unsentList.groups = nil, 0, 0, nil
+		sub.moves++
 		return
 	}
-	if slots := len(r.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && r.live*3 < slots {
-		r.layOut(r.live*3/2/groupSlots + 1)
+	if slots := len(sub.groups) * groupSlots; slots*groupBytes/groupSlots > pageBytes && sub.live*3 < slots {
+		sub.rehash(sub.live*3/2/groupSlots + 1)
 	}
 }
 
 // count returns the number of counters, including logs.
-func (r *records) count() int { return r.live + len(r.logs) }
+func (sub *subtable) count() int { return sub.live + len(sub.logs) }

@@ -40,7 +40,8 @@ func contents(tb testing.TB, t *Table, p int) map[Key]Record {
 	return out
 }
 
-// handOff hammers a partition of one table while it moves to another, and checks that nothing is lost on the way.
+// handOff takes from a partition of one table concurrently while it moves to another, and checks that nothing is lost on the
+// way.
 func handOff(t *testing.T, bound int64) {
 	const p, keys = 77, 20
 	from, to := New(bound), New(bound)
@@ -129,7 +130,7 @@ func TestG6_HandOffForgetsNothing(t *testing.T) {
 	}
 }
 
-func TestShutChangesNothing(t *testing.T) {
+func TestShutPreventsChanges(t *testing.T) {
 	table, l := newTable(t, 1000), perMinute(algorithms.TokenBucket, 10)
 	k := keyIn(5, 1)
 	take(table, epoch, k, l, 3)
@@ -154,7 +155,7 @@ func TestShutChangesNothing(t *testing.T) {
 		t.Errorf("have %d used, %d counters", used, table.Stats().Counters)
 	}
 	if v := table.TakeUngated(epoch, ops); v != Admitted {
-		t.Errorf("act: have %s", v)
+		t.Errorf("take ungated: have %s", v)
 	}
 	table.ShutAll()
 	if table.IsOpen(6) {
@@ -165,8 +166,8 @@ func TestShutChangesNothing(t *testing.T) {
 	}
 }
 
-// Even more changes than a trail holds are yielded, also after a shard was laid out anew.
-func TestReplicateBeyondTheTrail(t *testing.T) {
+// Replicate yields more changes than a dirty list holds, and also after a shard was rehashed.
+func TestReplicateBeyondTheDirtyList(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	fixed, log := perMinute(algorithms.FixedWindow, 100), perMinute(algorithms.SlidingLog, 100)
 	everything := func() (n int) {
@@ -195,7 +196,7 @@ func TestReplicateBeyondTheTrail(t *testing.T) {
 			t.Fatalf("have %d changed, want %d", have, want)
 		}
 		if have := everything(); have != 0 {
-			t.Fatalf("%d changed by themselves", have)
+			t.Fatalf("%d count as changed without a change", have)
 		}
 		take(table, epoch, key(0), fixed, 1)
 		if have := everything(); have != 1 {
@@ -205,13 +206,13 @@ func TestReplicateBeyondTheTrail(t *testing.T) {
 	take(table, epoch, key(0), fixed, 1)
 	for i := range table.shards {
 		s := &table.shards[i]
-		if s.one.trail.lost {
-			t.Fatal("a trail stays lost")
+		if s.single.unsentList.incomplete {
+			t.Fatal("a dirty list stays incomplete")
 		}
-		s.one.layOut(len(s.one.groups) + 20)
+		s.single.rehash(len(s.single.groups) + 20)
 	}
 	if have := everything(); have != 1 {
-		t.Fatalf("have %d changed after the shards were laid out anew, want 1", have)
+		t.Fatalf("have %d changed after the shards were rehashed, want 1", have)
 	}
 }
 
@@ -234,13 +235,13 @@ func TestShutWaits(t *testing.T) {
 		runtime.Gosched()
 	}
 	if returned.Load() {
-		t.Error("returned before the decision has ended")
+		t.Error("Shut returned before the decision ended")
 	}
 	held.mu.Unlock()
 	wg.Wait()
 }
 
-func TestDropGivesMemoryBack(t *testing.T) {
+func TestDropReleasesMemory(t *testing.T) {
 	for _, bound := range []int64{50_000, 200_000_000} {
 		table := newTable(t, bound)
 		fixed, log := perMinute(algorithms.FixedWindow, 100), perMinute(algorithms.SlidingLog, 100)
@@ -257,11 +258,11 @@ func TestDropGivesMemoryBack(t *testing.T) {
 		if st := table.Stats(); st.Bytes != 0 {
 			t.Errorf("have %d bytes", st.Bytes)
 		}
-		table.Changed(func(b []Record) error { t.Errorf("dropped, and changed: %+v", b); return nil })
+		table.Changed(func(b []Record) error { t.Errorf("dropped, but still yielded: %+v", b); return nil })
 	}
 }
 
-// What a standby receives is not replicated further, and its next checkpoint writes it.
+// What a standby receives is not replicated further, but goes into its next checkpoint.
 func TestPutIsForCheckpointsOnly(t *testing.T) {
 	table := newTable(t, 1000)
 	second := epoch.Steady / 1e9
@@ -280,7 +281,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	if n != len(records) {
 		t.Errorf("for checkpoints: have %d records", n)
 	}
-	// The owner reset them, or they have expired: the copies on disk must go too.
+	// The owner reset them, or they have expired, so the copies on disk must go too.
 	records[0].State, records[0].Level = algorithms.State{}, 0
 	records[1].FreshAt = second
 	for _, r := range records {
@@ -300,7 +301,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	}
 }
 
-// Copies respect the table's bound, and never displace a refusing counter.
+// Copies respect the table's bound and never evict a refusing counter.
 func TestPutKeepsToTheBounds(t *testing.T) {
 	table, l := newTable(t, 100), perMinute(algorithms.FixedWindow, 1)
 	for i := range uint64(100) {
@@ -380,8 +381,8 @@ func TestMerge(t *testing.T) {
 
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
-	for m := range mark(32) {
-		if have := newMark(0, (m << 3).publicLevel()); have != m<<3 {
+	for m := range kindLevel(32) {
+		if have := packKindLevel(0, (m << 3).recordLevel()); have != m<<3 {
 			t.Errorf("have level %d, want %d", have.level(), m)
 		}
 	}
@@ -440,12 +441,12 @@ func TestConcurrentMoves(t *testing.T) {
 	}
 	for i := range table.shards {
 		if s := &table.shards[i]; s.unsaved != 0 || s.unsent != 0 {
-			t.Errorf("shard %d is empty, and has %d unsaved and %d unsent", i, s.unsaved, s.unsent)
+			t.Errorf("shard %d is empty, but counts %d unsaved and %d unsent", i, s.unsaved, s.unsent)
 		}
 	}
 }
 
-// BenchmarkReplicate reports some changes among a million counters to replicas.
+// BenchmarkReplicate yields some changes among a million counters.
 func BenchmarkReplicate(b *testing.B) {
 	for _, bound := range []int64{1_000_000, 10_000_000} {
 		for _, changed := range []int{0, 1000, 10_000, 100_000} {
@@ -477,7 +478,7 @@ func benchmarkReplicate(b *testing.B, bound int64, changed int, scan bool) {
 			take(table, epoch, key(rng.Uint64N(n)), l, 1)
 		}
 		for i := range table.shards {
-			table.shards[i].one.trail.lost = table.shards[i].one.trail.lost || scan
+			table.shards[i].single.unsentList.incomplete = table.shards[i].single.unsentList.incomplete || scan
 		}
 		b.StartTimer()
 		table.Replicate(wanted, yield)

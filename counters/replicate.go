@@ -6,28 +6,28 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// fate says what happens to a change when replicas are told.
-type fate uint8
+// disposition is what Replicate does with a change.
+type disposition uint8
 
 const (
-	forget fate = iota // no reader wants it: mark it clean
-	hand               // yield it and mark it clean
-	leave              // keep it for another call
+	discardChange disposition = iota // mark it clean without yielding it, as no replica wants it
+	emitChange                       // yield it and mark it clean
+	keepChange                       // keep it for another call
 )
 
-// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls
-// yield once for each partition with changes, with all of them; the slice is reused. Changes in unwanted partitions are
-// forgotten: a new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails,
-// Replicate returns its error, and those records and the rest still count as changed.
+// Replicate yields every counter of the wanted partitions that changed since it was last yielded for replicas. It calls yield
+// once for each partition with changes, with all of them; it reuses the slice. It discards changes in unwanted partitions: a
+// new standby gets its copy from Copy. A record with a zero State, or no Log, was reset. If yield fails, Replicate returns
+// its error, and those records and all later ones still count as changed.
 //
-// wanted is called before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made during a
-// Copy could be forgotten, or overtake it.
+// Replicate calls wanted before anything else. Calls of Replicate, ReplicateOne and Copy must not overlap: a change made
+// during a Copy could be lost, or overtake it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
-	var fates [ring.Partitions]fate
-	for p := range fates {
+	var dispositions [ring.Partitions]disposition
+	for p := range dispositions {
 		if wanted(p) {
-			fates[p] = hand
+			dispositions[p] = emitChange
 		}
 	}
 	var sorted sorter
@@ -36,7 +36,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	for first := 0; first < len(t.shards); first += step {
 		batch = batch[:0]
 		for i := first; i < first+step; i++ {
-			batch = t.shards[i].replicate(batch, func(p int) fate { return fates[p] })
+			batch = t.shards[i].replicate(batch, func(p int) disposition { return dispositions[p] })
 		}
 		rest := batch
 		if len(t.shards) < ring.Partitions {
@@ -57,97 +57,98 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 	return nil
 }
 
-// ReplicateOne appends what Replicate would yield for p to buf[:0] and returns it. If the caller has shut p, these are the
-// last changes. They count as yielded.
+// ReplicateOne appends what Replicate would yield for p to buf[:0], marks it as yielded and returns it. If the caller has
+// shut p, these are the last changes.
 func (t *Table) ReplicateOne(p int, buf []Record) []Record {
 	t.replicated.Store(true)
 	buf = buf[:0]
 	shards := t.shardsOf(p)
 	for i := range shards {
-		buf = shards[i].replicate(buf, func(q int) fate {
+		buf = shards[i].replicate(buf, func(q int) disposition {
 			if q == p {
-				return hand
+				return emitChange
 			}
-			return leave
+			return keepChange
 		})
 	}
 	return buf
 }
 
-// replicate appends the shard's changed counters whose fate is hand.
-func (s *shard) replicate(batch []Record, fateOf func(p int) fate) []Record {
-	s.visit(func(r *records) { batch = s.replicatePart(batch, r, fateOf) })
+// replicate appends the shard's changed counters whose disposition is emitChange.
+func (s *shard) replicate(batch []Record, dispositionOf func(p int) disposition) []Record {
+	s.forEach(func(sub *subtable) { batch = s.replicateSubtable(batch, sub, dispositionOf) })
 	return batch
 }
 
-// replicatePart is replicate for one table of records. The shard must be held.
-func (s *shard) replicatePart(batch []Record, r *records, fateOf func(p int) fate) []Record {
-	was := r.trail
-	r.trail = trail{groups: was.groups[:0], logs: was.logs[:0]} // entries to keep are written behind the position we read from
+// replicateSubtable is replicate for one subtable. The caller must hold the shard.
+func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf func(p int) disposition) []Record {
+	previous := sub.unsentList
+	// The kept entries overwrite the old list, behind the position that is being read.
+	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]}
 	if s.unsent == 0 {
 		return batch
 	}
-	if was.lost {
-		for i := range r.groups {
-			batch = s.replicateGroup(batch, r, i, fateOf)
+	if previous.incomplete {
+		for i := range sub.groups {
+			batch = s.replicateGroup(batch, sub, i, dispositionOf)
 		}
-		for k, e := range r.logs {
-			batch = s.replicateLog(batch, r, k, e, fateOf)
+		for k, e := range sub.logs {
+			batch = s.replicateLog(batch, sub, k, e, dispositionOf)
 		}
 		return batch
 	}
-	for _, i := range was.groups {
-		batch = s.replicateGroup(batch, r, int(i), fateOf)
+	for _, i := range previous.groups {
+		batch = s.replicateGroup(batch, sub, int(i), dispositionOf)
 	}
-	for _, k := range was.logs {
-		if e := r.logs[k]; e != nil {
-			batch = s.replicateLog(batch, r, k, e, fateOf)
+	for _, k := range previous.logs {
+		if e := sub.logs[k]; e != nil {
+			batch = s.replicateLog(batch, sub, k, e, dispositionOf)
 		}
 	}
 	return batch
 }
 
-func (s *shard) replicateGroup(batch []Record, r *records, i int, fateOf func(p int) fate) []Record {
-	g := &r.groups[i]
+func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, dispositionOf func(p int) disposition) []Record {
+	g := &sub.groups[i]
 	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
-		f := fateOf(g.records[slot].key.Partition())
-		if f == leave {
+		f := dispositionOf(g.records[slot].key.Partition())
+		if f == keepChange {
 			continue
 		}
-		if f == hand {
+		if f == emitChange {
 			batch = append(batch, g.record(slot))
 		}
-		s.markClean(r.at(i, slot), replicas)
+		s.markClean(sub.placeAt(i, slot), replicas)
 	}
 	if g.dirty&replicasByte != 0 {
-		r.trail.addGroup(i, len(r.groups))
+		sub.unsentList.addGroup(i, len(sub.groups))
 	}
 	return batch
 }
 
-func (s *shard) replicateLog(batch []Record, r *records, k Key, e *logSlot, fateOf func(p int) fate) []Record {
+func (s *shard) replicateLog(batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition) []Record {
 	if e.dirty&replicas == 0 {
 		return batch
 	}
-	switch fateOf(k.Partition()) {
-	case leave:
-		r.trail.addLog(k)
+	switch dispositionOf(k.Partition()) {
+	case keepChange:
+		sub.unsentList.addLog(k)
 		return batch
-	case hand:
+	case emitChange:
 		batch = append(batch, e.record(k))
 	}
 	s.markLogClean(e, replicas)
 	return batch
 }
 
-// sorter orders the records of a shard by partition.
+// sorter sorts the records of a shard by partition.
 type sorter struct {
 	ends   []int
 	sorted []Record
 }
 
-// sort returns records ordered by partition. There are n partitions, starting with first.
+// sort returns records sorted by partition. They belong to n partitions, starting with first.
 func (s *sorter) sort(records []Record, first, n int) []Record {
 	if len(records) == 0 {
 		return nil

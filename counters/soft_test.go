@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// addsUp checks that the budget, the shards' room and their counters add up to the table's bound, that tables of records
-// divide their shards, and that the counts of each are right.
+// addsUp checks that the budget, the shards' room and their counters add up to the table's bound, that subtables partition
+// their shards, and that their counts are right.
 func addsUp(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -21,37 +21,37 @@ func addsUp(t interface {
 		s := &table.shards[i]
 		sum += int64(s.room)
 		bits := 0
-		if s.many != nil {
-			bits = s.many.bits
+		if s.subtables != nil {
+			bits = s.subtables.prefixBits
 		}
-		if s.room < 0 || s.many != nil && len(s.many.list) != 1<<bits {
-			t.Fatalf("shard %d has room for %d, and tables by %d bits", i, s.room, bits)
+		if s.room < 0 || s.subtables != nil && len(s.subtables.list) != 1<<bits {
+			t.Fatalf("shard %d has room for %d, and subtables by %d bits", i, s.room, bits)
 		}
 		next, inline := uint64(0), 0
-		s.all(func(r *records) {
-			if r.first != next || r.bits > bits {
-				t.Fatalf("shard %d: a table of %d bits begins at %x, not at %x", i, r.bits, r.first, next)
+		s.forEachHeld(func(sub *subtable) {
+			if sub.lowestLo != next || sub.prefixBits > bits {
+				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits, sub.lowestLo, next)
 			}
-			next += 1 << (64 - r.bits)
+			next += 1 << (64 - sub.prefixBits)
 			live := 0
-			for j := range r.groups {
-				for slot, tag := range r.groups[j].tags {
-					if k := r.groups[j].records[slot].key; tag >= tagUsed {
-						if live++; s.of(k) != r || !r.find(k).found() {
-							t.Fatalf("shard %d: %x is in a wrong place", i, k)
+			for j := range sub.groups {
+				for slot, tag := range sub.groups[j].tags {
+					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
+						if live++; s.subtableOf(k) != sub || !sub.find(k).found() {
+							t.Fatalf("shard %d: %x is in the wrong subtable", i, k)
 						}
 						inline += int(k.class())
-						if class(r.groups[j].inline>>slot&1) != k.class() {
-							t.Fatalf("shard %d: %x is marked as of the other class", i, k)
+						if class(sub.groups[j].inline>>slot&1) != k.class() {
+							t.Fatalf("shard %d: %x is marked as the other class", i, k)
 						}
 					}
 				}
 			}
-			if live != r.live || r.live+r.dead+r.spare != len(r.groups)*groupSlots*7/8 {
-				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, r.live, r.dead, r.spare, len(r.groups))
+			if live != sub.live || sub.live+sub.dead+sub.spare != len(sub.groups)*groupSlots*7/8 {
+				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i, live, sub.live, sub.dead, sub.spare, len(sub.groups))
 			}
-			sum += int64(r.count())
-			for k := range r.logs {
+			sum += int64(sub.count())
+			for k := range sub.logs {
 				inline += int(k.class())
 			}
 		})
@@ -59,22 +59,22 @@ func addsUp(t interface {
 			t.Fatalf("shard %d: %d inline counters, of at most %d, and %d counted", i, inline, table.maxInline, s.inline)
 		}
 		if next != 0 {
-			t.Fatalf("shard %d: its tables end at %x", i, next)
+			t.Fatalf("shard %d: its subtables end at %x", i, next)
 		}
 	}
-	if sum != table.max {
-		t.Fatalf("counters, room and budget are %d together, not %d", sum, table.max)
+	if sum != table.maxCounters {
+		t.Fatalf("counters, room and budget add up to %d, want %d", sum, table.maxCounters)
 	}
 }
 
-// inShard returns key n of those in one shard, of a table with up to 4,096 shards.
+// inShard returns the n-th key of a shard that is the same in all tables with up to 4,096 shards.
 func inShard(shard uint64, n uint64) Key {
 	k := key(n)
 	k.Hi = k.Hi>>12 | shard<<52
 	return k
 }
 
-// refuseAll has n subjects of one shard refused.
+// refuseAll fills one shard with n refused subjects.
 func refuseAll(table *Table, l *algorithms.Limit, n uint64) {
 	ops := []Op{{Limit: l, Cost: 1}}
 	for i := range n {
@@ -85,8 +85,8 @@ func refuseAll(table *Table, l *algorithms.Limit, n uint64) {
 }
 
 // An attacker who can predict where subjects land fills one shard with refusing counters. Other subjects in that shard are
-// still admitted, in large and small tables, as long as the table has room, or anything that does not refuse. No table of
-// records gets large meanwhile, and all memory is released.
+// still admitted, in large and small tables, as long as the table has room or a counter that does not refuse. No subtable
+// grows large meanwhile, and all memory is released.
 func TestOneShardIsFilled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bound int64
@@ -111,7 +111,7 @@ func TestOneShardIsFilled(t *testing.T) {
 				}
 			}
 			if used, _ := table.Usage(epoch, inShard(7, 0), l); used != 1 {
-				t.Error("a subject that is refused was forgotten")
+				t.Error("a refused subject was forgotten")
 			}
 			addsUp(t, table)
 			st := table.Stats()
@@ -119,9 +119,9 @@ func TestOneShardIsFilled(t *testing.T) {
 				t.Errorf("have %+v: %d bytes a counter", st, st.Bytes/st.Counters)
 			}
 			for i := range table.shards {
-				table.shards[i].all(func(r *records) {
-					if len(r.groups)*groupSlots > table.maxPart*8/7 {
-						t.Errorf("a table of %d groups", len(r.groups))
+				table.shards[i].forEachHeld(func(sub *subtable) {
+					if len(sub.groups)*groupSlots > table.maxSubtableSlots*8/7 {
+						t.Errorf("a subtable has %d groups", len(sub.groups))
 					}
 				})
 			}
@@ -130,8 +130,8 @@ func TestOneShardIsFilled(t *testing.T) {
 			if st := table.Stats(); st.Counters != 0 || st.Bytes != 0 {
 				t.Errorf("after all: have %+v", st)
 			}
-			if unused := table.max - table.budget.Load(); unused > 2*int64(table.step*len(table.shards)) {
-				t.Errorf("room for %d stays in the shards", unused)
+			if unused := table.maxCounters - table.budget.Load(); unused > 2*int64(table.drawSize*len(table.shards)) {
+				t.Errorf("the shards keep room for %d", unused)
 			}
 		})
 	}
@@ -155,11 +155,11 @@ func TestFullShardOfAFullTable(t *testing.T) {
 			if d := take(table, epoch, k, l, 1); !d.Allowed {
 				t.Fatalf("%d: newcomer %d is locked out: %+v", bound, i, d)
 			}
-			take(table, epoch, k, l, 1) // and refused from now on
+			take(table, epoch, k, l, 1) // refused from now on
 		}
 		for i := range uint64(bound / 5) {
 			if used, _ := table.Usage(epoch, inShard(7, i), l); used != 1 {
-				t.Fatalf("%d: subject %d, which is refused, was forgotten", bound, i)
+				t.Fatalf("%d: refused subject %d was forgotten", bound, i)
 			}
 		}
 		addsUp(t, table)
@@ -169,7 +169,7 @@ func TestFullShardOfAFullTable(t *testing.T) {
 	}
 }
 
-// Only when the whole table refuses is a newcomer refused, in whatever shard; and only until something is free.
+// A newcomer in any shard is refused only if the whole table refuses, and only until a counter is free.
 func TestNothingButRefusals(t *testing.T) {
 	const bound = 20_000
 	table := newTable(t, bound)
@@ -193,11 +193,11 @@ func TestNothingButRefusals(t *testing.T) {
 	}
 }
 
-// Some goroutines fill several shards at once, others empty, copy and save them. No refusing counter is lost, and the books
-// add up.
+// Some goroutines fill several shards concurrently, others empty, copy and save them. No refusing counter is lost, and the
+// counts add up.
 func TestShardsGrowTogether(t *testing.T) {
 	table := newTable(t, 40_000)
-	table.maxPart = 256
+	table.maxSubtableSlots = 256
 	l := perMinute(algorithms.FixedWindow, 1)
 	first := perMinute(algorithms.FixedWindow, 2)
 	for i := range uint64(100) {
@@ -239,7 +239,7 @@ func TestShardsGrowTogether(t *testing.T) {
 	close(done)
 	around.Wait()
 	addsUp(t, table)
-	if st := table.Stats(); st.Counters > table.max {
+	if st := table.Stats(); st.Counters > table.maxCounters {
 		t.Errorf("have %+v", st)
 	}
 	for i := range uint64(100) {

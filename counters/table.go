@@ -13,11 +13,11 @@ import (
 
 const (
 	shardTarget = 16384   // approximate counters per shard when the table is at its bound
-	minShards   = 64      // fewer only if a shard would hold less than shardTarget/128 counters
+	minShards   = 64      // fewer only if a shard would hold fewer than shardTarget/128 counters
 	maxShards   = 1 << 14 // beyond this, shards grow instead
-	// minLogEntries is the lowest bound on the entries of all logs together: a few logs of maximum size.
+	// minLogEntries is the lowest bound on the total entries of all logs: a few logs of maximum size.
 	minLogEntries = 4 * algorithms.MaxLogEntries
-	// minLogShare is the number of entries a log may always have before it must become coarser.
+	// minLogShare is the number of entries that a log may always hold before it must become coarser.
 	minLogShare = 16
 	// refusedLevel is the Record.Level of a counter whose last check was refused.
 	refusedLevel = math.MaxUint8
@@ -25,32 +25,32 @@ const (
 
 // Table holds counters. All methods may be called concurrently.
 type Table struct {
-	shards []shard
-	shift  uint // Key.Hi >> shift is the shard
-	max    int64
-	step   int // how much room a shard draws from the budget at once
-	// maxPart bounds the slots of a table of records; a larger one is split.
-	maxPart int
+	shards      []shard
+	shift       uint // Key.Hi >> shift is the shard
+	maxCounters int64
+	drawSize    int // room that a shard draws from the budget at a time
+	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
+	maxSubtableSlots int
 
 	maxLogEntries int64
-	maxInline     int         // bounds the inline counters of a shard: all of them fill at most half of the table
-	replicated    atomic.Bool // partitions were copied or replicated, so replicas must be told of resets
+	maxInline     int         // per shard, so that inline counters fill at most half of the table
+	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 
-	_          [64]byte // what follows changes constantly; a Take reads what is above
-	logs       [classes]atomic.Int64
-	logEntries [classes]atomic.Int64
-	cursor     atomic.Int64 // where Sweep continues
-	// budget is how many counters may still be added beyond the room that shards have drawn. Invariant: budget, the room of
-	// all shards and the counters in them add up to max.
-	budget    atomic.Int64
-	seeker    atomic.Uint64         // the shard at which the next search of other shards for room begins
-	fullUntil [classes]atomic.Int64 // steady nanoseconds: no such search before then, as the last one found nothing
+	_           [64]byte // separates the fields that every Take reads from those that change constantly
+	logs        [numClasses]atomic.Int64
+	logEntries  [numClasses]atomic.Int64
+	sweepCursor atomic.Int64 // the shard that Sweep visited last
+	// budget is the number of counters that may still be added beyond the room that shards have drawn. Invariant: budget, the
+	// room of all shards and the counters in them add up to maxCounters.
+	budget        atomic.Int64
+	searchCursor  atomic.Uint64            // the shard where the last search for room in other shards ended
+	noSearchUntil [numClasses]atomic.Int64 // steady nanoseconds: the last search found no room, so the next one waits until then
 }
 
-// New returns an empty table of at most bound counters (at least 1), with all gates open. Inline counters fill at most half of
-// it. Once all logs together have that many entries, or 262,144 if that is more, a growing log with more than its fair share
-// becomes coarser.
+// New returns an empty table for at most bound counters (at least 1), with all gates open. Inline counters fill at most half
+// of it. Once the total number of log entries reaches bound, or 262,144 if that is more, a growing log that exceeds its fair
+// share becomes coarser.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -60,13 +60,13 @@ func New(bound int64) *Table {
 	t := &Table{
 		shards:        make([]shard, n),
 		shift:         uint(64 - bits.TrailingZeros64(uint64(n))),
-		max:           bound,
+		maxCounters:   bound,
 		maxLogEntries: max(bound, minLogEntries),
 		maxInline:     int(max(bound/n/2, 1)),
 	}
-	// So small that at most a 32nd of the bound is idle in shards that don't need it.
-	t.step = int(min(max(bound/n/64, 1), 64))
-	t.maxPart = 2 * shardTarget
+	// This is small enough that at most a 32nd of the bound sits idle in shards that don't need it.
+	t.drawSize = int(min(max(bound/n/64, 1), 64))
+	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
 	for i := range t.shards {
 		t.shards[i].table = t
@@ -79,53 +79,53 @@ func (t *Table) Close() {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.all(func(r *records) {
-			for k := range r.logs {
+		s.forEachHeld(func(sub *subtable) {
+			for k := range sub.logs {
 				t.dropLog(s, k)
 			}
-			s.room += r.live
-			r.releaseAll()
+			s.room += sub.live
+			sub.releaseAll()
 		})
-		s.many, s.unsaved, s.unsent = nil, 0, 0
+		s.subtables, s.unsaved, s.unsent = nil, 0, 0
 		t.budget.Add(int64(s.room))
 		s.room, s.inline = 0, 0
 		s.mu.Unlock()
 	}
 }
 
-func (t *Table) shardOf(k Key) *shard { return &t.shards[t.index(k)] }
+func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 
-// index works for a single shard too: shifting by 64 gives 0.
-func (t *Table) index(k Key) int { return int(k.Hi >> t.shift) }
+// shardIndex also works for a single shard: shifting by 64 gives 0.
+func (t *Table) shardIndex(k Key) int { return int(k.Hi >> t.shift) }
 
-// Take debits all of ops, or none if any op that is not Shadow refuses, and reports which. It sets each op's Decision. In a
-// refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut, Take
-// decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
+// Take debits all of ops, or none if any op that is not Shadow refuses. It sets each op's Decision and returns the verdict.
+// In a refused check, Remaining of a limit that would have allowed its cost does not include that cost. If a gate is shut,
+// Take decides nothing. No two ops may have the same Key. A refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Now, ops []Op) Verdict {
-	if s := t.only(ops); s != nil {
+	if s := t.soleShard(ops); s != nil {
 		s.mu.Lock()
 		v := t.take(now, ops, true)
 		s.mu.Unlock()
 		return v
 	}
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.take(now, ops, true)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
-// TakeUngated is Take without checking the gates, for a standby that acts on its copy.
+// TakeUngated is Take without the gate check, for a standby that decides from its copy.
 func (t *Table) TakeUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.take(now, ops, false)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
-// take decides ops and stores what they take. If gated, it decides nothing while a gate is shut. The shards of ops must be
-// held.
+// take decides ops and, if they are admitted, debits them. If gated, it decides nothing while a gate is shut. The caller must
+// hold the shards of ops.
 func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	if gated && t.gates.anyShut(ops) {
 		return Shut
@@ -135,11 +135,11 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		t.decideOp(s, now, op)
-		if op.adds() && !t.makeRoom(s, op.Key, now.Steady, t.added(s, ops[:i]), ops) {
-			s.refuse(op, now.Steady)
+		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
+			s.refuseForRoom(op, now.Steady)
 		}
-		if !op.Decision.Allowed && op.at.found() && op.Mode != CountMode { // a count is stored only in commit
-			s.touchRefused(now, op)
+		if !op.Decision.Allowed && op.place.found() && op.Mode != CountMode { // counts are stored by commit only
+			s.protectRefused(now, op)
 		}
 		blocks = blocks || op.Block
 	}
@@ -155,28 +155,28 @@ func (t *Table) take(now algorithms.Now, ops []Op, gated bool) Verdict {
 	return Admitted
 }
 
-// Peek returns what Take would have, with Remaining as if the cost were taken, but takes nothing.
+// Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
 func (t *Table) Peek(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := Shut
 	if !t.gates.anyShut(ops) {
 		v = t.peek(now, ops)
 	}
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
-// PeekUngated is Peek without checking the gates, for a node that can't reach an owner and uses whatever it has.
+// PeekUngated is Peek without the gate check, for a node that can't reach an owner and falls back to its own counters.
 func (t *Table) PeekUngated(now algorithms.Now, ops []Op) Verdict {
 	var buf [16]int
-	held := t.lock(ops, buf[:0])
+	held := t.lockShards(ops, buf[:0])
 	v := t.peek(now, ops)
-	t.unlock(held)
+	t.unlockShards(held)
 	return v
 }
 
-// peek decides ops without taking anything. Their shards must be held.
+// peek decides ops without taking anything. The caller must hold their shards.
 func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
@@ -185,25 +185,25 @@ func (t *Table) peek(now algorithms.Now, ops []Op) Verdict {
 	return verdictOf(t.resolve(now, ops))
 }
 
-// only returns the shard that all of ops share, as in a check of one subject. It returns nil if there are several shards, or
-// no ops.
-func (t *Table) only(ops []Op) *shard {
+// soleShard returns the shard that all of ops share, as in a check of one subject. It returns nil if ops is empty or spans
+// several shards.
+func (t *Table) soleShard(ops []Op) *shard {
 	if len(ops) == 0 {
 		return nil
 	}
-	n := t.index(ops[0].Key)
+	n := t.shardIndex(ops[0].Key)
 	for i := 1; i < len(ops); i++ {
-		if t.index(ops[i].Key) != n {
+		if t.shardIndex(ops[i].Key) != n {
 			return nil
 		}
 	}
 	return &t.shards[n]
 }
 
-// lock locks the shards of ops, in ascending order so that checks never deadlock.
-func (t *Table) lock(ops []Op, held []int) []int {
+// lockShards locks the shards of ops, in ascending order so that concurrent checks never deadlock.
+func (t *Table) lockShards(ops []Op, held []int) []int {
 	for i := range ops {
-		n := t.index(ops[i].Key)
+		n := t.shardIndex(ops[i].Key)
 		if at, dup := slices.BinarySearch(held, n); !dup {
 			held = slices.Insert(held, at, n)
 		}
@@ -214,13 +214,13 @@ func (t *Table) lock(ops []Op, held []int) []int {
 	return held
 }
 
-func (t *Table) unlock(held []int) {
+func (t *Table) unlockShards(held []int) {
 	for _, n := range held {
 		t.shards[n].mu.Unlock()
 	}
 }
 
-// decideOp finds op's counter and decides op. The shard s must be held.
+// decideOp finds op's counter and decides op. The caller must hold the shard s.
 func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 	op.Full = false
 	if op.Limit.Kind == algorithms.SlidingLog {
@@ -228,43 +228,43 @@ func (t *Table) decideOp(s *shard, now algorithms.Now, op *Op) {
 		return
 	}
 	var allowed bool
-	op.at = s.of(op.Key).find(op.Key)
+	op.place = s.subtableOf(op.Key).find(op.Key)
 	if op.Block {
-		op.state, allowed = op.Limit.Take(op.at.state(), now, 1)
+		op.state, allowed = op.Limit.Take(op.place.state(), now, 1)
 		op.decideBlock(now, allowed)
 		return
 	}
-	op.state, allowed = op.Limit.Take(op.at.state(), now, op.Cost)
+	op.state, allowed = op.Limit.Take(op.place.state(), now, op.Cost)
 	if !allowed && op.Mode == CountMode {
 		op.state = op.Limit.Force(op.state, op.Limit.Taken(op.state, now), now, op.Cost)
 	}
 	op.Limit.DescribeInto(&op.Decision, op.state, now, op.Cost, allowed)
 }
 
-// refuse refuses an op of a new subject because there is no room.
-func (s *shard) refuse(op *Op, steady int64) {
+// refuseForRoom refuses an op of a new subject because there is no room.
+func (s *shard) refuseForRoom(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
-	wait := time.Second // until another search
-	if freeAt := s.of(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
+	wait := time.Second // retry once another search may have found room
+	if freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt; freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
 	op.Full, op.Decision = true, algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// adds reports whether op, which is decided, adds a new counter to the table if its check is admitted.
-func (op *Op) adds() bool { return op.Took() && !op.at.found() }
+// addsCounter reports whether op, already decided, adds a new counter to the table if its check is admitted.
+func (op *Op) addsCounter() bool { return op.Took() && !op.place.found() }
 
-// added returns how many counters ops add to s.
-func (t *Table) added(s *shard, ops []Op) (n int) {
+// countAdded returns how many counters ops add to s.
+func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	for i := range ops {
-		if ops[i].adds() && t.shardOf(ops[i].Key) == s {
+		if ops[i].addsCounter() && t.shardOf(ops[i].Key) == s {
 			n++
 		}
 	}
 	return n
 }
 
-// resolve reports whether ops are allowed together. If not, it withdraws the ones that would have been allowed.
+// resolve reports whether ops as a whole are allowed. If not, it withdraws the ops that would have been allowed.
 func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
@@ -275,20 +275,20 @@ func (t *Table) resolve(now algorithms.Now, ops []Op) bool {
 	return true
 }
 
-// decideLog is decideOp for a log. The log is only changed in commit.
+// decideLog is decideOp for a log. Only commit changes the log.
 func (t *Table) decideLog(s *shard, now algorithms.Now, op *Op) {
-	op.at = place{index: -1, log: s.log(op.Key)}
-	if op.at.log != nil {
-		before := op.at.log.log.Len()
-		op.Decision = op.at.log.log.Peek(op.Limit, now, op.Cost)
-		t.logEntries[op.Key.class()].Add(int64(op.at.log.log.Len() - before))
+	op.place = place{index: -1, log: s.log(op.Key)}
+	if op.place.log != nil {
+		before := op.place.log.log.Len()
+		op.Decision = op.place.log.log.Peek(op.Limit, now, op.Cost)
+		t.logEntries[op.Key.class()].Add(int64(op.place.log.log.Len() - before))
 	} else {
 		var fresh algorithms.Log
 		op.Decision = fresh.Peek(op.Limit, now, op.Cost)
 	}
 }
 
-// commit stores what decideOp found. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
+// commit stores the outcome of decideOp. A Shadow limit that refuses takes nothing, and neither does a cost of 0.
 func (t *Table) commit(now algorithms.Now, op *Op) {
 	if !op.Took() {
 		return
@@ -305,20 +305,21 @@ func (t *Table) commit(now algorithms.Now, op *Op) {
 		})
 		return
 	}
-	p := op.at
-	if !p.found() || p.moves != p.in.moves {
+	p := op.place
+	if !p.found() || p.moves != p.subtable.moves {
 		if p = s.find(op.Key); !p.found() {
 			p = s.insert(op.Key)
 		}
 	}
 	used := uint8(refusedLevel)
 	if op.Decision.Allowed {
-		used = level(op.Limit, &op.Decision)
+		used = levelAfterCheck(op.Limit, &op.Decision)
 	}
 	s.store(p, op.Limit, op.state, used, freshAt(now, op.Limit, op.Decision.ResetAfter))
 }
 
-// withdraw resets the ops of a refused check that would have taken their cost to a decision without it.
+// withdraw applies to a refused check: each op that would have taken its cost gets the decision it would have without the
+// cost.
 func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 	for i := range ops {
 		op := &ops[i]
@@ -327,7 +328,7 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		s, cost := t.shardOf(op.Key), int64(0)
 		if !op.Decision.Allowed {
-			cost = op.Cost // it was counted: describe the refusal instead
+			cost = op.Cost // CountMode would have taken it: describe the refusal instead
 		}
 		if op.Limit.Kind != algorithms.SlidingLog {
 			op.Decision = op.Limit.Peek(s.find(op.Key).state(), now, cost)
@@ -335,39 +336,39 @@ func (t *Table) withdraw(now algorithms.Now, ops []Op) {
 		}
 		var fresh algorithms.Log
 		log := &fresh
-		if op.at.log != nil {
-			log = &op.at.log.log
+		if op.place.log != nil {
+			log = &op.place.log.log
 		}
 		op.Decision = log.Peek(op.Limit, now, cost)
 	}
 }
 
-// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a give-back would allow
-// it. A copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
+// store puts a counter's new state into its slot. The expiry never moves to an earlier time, even if a Give would allow it: a
+// copy on disk may live as long as the old expiry, and the record must stay until it has replaced that copy.
 func (s *shard) store(p place, l *algorithms.Limit, state algorithms.State, level uint8, freshAt uint32) {
-	g := p.home()
+	g := p.group()
 	g.records[p.slot()].state = state
-	g.marks[p.slot()] = newMark(l.Kind, level)
+	g.kindLevels[p.slot()] = packKindLevel(l.Kind, level)
 	g.freshAt[p.slot()] = max(g.freshAt[p.slot()], freshAt)
-	s.markDirty(p, everyone)
+	s.markDirty(p, allReaders)
 }
 
-// touchRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit may
-// have changed since the counter was stored, and its expiry with it. A count from a window ahead of the clock moves into the
+// protectRefused keeps a counter from being evicted while it refuses, unless it could never allow that cost. The limit, and
+// with it the expiry, may have changed since the counter was stored. A count from a window ahead of the clock moves into the
 // current window for good.
-func (s *shard) touchRefused(now algorithms.Now, op *Op) {
+func (s *shard) protectRefused(now algorithms.Now, op *Op) {
 	refusing := op.Decision.RetryAfter != algorithms.Never
 	fresh := freshAt(now, op.Limit, op.Decision.ResetAfter)
-	if e := op.at.log; e != nil {
+	if e := op.place.log; e != nil {
 		if refusing {
-			e.mark = newMark(algorithms.SlidingLog, refusedLevel)
+			e.kindLevel = packKindLevel(algorithms.SlidingLog, refusedLevel)
 		}
 		e.freshAt = max(e.freshAt, fresh)
 		return
 	}
-	g, slot := op.at.home(), op.at.slot()
+	g, slot := op.place.group(), op.place.slot()
 	if refusing {
-		g.marks[slot] = newMark(op.Limit.Kind, refusedLevel)
+		g.kindLevels[slot] = packKindLevel(op.Limit.Kind, refusedLevel)
 	}
 	moved := op.Limit.Kind.Windowed() && op.state.Window() < g.records[slot].state.Window()
 	if moved {
@@ -375,13 +376,13 @@ func (s *shard) touchRefused(now algorithms.Now, op *Op) {
 	}
 	if moved || fresh > g.freshAt[slot] {
 		g.freshAt[slot] = max(g.freshAt[slot], fresh)
-		s.markDirty(op.at, everyone)
+		s.markDirty(op.place, allReaders)
 	}
 }
 
-// level returns a counter's level after a check that was allowed. A counter that delays checks counts as refusing. Evicting
-// a counter would lose what other regions lent to it, so a widened one counts as almost full.
-func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
+// levelAfterCheck returns a counter's level after an allowed check. A counter that delays checks counts as refusing. A window
+// widened by loans counts as almost full, because evicting its counter would lose what other regions lent to it.
+func levelAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedLevel
 	}
@@ -392,8 +393,8 @@ func level(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 }
 
 // freshAt returns when a counter that resets after resetAfter equals a fresh one, in whole steady-clock seconds, rounded up.
-// One extra second keeps the counter for clock readings that arrive late. Windows also get a 63rd more: they may end later
-// than expected while the wall clock is being slewed, losing up to a 64th of its pace.
+// One extra second keeps the counter for clock readings that arrive late. Wall-clock windows are kept a 63rd longer: while
+// the wall clock is being slewed, it loses up to a 64th of its pace, and they end that much later.
 func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	left := int64(resetAfter)
 	if left > math.MaxInt64/2 || now.Steady > math.MaxInt64/4 {
@@ -410,14 +411,15 @@ func freshAt(now algorithms.Now, l *algorithms.Limit, resetAfter time.Duration) 
 type Stats struct {
 	Counters   int64 // held now, including logs
 	Inline     int64 // of Counters: those of limits that came with a call
-	Logs       int64 // held now, sliding-window logs only
+	Logs       int64 // of Counters: sliding-window logs
 	LogEntries int64
-	Bytes      int64 // of records, used and free; without logs
+	Bytes      int64 // memory of the subtables, used and free; without logs
 	Max        int64
-	Evicted    int64 // since the start: dropped before they were fresh, for want of room
+	Evicted    int64 // since the start: dropped for lack of room before they were fresh
 	Expired    int64 // since the start: dropped because they were fresh
 	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
-	// InlineRefused counts checks of new inline subjects that were refused, as there was no other inline counter to drop.
+	// InlineRefused counts checks of new inline subjects that were refused because there was no other inline counter to
+	// evict.
 	InlineRefused int64
 }
 
@@ -438,14 +440,14 @@ func (t *Table) Figures(s figures.Sink) {
 
 // Stats returns the current figures.
 func (t *Table) Stats() Stats {
-	st := Stats{Max: t.max, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
+	st := Stats{Max: t.maxCounters, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.all(func(r *records) {
-			st.Counters += int64(r.count())
-			st.Logs += int64(len(r.logs))
-			st.Bytes += int64(len(r.groups) * groupBytes)
+		s.forEachHeld(func(sub *subtable) {
+			st.Counters += int64(sub.count())
+			st.Logs += int64(len(sub.logs))
+			st.Bytes += int64(len(sub.groups) * groupBytes)
 		})
 		st.Inline += int64(s.inline)
 		st.Evicted += s.evicted

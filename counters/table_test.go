@@ -118,7 +118,7 @@ func TestAllOrNothing(t *testing.T) {
 		}
 		ops[1].Shadow = true
 		if table.Take(epoch, ops) != Admitted || ops[1].Decision.Allowed {
-			t.Errorf("%s: a shadow limit refused the check, or did not report: %+v", kind, ops)
+			t.Errorf("%s: a shadow limit refused the check or reported nothing: %+v", kind, ops)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestPeekTakesNothing(t *testing.T) {
 	}
 }
 
-// The table agrees with a plain map over random histories, including growth, expiry and sweeping.
+// The table behaves like a plain map over random histories, including growth, expiry and sweeping.
 func TestAgainstMap(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -183,7 +183,7 @@ func TestAgainstMap(t *testing.T) {
 	}
 }
 
-func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
+func TestSweepReleasesMemory(t *testing.T) {
 	table := newTable(t, 1_000_000)
 	fixed, log := perMinute(algorithms.FixedWindow, 10), perMinute(algorithms.SlidingLog, 10)
 	for i := range uint64(50_000) {
@@ -211,7 +211,7 @@ func TestExpiredCountersGiveTheirMemoryBack(t *testing.T) {
 var floodKeys = flag.Int("flood-keys", 2_000_000, "subjects of a flood; make models has more")
 
 // A flood of new keys evicts the counters closest to fresh, never a refusing one.
-func TestFloodLeavesTheRefusedRefused(t *testing.T) {
+func TestFloodDoesNotEvictRefused(t *testing.T) {
 	flood := uint64(*floodKeys)
 	if testing.Short() {
 		flood /= 10
@@ -229,7 +229,7 @@ func TestFloodLeavesTheRefusedRefused(t *testing.T) {
 	logKey, logLimit := key(4), perMinute(algorithms.SlidingLog, 1)
 	take(table, epoch, logKey, logLimit, 1)
 	take(table, epoch, logKey, logLimit, 1)
-	busy := key(5) // more used than the flood's, never refused
+	busy := key(5) // more used than the flood's keys, never refused
 	take(table, epoch, busy, l, 8)
 	start := time.Now()
 	for i := range flood {
@@ -255,7 +255,7 @@ func TestFloodLeavesTheRefusedRefused(t *testing.T) {
 	}
 }
 
-// If only refusing counters are left, a new subject is refused until one is free.
+// If only refusing counters are left, a new subject is refused until one of them is free.
 func TestFullOfRefused(t *testing.T) {
 	table := newTable(t, 100)
 	l := perMinute(algorithms.FixedWindow, 1)
@@ -272,7 +272,7 @@ func TestFullOfRefused(t *testing.T) {
 		t.Errorf("have a retry after %s", retry)
 	}
 	if err := table.Penalize(after(time.Second), key(1000), l, 1); !errors.Is(err, ErrFull) {
-		t.Errorf("a penalty found room, or failed otherwise: %v", err)
+		t.Errorf("a penalty: have %v, want ErrFull", err)
 	}
 	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
 		t.Errorf("have %+v", st)
@@ -282,7 +282,7 @@ func TestFullOfRefused(t *testing.T) {
 			t.Errorf("counter %d was evicted", i)
 		}
 	}
-	// A search that fails just before must not break the promise.
+	// A search that fails just before must not delay that.
 	table.Take(after(time.Second+retry-50*time.Millisecond), []Op{{Key: key(1001), Limit: l, Cost: 1}})
 	if table.Take(after(time.Second+retry), ops) != Admitted {
 		t.Error("still refused when the others are fresh")
@@ -301,7 +301,7 @@ func TestTableTooSmallForOneCheck(t *testing.T) {
 	}
 }
 
-// A bucket whose rate was lowered is fresh later than expected when it was stored.
+// A bucket whose rate was lowered becomes fresh later than expected when it was stored.
 func TestLoweredRateKeepsTheCounter(t *testing.T) {
 	table := newTable(t, 1000)
 	fast := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Hour}
@@ -332,7 +332,7 @@ func TestSlewedClockKeepsTheCounter(t *testing.T) {
 	}
 }
 
-// A clock reading that arrives late finds its counter.
+// A late clock reading still finds its counter.
 func TestLateReadingFindsTheCounter(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 		table := newTable(t, 1000)
@@ -340,7 +340,7 @@ func TestLateReadingFindsTheCounter(t *testing.T) {
 		d := take(table, epoch, key(1), l, 10)
 		table.Sweep(after(d.ResetAfter), 1)
 		if take(table, after(d.ResetAfter-20*time.Millisecond), key(1), l, 10).Allowed {
-			t.Errorf("%s: the limit was to be had twice", kind)
+			t.Errorf("%s: the limit could be used twice", kind)
 		}
 	}
 }
@@ -363,8 +363,8 @@ func TestPenaltyKeepsTheCounter(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed does not pin its counter.
-func TestImpossibleCostPinsNothing(t *testing.T) {
+// A cost that can never be allowed does not protect its counter from eviction.
+func TestImpossibleCostProtectsNothing(t *testing.T) {
 	table, l := newTable(t, 100), perMinute(algorithms.FixedWindow, 1_000_000)
 	for i := range uint64(100) {
 		take(table, epoch, key(i), l, 1)
@@ -375,7 +375,7 @@ func TestImpossibleCostPinsNothing(t *testing.T) {
 	}
 }
 
-// A month's quota mostly used outlives buckets that are full again in a second, and a flood of single hits on the month's
+// A mostly used monthly quota outlives buckets that are full again in a second, and a flood of single hits on the monthly
 // limit does not evict busy minutes.
 func TestEvictionOrder(t *testing.T) {
 	month := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 10_000, Window: 30 * 24 * time.Hour}
@@ -427,7 +427,7 @@ func TestResetIsHandedOut(t *testing.T) {
 	}
 }
 
-// A count from a window far ahead (the clock was corrected since) blocks for one window, and no more.
+// A count from a window far ahead (the clock was corrected since) blocks for one window at most.
 func TestRestoredFromAheadBlocksForAWindow(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
@@ -475,14 +475,14 @@ func TestChangedAndRestore(t *testing.T) {
 		}
 		return nil
 	}
-	// The first batch was accepted; it comes again only once changed.
-	table.Mark(0, math.MaxInt)
+	// The first batch was accepted, so it is not yielded again until it changes.
+	table.MarkChanged(0, math.MaxInt)
 	if err := table.Changed(collect); err != nil || len(seen) != n {
 		t.Fatalf("have %d records, %v", len(seen), err)
 	}
 	clear(seen)
 	if table.Changed(collect); len(seen) != 0 {
-		t.Errorf("%d records changed by themselves", len(seen))
+		t.Errorf("%d records count as changed without a change", len(seen))
 	}
 	table.makeFresh(epoch, key(2), limits[kindOf(2)])
 	table.makeFresh(epoch, key(3), limits[kindOf(3)])
@@ -494,7 +494,7 @@ func TestChangedAndRestore(t *testing.T) {
 		t.Errorf("have %d counters, want the reset ones gone", table.Stats().Counters)
 	}
 
-	table.Mark(0, math.MaxInt)
+	table.MarkChanged(0, math.MaxInt)
 	table.Changed(collect)
 	again := newTable(t, 1_000_000)
 	records := slices.Collect(maps.Values(seen))
@@ -517,7 +517,7 @@ func TestChangedAndRestore(t *testing.T) {
 	}
 }
 
-// A counter that was lowered, and would be fresh at once, stays until it has replaced its older copy on disk.
+// A counter that was lowered and would be fresh at once stays until it has replaced its older copy on disk.
 func TestLoweredCounterIsHandedOut(t *testing.T) {
 	table := newTable(t, 1000)
 	l, log := perMinute(algorithms.TokenBucket, 60), perMinute(algorithms.SlidingLog, 60)
@@ -568,7 +568,7 @@ func TestSmallLogsStayExact(t *testing.T) {
 	small := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 5, Window: 15 * time.Minute}
 	for i := range 20 {
 		if d := take(table, after(time.Duration(i+1)*10*time.Minute), key(99), small, 1); !d.Allowed {
-			t.Fatalf("hit %d, never more than two in view: have %+v", i, d)
+			t.Fatalf("hit %d, with at most two in the window: have %+v", i, d)
 		}
 	}
 	for range 1000 {
@@ -579,7 +579,7 @@ func TestSmallLogsStayExact(t *testing.T) {
 	}
 }
 
-// All logs together stay within their bound by becoming coarser, and never admit more because of it.
+// The logs stay within their common bound by becoming coarser, and never admit more because of it.
 func TestLogsAreBounded(t *testing.T) {
 	table := newTable(t, 1000)
 	l := &algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 1_000_000, Window: time.Hour}

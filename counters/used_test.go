@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// After a check, each decision says what its counter has used, whether the cost was taken, refused or withdrawn because
-// another limit refused.
+// After a check, each decision reports how much of its counter is used, whether the cost was taken, refused, or withdrawn
+// because another limit refused.
 func TestDecisionsSayWhatIsUsed(t *testing.T) {
 	table, now := newTable(t, 1000), epoch
 	seed := rand.Uint64()
@@ -34,7 +34,7 @@ func TestDecisionsSayWhatIsUsed(t *testing.T) {
 	}
 }
 
-// What other regions have lent to a fixed window raises its limit. Used is what was used here.
+// What other regions lend to a fixed window raises its limit. Used is what was used here.
 func TestUsedOfAWidenedWindow(t *testing.T) {
 	table, l, k := newTable(t, 1000), perMinute(algorithms.FixedWindow, 10), key(1)
 	ops := []Op{{Key: k, Limit: l, Cost: 8}}

@@ -25,14 +25,13 @@ import (
 // earlier.
 
 const (
-	// widened stands for a fixed window that may be used beyond its limit, because other regions have lent to it.
-	widened = algorithms.Kind(7)
-	maxUsed = 1 << 60           // bounds counts, and the sum of a log
-	maxAge  = math.MaxInt64 / 2 // nanoseconds
-	// maxQueue is how far, in nanoseconds, an entry of a log can be ahead of the clock: a few seconds more than a queue can
-	// be.
-	maxQueue = int64(algorithms.LongestDelay + 10*time.Second)
-	// maxWindowNumber bounds window numbers on a clock that counts nanoseconds.
+	// widenedKind stands for a fixed window that allows more than its limit because other regions have lent to it.
+	widenedKind = algorithms.Kind(7)
+	maxUsed     = 1 << 60           // bounds counts, and the sum of a log
+	maxAge      = math.MaxInt64 / 2 // nanoseconds
+	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a few seconds more than the longest queue.
+	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)
+	// maxWindowNumber bounds window numbers; the clock counts nanoseconds.
 	maxWindowNumber = math.MaxInt64 / int64(algorithms.MinWindow)
 )
 
@@ -49,13 +48,13 @@ func DecodeKey(d *wire.Decoder) (k Key) {
 	return k
 }
 
-// AppendRecord appends a record as of now. Levels are rounded to those that a table keeps.
+// AppendRecord appends a record as of now. It rounds levels to those that a table keeps.
 func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	kind := r.Kind
 	if kind == algorithms.FixedWindow && r.State.Part > 0 {
-		kind = widened
+		kind = widenedKind
 	}
-	b = AppendKey(append(b, byte(newMark(kind, r.Level))), r.Key)
+	b = AppendKey(append(b, byte(packKindLevel(kind, r.Level))), r.Key)
 	left := uint64(0)
 	if second := now.Steady / 1e9; r.FreshAt > second {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
@@ -80,7 +79,7 @@ func AppendRecord(b []byte, r *Record, now algorithms.Now) []byte {
 	return binary.AppendVarint(b, s.At)
 }
 
-// hasPart reports whether the encoding of a state of that kind, which may be widened, has its Part.
+// hasPart reports whether the encoding of a state of that kind, possibly widenedKind, includes its Part.
 func hasPart(kind algorithms.Kind) bool {
 	return kind != algorithms.FixedWindow && kind != algorithms.FirstWindow
 }
@@ -98,7 +97,7 @@ func appendLog(b []byte, log []algorithms.Entry, now algorithms.Now) []byte {
 	return b
 }
 
-// age returns how long before now at was; zero if at is later.
+// age returns how long before now at was; zero if at is later than now.
 func age(at int64, now algorithms.Now) uint64 {
 	if at >= now.Steady {
 		return 0
@@ -106,21 +105,21 @@ func age(at int64, now algorithms.Now) uint64 {
 	return min(uint64(now.Steady)-uint64(at), maxAge)
 }
 
-// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the room in r.Log for a log's entries. After a failure r
-// must not be used. Otherwise r may be put into a table, whatever the bytes were.
+// DecodeRecord reads, as of now, what AppendRecord wrote. It reuses the capacity of r.Log for a log's entries. If decoding
+// fails, r must not be used. Otherwise r may be put into a table, whatever the bytes were.
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Now) {
-	m := mark(d.Byte())
+	m := kindLevel(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.publicLevel(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: m.kind(), Level: m.recordLevel(), FreshAt: now.Steady / 1e9}
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	switch r.Kind {
 	case algorithms.SlidingLog:
 		r.Log = decodeLog(d, log, now)
-	case widened:
+	case widenedKind:
 		r.Kind = algorithms.FixedWindow
-		if r.State = decodeState(d, widened, now); r.State.Part == 0 {
+		if r.State = decodeState(d, widenedKind, now); r.State.Part == 0 {
 			d.Fail()
 		}
 	default:
@@ -153,7 +152,7 @@ func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Now) algo
 	return s
 }
 
-// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead than a queue can be.
+// decodeLog reads a log's entries into entries, in order of time. No entry is further ahead of the clock than a queue can be.
 func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) []algorithms.Entry {
 	n := d.Count(algorithms.MaxLogEntries, 2)
 	if cap(entries) < n {
@@ -163,12 +162,12 @@ func decodeLog(d *wire.Decoder, entries []algorithms.Entry, now algorithms.Now) 
 	for i := range n {
 		var step int64
 		if i == 0 {
-			if before = d.Varint(); before > maxAge || before < -maxQueue {
+			if before = d.Varint(); before > maxAge || before < -maxAhead {
 				d.Fail()
 			}
 		} else {
 			step = d.UpTo(maxAge)
-			before = max(-maxQueue, before-step)
+			before = max(-maxAhead, before-step)
 		}
 		units := d.UpTo(maxUsed - total)
 		if units == 0 || i > 0 && step == 0 {

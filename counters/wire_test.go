@@ -18,7 +18,7 @@ func parseRecord(b []byte, r *Record, now algorithms.Now) (rest []byte, err erro
 	return d.Rest(), d.Err()
 }
 
-func TestRecordsTravel(t *testing.T) {
+func TestRecordRoundTrip(t *testing.T) {
 	here := epoch
 	there := algorithms.Now{Steady: epoch.Steady + int64(1000*time.Hour), Wall: epoch.Wall}
 	ahead := there.Steady - here.Steady
@@ -79,7 +79,7 @@ func TestRecordsTravel(t *testing.T) {
 
 // The sender may have read its clock before the change it reports, and rounding to seconds never favours a subject. Log
 // entries ahead of the sender's clock stay ahead.
-func TestTimesTravelLate(t *testing.T) {
+func TestTimesAfterTransit(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
 	bucket := Record{Kind: algorithms.TokenBucket, State: algorithms.State{Count: 5, At: here.Steady + 9}, FreshAt: second + 60}
@@ -110,7 +110,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	if _, err := parseRecord(AppendRecord(nil, &r, now), &have, now); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("one too many: have %v", err)
 	}
-	// A claim of many entries must not cost memory.
+	// A claimed count of many entries must not cost memory.
 	few := AppendRecord(nil, &Record{Kind: algorithms.SlidingLog}, now)
 	few = append(few[:len(few)-1], 0xff, 0xff, 3)
 	if n := testing.AllocsPerRun(10, func() { _, _ = parseRecord(few, &Record{}, now) }); n != 0 {
@@ -118,7 +118,7 @@ func TestLogsAreBoundedOnTheWire(t *testing.T) {
 	}
 }
 
-// FuzzRecord: any input is either refused, or can be put, decided upon and sent on.
+// FuzzRecord: any input either fails to decode, or can be put into a table, decided upon and sent on.
 func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
@@ -146,7 +146,7 @@ func FuzzRecord(f *testing.F) {
 			t.Fatalf("have %+v", r)
 		}
 		for i, e := range r.Log {
-			if e.N <= 0 || e.At > now.Steady+maxQueue || i > 0 && e.At <= r.Log[i-1].At {
+			if e.N <= 0 || e.At > now.Steady+maxAhead || i > 0 && e.At <= r.Log[i-1].At {
 				t.Fatalf("have %+v", r.Log)
 			}
 		}

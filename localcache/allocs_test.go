@@ -12,7 +12,7 @@ import (
 // hotLeases returns leases of many units of two limits, and a subject that is refused.
 func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 	s = NewLeases(0)
-	s.granted(1, 1, algorithms.MaxAmount, algorithms.MaxAmount)
+	s.deliverGrant(1, 1, algorithms.MaxAmount, algorithms.MaxAmount)
 	of := func(hi uint64) []counters.Op {
 		ops := opsOf(1, 2)
 		for i := range ops {

@@ -6,56 +6,58 @@ import (
 )
 
 const (
-	// firstChecks is how many checks' worth a node asks for when it knows nothing of a subject's traffic.
-	firstChecks = 8
-	// growth bounds how much a request grows from one to the next, as a factor, so that a burst of a few checks does not look
-	// like a flood.
-	growth = 4
-	// slack is how much to ask for relative to the recent rate, in quarters.
-	slack = 5
+	// initialChecks is the number of checks that a node asks for when it knows nothing of a subject's traffic.
+	initialChecks = 8
+	// maxGrowth bounds, as a factor, how much one request may exceed the previous one, so that a burst of a few checks does
+	// not look like a flood.
+	maxGrowth = 4
+	// slackQuarters is how much to ask for relative to the recent rate, in quarters.
+	slackQuarters = 5
 )
 
 // demand measures how fast this node spends one limit of one subject, in units.
 type demand struct {
-	since time.Duration // when spent began to count
-	spent int64         // units wanted since then, refused ones included
-	rate  float64       // units per nanosecond, over the previous span
-	known bool          // rate has been measured
-	asked int64         // units asked for last time
+	since     time.Duration // when spent was last reset
+	spent     int64         // units that checks wanted since then, refused ones included
+	rate      float64       // units per nanosecond, over the previous span
+	measured  bool          // rate has been measured
+	lastAsked int64         // units asked for in the last request
 }
 
-func (d *demand) note(cost int64) { d.spent = min(d.spent+min(cost, math.MaxInt64/4), math.MaxInt64/4) }
+func (d *demand) record(cost int64) {
+	d.spent = min(d.spent+min(cost, math.MaxInt64/4), math.MaxInt64/4)
+}
 
-// times returns cost × n, or a number too large for any limit.
-func times(cost, n int64) int64 {
+// multiplyCapped returns cost × n, or a number too large for any limit.
+func multiplyCapped(cost, n int64) int64 {
 	if n > 0 && cost > math.MaxInt64/4/n {
 		return math.MaxInt64 / 4
 	}
 	return cost * n
 }
 
-// want returns how many units will be needed within ttl at the recent rate, or zero if a lease would not save a call.
-func (d *demand) want(at, ttl time.Duration, cost int64) int64 {
-	if cost == 0 && d.spent == 0 && !d.known {
+// estimate returns how many units the node will need within ttl at the recent rate, or zero if a lease would not save a call.
+func (d *demand) estimate(at, ttl time.Duration, cost int64) int64 {
+	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0
 	}
 	passed := at - d.since
-	if !d.known && d.asked == 0 {
-		d.asked = min(firstChecks*max(1, cost), math.MaxInt64/2)
-		return d.asked
+	if !d.measured && d.lastAsked == 0 {
+		d.lastAsked = min(initialChecks*max(1, cost), math.MaxInt64/2)
+		return d.lastAsked
 	}
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
-		d.rate, d.known, d.since, d.spent = rate, true, at, 0
-	} else if d.known {
+		d.rate, d.measured, d.since, d.spent = rate, true, at, 0
+	} else if d.measured {
 		rate = max(rate, d.rate)
 	}
 	need := rate * float64(ttl)
 	if need < float64(max(1, cost)) {
-		d.asked = 1
+		d.lastAsked = 1
 		return 0
 	}
-	bound := float64(growth * max(d.asked, firstChecks*max(1, cost)/growth))
-	d.asked = int64(min(math.Ceil(need*slack/4), bound, math.MaxInt64/16))
-	return d.asked
+	bound := float64(maxGrowth * max(d.lastAsked, initialChecks*max(1, cost)/maxGrowth))
+	d.lastAsked = int64(min(math.Ceil(need*slackQuarters/4), bound, math.MaxInt64/16))
+	return d.lastAsked
 }

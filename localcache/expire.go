@@ -7,42 +7,42 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// end ends all grants of e.
-func (ls *Leases) end(sh *leaseShard, e *lease, at time.Duration) {
-	for len(e.grants) > 0 {
-		ls.endFirst(sh, e, at)
+// endAll ends all grants of le.
+func (ls *Leases) endAll(sh *leaseShard, le *lease, at time.Duration) {
+	for len(le.grants) > 0 {
+		ls.endFirst(sh, le, at)
 	}
 }
 
-// backPause is how long Ended waits, after a grant ends, before it hands out what is left: checks that spent from the grant may
-// still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on the
-// holder's report of what it may still spend, and what waits here is not in that report.
-const backPause = 10 * time.Millisecond
+// returnPause is how long Ended waits, after a grant ends, before it hands out what is left. Checks that spent from the grant
+// may still be under way, and put their cost back if another limit refuses them. Buckets have no pause: their owner relies on
+// the holder's report of what it may still spend, and that report does not include what waits here.
+const returnPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of e and leaves what remains of it for Ended to hand out.
-func (ls *Leases) endFirst(sh *leaseShard, e *lease, at time.Duration) {
-	g := e.grants[0]
-	out := Ended{Source: e.source, Grant: g.id, due: at + backPause}
-	for i := range e.limits {
-		l := &e.limits[i]
+// endFirst ends the first grant of le and keeps what is left of it for Ended.
+func (ls *Leases) endFirst(sh *leaseShard, le *lease, at time.Duration) {
+	g := le.grants[0]
+	out := Ended{Source: le.source, Grant: g.id, due: at + returnPause}
+	for i := range le.limits {
+		l := &le.limits[i]
 		if l.limit.Kind.Bucket() {
 			out.due = at
 		}
-		key := counters.Key{Hi: e.hi, Lo: l.lo}
+		key := counters.Key{Hi: le.hi, Lo: l.lo}
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: l.limit, Cost: g.parts[i].left})
 		out.Window = append(out.Window, g.parts[i].window)
 	}
-	ls.grants.Add(-1)
-	e.grants, e.renew = slices.Delete(e.grants, 0, 1), 0
+	ls.grantCount.Add(-1)
+	le.grants, le.nextRenewal = slices.Delete(le.grants, 0, 1), 0
 	sh.ended = append(sh.ended, out)
-	ls.poke(out.due)
+	ls.wakeBy(out.due)
 }
 
-// unspend adds what a Spend took to what is left of an ended grant.
-func (sh *leaseShard) unspend(r Receipt, ops []counters.Op) {
+// unspendEnded adds what a Spend took to what is left of an ended grant.
+func (sh *leaseShard) unspendEnded(r Receipt, ops []counters.Op) {
 	for i := range sh.ended {
 		o := &sh.ended[i]
-		if o.Grant != r.grant || o.Source != r.from || len(o.Ops) != len(ops) || o.Ops[0].Key != ops[0].Key {
+		if o.Grant != r.grant || o.Source != r.source || len(o.Ops) != len(ops) || o.Ops[0].Key != ops[0].Key {
 			continue
 		}
 		for j := range ops {
@@ -51,8 +51,8 @@ func (sh *leaseShard) unspend(r Receipt, ops []counters.Op) {
 	}
 }
 
-// handOut appends the ended grants that are due to buf, and returns when the next one is due.
-func (sh *leaseShard) handOut(at time.Duration, buf []Ended) ([]Ended, time.Duration) {
+// takeDue moves the ended grants that are due to buf, and returns when the next one is due.
+func (sh *leaseShard) takeDue(at time.Duration, buf []Ended) ([]Ended, time.Duration) {
 	next, kept := never, sh.ended[:0]
 	for _, o := range sh.ended {
 		switch {
@@ -71,59 +71,59 @@ func (sh *leaseShard) handOut(at time.Duration, buf []Ended) ([]Ended, time.Dura
 // Wake signals that Ended must be called earlier than Next said.
 func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
-// Next returns when to call Ended if nothing happens before.
-func (ls *Leases) Next() time.Duration { return time.Duration(ls.armed.Load()) }
+// Next returns when to call Ended unless Wake signals before that.
+func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also forgets
-// subjects that have not been used for long.
+// Ended appends to buf the grants that have ended with something left. The caller must give each back, once. Ended also
+// forgets subjects that were not used for a while.
 func (ls *Leases) Ended(at time.Duration, buf []Ended) []Ended {
-	ls.armed.Store(int64(never))
+	ls.alarm.Store(int64(never))
 	next := never
 	for i := range ls.shards {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for len(sh.queue) > 0 && sh.queue[0].due <= at {
-			ls.update(sh, sh.queue[0], at)
+			ls.expire(sh, sh.queue[0], at)
 		}
 		if len(sh.queue) > 0 {
 			next = min(next, sh.queue[0].due)
 		}
 		var due time.Duration
-		buf, due = sh.handOut(at, buf)
+		buf, due = sh.takeDue(at, buf)
 		next = min(next, due)
 		sh.mu.Unlock()
 	}
-	ls.arm(next)
+	ls.setAlarm(next)
 	return buf
 }
 
-// update does what is due for e.
-func (ls *Leases) update(sh *leaseShard, e *lease, at time.Duration) {
-	for len(e.grants) > 0 && at >= e.grants[0].until {
-		ls.endFirst(sh, e, at)
+// expire ends the grants of le whose time is over, and removes le if it was not used for keepFor.
+func (ls *Leases) expire(sh *leaseShard, le *lease, at time.Duration) {
+	for len(le.grants) > 0 && at >= le.grants[0].until {
+		ls.endFirst(sh, le, at)
 	}
-	if len(e.grants) == 0 && at >= e.touched+e.keep {
-		sh.remove(e)
+	if len(le.grants) == 0 && at >= le.lastUsed+le.keepFor {
+		sh.removeLease(le)
 		return
 	}
-	ls.schedule(sh, e)
-	if e.due <= at { // only the next grant can end before the current one
-		ls.end(sh, e, at)
-		ls.schedule(sh, e)
+	ls.schedule(sh, le)
+	if le.due <= at { // the next grant ends before the current one
+		ls.endAll(sh, le, at)
+		ls.schedule(sh, le)
 	}
 }
 
-// Enable sets whether leases may begin. With false it also ends all leases; Ended then hands out what is left.
-func (ls *Leases) Enable(at time.Duration, yes bool) {
-	if ls.closed.Store(!yes); yes {
+// Enable sets whether leases may begin. If not, it also ends all leases, and Ended then hands out what is left of them.
+func (ls *Leases) Enable(at time.Duration, enabled bool) {
+	if ls.disabled.Store(!enabled); enabled {
 		return
 	}
 	for i := range ls.shards {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.queue {
-			ls.end(sh, e, at-backPause) // no check spends here any more, so skip the pause
-			e.refused = refusal{}
+		for _, le := range sh.queue {
+			ls.endAll(sh, le, at-returnPause) // no check spends from it any more, so skip the pause
+			le.refused = refusal{}
 		}
 		sh.mu.Unlock()
 	}

@@ -25,7 +25,7 @@ func leaseOps(costs ...int64) []counters.Op {
 	return ops
 }
 
-// heldUnits returns what s may still spend of its grants, as it reports it to an owner.
+// heldUnits returns how many units s may still spend, according to its report to an owner.
 func heldUnits(s *Leases, at time.Duration) (n int64) {
 	w, _ := s.Request(at, leaseOwner, leaseTerms, leaseOps(1), 1)
 	for _, h := range w.Held {
@@ -34,8 +34,8 @@ func heldUnits(s *Leases, at time.Duration) (n int64) {
 	return n
 }
 
-// G2: a check that another part refuses a moment later puts back what it spent, but only into the grant it came from. Each
-// process of an owner numbers grants anew, so after a restart another grant may have the same number.
+// G2: a check that another op refuses a moment later puts back what it spent, but only into the grant it came from. Each
+// process of an owner numbers grants from the start, so after a restart another grant may have the same number.
 func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -52,12 +52,13 @@ func TestG2_UnspendIntoItsOwnGrant(t *testing.T) {
 	}
 	s.Unspend(receipt, leaseOps(5))
 	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(5)); outcome == Spent {
-		t.Error("15 were spent of a grant of 10")
+		t.Error("15 units were spent from a grant of 10")
 	}
 }
 
-// G2: a holder's report covers everything it may still spend, because the owner relies on it when it takes back others' grants.
-// So a grant that arrives after a later one is not spent, and cost put back into a grant does not exceed the report.
+// G2: a holder's report covers everything it may still spend, because the owner relies on it when it takes back others'
+// grants. So a holder does not spend a grant that arrives after a later one, and a grant never exceeds the report when cost
+// is put back.
 func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -71,15 +72,15 @@ func TestG2_LateGrantIsNotSpentUnknown(t *testing.T) {
 	if w.Seen != 6 || len(w.Held) != 1 {
 		t.Fatalf("have %+v", w)
 	}
-	// The owner has now been told that nothing of grant 5 is out, while it was on its way.
+	// The owner now believes that nothing of grant 5 is outstanding, but the grant was in transit.
 	come(5)
 	if n := heldUnits(s, at); n > 10 {
-		t.Errorf("%d may be spent, the owner was told of 10", n)
+		t.Errorf("the holder may spend %d units, but reported 10", n)
 	}
 }
 
-// A refusal by one limit stands no longer than that limit said. Once its time is over, it does not refuse a smaller cost just
-// because another limit refused the same check for longer.
+// A refusal by one limit applies no longer than that limit said. After that, it does not refuse a smaller cost just because
+// another limit refused the same check for longer.
 func TestRefusalStandsByEachLimit(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second
@@ -89,7 +90,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
 	s.Refused(at, Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}, ops, leaseTerms.TTL)
 	if outcome, _ := s.Spend(at+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
-		t.Errorf("within the first limit's time: have %d", outcome)
+		t.Errorf("while the first limit refuses: have %d", outcome)
 	}
 	at += 50 * time.Millisecond
 	if outcome, _ := s.Spend(at, leaseOwner, leaseOps(1, 1000)); outcome != Refused {
@@ -100,8 +101,8 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	}
 }
 
-// A renewal that the caller could not send, because it was suspended until the grant ended, does not prevent renewals of the
-// subject for ever.
+// If a renewal was never sent, because the caller was suspended until the grant ended, the subject's leases can still be
+// renewed later.
 func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 	s := NewLeases(0)
 	from := Source{Owner: leaseOwner, Incarnation: 1, Lineage: 1}
@@ -112,16 +113,16 @@ func TestRenewalAfterOneThatWasNeverSent(t *testing.T) {
 		s.Admitted(at, at, from, leaseOps(1), Grant{ID: uint64(i + 1), EndsIn: time.Second, Amounts: []int64{100}, Windows: []int64{1}}, false)
 		for range 100 {
 			if _, r := s.Spend(at, leaseOwner, leaseOps(1)); r.Renew {
-				renewed++ // and no answer comes
+				renewed++ // no answer arrives
 			}
 		}
 	}
 	if renewed != 3 {
-		t.Errorf("%d of 3 grants were to be renewed", renewed)
+		t.Errorf("%d of 3 grants asked for a renewal", renewed)
 	}
 }
 
-// Any valid cost, by as many checks as may travel together, leaves the demand finite.
+// Any valid cost, from as many checks as one question may carry, leaves the demand finite.
 func TestDemandOfHugeCosts(t *testing.T) {
 	huge := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: algorithms.MaxAmount, Window: time.Second}
 	s := NewLeases(0)
@@ -135,7 +136,7 @@ func TestDemandOfHugeCosts(t *testing.T) {
 	}
 }
 
-// A cost that can never be allowed is reported so, even by the remembered refusal of a smaller one.
+// A remembered refusal reports a cost that can never be allowed as such, even if it is the refusal of a smaller one.
 func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s := NewLeases(0)
 	at := time.Second

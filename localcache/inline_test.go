@@ -11,34 +11,34 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// callerOps returns ops of an inline subject, as a caller asks about it who allows that many a minute.
+// callerOps returns ops of an inline subject, from a caller that allows that many units a minute.
 func callerOps(subject uint64, amount, cost int64) []counters.Op {
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute}
 	return []counters.Op{{Key: counters.Key{Hi: subject, Lo: counters.InlineLo(1)}, Limit: l, Cost: cost}}
 }
 
-// lease delivers the answer to a caller's check, with a grant.
-func (s *Leases) lease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
+// deliverLease delivers the answer to a caller's check, with a grant.
+func (s *Leases) deliverLease(at time.Duration, id uint64, ops []counters.Op, amount int64) bool {
 	_, ok := s.Request(at, someone, terms, ops, 1)
 	ops[0].Decision = algorithms.Decision{Allowed: true, Remaining: 500, ResetAfter: time.Minute}
 	s.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: []int64{amount}, Windows: []int64{0}}, false)
 	return ok
 }
 
-// Up to four callers that differ about the limits of one inline subject have a lease each, at the same time. A fifth has none.
+// Up to four callers with different limits for one inline subject have a lease each, at the same time. A fifth has none.
 func TestLeasesOfSeveralSets(t *testing.T) {
 	s := NewLeases(0)
 	for i := range int64(maxSets) {
-		if !s.lease(1, uint64(i+1), callerOps(5, 100*(i+1), 1), 10*(i+1)) {
+		if !s.deliverLease(1, uint64(i+1), callerOps(5, 100*(i+1), 1), 10*(i+1)) {
 			t.Fatalf("caller %d has no lease", i)
 		}
 	}
 	fifth := callerOps(5, 900, 1)
-	if s.lease(1, 9, fifth, 10) {
-		t.Error("a fifth set is leased")
+	if s.deliverLease(1, 9, fifth, 10) {
+		t.Error("a fifth set has a lease")
 	}
 	if back := s.Ended(1, nil); len(back) != 1 || back[0].Grant != 9 || back[0].Ops[0].Cost != 10 {
-		t.Errorf("the fifth's grant: have %+v back", back)
+		t.Errorf("the grant of the fifth set: have %+v back", back)
 	}
 	for round := range 2 {
 		for i := range int64(maxSets) {
@@ -50,10 +50,10 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 			}
 		}
 		if o, _ := s.Spend(2, someone, fifth); o != Unknown {
-			t.Errorf("the fifth: have %d", o)
+			t.Errorf("the fifth set: have %d", o)
 		}
 	}
-	// A refusal of one caller stands for that one alone.
+	// A refusal of one caller applies to that caller alone.
 	refused := callerOps(5, 100, 20)
 	refused[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
 	s.Refused(2, from, refused, time.Second)
@@ -71,11 +71,11 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 		t.Errorf("have %d", o)
 	}
 	s.Forget(3, 5, false)
-	if back := s.Ended(3+backPause, nil); len(back) != maxSets || s.Count() != 0 {
+	if back := s.Ended(3+returnPause, nil); len(back) != maxSets || s.Count() != 0 {
 		t.Errorf("have %d grants, and %+v back", s.Count(), back)
 	}
 	// They are forgotten one by one.
-	if s.lease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
+	if s.deliverLease(time.Minute, 10, callerOps(5, 200, 1), 10); s.shards[5].inline != maxSets {
 		t.Errorf("have %d leases", s.shards[5].inline)
 	}
 	s.Ended(time.Minute+1, nil)
@@ -83,8 +83,8 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 		t.Errorf("have %d, and %d leases", o, s.shards[5].inline)
 	}
 	s.Ended(time.Hour, nil)
-	if sh := &s.shards[5]; len(sh.known)+len(sh.queue)+sh.inline != 0 {
-		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.known), len(sh.queue), sh.inline)
+	if sh := &s.shards[5]; len(sh.leases)+len(sh.queue)+sh.inline != 0 {
+		t.Errorf("have %d subjects, %d leases, of them %d inline", len(sh.leases), len(sh.queue), sh.inline)
 	}
 }
 
@@ -95,12 +95,13 @@ func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
 	return r
 }
 
-// The owner's ledger knows the grants of each set by themselves, of four at most. What is out of a counter is out for all.
+// The owner's ledger keeps the grants of each set separately, for at most four sets. What is outstanding counts against all
+// sets.
 func TestLedgerOfSeveralSets(t *testing.T) {
 	b := NewLeaseLedger(0)
 	lo := counters.InlineLo(0)
-	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), yes)
-	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), yes)
+	first, _ := b.Grant(0, inlineRequest(1, 6, 100, 1000), debitAlways)
+	second, amounts := b.Grant(0, inlineRequest(1, 10, 1100, 2000), debitAlways)
 	if first == 0 || amounts == nil || amounts[0] != 10 || b.Returnable(0, 7, lo) != 16 {
 		t.Errorf("have %d, %v, and %d may come back", first, amounts, b.Returnable(0, 7, lo))
 	}
@@ -109,40 +110,40 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	r.Lease.Seen, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
 	b.Grant(0, r, func([]counters.Op) bool { return false })
 	if n := b.Returnable(0, 7, lo); n != 10 {
-		t.Errorf("%d may come back, want the first's 6 and 4 of the second", n)
+		t.Errorf("%d may come back, want 6 of the first and 4 of the second", n)
 	}
 	r = inlineRequest(1, 6, 100, 1000)
-	if id, _ := b.Grant(0, r, yes); id != 0 {
-		t.Error("all of its part of the counter is out")
+	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
+		t.Error("granted although the holder's whole part is outstanding")
 	}
 	r.Lease.Seen = first
-	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
-		t.Errorf("the first is spent, 4 are out to the other caller: have %v", amounts)
+	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
+		t.Errorf("the first is spent, 4 are outstanding to the other caller: have %v", amounts)
 	}
 	for amount := range int64(4) {
-		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), yes); (id != 0) != (amount < 2) {
+		if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_000+amount), debitAlways); (id != 0) != (amount < 2) {
 			t.Errorf("set %d: have %d", 2+amount, id)
 		}
 	}
-	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), yes); id == 0 {
-		t.Error("a set that has grants gets no more")
+	if id, _ := b.Grant(0, inlineRequest(3, 5, 9000, 10_001), debitAlways); id == 0 {
+		t.Error("a set with grants got no more")
 	}
 	if b.Forget(7); b.Out() != 0 {
-		t.Errorf("%d are out of changed counters", b.Out())
+		t.Errorf("%d grants of changed counters are outstanding", b.Out())
 	}
-	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), yes); id == 0 {
-		t.Error("nothing is out, and a new set gets nothing")
+	if id, _ := b.Grant(0, inlineRequest(2, 5, 9000, 10_009), debitAlways); id == 0 {
+		t.Error("nothing is outstanding, but a new set got nothing")
 	}
 }
 
-// A bucket takes back only as much as keeps it within its burst, together with what is out to callers with other limits.
-func TestABucketOfSeveralSetsDoesNotPileUp(t *testing.T) {
+// A bucket takes back only as much as keeps it within its burst, counting what is leased to callers with other limits.
+func TestABucketOfSeveralSetsStaysWithinItsBurst(t *testing.T) {
 	b := NewLeaseLedger(0)
 	grant := func(holder byte, remaining, burst int64) uint64 {
 		l := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: burst, Window: time.Minute}
 		r := request(holder, 100, remaining, l)
 		r.Ops[0].Key.Lo = counters.InlineLo(0)
-		id, _ := b.Grant(0, r, yes)
+		id, _ := b.Grant(0, r, debitAlways)
 		return id
 	}
 	first := grant(1, 1000, 1000)
@@ -155,7 +156,7 @@ func TestABucketOfSeveralSetsDoesNotPileUp(t *testing.T) {
 	}
 }
 
-// A flood of inline subjects takes half of the leases, here and at owners. Configured subjects get the others.
+// A flood of inline subjects takes half of the leases, at holders and owners. Configured subjects get the rest.
 func TestInlineLeasesLeaveHalf(t *testing.T) {
 	s, b := NewLeases(0), NewLeaseLedger(0)
 	subject := uint64(0)
@@ -170,7 +171,7 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 			if _, ok := s.Request(1, someone, terms, r.Ops, 1); ok {
 				leased++
 			}
-			if id, _ := b.Grant(1, r, yes); id != 0 {
+			if id, _ := b.Grant(1, r, debitAlways); id != 0 {
 				granted++
 			}
 		}
@@ -196,8 +197,8 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 	}
 }
 
-// G2 where callers differ: in each window each of them has at most its own limit, and all together at most the largest. Their
-// leases are alive at the same time.
+// G2 if callers differ: in each window, each caller is admitted at most its own limit, and all together at most the largest.
+// Their leases are alive at the same time.
 func TestG2_ModelOfSeveralSets(t *testing.T) {
 	limit := func(kind algorithms.Kind, amount int64, window time.Duration) *algorithms.Limit {
 		return &algorithms.Limit{Kind: kind, Amount: amount, Burst: amount, Window: window}
@@ -216,7 +217,7 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 			{kind: kind, slow: 40 * time.Millisecond, loss: 0.02, unspend: true},
 		} {
 			t.Run(fmt.Sprintf("%s/%+v", kind, c), func(t *testing.T) {
-				for seed := range runs(2) { // one with four sets, one with five
+				for seed := range runCount(2) { // one with four sets, one with five
 					w := newNetwork(t, seed, c)
 					w.chance = rand.New(rand.NewPCG(seed, 2))
 					w.sets = sets[seed%2:] // four sets, or five
@@ -276,10 +277,10 @@ func TestG2_ModelOfSeveralSets(t *testing.T) {
 	}
 }
 
-// A lease of one set is known by its limits, not by who sent them.
+// A lease is identified by its set of limits, not by its caller.
 func TestCallersThatAgreeShareALease(t *testing.T) {
 	s := NewLeases(0)
-	s.lease(1, 1, callerOps(5, 100, 1), 10)
+	s.deliverLease(1, 1, callerOps(5, 100, 1), 10)
 	for range 5 {
 		if o, _ := s.Spend(2, someone, callerOps(5, 100, 1)); o != Spent {
 			t.Errorf("have %d", o)

@@ -9,30 +9,30 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// lease is what this node may spend of one subject without asking its owner, and what it knows to be refused.
+// lease is what this node may spend of one subject without asking its owner, and the owner's last refusal.
 type lease struct {
-	hi         uint64
-	next       *lease // of the same inline subject, with other limits
-	source     Source
-	limits     []leasedLimit // at least one
-	grants     []grant       // at most MaxGrants; the first one is being spent
-	seen       uint64        // ID of the last grant that arrived
-	refused    refusal
-	pressed    pressure
-	asking     time.Duration // until then a renewal is under way, unless it is answered
-	renew      time.Duration // when to renew next, at the earliest
-	decisionAt time.Duration // when the owner made the decisions that limits record
-	touched    time.Duration // when it was last used
-	terms      Terms         // of its grants
-	keep       time.Duration // how long to remember it after touched
-	checked    bool          // there are costs that are taken if they fit
-	counted    bool          // there are costs that are taken although they don't
+	hi            uint64
+	nextSet       *lease // another lease of the same inline subject, with other limits
+	source        Source
+	limits        []leasedLimit // at least one
+	grants        []grant       // at most MaxGrants; the first one is being spent
+	lastGrant     uint64        // ID of the last grant that arrived
+	refused       refusal
+	pressure      pressure
+	renewingUntil time.Duration // a renewal is under way until then, or until it is answered
+	nextRenewal   time.Duration // the earliest time of the next renewal
+	decisionAt    time.Duration // when the owner made the decisions that limits record
+	lastUsed      time.Duration // when a check or request last used the lease
+	terms         Terms         // of its grants
+	keepFor       time.Duration // how long to remember the lease after lastUsed
+	hasChecks     bool          // ops in CheckMode with a cost used the lease
+	hasCounts     bool          // ops in CountMode used the lease
 
-	due   time.Duration // when to look at it again
+	due   time.Duration // when expire must run
 	index int           // in the shard's queue
 }
 
-// Source identifies who granted: the owner, its process, and the lineage of its counters.
+// Source identifies the origin of a grant: the owner, its process, and the lineage of its counters.
 type Source struct {
 	Owner       ring.NodeID
 	Incarnation uint64 // of the owner
@@ -44,16 +44,16 @@ type leasedLimit struct {
 	lo           uint64
 	limit        *algorithms.Limit
 	demand       demand
-	lastDecision algorithms.Decision // the owner's last decision, less what it granted with it
+	lastDecision algorithms.Decision // the owner's last decision, minus the grant that came with it
 }
 
-// MaxGrants bounds the grants held of one subject: the one being spent, and the next.
+// MaxGrants bounds the grants that this node holds of one subject: the one being spent, and the next.
 const MaxGrants = 2
 
-// grant is a debit at the owner that is spent here.
+// grant is a debit at the owner for this node to spend.
 type grant struct {
 	id    uint64
-	until time.Duration // not spent from then on
+	until time.Duration // the node stops spending then
 	parts []balance     // by limit
 }
 
@@ -61,27 +61,27 @@ type grant struct {
 type balance struct {
 	left, size int64
 	reported   int64 // what was left at the last report to the owner
-	window     int64 // in which the owner debited it
+	window     int64 // the window in which the owner debited it
 }
 
-// refusal is an owner's refusal that stands for a while.
+// refusal is an owner's refusal that this node repeats for a while.
 type refusal struct {
 	until time.Duration
 	at    time.Duration
 	ops   []refusedOp
 }
 
-// refusedOp is what one limit said.
+// refusedOp is one limit's part of a refusal.
 type refusedOp struct {
 	cost     int64
-	until    time.Duration // refuses until then
+	until    time.Duration // the limit refuses until then
 	decision algorithms.Decision
 }
 
-// inline reports whether the lease is of an inline subject.
+// inline reports whether the lease belongs to an inline subject.
 func (le *lease) inline() bool { return counters.Key{Lo: le.limits[0].lo}.Inline() }
 
-// matches reports whether ops ask about exactly the lease's limits.
+// matches reports whether ops use exactly the lease's limits.
 func (le *lease) matches(ops []counters.Op) bool {
 	if len(ops) != len(le.limits) {
 		return false
@@ -94,25 +94,25 @@ func (le *lease) matches(ops []counters.Op) bool {
 	return true
 }
 
-// adoptLimits refers to the limits of ops, which the lease matches, so that older rules can be freed.
+// adoptLimits makes the lease refer to the limits of ops, which it matches, so that older rules can be freed.
 func (le *lease) adoptLimits(ops []counters.Op) {
 	for i := range ops {
 		le.limits[i].limit = ops[i].Limit
 	}
 }
 
-// reset empties the lease and makes it one of ops' limits.
+// reset empties the lease and gives it the limits of ops.
 func (le *lease) reset(ops []counters.Op) {
 	le.limits = le.limits[:0]
 	for i := range ops {
 		le.limits = append(le.limits, leasedLimit{lo: ops[i].Key.Lo, limit: ops[i].Limit})
 	}
-	le.grants, le.refused, le.pressed = le.grants[:0], refusal{}, pressure{}
-	le.checked, le.counted = false, false
+	le.grants, le.refused, le.pressure = le.grants[:0], refusal{}, pressure{}
+	le.hasChecks, le.hasCounts = false, false
 }
 
-// unspend returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left: the
-// owner relies on that when it takes back what other nodes did not spend.
+// unspend returns spent cost to a grant. For a bucket, the grant never exceeds what was last reported to the owner as left,
+// because the owner relies on that when it takes back what other nodes did not spend.
 func (g *grant) unspend(ops []counters.Op) {
 	for i := range ops {
 		h, most := &g.parts[i], g.parts[i].size
@@ -125,7 +125,7 @@ func (g *grant) unspend(ops []counters.Op) {
 
 // covers reports whether the i-th grant is enough for ops.
 func (le *lease) covers(i int, ops []counters.Op) bool {
-	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.answersLooks() {
+	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		return false
 	}
 	for j := range ops {
@@ -136,23 +136,23 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// answersLooks reports whether a look may be answered from the lease: only if this node spends it on checks, and on nothing else.
-// A count, here or at another node, may overdraw the owner's counter. What a grant still holds then says nothing about what is
-// left.
-func (le *lease) answersLooks() bool { return le.checked && !le.counted }
+// canAnswerLooks reports whether the lease may answer a look: only if this node spends it on checks, and on nothing else. A
+// count, here or at another node, may overdraw the owner's counter. What a grant still holds then says nothing about how much
+// the counter has left.
+func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
-// noteModes notes what ops, all of one subject, do with their costs. Renewals have none.
+// noteModes records the modes of ops, all of one subject. The ops of renewals have no costs.
 func (le *lease) noteModes(ops []counters.Op) {
 	switch mode := ops[0].Mode; {
 	case mode == counters.CountMode:
-		le.counted = true
+		le.hasCounts = true
 	case mode == counters.CheckMode && slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Cost > 0 }):
-		le.checked = true
+		le.hasChecks = true
 	}
 }
 
-// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks debit
-// nothing.
+// spend debits ops from the first grant, which covers them, and sets the decisions that the owner would have made. Looks
+// debit nothing.
 func (le *lease) spend(at time.Duration, ops []counters.Op) {
 	for i := range ops {
 		l, op := &le.limits[i], &ops[i]
@@ -161,22 +161,22 @@ func (le *lease) spend(at time.Duration, ops []counters.Op) {
 			took = 0
 		}
 		le.grants[0].parts[i].left -= took
-		l.demand.note(op.Cost)
-		d := later(l.lastDecision, at-le.decisionAt)
+		l.demand.record(op.Cost)
+		d := ageDecision(l.lastDecision, at-le.decisionAt)
 		d.Allowed, d.RetryAfter, d.Delay = true, 0, 0
 		for j := range le.grants {
 			d.Remaining += le.grants[j].parts[i].left
 		}
 		d.Remaining = min(d.Remaining, op.Limit.Capacity())
 		d.Used = op.Limit.Capacity() - d.Remaining
-		d.Remaining -= op.Cost - took // as every peek says it
+		d.Remaining -= op.Cost - took // as in every peek
 		op.Decision, op.Full = d, false
 	}
-	le.touched = at
+	le.lastUsed = at
 }
 
-// later returns what a decision says after some time in which nothing happened.
-func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
+// ageDecision returns what a decision has become after some time in which nothing else happened.
+func ageDecision(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
 	d.ResetAfter = max(0, d.ResetAfter-passed)
 	if d.RetryAfter > 0 {
@@ -185,12 +185,12 @@ func later(d algorithms.Decision, passed time.Duration) algorithms.Decision {
 	return d
 }
 
-// low reports whether so much of the first grant is spent that the next one should be fetched.
-func (le *lease) low(at time.Duration) bool {
-	if len(le.grants) == MaxGrants || at < le.asking || at < le.renew || at < le.refused.until {
+// needsRenewal reports whether so much of the first grant is spent that the node should fetch the next one.
+func (le *lease) needsRenewal(at time.Duration) bool {
+	if len(le.grants) == MaxGrants || at < le.renewingUntil || at < le.nextRenewal || at < le.refused.until {
 		return false
 	}
-	// The holders of one subject should not all ask at once, so each has a slightly different idea of half.
+	// The holders of one subject should not all ask at once, so each renews at a slightly different level.
 	g := &le.grants[0]
 	eighths := 3 + int64(g.id&1) + int64(le.hi>>5&1)
 	for i := range g.parts {
@@ -207,25 +207,25 @@ func (r *refusal) refuses(i int, at time.Duration, cost int64) bool {
 	return !o.decision.Allowed && cost >= o.cost && at < o.until
 }
 
-// stands reports whether a refusal still answers ops, and copies its decisions into them. It stands for the same costs or more.
-// For a shadow rule, which never makes a check fail, it stands only if every limit refuses.
-func (r *refusal) stands(at time.Duration, ops []counters.Op) bool {
+// answer reports whether the refusal still applies to ops, and if so copies its decisions into them. It applies to the same
+// costs or more. For a shadow rule, which never makes a check fail, it applies only if every limit refuses.
+func (r *refusal) answer(at time.Duration, ops []counters.Op) bool {
 	if at >= r.until || len(r.ops) != len(ops) {
 		return false
 	}
-	shadow, one := len(ops) > 0 && ops[0].Shadow, false
+	shadow, anyRefuses := len(ops) > 0 && ops[0].Shadow, false
 	for i := range ops {
-		no := r.refuses(i, at, ops[i].Cost)
-		if shadow && !no && ops[i].Cost > 0 {
+		refuses := r.refuses(i, at, ops[i].Cost)
+		if shadow && !refuses && ops[i].Cost > 0 {
 			return false
 		}
-		one = one || no
+		anyRefuses = anyRefuses || refuses
 	}
-	if !one {
+	if !anyRefuses {
 		return false
 	}
 	for i := range ops {
-		d := later(r.ops[i].decision, at-r.at)
+		d := ageDecision(r.ops[i].decision, at-r.at)
 		switch {
 		case ops[i].Limit.Capacity() > 0 && ops[i].Cost > ops[i].Limit.Capacity():
 			d.RetryAfter = algorithms.Never

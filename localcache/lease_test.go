@@ -29,8 +29,8 @@ func opsOf(costs ...int64) []counters.Op {
 	return ops
 }
 
-// granted delivers the answer to a check, with a grant of these amounts.
-func (ls *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
+// deliverGrant delivers the answer to a check, with a grant of these amounts.
+func (ls *Leases) deliverGrant(at time.Duration, id uint64, amounts ...int64) {
 	ops := opsOf(make([]int64, len(amounts))...)
 	ls.Request(at, someone, terms, ops, 1)
 	for i := range ops {
@@ -39,12 +39,12 @@ func (ls *Leases) granted(at time.Duration, id uint64, amounts ...int64) {
 	ls.Admitted(at, at, from, ops, Grant{ID: id, EndsIn: terms.TTL, Amounts: amounts, Windows: make([]int64, len(amounts))}, true)
 }
 
-func TestASpentLease(t *testing.T) {
+func TestSpend(t *testing.T) {
 	s := NewLeases(0)
 	if o, _ := s.Spend(1, someone, opsOf(1)); o != Unknown {
-		t.Fatalf("nothing was leased: %d", o)
+		t.Fatalf("spent without a lease: %d", o)
 	}
-	s.granted(1, 1, 10)
+	s.deliverGrant(1, 1, 10)
 	ops := opsOf(4)
 	o, r := s.Spend(2, someone, ops)
 	if d := ops[0].Decision; o != Spent || r.Until != 1+terms.TTL || d.Remaining != 496 || !d.Allowed || r.Renew {
@@ -57,7 +57,7 @@ func TestASpentLease(t *testing.T) {
 		t.Errorf("a renewal is under way: have %d, %+v", o, r)
 	}
 	if o, _ := s.Spend(2, someone, opsOf(2)); o != Unknown {
-		t.Errorf("there is one left: have %d", o)
+		t.Errorf("one is left: have %d", o)
 	}
 	s.Unspend(r, opsOf(4))
 	if o, _ := s.Spend(2, someone, opsOf(5)); o != Spent {
@@ -68,12 +68,12 @@ func TestASpentLease(t *testing.T) {
 	}
 }
 
-// A second grant does not make the first one last longer. A third is given back as it came.
+// A second grant does not extend the first one. A third is given back in full.
 func TestTwoGrants(t *testing.T) {
 	s := NewLeases(0)
-	s.granted(0, 1, 10)
-	s.granted(time.Second, 2, 20)
-	s.granted(time.Second, 3, 30)
+	s.deliverGrant(0, 1, 10)
+	s.deliverGrant(time.Second, 2, 20)
+	s.deliverGrant(time.Second, 3, 30)
 	if back := s.Ended(time.Second, nil); len(back) != 1 || back[0].Grant != 3 || back[0].Ops[0].Cost != 30 || back[0].Source != from {
 		t.Errorf("have %+v", back)
 	}
@@ -84,10 +84,10 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("the first one ends at %v", at)
 	}
 	back := s.Ended(terms.TTL, nil)
-	if len(back) != 0 || s.Next() != terms.TTL+backPause {
+	if len(back) != 0 || s.Next() != terms.TTL+returnPause {
 		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
 	}
-	back = s.Ended(terms.TTL+backPause, nil)
+	back = s.Ended(terms.TTL+returnPause, nil)
 	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
 		t.Errorf("have %+v", back)
 	}
@@ -96,15 +96,15 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("have %d, %+v", o, first)
 	}
 	// If the current grant is too small, the next one may be enough; then the current one ends.
-	s.granted(terms.TTL, 4, 50)
+	s.deliverGrant(terms.TTL, 4, 50)
 	if o, r := s.Spend(terms.TTL, someone, opsOf(40)); o != Spent || r.Until != 2*terms.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	s.Unspend(first, opsOf(3)) // into the grant that has ended
-	if back := s.Ended(terms.TTL+backPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
+	s.Unspend(first, opsOf(3)) // into the ended grant
+	if back := s.Ended(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
-	if again := s.Ended(terms.TTL+backPause, nil); len(again) != 0 {
+	if again := s.Ended(terms.TTL+returnPause, nil); len(again) != 0 {
 		t.Errorf("handed out twice: %+v", again)
 	}
 }
@@ -112,7 +112,7 @@ func TestTwoGrants(t *testing.T) {
 // Several limits are spent together or not at all.
 func TestALeaseOfTwoLimits(t *testing.T) {
 	s := NewLeases(0)
-	s.granted(0, 1, 10, 3)
+	s.deliverGrant(0, 1, 10, 3)
 	if o, _ := s.Spend(1, someone, opsOf(1, 4)); o != Unknown {
 		t.Errorf("three are not four: have %d", o)
 	}
@@ -123,7 +123,7 @@ func TestALeaseOfTwoLimits(t *testing.T) {
 		t.Errorf("nothing is asked of the second: have %d", o)
 	}
 	s.Ended(terms.TTL, nil)
-	if back := s.Ended(terms.TTL+backPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
+	if back := s.Ended(terms.TTL+returnPause, nil); len(back) != 1 || back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
 		t.Errorf("have %+v", back)
 	}
 }
@@ -150,11 +150,11 @@ func TestWhatEndsALease(t *testing.T) {
 		},
 	} {
 		s := NewLeases(0)
-		s.granted(0, 1, 10)
+		s.deliverGrant(0, 1, 10)
 		if o := spend(s); o != Unknown {
 			t.Errorf("%s: have %d", name, o)
 		}
-		if back := s.Ended(terms.TTL+backPause, s.Ended(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.Count() != 0 {
+		if back := s.Ended(terms.TTL+returnPause, s.Ended(terms.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.Count() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.Count())
 		}
 	}
@@ -203,7 +203,7 @@ func TestRememberedRefusals(t *testing.T) {
 	s = NewLeases(0)
 	refuse(time.Minute, true, 3)
 	if o, _ := try(1, 3); o != Unknown {
-		t.Errorf("for want of room is no refusal to remember: have %d", o)
+		t.Errorf("a refusal for lack of room was remembered: have %d", o)
 	}
 }
 
@@ -223,8 +223,8 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	}
 	s.Ended(time.Hour, nil)
 	for i := range s.shards {
-		if len(s.shards[i].known)+len(s.shards[i].queue) > 0 {
-			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].known))
+		if len(s.shards[i].leases)+len(s.shards[i].queue) > 0 {
+			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].leases))
 		}
 	}
 	if s.Next() != never {
@@ -232,36 +232,36 @@ func TestSubjectsAreForgotten(t *testing.T) {
 	}
 }
 
-// The first check asks for a few; a flood asks for more each time; a trickle asks for nothing.
+// The first check asks for a few units, a flood asks for more each time, and a trickle asks for nothing.
 func TestDemand(t *testing.T) {
 	var d demand
 	at := time.Second
 	d.since = at
 	last := int64(0)
 	for range 6 {
-		d.note(1)
-		want := d.want(at, terms.TTL, 1)
-		if want < last || want > max(firstChecks, growth*last) {
+		d.record(1)
+		want := d.estimate(at, terms.TTL, 1)
+		if want < last || want > max(initialChecks, maxGrowth*last) {
 			t.Errorf("after %d have %d", last, want)
 		}
 		last, at = want, at+time.Millisecond
-		d.note(want)
+		d.record(want)
 	}
-	if last < 4*growth*growth*growth {
+	if last < 4*maxGrowth*maxGrowth*maxGrowth {
 		t.Errorf("have %d at the end of a flood", last)
 	}
 	for range 20 {
 		at += terms.TTL
-		d.note(1)
-		last = d.want(at, terms.TTL, 1)
+		d.record(1)
+		last = d.estimate(at, terms.TTL, 1)
 	}
 	if last > 2 {
 		t.Errorf("have %d for one in %v", last, terms.TTL)
 	}
 	for range 20 {
 		at += 2 * terms.TTL
-		d.note(1)
-		last = d.want(at, terms.TTL, 1)
+		d.record(1)
+		last = d.estimate(at, terms.TTL, 1)
 	}
 	if last != 0 {
 		t.Errorf("have %d for one in %v", last, 2*terms.TTL)
@@ -297,7 +297,7 @@ func TestTerms(t *testing.T) {
 	for _, tt := range tests {
 		if have := TermsOf(&tt.rule, tt.limits, 3); have.TTL != tt.ttl || have.None() != (tt.ttl == 0) {
 			t.Errorf("%s: have %+v", tt.name, have)
-		} else if small := strings.Contains(tt.name, "less than") || strings.Contains(tt.name, "small"); have.Small != small {
+		} else if small := strings.Contains(tt.name, "less than") || strings.Contains(tt.name, "small"); have.TooSmall != small {
 			t.Errorf("%s: have %+v", tt.name, have)
 		}
 	}

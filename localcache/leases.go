@@ -12,73 +12,73 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Leases are the leases that this node holds and what owners refused a moment ago, by subject. All methods may be called
-// concurrently. Times are readings of a clock that keeps running while the machine is suspended.
+// Leases holds this node's leases and the recent refusals by owners, by subject. All methods may be called concurrently.
+// Times are readings of a clock that keeps running while the machine is suspended.
 //
-// The callers of an inline subject may differ about its limits. Each set of them, in this order and with these amounts, has a
-// lease of its own, up to maxSets a subject. A configured subject has one lease; other limits of it end that.
+// Callers of an inline subject may use different limits. Each set of limits, in its order and with its amounts, has a lease
+// of its own, up to maxSets per subject. A configured subject has one lease; a check with other limits ends it.
 //
-// The owner debited everything spent here in advance. When a grant ends, Ended hands out what is left of it, once, to be given
-// back.
+// The owner has debited in advance everything that is spent here. When a grant ends, Ended hands out what is left of it,
+// once, to be given back.
 type Leases struct {
-	perShard int // bounds the leases; those of inline subjects are at most half of it
-	shards   [leaseShards]leaseShard
-	wake     chan struct{} // capacity 1; something is due earlier than Next said
-	armed    atomic.Int64  // when to call Ended next
-	closed   atomic.Bool   // no leases any more
-	grants   atomic.Int64  // number of grants
+	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
+	shards     [leaseShards]leaseShard
+	wake       chan struct{} // capacity 1; signals that something is due earlier than Next said
+	alarm      atomic.Int64  // when Ended must be called next
+	disabled   atomic.Bool   // no leases may begin
+	grantCount atomic.Int64  // number of grants
 }
 
 const (
 	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
-	// maxSets bounds the sets of limits of one inline subject that have leases.
+	// maxSets bounds the sets of limits that can have leases for one inline subject.
 	maxSets = 4
-	// forgetTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeep is the least such time.
-	forgetTTLs = 4
-	minKeep    = time.Second
+	// keepTTLs is how long a subject is remembered after its last use, in TTLs of its leases; minKeepFor is the minimum.
+	keepTTLs   = 4
+	minKeepFor = time.Second
 	never      = time.Duration(math.MaxInt64)
 )
 
 type leaseShard struct {
 	mu     sync.Mutex        // guards everything below
-	known  map[uint64]*lease // by subject; its other leases follow by lease.next
+	leases map[uint64]*lease // by subject; an inline subject's other leases follow by lease.nextSet
 	queue  leaseQueue        // all leases
 	inline int               // leases of inline subjects
 	ended  []Ended
 }
 
-// Outcome is what Spend says about a check.
+// Outcome is the result of a Spend.
 type Outcome uint8
 
 // The outcomes.
 const (
-	Unknown Outcome = iota // ask the owner
-	Spent                  // all cost was spent from a lease
-	Refused                // the owner refused the same cost or less a moment ago
+	Unknown Outcome = iota // only the owner can decide
+	Spent                  // the whole cost was spent from a lease
+	Refused                // the owner recently refused the same cost or less
 )
 
 // Receipt records what a Spend took, for Unspend.
 type Receipt struct {
-	Until time.Duration // the Spend is void if it happened later
-	Renew bool          // fetch the next grant; see Request
-	from  Source
-	grant uint64
+	Until  time.Duration // the Spend is invalid if it happened later than this
+	Renew  bool          // the caller should fetch the next grant; see Request
+	source Source
+	grant  uint64
 }
 
-// HeldGrant is what is left of a grant here.
+// HeldGrant reports what is left of a grant at its holder.
 type HeldGrant struct {
 	ID   uint64
 	Left []int64 // by limit
 }
 
-// LeaseRequest is what a node asks of the owner for a subject, and reports to it, with a question.
+// LeaseRequest accompanies a question to the owner about a subject. It asks for a grant and reports on earlier ones.
 type LeaseRequest struct {
 	Terms       Terms
-	Incarnation uint64      // process of the owner that Seen and Held refer to
+	Incarnation uint64      // the owner's process that Seen and Held refer to
 	Seen        uint64      // ID of the last grant that arrived
-	Held        []HeldGrant // grants held here with IDs up to Seen; at most two
+	Held        []HeldGrant // grants that this node holds, with IDs up to Seen; at most two
 	Want        []int64
 }
 
@@ -87,7 +87,7 @@ type Grant struct {
 	ID      uint64
 	EndsIn  time.Duration // counted from when the question was sent
 	Amounts []int64       // by limit
-	Windows []int64       // by limit; the window in which it was debited
+	Windows []int64       // by limit; the window in which the owner debited it
 }
 
 // Ended is a grant that has ended, with what is left of it.
@@ -97,173 +97,174 @@ type Ended struct {
 	Ops    []counters.Op // their costs are what is left
 	Window []int64       // by op
 
-	due time.Duration // when to hand it out
+	due time.Duration // when Ended may hand it out
 }
 
-// NewLeases returns leases of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
+// NewLeases returns room for the leases of at most bound subjects, of which at most half may be inline. A bound below 1,024
+// counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
-	s.armed.Store(int64(never))
+	s.alarm.Store(int64(never))
 	for i := range s.shards {
-		s.shards[i].known = make(map[uint64]*lease)
+		s.shards[i].leases = make(map[uint64]*lease)
 	}
 	return s
 }
 
-// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. Subjects of one partition
-// are spread over shards.
+// lockSubject locks a subject's shard and returns the first of its leases, or nil if there is none. The subjects of a
+// partition are spread over all shards.
 func (ls *Leases) lockSubject(hi uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[hi%leaseShards]
 	sh.mu.Lock()
-	return sh, sh.known[hi]
+	return sh, sh.leases[hi]
 }
 
-// lock locks the shard of ops' subject. It returns the subject's lease, or nil if there is none: for an inline subject the one
-// of ops' limits, and for a configured subject the only one, which may be of other limits.
-func (ls *Leases) lock(ops []counters.Op) (*leaseShard, *lease) {
-	sh, e := ls.lockSubject(ops[0].Key.Hi)
-	for e != nil && ops[0].Key.Inline() && !e.matches(ops) {
-		e = e.next
+// lockLease locks the shard of ops' subject and returns the subject's lease, or nil if there is none. For an inline subject,
+// that is the lease with the limits of ops; for a configured subject it is the only one, which may have other limits.
+func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
+	sh, le := ls.lockSubject(ops[0].Key.Hi)
+	for le != nil && ops[0].Key.Inline() && !le.matches(ops) {
+		le = le.nextSet
 	}
-	return sh, e
+	return sh, le
 }
 
-// add adds a lease of ops' limits. It returns nil if there is no room.
-func (sh *leaseShard) add(ops []counters.Op, bound int) *lease {
+// addLease adds a lease with the limits of ops. It returns nil if there is no room.
+func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	key, sets := ops[0].Key, 0
-	for e := sh.known[key.Hi]; e != nil; e = e.next {
+	for le := sh.leases[key.Hi]; le != nil; le = le.nextSet {
 		sets++
 	}
 	if len(sh.queue) >= bound || sets >= maxSets || key.Inline() && sh.inline >= bound/2 {
 		return nil
 	}
-	e := &lease{hi: key.Hi, next: sh.known[key.Hi], index: -1}
-	e.reset(ops)
-	sh.known[key.Hi] = e
-	if e.inline() {
+	le := &lease{hi: key.Hi, nextSet: sh.leases[key.Hi], index: -1}
+	le.reset(ops)
+	sh.leases[key.Hi] = le
+	if le.inline() {
 		sh.inline++
 	}
-	return e
+	return le
 }
 
-// remove forgets e.
-func (sh *leaseShard) remove(e *lease) {
-	heap.Remove(&sh.queue, e.index)
-	if e.inline() {
+// removeLease forgets le.
+func (sh *leaseShard) removeLease(le *lease) {
+	heap.Remove(&sh.queue, le.index)
+	if le.inline() {
 		sh.inline--
 	}
-	before := sh.known[e.hi]
+	before := sh.leases[le.hi]
 	switch {
-	case before != e:
-		for before.next != e {
-			before = before.next
+	case before != le:
+		for before.nextSet != le {
+			before = before.nextSet
 		}
-		before.next = e.next
-	case e.next != nil:
-		sh.known[e.hi] = e.next
+		before.nextSet = le.nextSet
+	case le.nextSet != nil:
+		sh.leases[le.hi] = le.nextSet
 	default:
-		delete(sh.known, e.hi)
+		delete(sh.leases, le.hi)
 	}
 }
 
-// Spend takes ops, all of one subject, from its lease, all or nothing. Of ops in mode Peek it takes nothing, and says whether it
-// could. owner is the node believed to decide the subject now. A lease from another node ends.
+// Spend takes ops, all of one subject, from its lease, all or nothing. Ops in PeekMode take nothing; Spend reports whether
+// they could. owner is the node that presumably decides the subject now. If the lease is from another node, it ends.
 func (ls *Leases) Spend(at time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if e == nil {
+	if le == nil {
 		return Unknown, Receipt{}
 	}
-	if e.source.Owner != owner || !e.matches(ops) {
-		ls.end(sh, e, at)
-		e.refused = refusal{}
+	if le.source.Owner != owner || !le.matches(ops) {
+		ls.endAll(sh, le, at)
+		le.refused = refusal{}
 		return Unknown, Receipt{}
 	}
-	e.adoptLimits(ops)
-	e.noteModes(ops)
-	if len(e.grants) > 0 && (at >= e.grants[0].until || !e.covers(0, ops) && e.covers(1, ops)) {
-		ls.endFirst(sh, e, at)
+	le.adoptLimits(ops)
+	le.noteModes(ops)
+	if len(le.grants) > 0 && (at >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
+		ls.endFirst(sh, le, at)
 	}
-	if e.covers(0, ops) && at < e.grants[0].until {
-		e.spend(at, ops)
-		r := Receipt{Until: e.grants[0].until, from: e.source, grant: e.grants[0].id}
-		if e.low(at) {
-			e.asking, r.Renew = at+e.keep/forgetTTLs, true
+	if le.covers(0, ops) && at < le.grants[0].until {
+		le.spend(at, ops)
+		r := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
+		if le.needsRenewal(at) {
+			le.renewingUntil, r.Renew = at+le.keepFor/keepTTLs, true
 		}
 		return Spent, r
 	}
-	if e.refused.stands(at, ops) {
+	if le.refused.answer(at, ops) {
 		for i := range ops {
-			e.limits[i].demand.note(ops[i].Cost)
+			le.limits[i].demand.record(ops[i].Cost)
 		}
-		e.touched = at
-		e.pressed.note(at, e.terms.TTL)
-		return Refused, Receipt{Until: e.refused.until}
+		le.lastUsed = at
+		le.pressure.record(at, le.terms.TTL)
+		return Refused, Receipt{Until: le.refused.until}
 	}
 	return Unknown, Receipt{}
 }
 
-// Unspend puts back what a Spend took: into the grant or, if that has ended, into what Ended will hand out. If Ended has
-// already handed it out, the cost is lost. A look took nothing.
+// Unspend returns what a Spend took to its grant or, if that has ended, to what Ended will hand out. If Ended has already
+// handed it out, the cost is lost. A look took nothing.
 func (ls *Leases) Unspend(r Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
 	}
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	switch {
-	case e == nil || r.grant == 0:
-	case len(e.grants) > 0 && e.grants[0].id == r.grant && e.source == r.from && len(ops) == len(e.limits):
-		e.grants[0].unspend(ops)
+	case le == nil || r.grant == 0:
+	case len(le.grants) > 0 && le.grants[0].id == r.grant && le.source == r.source && len(ops) == len(le.limits):
+		le.grants[0].unspend(ops)
 	default:
-		sh.unspend(r, ops)
+		sh.unspendEnded(r, ops)
 	}
 }
 
-// Request returns the request to send with a question about ops, all of one subject, for that many checks. It returns false if
-// there is nothing to lease: there is no room for another subject, or another set of its limits, traffic is too slow, or ops look
-// at what no lease answers.
+// Request returns the request to send with a question about ops, all of one subject, on behalf of that many checks. It
+// returns false if no lease is wanted: there is no room for the subject or this set of its limits, traffic is too slow, or
+// ops are looks that no lease can answer.
 func (ls *Leases) Request(at time.Duration, owner ring.NodeID, t Terms, ops []counters.Op, checks int) (LeaseRequest, bool) {
-	if ls.closed.Load() || t.None() {
+	if ls.disabled.Load() || t.None() {
 		return LeaseRequest{}, false
 	}
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if e == nil {
-		if e = sh.add(ops, ls.perShard); e == nil {
+	if le == nil {
+		if le = sh.addLease(ops, ls.perShard); le == nil {
 			return LeaseRequest{}, false
 		}
-	} else if !e.matches(ops) {
-		ls.end(sh, e, at)
-		e.reset(ops)
+	} else if !le.matches(ops) {
+		ls.endAll(sh, le, at)
+		le.reset(ops)
 	}
-	e.noteModes(ops)
-	e.touched, e.terms, e.keep = at, t, max(forgetTTLs*t.TTL, minKeep)
-	if e.source.Owner != owner {
-		ls.end(sh, e, at)
-		e.source, e.seen = Source{Owner: owner}, 0
+	le.noteModes(ops)
+	le.lastUsed, le.terms, le.keepFor = at, t, max(keepTTLs*t.TTL, minKeepFor)
+	if le.source.Owner != owner {
+		ls.endAll(sh, le, at)
+		le.source, le.lastGrant = Source{Owner: owner}, 0
 	}
-	if t.Small || ops[0].Mode == counters.PeekMode && !e.answersLooks() {
-		ls.schedule(sh, e)
+	if t.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
+		ls.schedule(sh, le)
 		return LeaseRequest{}, false
 	}
-	w := LeaseRequest{Terms: t, Incarnation: e.source.Incarnation, Seen: e.seen, Want: make([]int64, len(ops))}
-	some := false
+	request := LeaseRequest{Terms: t, Incarnation: le.source.Incarnation, Seen: le.lastGrant, Want: make([]int64, len(ops))}
+	wanted := false
 	for i := range ops {
-		d := &e.limits[i].demand
+		d := &le.limits[i].demand
 		if d.since == 0 {
 			d.since = at
 		}
-		d.note(times(ops[i].Cost, int64(checks)))
-		w.Want[i] = d.want(at, t.TTL, ops[i].Cost)
-		some = some || w.Want[i] > 0
+		d.record(multiplyCapped(ops[i].Cost, int64(checks)))
+		request.Want[i] = d.estimate(at, t.TTL, ops[i].Cost)
+		wanted = wanted || request.Want[i] > 0
 	}
-	w.Held = e.reportHeld()
-	ls.schedule(sh, e)
-	return w, some
+	request.Held = le.reportHeld()
+	ls.schedule(sh, le)
+	return request, wanted
 }
 
-// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller holds the shard's mu.
+// reportHeld lists what is left of the grants, and records it as reported to the owner. The caller must hold the shard's mu.
 func (le *lease) reportHeld() (out []HeldGrant) {
 	for _, g := range le.grants {
 		h := HeldGrant{ID: g.id, Left: make([]int64, len(g.parts))}
@@ -275,60 +276,60 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 	return out
 }
 
-// Admitted takes over the owner's answer to a question about ops, and the grant that came with it (no grant if its ID is zero).
-// sent is when the question was sent; renewal says whether it was a renewal. ops hold their decisions.
+// Admitted processes the owner's answer to a question about ops, and the grant that came with it (none if its ID is zero).
+// sent is when the question was sent; renewal says whether it was a renewal. ops hold the owner's decisions.
 func (ls *Leases) Admitted(sent, at time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if e != nil && renewal {
-		e.asking = 0
+	if le != nil && renewal {
+		le.renewingUntil = 0
 	}
-	if e == nil || e.source.Owner != from.Owner || !e.matches(ops) || ls.closed.Load() {
+	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
 			ls.returnUnused(sh, at, from, ops, &g)
 		}
 		return
 	}
-	if e.source != from {
-		ls.end(sh, e, at) // its grants are from another process or lineage
-		e.source, e.seen = from, 0
+	if le.source != from {
+		ls.endAll(sh, le, at) // its grants are from another process or lineage
+		le.source, le.lastGrant = from, 0
 	}
-	e.decisionAt = at
+	le.decisionAt = at
 	for i := range ops {
-		l := &e.limits[i]
+		l := &le.limits[i]
 		l.lastDecision = ops[i].Decision
 		if g.ID != 0 {
 			l.lastDecision.Remaining = max(0, l.lastDecision.Remaining-g.Amounts[i])
 		}
 	}
-	e.refused = e.predictRefusal(sent, ops)
+	le.refused = le.predictRefusal(sent, ops)
 	if g.ID != 0 {
-		ls.addGrant(sh, e, sent, at, from, ops, &g)
-	} else if renewal && len(e.grants) > 0 {
-		e.renew = at + (e.grants[0].until-at)/4 // the owner has nothing to grant now
+		ls.addGrant(sh, le, sent, at, from, ops, &g)
+	} else if renewal && len(le.grants) > 0 {
+		le.nextRenewal = at + (le.grants[0].until-at)/4 // the owner has nothing to grant now
 	}
-	ls.schedule(sh, e)
+	ls.schedule(sh, le)
 }
 
 // addGrant adds a grant to e.
-func (ls *Leases) addGrant(sh *leaseShard, e *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
+func (ls *Leases) addGrant(sh *leaseShard, le *lease, sent, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	until := sent + min(g.EndsIn, MaxTTL)
 	// Drop out-of-order grants: they may have been reported spent.
-	if len(e.grants) == MaxGrants || until <= at || g.ID <= e.seen {
-		e.seen = max(e.seen, g.ID)
+	if len(le.grants) == MaxGrants || until <= at || g.ID <= le.lastGrant {
+		le.lastGrant = max(le.lastGrant, g.ID)
 		ls.returnUnused(sh, at, from, ops, g)
 		return
 	}
-	e.seen = g.ID
-	ls.grants.Add(1)
-	n := grant{id: g.ID, until: until, parts: make([]balance, len(e.limits))}
+	le.lastGrant = g.ID
+	ls.grantCount.Add(1)
+	n := grant{id: g.ID, until: until, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
 		n.parts[i] = balance{left: amount, size: amount, reported: amount, window: g.Windows[i]}
 	}
-	e.grants = append(e.grants, n)
+	le.grants = append(le.grants, n)
 }
 
-// returnUnused leaves an unused grant for Ended to hand out, as it came.
+// returnUnused queues an unused grant in full for Ended.
 func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := Ended{Source: from, Grant: g.ID, due: at}
 	for i := range ops {
@@ -336,18 +337,19 @@ func (ls *Leases) returnUnused(sh *leaseShard, at time.Duration, from Source, op
 		out.Window = append(out.Window, g.Windows[i])
 	}
 	sh.ended = append(sh.ended, out)
-	ls.poke(at)
+	ls.wakeBy(at)
 }
 
-// Refused takes over an owner's refusal of ops, whose decisions say which limits refused. It stands for at most ttl, and until
-// there is room again, or a little longer if many checks are refused. If no op was refused, it remembers nothing.
+// Refused remembers an owner's refusal of ops, whose decisions say which limits refused. The refusal applies for at most ttl,
+// and until there is room again, or a little longer if many checks are refused. If an op was refused only because the owner's
+// table is full, or no op was refused, Refused remembers nothing.
 func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if e == nil || !e.matches(ops) || ls.closed.Load() {
+	if le == nil || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
-	e.pressed.note(at, ttl)
+	le.pressure.record(at, ttl)
 	r := refusal{at: at, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		d := ops[i].Decision
@@ -360,7 +362,7 @@ func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl 
 		}
 		wait := ttl
 		if d.RetryAfter != algorithms.Never {
-			d.RetryAfter = max(d.RetryAfter, e.pressed.backOff(at, e.terms, ops[i].Limit, ops[i].Cost))
+			d.RetryAfter = max(d.RetryAfter, le.pressure.backOff(at, le.terms, ops[i].Limit, ops[i].Cost))
 			wait = min(wait, d.RetryAfter)
 		}
 		r.ops[i].decision = d
@@ -368,38 +370,38 @@ func (ls *Leases) Refused(at time.Duration, from Source, ops []counters.Op, ttl 
 		r.until = max(r.until, at+wait)
 	}
 	if r.until > at {
-		e.refused = r
+		le.refused = r
 	}
 }
 
 // Unanswered records that the renewal of ops' lease got no answer.
 func (ls *Leases) Unanswered(at time.Duration, ops []counters.Op) {
-	sh, e := ls.lock(ops)
+	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if e != nil {
-		e.asking = 0
-		if len(e.grants) > 0 {
-			e.renew = at + max(0, e.grants[0].until-at)/4
+	if le != nil {
+		le.renewingUntil = 0
+		if len(le.grants) > 0 {
+			le.nextRenewal = at + max(0, le.grants[0].until-at)/4
 		}
 	}
 }
 
-// Forget forgets an owner's refusals of a subject. If room is set, there is room again, and leases stay. Otherwise the counters
-// were changed, and leases end too.
+// Forget drops the owners' refusals of a subject. If room is set, the subject merely has room again, and its leases continue.
+// Otherwise its counters were changed, and its leases end too.
 func (ls *Leases) Forget(at time.Duration, hi uint64, room bool) {
-	sh, e := ls.lockSubject(hi)
+	sh, le := ls.lockSubject(hi)
 	defer sh.mu.Unlock()
-	for ; e != nil; e = e.next {
-		if e.refused = (refusal{}); !room {
-			ls.end(sh, e, at)
+	for ; le != nil; le = le.nextSet {
+		if le.refused = (refusal{}); !room {
+			ls.endAll(sh, le, at)
 		}
 	}
 }
 
-// Count returns how many grants are held.
-func (ls *Leases) Count() int64 { return ls.grants.Load() }
+// Count returns the number of grants held.
+func (ls *Leases) Count() int64 { return ls.grantCount.Load() }
 
-// leaseQueue is a heap: the lease due first is in front.
+// leaseQueue is a heap with the lease that is due first in front.
 type leaseQueue []*lease
 
 func (q leaseQueue) Len() int           { return len(q) }
@@ -426,25 +428,25 @@ func (q *leaseQueue) Pop() any {
 	return e
 }
 
-// schedule updates when e must be looked at again.
-func (ls *Leases) schedule(sh *leaseShard, e *lease) {
-	due := e.touched + e.keep
-	for i := range e.grants {
-		if until := e.grants[i].until; i == 0 || until < due {
+// schedule updates the time at which expire must visit le.
+func (ls *Leases) schedule(sh *leaseShard, le *lease) {
+	due := le.lastUsed + le.keepFor
+	for i := range le.grants {
+		if until := le.grants[i].until; i == 0 || until < due {
 			due = until
 		}
 	}
-	if e.due = due; e.index < 0 {
-		heap.Push(&sh.queue, e)
+	if le.due = due; le.index < 0 {
+		heap.Push(&sh.queue, le)
 	} else {
-		heap.Fix(&sh.queue, e.index)
+		heap.Fix(&sh.queue, le.index)
 	}
-	ls.poke(due)
+	ls.wakeBy(due)
 }
 
-// poke makes sure that Ended is called by at.
-func (ls *Leases) poke(at time.Duration) {
-	if !ls.arm(at) {
+// wakeBy makes sure that Ended is called by at.
+func (ls *Leases) wakeBy(at time.Duration) {
+	if !ls.setAlarm(at) {
 		return
 	}
 	select {
@@ -453,10 +455,10 @@ func (ls *Leases) poke(at time.Duration) {
 	}
 }
 
-// arm moves the next call of Ended forward to at. It returns false if that call is already due by then.
-func (ls *Leases) arm(at time.Duration) bool {
-	for was := ls.armed.Load(); int64(at) < was; was = ls.armed.Load() {
-		if ls.armed.CompareAndSwap(was, int64(at)) {
+// setAlarm moves the next call of Ended forward to at. It returns false if that call is already due by then.
+func (ls *Leases) setAlarm(at time.Duration) bool {
+	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
+		if ls.alarm.CompareAndSwap(current, int64(at)) {
 			return true
 		}
 	}

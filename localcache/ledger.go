@@ -14,87 +14,89 @@ import (
 
 const (
 	ledgerShards = 64
-	// maxOut bounds the grants of one subject that are out.
-	maxOut = 4096
-	// grace is how long after its end a grant may still come back: its holder ended it in time, and it is on the way.
-	grace = 500 * time.Millisecond
+	// maxGrantsPerSubject bounds the outstanding grants of one subject.
+	maxGrantsPerSubject = 4096
+	// returnGrace is how long after its end a grant may still come back: its holder ended it in time, and the return is in
+	// transit.
+	returnGrace = 500 * time.Millisecond
 )
 
-// LeaseLedger records what an owner has granted and not got back. All methods may be called concurrently. Times are readings of
-// a clock that keeps running while the machine is suspended.
+// LeaseLedger records the grants that an owner has made and not got back. All methods may be called concurrently. Times are
+// readings of a clock that keeps running while the machine is suspended.
 type LeaseLedger struct {
-	perShard int          // bounds the subjects; inline ones are at most half of it
-	seed     maphash.Seed // of the hashes that tell sets of limits apart
-	ids      atomic.Uint64
-	out      atomic.Int64
-	shards   [ledgerShards]ledgerShard
+	perShard    int          // bounds the subjects of a shard, of which at most half may be inline
+	seed        maphash.Seed // of the hashes that identify sets of limits
+	ids         atomic.Uint64
+	outstanding atomic.Int64
+	shards      [ledgerShards]ledgerShard
 }
 
 type ledgerShard struct {
-	mu     sync.Mutex // guards everything below
-	known  map[uint64]*outSubject
-	inline int           // inline subjects in known
-	next   time.Duration // when the first subject may have ended
+	mu        sync.Mutex // guards everything below
+	subjects  map[uint64]*ledgerSubject
+	inline    int           // inline subjects in known
+	nextSweep time.Duration // when the first subject's grants may all have ended
 }
 
-// outSubject is the grants of one subject that are out.
-type outSubject struct {
-	out    []outGrant
-	until  time.Duration // from then on nothing is out
+// ledgerSubject holds the outstanding grants of one subject.
+type ledgerSubject struct {
+	grants []ledgerGrant
+	until  time.Duration // from then on, nothing is outstanding
 	inline bool
 }
 
-// outGrant is a grant that is out.
-type outGrant struct {
+// ledgerGrant is an outstanding grant.
+type ledgerGrant struct {
 	id      uint64
 	holder  ring.NodeID
-	set     uint64 // of an inline subject: which set of limits it is of; see setOf
+	set     uint64 // identifies the set of limits of an inline subject; see limitSetOf
 	lineage uint64
-	until   time.Duration // including grace: the holder stops spending by then, and nothing comes back afterwards
-	parts   []outPart
+	until   time.Duration // includes returnGrace: the holder has stopped spending, and nothing comes back afterwards
+	parts   []ledgerPart
 }
 
-// outPart is one limit's part of a grant.
-type outPart struct {
-	lo     uint64 // Key.Lo
-	amount int64  // units granted and not yet given back: no more comes back
-	out    int64  // at most this many units may still be spent
-	back   int64  // about this many units may still come back, by the holder's last report
+// ledgerPart is one limit's part of a grant.
+type ledgerPart struct {
+	lo         uint64 // Key.Lo
+	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
+	spendable  int64  // the holder may still spend at most this many units
+	returnable int64  // roughly how many units may still come back, by the holder's last report
 }
 
-// NewLeaseLedger returns a ledger of at most bound subjects, at most half of them inline; a bound below 1,024 counts as 1,024.
+// NewLeaseLedger returns a ledger for at most bound subjects, of which at most half may be inline. A bound below 1,024 counts
+// as 1,024.
 func NewLeaseLedger(bound int64) *LeaseLedger {
 	b := &LeaseLedger{perShard: int(max(bound, minSubjects) / ledgerShards), seed: maphash.MakeSeed()}
 	for i := range b.shards {
-		b.shards[i].known, b.shards[i].next = make(map[uint64]*outSubject), never
+		b.shards[i].subjects, b.shards[i].nextSweep = make(map[uint64]*ledgerSubject), never
 	}
 	return b
 }
 
-// Out returns how many grants are out.
-func (ll *LeaseLedger) Out() int64 { return ll.out.Load() }
+// Out returns the number of outstanding grants.
+func (ll *LeaseLedger) Out() int64 { return ll.outstanding.Load() }
 
-// lock locks a subject's shard and returns the subject, or nil if nothing of it is out.
-func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *outSubject) {
+// lock locks a subject's shard and returns the subject, or nil if it has no grants.
+func (ll *LeaseLedger) lock(hi uint64) (*ledgerShard, *ledgerSubject) {
 	sh := &ll.shards[hi%ledgerShards]
 	sh.mu.Lock()
-	return sh, sh.known[hi]
+	return sh, sh.subjects[hi]
 }
 
 // GrantRequest is a holder's request about one subject.
 type GrantRequest struct {
 	Holder          ring.NodeID
 	Lineage         uint64 // of the partition's counters on this node
-	SameIncarnation bool   // the request's reports about grants refer to this process
+	SameIncarnation bool   // the report in Lease refers to grants of this process
 	Lease           *LeaseRequest
-	Nodes           int // how many nodes divide limits
-	// Ops are the subject's limits. Their decisions say what remains; their costs don't matter.
+	Nodes           int // the number of nodes that divide limits
+	// Ops are the subject's limits. Their decisions say what remains; their costs are ignored.
 	Ops []counters.Op
 }
 
-// setOf identifies the set of limits that ops are about, with their amounts. Holders have a lease for each set of an inline
-// subject, and report on each by itself. A configured subject has one lease, whatever its limits, so its set is zero.
-func (ll *LeaseLedger) setOf(ops []counters.Op) uint64 {
+// limitSetOf identifies the set of limits of ops, amounts included. Holders have a lease for each set of an inline subject,
+// and report on each separately. A configured subject has one lease, whatever its limits, so its set is zero.
+func (ll *LeaseLedger) limitSetOf(ops []counters.Op) uint64 {
 	if !ops[0].Key.Inline() {
 		return 0
 	}
@@ -106,27 +108,28 @@ func (ll *LeaseLedger) setOf(ops []counters.Op) uint64 {
 	return maphash.Bytes(ll.seed, buf)
 }
 
-// takesSet reports whether the subject may have grants of that set: it has some, or there are grants of fewer than maxSets.
-func (s *outSubject) takesSet(set uint64) bool {
+// hasRoomForSet reports whether the subject may have grants of that set: either it has some already, or it has grants of
+// fewer than maxSets sets.
+func (s *ledgerSubject) hasRoomForSet(set uint64) bool {
 	var others [maxSets]uint64
 	n := 0
-	for i := range s.out {
-		of := s.out[i].set
-		if of == set {
+	for i := range s.grants {
+		other := s.grants[i].set
+		if other == set {
 			return true
 		}
-		if n < maxSets && !slices.Contains(others[:n], of) {
-			others[n] = of
+		if n < maxSets && !slices.Contains(others[:n], other) {
+			others[n] = other
 			n++
 		}
 	}
 	return n < maxSets
 }
 
-// Grant grants as much of r as allowed. It calls take with the sizes as costs; take must debit them all or nothing. The ID is
-// zero if nothing is granted.
+// Grant grants as much of r as is allowed. It calls take with the sizes as costs; take must debit all of them or nothing. The
+// returned ID is zero if nothing is granted.
 func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []counters.Op) bool) (id uint64, amounts []int64) {
-	key, set := r.Ops[0].Key, ll.setOf(r.Ops)
+	key, set := r.Ops[0].Key, ll.limitSetOf(r.Ops)
 	sh, s := ll.lock(key.Hi)
 	defer sh.mu.Unlock()
 	if s != nil {
@@ -135,95 +138,95 @@ func (ll *LeaseLedger) Grant(at time.Duration, r *GrantRequest, take func(ops []
 		ll.sweep(sh, at)
 	}
 	switch {
-	case s == nil && (len(sh.known) >= ll.perShard || key.Inline() && sh.inline >= ll.perShard/2):
+	case s == nil && (len(sh.subjects) >= ll.perShard || key.Inline() && sh.inline >= ll.perShard/2):
 		return 0, nil
-	case s != nil && (len(s.out) >= maxOut || !s.takesSet(set)):
+	case s != nil && (len(s.grants) >= maxGrantsPerSubject || !s.hasRoomForSet(set)):
 		return 0, nil
 	}
-	ops := s.sizes(r)
+	ops := s.sizeGrant(r)
 	if ops == nil || !take(ops) {
 		return 0, nil
 	}
 	if s == nil {
-		s = &outSubject{inline: key.Inline()}
-		sh.known[key.Hi] = s
+		s = &ledgerSubject{inline: key.Inline()}
+		sh.subjects[key.Hi] = s
 		if s.inline {
 			sh.inline++
 		}
 	}
-	e := outGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + grace}
+	e := ledgerGrant{id: ll.ids.Add(1), holder: r.Holder, set: set, lineage: r.Lineage, until: at + r.Lease.Terms.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
-		e.parts, amounts = append(e.parts, outPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
+		e.parts, amounts = append(e.parts, ledgerPart{ops[i].Key.Lo, cost, cost, cost}), append(amounts, cost)
 	}
-	s.out = append(s.out, e)
-	ll.out.Add(1)
+	s.grants = append(s.grants, e)
+	ll.outstanding.Add(1)
 	s.until = max(s.until, e.until)
-	sh.next = min(sh.next, s.until)
+	sh.nextSweep = min(sh.nextSweep, s.until)
 	return e.id, amounts
 }
 
-// acceptReport takes over what the holder reports about its grants of a set of limits. A grant that reached the holder and is
-// missing from the report is no longer spent, although some of it may be on its way back.
-func (ll *LeaseLedger) acceptReport(s *outSubject, at time.Duration, set uint64, r *GrantRequest) {
-	before := len(s.out)
-	s.out = slices.DeleteFunc(s.out, func(e outGrant) bool { return at >= e.until || e.lineage != r.Lineage })
-	ll.out.Add(int64(len(s.out) - before))
-	for i := range s.out {
-		e := &s.out[i]
+// acceptReport applies the holder's report about its grants of a set of limits. A grant that reached the holder but is
+// missing from the report is no longer being spent, although some of it may be on its way back.
+func (ll *LeaseLedger) acceptReport(s *ledgerSubject, at time.Duration, set uint64, r *GrantRequest) {
+	before := len(s.grants)
+	s.grants = slices.DeleteFunc(s.grants, func(e ledgerGrant) bool { return at >= e.until || e.lineage != r.Lineage })
+	ll.outstanding.Add(int64(len(s.grants) - before))
+	for i := range s.grants {
+		e := &s.grants[i]
 		if !r.SameIncarnation || e.holder != r.Holder || e.set != set || e.id > r.Lease.Seen {
 			continue
 		}
 		held := slices.IndexFunc(r.Lease.Held, func(h HeldGrant) bool { return h.ID == e.id })
 		if held < 0 {
-			e.until = min(e.until, at+grace)
+			e.until = min(e.until, at+returnGrace)
 		}
 		for j := range e.parts {
 			if p := &e.parts[j]; held < 0 {
-				p.out = 0
+				p.spendable = 0
 			} else if left := r.Lease.Held[held].Left; j < len(left) {
-				p.out, p.back = min(p.out, left[j]), min(p.back, left[j])
+				p.spendable, p.returnable = min(p.spendable, left[j]), min(p.returnable, left[j])
 			}
 		}
 	}
 }
 
-// sizes returns r's ops with the amounts to grant as costs. It returns nil if a limit that the holder wants some of gets
+// sizeGrant returns r's ops with the amounts to grant as costs. It returns nil if a limit of which the holder wants some gets
 // nothing.
-func (s *outSubject) sizes(r *GrantRequest) []counters.Op {
+func (s *ledgerSubject) sizeGrant(r *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(r.Ops))
-	some, terms := false, r.Lease.Terms
+	wanted, terms := false, r.Lease.Terms
 	terms.Nodes = r.Nodes
 	for i := range r.Ops {
 		op := counters.Op{Key: r.Ops[i].Key, Limit: r.Ops[i].Limit}
-		a := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
-		s.each(op.Key.Lo, func(e *outGrant, p *outPart) {
-			a.Out = addCapped(a.Out, p.out)
+		input := SizeInput{Limit: op.Limit, Want: r.Lease.Want[i], Remaining: r.Ops[i].Decision.Remaining}
+		s.forEachPart(op.Key.Lo, func(e *ledgerGrant, p *ledgerPart) {
+			input.Out = addCapped(input.Out, p.spendable)
 			if e.holder == r.Holder {
-				a.HolderOut = addCapped(a.HolderOut, p.out)
+				input.HolderOut = addCapped(input.HolderOut, p.spendable)
 			}
 		})
-		if a.Want > 0 {
-			if op.Cost = Size(a, terms); op.Cost == 0 {
+		if input.Want > 0 {
+			if op.Cost = Size(input, terms); op.Cost == 0 {
 				return nil
 			}
-			some = true
+			wanted = true
 		}
 		ops = append(ops, op)
 	}
-	if !some {
+	if !wanted {
 		return nil
 	}
 	return ops
 }
 
-// each calls f for each part of one limit that is out.
-func (s *outSubject) each(lo uint64, f func(e *outGrant, p *outPart)) {
+// forEachPart calls f for each outstanding part of the limit lo.
+func (s *ledgerSubject) forEachPart(lo uint64, f func(e *ledgerGrant, p *ledgerPart)) {
 	if s == nil {
 		return
 	}
-	for i := range s.out {
-		e := &s.out[i]
+	for i := range s.grants {
+		e := &s.grants[i]
 		for j := range e.parts {
 			if e.parts[j].lo == lo {
 				f(e, &e.parts[j])
@@ -232,8 +235,8 @@ func (s *outSubject) each(lo uint64, f func(e *outGrant, p *outPart)) {
 	}
 }
 
-// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns what is
-// used of a limit. Return does nothing if the grant is no longer out.
+// Return takes back a grant of this process, once. It calls give for each op with the cost to put back. used returns a
+// limit's usage. If the grant is no longer outstanding, Return does nothing.
 func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counters.Op,
 	used func(op *counters.Op) int64, give func(i int, cost int64)) {
 	sh, s := ll.lock(ops[0].Key.Hi)
@@ -241,30 +244,30 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 	if s == nil {
 		return
 	}
-	place := slices.IndexFunc(s.out, func(e outGrant) bool { return e.id == id && e.lineage == lineage })
-	if place < 0 {
+	index := slices.IndexFunc(s.grants, func(e ledgerGrant) bool { return e.id == id && e.lineage == lineage })
+	if index < 0 {
 		return
 	}
-	e := s.out[place]
-	s.out = slices.Delete(s.out, place, place+1)
-	ll.out.Add(-1)
+	e := s.grants[index]
+	s.grants = slices.Delete(s.grants, index, index+1)
+	ll.outstanding.Add(-1)
 	if at >= e.until {
 		return
 	}
 	for i := range ops {
-		of := slices.IndexFunc(e.parts, func(p outPart) bool { return p.lo == ops[i].Key.Lo })
-		if of < 0 {
+		part := slices.IndexFunc(e.parts, func(p ledgerPart) bool { return p.lo == ops[i].Key.Lo })
+		if part < 0 {
 			continue
 		}
-		cost := min(ops[i].Cost, e.parts[of].amount)
+		cost := min(ops[i].Cost, e.parts[part].unreturned)
 		if ops[i].Limit.Kind == algorithms.TokenBucket {
-			out := int64(0)
-			s.each(ops[i].Key.Lo, func(_ *outGrant, p *outPart) { out = addCapped(out, p.out) })
-			// used rounds up.
-			cost = min(cost, used(&ops[i])-1-out)
+			spendable := int64(0)
+			s.forEachPart(ops[i].Key.Lo, func(_ *ledgerGrant, p *ledgerPart) { spendable = addCapped(spendable, p.spendable) })
+			// Usage is rounded up, hence the −1.
+			cost = min(cost, used(&ops[i])-1-spendable)
 		}
 		if cost > 0 {
-			e.parts[of].amount -= cost
+			e.parts[part].unreturned -= cost
 			give(i, cost)
 		}
 	}
@@ -272,24 +275,24 @@ func (ll *LeaseLedger) Return(at time.Duration, lineage, id uint64, ops []counte
 
 // Returnable returns how much of one limit may still come back from grants. A loan must leave at least that much used in the
 // counter, or a returned grant finds no debit to cancel.
-func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (all int64) {
+func (ll *LeaseLedger) Returnable(at time.Duration, hi, lo uint64) (total int64) {
 	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
-	s.each(lo, func(e *outGrant, p *outPart) {
+	s.forEachPart(lo, func(e *ledgerGrant, p *ledgerPart) {
 		if at < e.until {
-			all = addCapped(all, p.back)
+			total = addCapped(total, p.returnable)
 		}
 	})
-	return all
+	return total
 }
 
-// Forget drops the grants of a subject, so that nothing of them comes back: the subject's counters were changed meanwhile.
+// Forget drops the grants of a subject whose counters were changed, so that nothing of them comes back.
 func (ll *LeaseLedger) Forget(hi uint64) {
 	sh, s := ll.lock(hi)
 	defer sh.mu.Unlock()
 	if s != nil {
-		ll.out.Add(int64(-len(s.out)))
-		s.out = nil
+		ll.outstanding.Add(int64(-len(s.grants)))
+		s.grants = nil
 	}
 }
 
@@ -303,16 +306,17 @@ func (ll *LeaseLedger) Sweep(at time.Duration) {
 	}
 }
 
-// sweep is Sweep for one shard, which the caller holds. It reads the whole shard, so it does so at most once per grace.
+// sweep is Sweep for one shard, which the caller must hold. It reads the whole shard, so it runs at most once per
+// returnGrace.
 func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
-	if at < sh.next {
+	if at < sh.nextSweep {
 		return
 	}
 	next := never
-	for hi, s := range sh.known {
+	for hi, s := range sh.subjects {
 		if s.until <= at {
-			ll.out.Add(int64(-len(s.out)))
-			delete(sh.known, hi)
+			ll.outstanding.Add(int64(-len(s.grants)))
+			delete(sh.subjects, hi)
 			if s.inline {
 				sh.inline--
 			}
@@ -320,5 +324,5 @@ func (ll *LeaseLedger) sweep(sh *ledgerShard, at time.Duration) {
 			next = min(next, s.until)
 		}
 	}
-	sh.next = max(next, at+grace)
+	sh.nextSweep = max(next, at+returnGrace)
 }

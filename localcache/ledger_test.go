@@ -44,89 +44,89 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequ
 	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameIncarnation: true, Nodes: 3, Lease: &request, Ops: []counters.Op{op}}
 }
 
-func yes([]counters.Op) bool { return true }
+func debitAlways([]counters.Op) bool { return true }
 
-// back returns how much of a grant may be given back.
-func (ll *LeaseLedger) back(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
+// giveBack returns how much of a grant the owner takes back.
+func (ll *LeaseLedger) giveBack(at time.Duration, lineage, id uint64, cost, used int64, l *algorithms.Limit) (given int64) {
 	ops := []counters.Op{{Key: counters.Key{Hi: 7}, Limit: l, Cost: cost}}
 	ll.Return(at, lineage, id, ops, func(*counters.Op) int64 { return used }, func(_ int, cost int64) { given += cost })
 	return given
 }
 
-// At most what was granted comes back: once, in the same lineage of the counters, and in time.
+// At most what was granted comes back: once, to the same lineage of the counters, and in time.
 func TestReturn(t *testing.T) {
 	b := NewLeaseLedger(0)
 	grant := func() uint64 {
-		id, amounts := b.Grant(0, request(1, 100, 1000, &fixed), yes)
+		id, amounts := b.Grant(0, request(1, 100, 1000, &fixed), debitAlways)
 		if id == 0 || amounts[0] != 100 {
 			t.Fatalf("have %d, %v", id, amounts)
 		}
 		return id
 	}
-	if have := b.back(1, 1, grant(), 500, 900, &fixed); have != 100 {
-		t.Errorf("more than was granted: %d", have)
+	if have := b.giveBack(1, 1, grant(), 500, 900, &fixed); have != 100 {
+		t.Errorf("more than granted: %d", have)
 	}
 	id := grant()
-	if have := b.back(1, 2, id, 5, 900, &fixed); have != 0 {
-		t.Errorf("of another life: %d", have)
+	if have := b.giveBack(1, 2, id, 5, 900, &fixed); have != 0 {
+		t.Errorf("from another lineage: %d", have)
 	}
-	if have := b.back(1, 1, id, 5, 900, &fixed) + b.back(1, 1, id, 5, 900, &fixed); have != 5 {
+	if have := b.giveBack(1, 1, id, 5, 900, &fixed) + b.giveBack(1, 1, id, 5, 900, &fixed); have != 5 {
 		t.Errorf("twice: %d", have)
 	}
-	if have := b.back(time.Second+grace, 1, grant(), 5, 900, &fixed); have != 0 {
+	if have := b.giveBack(time.Second+returnGrace, 1, grant(), 5, 900, &fixed); have != 0 {
 		t.Errorf("too late: %d", have)
 	}
 	id = grant()
 	b.Forget(7)
-	if have := b.back(1, 1, id, 5, 900, &fixed); have != 0 {
-		t.Errorf("of counters changed otherwise: %d", have)
+	if have := b.giveBack(1, 1, id, 5, 900, &fixed); have != 0 {
+		t.Errorf("of counters that were changed: %d", have)
 	}
 	b.Sweep(time.Hour)
 	if b.Out() != 0 {
-		t.Errorf("%d are out", b.Out())
+		t.Errorf("%d grants are outstanding", b.Out())
 	}
 	for i := range b.shards {
-		if len(b.shards[i].known) > 0 {
+		if len(b.shards[i].subjects) > 0 {
 			t.Error("a subject is left")
 		}
 	}
 }
 
-// A bucket takes back only as much as keeps it, together with everything that is out, within its burst.
-func TestABucketDoesNotPileUp(t *testing.T) {
+// A bucket takes back only as much as keeps it, with everything that is outstanding, within its burst.
+func TestABucketStaysWithinItsBurst(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 1000, Window: time.Minute}
 	b := NewLeaseLedger(0)
-	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), yes)
-	b.Grant(0, request(2, 100, 900, &bucket), yes)
-	// By now it has refilled but for 150, of which 100 are out at the other holder.
-	if have := b.back(1, 1, first, 100, 150, &bucket); have != 49 {
+	first, _ := b.Grant(0, request(1, 100, 1000, &bucket), debitAlways)
+	b.Grant(0, request(2, 100, 900, &bucket), debitAlways)
+	// By now it has refilled except for 150, of which 100 are outstanding at the other holder.
+	if have := b.giveBack(1, 1, first, 100, 150, &bucket); have != 49 {
 		t.Errorf("have %d", have)
 	}
 }
 
-// The ledger follows a holder's report on its grants, including those that are spent.
-func TestSync(t *testing.T) {
+// The ledger applies a holder's report on its grants, including those that are spent.
+func TestHolderReport(t *testing.T) {
 	b := NewLeaseLedger(0)
-	first, _ := b.Grant(0, request(1, 6, 100, &fixed), yes)
+	first, _ := b.Grant(0, request(1, 6, 100, &fixed), debitAlways)
 	r := request(1, 6, 100, &fixed)
-	if id, _ := b.Grant(0, r, yes); id != 0 {
-		t.Error("it has its part")
+	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
+		t.Error("granted although the holder has its part")
 	}
 	r.Lease.Seen, r.Lease.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
-	second, amounts := b.Grant(0, r, yes)
+	second, amounts := b.Grant(0, r, debitAlways)
 	if second == 0 || amounts[0] != 4 {
-		t.Errorf("it has two left: have %v", amounts)
+		t.Errorf("the holder has two left: have %v", amounts)
 	}
 	r.Lease.Held = nil
-	if _, amounts := b.Grant(0, r, yes); amounts == nil || amounts[0] != 2 {
-		t.Errorf("the first is spent, the second on its way: have %v", amounts)
+	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
+		t.Errorf("the first is spent, the second in transit: have %v", amounts)
 	}
 	r.SameIncarnation = false
-	if id, _ := b.Grant(0, r, yes); id != 0 {
-		t.Error("grants of another process are not these")
+	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
+		t.Error("a report about grants of another process was applied")
 	}
 	// A grant that was already on its way back is accepted.
-	if have := b.back(1, 1, first, 2, 900, &fixed); have != 2 {
+	if have := b.giveBack(1, 1, first, 2, 900, &fixed); have != 2 {
 		t.Errorf("have %d", have)
 	}
 }
@@ -134,11 +134,11 @@ func TestSync(t *testing.T) {
 func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
 	b := NewLeaseLedger(0)
 	if id, _ := b.Grant(0, request(1, 6, 100, &fixed), func([]counters.Op) bool { return false }); id != 0 || b.Out() != 0 {
-		t.Error("granted")
+		t.Error("granted without a debit")
 	}
 	r := request(1, 6, 100, &fixed)
 	r.Lease.Want[0] = 0
-	if id, _ := b.Grant(0, r, yes); id != 0 {
-		t.Error("nothing was wanted")
+	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
+		t.Error("granted although nothing was wanted")
 	}
 }

@@ -17,13 +17,13 @@ func TestG4_SharesAddUp(t *testing.T) {
 				sum, least, most = sum+s, min(least, s), max(most, s)
 			}
 			if sum != amount || most-least > 1 {
-				t.Fatalf("%d among %d: have %d together, from %d to %d", amount, nodes, sum, least, most)
+				t.Fatalf("%d among %d: the shares add up to %d, from %d to %d", amount, nodes, sum, least, most)
 			}
 		}
 	}
 	for _, tt := range []struct{ nodes, rank int }{{0, 0}, {0, -1}, {3, -1}, {3, 3}} {
 		if s := Share(100, tt.nodes, tt.rank); s != 0 {
-			t.Errorf("place %d of %d: have %d, want 0", tt.rank, tt.nodes, s)
+			t.Errorf("rank %d of %d: have %d, want 0", tt.rank, tt.nodes, s)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestWithoutShare(t *testing.T) {
 func TestCounters(t *testing.T) {
 	c := NewFallbackTable(0)
 	defer c.Close()
-	if have := c.Stats().Max; have != minCounters {
+	if have := c.Stats().Max; have != minFallbackCounters {
 		t.Errorf("have a bound of %d", have)
 	}
 }

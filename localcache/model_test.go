@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// network is an owner's ledger and counters, holders, and the messages between them, on one virtual clock. Events happen in a
-// known order, so admitted hits can be checked against the limits to the unit.
+// network is an owner's ledger and counters, its holders, and the messages between them, on one virtual clock. Events happen
+// in a deterministic order, so admitted hits can be checked against the limits to the unit.
 type network struct {
 	t       testing.TB
 	chance  *rand.Rand
@@ -30,19 +30,19 @@ type network struct {
 	holders []*Leases
 	owner   ring.NodeID
 
-	ordered bool          // messages between two nodes keep their order
-	slow    time.Duration // the longest time that a message takes
-	loss    float64
-	unspend bool
-	last    [2][8]time.Duration
+	ordered    bool          // messages between two nodes keep their order
+	maxLatency time.Duration // the longest time that a message takes
+	loss       float64
+	unspend    bool
+	last       [2][8]time.Duration
 
 	hits []hit
 
-	sets []limitSet // of an inline subject; each check is about one of them
-	set  int        // the one that key and limits are of
+	sets []limitSet // of an inline subject; each check uses one of them
+	set  int        // the set that key and limits are from
 }
 
-// limitSet is what one sort of caller asks about.
+// limitSet is the set of limits of one kind of caller.
 type limitSet struct {
 	key    []counters.Key
 	limits []*algorithms.Limit
@@ -83,12 +83,12 @@ func (nw *network) after(d time.Duration, run func()) {
 	nw.queue = append(nw.queue, event{nw.at + d, nw.events, run})
 }
 
-// message calls run when a message arrives, if it does. Way 0 is to the owner, 1 from it.
+// message calls run when a message arrives, unless it is lost. Way 0 is to the owner, 1 from it.
 func (nw *network) message(way, holder int, run func()) {
 	if nw.chance.Float64() < nw.loss {
 		return
 	}
-	d := 50*time.Microsecond + time.Duration(nw.chance.Int64N(int64(nw.slow)))
+	d := 50*time.Microsecond + time.Duration(nw.chance.Int64N(int64(nw.maxLatency)))
 	if nw.chance.IntN(4) > 0 {
 		d = min(d, time.Millisecond)
 	}
@@ -107,7 +107,7 @@ func (nw *network) ops(cost []int64) []counters.Op {
 	return ops
 }
 
-// admitted records one hit, of the current set.
+// admitted records one hit, under the current set.
 func (nw *network) admitted(cost []int64) {
 	nw.hits = append(nw.hits, hit{nw.at, cost, nw.set})
 }
@@ -120,7 +120,7 @@ func (nw *network) check(h int, cost []int64) {
 	switch outcome {
 	case Spent:
 		if nw.unspend && nw.chance.IntN(3) == 0 {
-			// Another part of the check refuses a moment later.
+			// Another op of the check refuses a moment later.
 			nw.after(time.Duration(nw.chance.Int64N(int64(20*time.Millisecond))), func() { s.Unspend(receipt, ops) })
 		} else {
 			nw.admitted(cost)
@@ -182,8 +182,8 @@ func (nw *network) grant(h int, now algorithms.Now, request *LeaseRequest, ops [
 	return g
 }
 
-// tend sends back grants that have ended.
-func (nw *network) tend(h int) {
+// returnEnded sends back grants that have ended.
+func (nw *network) returnEnded(h int) {
 	for _, e := range nw.holders[h].Ended(nw.at, nil) {
 		nw.message(0, h, func() {
 			now := nw.now()
@@ -202,7 +202,7 @@ func (nw *network) tend(h int) {
 	}
 }
 
-// run lets time pass until there is nothing left to do before end.
+// run advances time until nothing is left to do before end.
 func (nw *network) run(end time.Duration) {
 	for {
 		next := -1
@@ -222,7 +222,7 @@ func (nw *network) run(end time.Duration) {
 	}
 }
 
-// excess returns by how much the hits exceed limit i, and when; zero if they keep it.
+// excess returns by how much the hits exceed limit i, and when; zero if they respect it.
 func (nw *network) excess(i int) (worst float64, when time.Duration) {
 	l := nw.limits[i]
 	note := func(over float64, at time.Duration) {
@@ -273,7 +273,7 @@ type networkCase struct {
 
 func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	w := &network{t: t, chance: rand.New(rand.NewPCG(seed, 1)), table: counters.New(1000), book: NewLeaseLedger(0), owner: ring.NodeID{99},
-		ordered: c.ordered, loss: c.loss, slow: c.slow, unspend: c.unspend}
+		ordered: c.ordered, loss: c.loss, maxLatency: c.slow, unspend: c.unspend}
 	window := []time.Duration{time.Second, 2 * time.Second, 10 * time.Second}[w.chance.IntN(3)]
 	limits := 1 + w.chance.IntN(2)
 	for i := range limits {
@@ -292,7 +292,7 @@ func newNetwork(t testing.TB, seed uint64, c networkCase) *network {
 	return w
 }
 
-// traffic makes each holder check at changing rates until end.
+// traffic makes each holder send checks at changing rates until end.
 func (nw *network) traffic(end time.Duration) {
 	base := float64(nw.limits[0].Amount) / nw.limits[0].Window.Seconds() / float64(len(nw.holders))
 	for h := range nw.holders {
@@ -323,27 +323,27 @@ func (nw *network) traffic(end time.Duration) {
 		nw.after(0, step)
 		var tend func()
 		tend = func() {
-			nw.tend(h)
+			nw.returnEnded(h)
 			nw.after(time.Millisecond+time.Duration(nw.chance.IntN(int(time.Millisecond))), tend)
 		}
 		nw.after(0, tend)
 	}
 }
 
-var longer = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
+var runFactor = flag.Uint64("longer", 1, "how many times as many random runs; make models has more")
 
-// runs returns how many random runs a test makes that usually makes n.
-func runs(n uint64) uint64 {
+// runCount returns how many random runs a test makes that makes n by default.
+func runCount(n uint64) uint64 {
 	if testing.Short() {
 		return max(n/8, 2)
 	}
-	return n * *longer
+	return n * *runFactor
 }
 
 // G2: whatever is lost, late or out of order, no more is admitted than the limits allow: in each fixed window to the unit, at
 // each hit by the sliding window's own rule, and for a bucket over any span D no more than over D + TTL.
 func TestG2_ModelOfLeases(t *testing.T) {
-	seeds := runs(4)
+	seeds := runCount(4)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.TokenBucket} {
 		for _, c := range []networkCase{
 			{ordered: true, slow: 2 * time.Millisecond},
@@ -373,7 +373,7 @@ func TestG2_ModelOfLeases(t *testing.T) {
 
 // G3: once traffic stops, everything unspent is back within a lease's TTL, to the unit.
 func TestG3_ModelOfLeases(t *testing.T) {
-	seeds := runs(10)
+	seeds := runCount(10)
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		for _, ordered := range []bool{true, false} {
 			for seed := range seeds {
@@ -398,7 +398,7 @@ func TestG3_ModelOfLeases(t *testing.T) {
 				if n := w.book.Out(); n != 0 {
 					w.book.Sweep(w.at + time.Second)
 					if n := w.book.Out(); n != 0 {
-						t.Errorf("%s, seed %d: %d grants are out", kind, seed, n)
+						t.Errorf("%s, seed %d: %d grants are outstanding", kind, seed, n)
 					}
 				}
 				w.table.Close()
@@ -425,8 +425,8 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 	}
 }
 
-// G2 of a token bucket at its worst: holders that want all they can get, hoard it until it ends, and now and then all spend at
-// once what they have. Answers may overtake each other, and spent cost may be put back.
+// G2 of a token bucket in the worst case: holders request all they can get, hoard it until it ends, and occasionally all
+// spend everything at once. Answers may overtake each other, and spent cost may be put back.
 func TestG2_HoardedBucket(t *testing.T) {
 	for _, c := range []networkCase{
 		{ordered: true, slow: time.Millisecond},
@@ -435,7 +435,7 @@ func TestG2_HoardedBucket(t *testing.T) {
 		{ordered: false, slow: 30 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			seeds := runs(25)
+			seeds := runCount(25)
 			for seed := range seeds {
 				testHoard(t, seed, c)
 			}
@@ -496,7 +496,7 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	for h := range w.holders {
 		var tend func()
 		tend = func() {
-			w.tend(h)
+			w.returnEnded(h)
 			w.after(time.Millisecond, tend)
 		}
 		w.after(0, tend)
@@ -507,7 +507,7 @@ func testHoard(t *testing.T, seed uint64, c networkCase) {
 	}
 }
 
-// hoard asks for as much as there is.
+// hoard asks for as much as possible.
 func (nw *network) hoard(h int) {
 	ops, sent := nw.ops([]int64{nw.limits[0].Burst}), nw.at
 	request, _ := nw.holders[h].Request(nw.at, nw.owner, nw.terms, ops, 1)
@@ -522,9 +522,9 @@ func (nw *network) hoard(h int) {
 	})
 }
 
-// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost that
-// the other puts back after it reported it as spent, because something else refused the check, and a grant that arrives after a
-// later one.
+// G2 of a token bucket: a return by one holder leaves room for everything that another may still spend. That includes cost
+// that the other puts back after it reported it as spent, because another limit refused the check, and a grant that arrives
+// after a later one.
 func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprintf("late %v", late), func(t *testing.T) {
@@ -566,9 +566,9 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			} else {
 				come(0, sent, grant(0, 10)) // overtakes g
 			}
-			grant(0, 1) // reports what is held; the answer is lost
+			grant(0, 1) // reports what the holder has; the answer is lost
 			pass(6 * time.Millisecond)
-			w.tend(1) // the other holder gives everything back
+			w.returnEnded(1) // the other holder gives everything back
 			pass(42 * time.Millisecond)
 			if !late {
 				a.Unspend(receipt, spent)
@@ -595,7 +595,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 }
 
 // A grant that its holder reports as spent stays in the ledger only while part of it may be on its way back. An owner that
-// gives a busy subject many small grants reads all of them on each question, and has room for a bounded number.
+// makes many small grants for a busy subject reads all of them on each question, and has room for a bounded number.
 func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	b := NewLeaseLedger(0)
 	limit := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1_000_000, Burst: 1_000_000, Window: 100 * time.Second}
@@ -608,11 +608,11 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 		if id == 0 {
 			t.Fatal("nothing was granted")
 		}
-		request.Seen = id // nothing is held
+		request.Seen = id // the holder has nothing left
 		at += 40 * time.Millisecond
 	}
 	// 4 s have passed; a grant ends after 5 s.
 	if n := b.Out(); n > 30 {
-		t.Errorf("%d grants are in the ledger, all but one were spent", n)
+		t.Errorf("the ledger has %d grants, but all except one were spent", n)
 	}
 }

@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// pressedBy is how many refusals of one subject within a lease's TTL make a node pressed: from then on it takes its time
-	// before it asks again.
-	pressedBy = 8
-	// backOffParts bounds how long a pressed node waits: at most a lease's TTL divided by backOffParts, and the time in which a
-	// bucket fills divided by it.
-	backOffParts = 4
+	// pressureThreshold is the number of refusals of one subject within a lease's TTL that put a node under pressure. It then
+	// waits before it asks again.
+	pressureThreshold = 8
+	// backOffDivisor bounds how long a node under pressure waits: at most a lease's TTL, and the time in which a bucket
+	// fills, each divided by backOffDivisor.
+	backOffDivisor = 4
 )
 
-// pressure counts recent refusals of a subject's checks, here or by its owner. A refusal counts less and less over a lease's
-// TTL, and then not at all.
+// pressure counts recent refusals of a subject's checks, by this node or its owner. The weight of a refusal falls to zero
+// over a lease's TTL.
 type pressure struct {
 	refused float64
 	at      time.Duration
 }
 
-// note counts one more refused check.
-func (p *pressure) note(at, ttl time.Duration) {
+// record counts one more refused check.
+func (p *pressure) record(at, ttl time.Duration) {
 	p.refused = p.level(at, ttl) + 1
 	p.at = max(p.at, at)
 }
@@ -34,36 +34,36 @@ func (p *pressure) level(at, ttl time.Duration) float64 {
 	return p.refused * max(0, left)
 }
 
-// on reports whether the node is pressed.
-func (p *pressure) on(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressedBy }
+// isHigh reports whether the node is under pressure.
+func (p *pressure) isHigh(at, ttl time.Duration) bool { return p.level(at, ttl) >= pressureThreshold }
 
-// backOff returns how long a pressed node waits before it asks for more of a limit that regains room continuously. Otherwise it
-// would ask for each unit separately, as soon as there is one. The wait is no longer than it takes to refill what one question
-// can bring (its cost and a lease), so that a single node can still use the whole limit. It is too short for a bucket to become
-// full meanwhile.
+// backOff returns how long a node under pressure waits before it asks for more of a limit that regains room continuously.
+// Otherwise it would ask for each unit separately, as soon as it becomes available. The wait is no longer than it takes to
+// regain what one question can bring (its cost and a lease), so that a single node can still use the whole limit. It is too
+// short for a bucket to fill up in the meantime.
 func (p *pressure) backOff(at time.Duration, t Terms, l *algorithms.Limit, cost int64) time.Duration {
-	always := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
-	if !always || l.Amount == 0 || !p.on(at, t.TTL) {
+	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
+	if !continuous || l.Amount == 0 || !p.isHigh(at, t.TTL) {
 		return 0
 	}
 	unit := float64(l.Window) / float64(l.Amount)
-	brings := float64(cost) + float64(t.IdlePart(l))
-	return time.Duration(min(float64(t.TTL)/backOffParts, float64(l.Capacity())*unit/backOffParts, brings*unit))
+	gain := float64(cost) + float64(t.IdlePart(l))
+	return time.Duration(min(float64(t.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
 }
 
-// predictRefusal predicts how the owner, for some time after the question was sent, would refuse checks for more than it had
-// left after its grant. It returns an empty refusal if the node is not pressed.
+// predictRefusal predicts how, for some time after the question was sent, the owner would refuse checks for more than it had
+// left after its grant. It returns an empty refusal if the node is not under pressure.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
-	if !le.pressed.on(sent, le.terms.TTL) {
+	if !le.pressure.isHigh(sent, le.terms.TTL) {
 		return refusal{}
 	}
 	r := refusal{at: sent}
 	for i := range ops {
 		l := &le.limits[i]
 		o := refusedOp{cost: l.lastDecision.Remaining + 1, decision: l.lastDecision}
-		if hold := le.pressed.backOff(sent, le.terms, ops[i].Limit, ops[i].Cost); hold > 0 {
-			o.decision.Allowed, o.decision.RetryAfter = false, hold
-			o.until = sent + hold
+		if pause := le.pressure.backOff(sent, le.terms, ops[i].Limit, ops[i].Cost); pause > 0 {
+			o.decision.Allowed, o.decision.RetryAfter = false, pause
+			o.until = sent + pause
 		}
 		r.until = max(r.until, o.until)
 		r.ops = append(r.ops, o)

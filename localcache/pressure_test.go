@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, the owner's answer stands.
+// If many checks are refused, a node does not ask for each unit that comes back. If only a few are, it follows the owner's
+// answer.
 func TestPressure(t *testing.T) {
 	second := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 1500, Window: time.Second}
 	small := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 100, Burst: 4, Window: time.Second}
@@ -21,19 +22,19 @@ func TestPressure(t *testing.T) {
 		after time.Duration // since the last refusal
 		want  time.Duration
 	}{
-		{"few", second, 1000, pressedBy - 1, 0, 0},
-		{"many", second, 1000, pressedBy, 0, terms.TTL / backOffParts},
-		{"many, a while ago", second, 1000, pressedBy, terms.TTL / 2, 0},
-		{"very many, a while ago", second, 1000, 2 * pressedBy, terms.TTL / 2, terms.TTL / backOffParts},
+		{"few", second, 1000, pressureThreshold - 1, 0, 0},
+		{"many", second, 1000, pressureThreshold, 0, terms.TTL / backOffDivisor},
+		{"many, a while ago", second, 1000, pressureThreshold, terms.TTL / 2, 0},
+		{"very many, a while ago", second, 1000, 2 * pressureThreshold, terms.TTL / 2, terms.TTL / backOffDivisor},
 		{"very many, long ago", second, 1000, 100, terms.TTL, 0},
-		{"a bucket that is soon full", small, 1000, pressedBy, 0, 10 * time.Millisecond},
-		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressedBy, 0, 70 * time.Millisecond},
-		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second}, 1, pressedBy, 0, 0},
-		{"a window that begins anew", minute, 1000, pressedBy, 0, 0},
+		{"a bucket that is soon full", small, 1000, pressureThreshold, 0, 10 * time.Millisecond},
+		{"what a question brings is soon there again: its cost, and a lease of 2 % of 1,500 over 10 nodes", second, 4, pressureThreshold, 0, 70 * time.Millisecond},
+		{"a limit of nothing", algorithms.Limit{Kind: algorithms.TokenBucket, Window: time.Second}, 1, pressureThreshold, 0, 0},
+		{"a window that begins anew", minute, 1000, pressureThreshold, 0, 0},
 	} {
 		var p pressure
 		for range tt.times {
-			p.note(time.Minute, terms.TTL)
+			p.record(time.Minute, terms.TTL)
 		}
 		if have := p.backOff(time.Minute+tt.after, terms, &tt.limit, tt.cost); have != tt.want {
 			t.Errorf("%s: have %v, want %v", tt.name, have, tt.want)
@@ -41,7 +42,7 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// A node refuses what it knows to be used up for as long as that lasts, and says when to come back.
+// A node refuses what it knows to be used up for as long as that lasts, and says when to retry.
 func TestUsedUp(t *testing.T) {
 	bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1000, Burst: 100_000, Window: time.Second}
 	s, terms := NewLeases(0), terms
@@ -64,7 +65,7 @@ func TestUsedUp(t *testing.T) {
 	}
 	const began = time.Minute
 	answer(began, algorithms.Decision{RetryAfter: time.Millisecond})
-	for range pressedBy {
+	for range pressureThreshold {
 		if o, d := ask(began); o != Refused || d.RetryAfter != time.Millisecond {
 			t.Fatalf("have %d, %+v", o, d)
 		}
@@ -89,14 +90,14 @@ func TestUsedUp(t *testing.T) {
 	if o, d := ask(at); o != Refused || d.RetryAfter != hold {
 		t.Errorf("refused by the owner: have %d, %+v", o, d)
 	}
-	// Without pressure the owner's answer stands.
+	// Without pressure, the owner's answer applies.
 	at += terms.TTL
 	answer(at, algorithms.Decision{RetryAfter: time.Millisecond})
 	if o, d := ask(at); o != Refused || d.RetryAfter != time.Millisecond {
-		t.Errorf("calm: have %d, %+v", o, d)
+		t.Errorf("without pressure: have %d, %+v", o, d)
 	}
 	answer(at, algorithms.Decision{Allowed: true})
 	if o, _ := ask(at); o != Unknown {
-		t.Errorf("calm: have %d", o)
+		t.Errorf("without pressure: have %d", o)
 	}
 }

@@ -8,21 +8,22 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Share returns how many of amount whole units the node with this rank (from 0), of that many nodes, may spend by itself. Parts
-// are equal, by largest remainder, and add up to amount. A node without a rank among them has no share.
+// Share returns how many of amount whole units the node with this rank (from 0), among that many nodes, may spend alone.
+// Shares are equal, except that the lowest ranks get one unit more if need be, and add up to amount. A node without a rank
+// has no share.
 func Share(amount int64, nodes, rank int) int64 {
 	if rank < 0 || rank >= nodes || amount <= 0 {
 		return 0
 	}
 	share, rest := amount/int64(nodes), amount%int64(nodes)
-	// All remainders are equal, so rank decides which nodes get one more.
+	// The first nodes by rank get one unit more each, so that the shares add up.
 	if int64(rank) < rest {
 		share++
 	}
 	return share
 }
 
-// Scaled returns a node's share of l as a limit of its own. It returns false if the share is nothing.
+// Scaled returns a node's share of l as a limit of its own. It returns false if the share is zero.
 func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
@@ -31,7 +32,7 @@ func Scaled(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
 }
 
-// NoShare returns a limit's answer to a cost on a node that has no share of it.
+// NoShare returns the decision on a cost by a node that has no share of the limit.
 func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
@@ -39,26 +40,26 @@ func NoShare(l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Dec
 	case cost > l.Capacity():
 		return algorithms.Decision{RetryAfter: algorithms.Never}
 	}
-	return algorithms.Decision{RetryAfter: untilTurn(l, now)}
+	return algorithms.Decision{RetryAfter: retryWithoutCounter(l, now)}
 }
 
-// Unscaled turns a decision by a share into one by the whole limit l: a cost above the share, but not above the limit, may be
-// allowed once the owner is back.
+// Unscaled converts a decision under a share into one under the whole limit l: a cost that exceeds the share but not the
+// limit may be allowed once the owner is back.
 func Unscaled(d algorithms.Decision, l *algorithms.Limit, now algorithms.Now, cost int64) algorithms.Decision {
 	if d.RetryAfter == algorithms.Never && cost <= l.Capacity() {
-		d.RetryAfter = untilTurn(l, now)
+		d.RetryAfter = retryWithoutCounter(l, now)
 	}
 	return d
 }
 
-// untilTurn returns how long to wait if nothing more is known: for limits with numbered windows, until the window ends; for
+// retryWithoutCounter returns how long to wait when no counter says more: for fixed windows, until the window ends; for
 // buckets, until one unit has come back; otherwise one window.
-func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
+func retryWithoutCounter(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	switch {
 	case l.Amount < 1:
-		return algorithms.Never // a region's share of nothing
+		return algorithms.Never // the region has no share
 	case l.Kind == algorithms.FixedWindow:
-		// The end of the current window, as a counter in it reports it.
+		// The end of the current window, as a counter in it would report it.
 		s := l.Advance(algorithms.State{}, now)
 		s.Count = l.Amount
 		return l.Describe(s, now, 0, true).ResetAfter
@@ -73,9 +74,12 @@ func untilTurn(l *algorithms.Limit, now algorithms.Now) time.Duration {
 	return l.Window
 }
 
-// minCounters is the smallest bound on the counters kept here.
-const minCounters = 1000
+// minFallbackCounters is the smallest bound on the fallback counters.
+const minFallbackCounters = 1000
 
-// NewFallbackTable returns the counters that a node decides by itself, beside a table of at most bound counters. It keeps at most an eighth
-// as many, but at least 1,000. They survive a restart, so that a restart does not renew shares. Their gates are always open.
-func NewFallbackTable(bound int64) *counters.Table { return counters.New(max(bound/8, minCounters)) }
+// NewFallbackTable returns the table of the counters that a node decides alone, to go with a main table of at most bound
+// counters. Its bound is an eighth of that, but at least 1,000. Its counters survive a restart, so that a restart does not
+// renew shares. Its gates are always open.
+func NewFallbackTable(bound int64) *counters.Table {
+	return counters.New(max(bound/8, minFallbackCounters))
+}

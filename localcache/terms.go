@@ -7,31 +7,31 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a lease's TTL, and of the limits that take leases.
+// Bounds of a lease's TTL, and of the limits that can be leased.
 const (
 	MinTTL = 50 * time.Millisecond
 	MaxTTL = 5 * time.Second
 
-	// ttlParts is how many TTLs of a lease fit in a window, unless the rule says otherwise.
+	// ttlParts is the number of lease TTLs in a window, unless the rule sets the TTL.
 	ttlParts = 20
-	// minWindow is the shortest window whose limits take leases; in a shorter one, leases would come back too late.
+	// minWindow is the shortest window of limits that can be leased; in a shorter one, leases would come back too late.
 	minWindow = 200 * time.Millisecond
-	// minPerNode is how many units a limit must have for each node; with fewer it is better to ask for each check.
+	// minPerNode is how many units a limit must have for each node; with fewer, asking for each check works better.
 	minPerNode = 10
 )
 
-// Terms are the conditions of a subject's leases. The zero Terms mean that it takes none.
+// Terms are the conditions of a subject's leases. The zero Terms mean that it can't be leased.
 type Terms struct {
-	Threshold float64       // 0.5…0.95: leases are large while at most this part of the limit is used
-	Idle      float64       // above 0, at most 0.5: part of the limit that all leases together may hold above Threshold
+	Threshold float64       // 0.5…0.95: leases are large while at most this fraction of the limit is used
+	Idle      float64       // above 0, at most 0.5: fraction of the limit that all leases together may hold above Threshold
 	TTL       time.Duration // MinTTL…MaxTTL
-	Nodes     int           // how many nodes divide limits, as far as this node knows
-	Small     bool          // nothing is leased, because a limit is too small: only refusals are remembered
+	Nodes     int           // the number of nodes that divide limits, as far as this node knows
+	TooSmall  bool          // a limit is too small to be leased: only refusals are remembered
 }
 
-// TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns none if each check must
-// ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's promise depends
-// on when each hit happens, or because the window is too short.
+// TermsOf returns the terms for a rule's subject with these limits, among that many nodes. It returns zero Terms if each
+// check must ask the owner: because the rule says so (`consistency`, `on_limit: delay`, `block`), because the algorithm's
+// promise depends on when each hit happens, or because the window is too short.
 func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Block > 0 || r.Uninterned {
 		return Terms{}
@@ -39,10 +39,10 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	t := Terms{Threshold: r.Lease.Threshold, Idle: r.Lease.Idle, TTL: r.Lease.TTL, Nodes: nodes}
 	auto := MaxTTL
 	for _, l := range limits {
-		if !leased(&l.Limit) {
+		if !canBeLeased(&l.Limit) {
 			return Terms{}
 		}
-		t.Small = t.Small || !Leasable(&l.Limit, nodes)
+		t.TooSmall = t.TooSmall || !Leasable(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 	if t.TTL == 0 {
@@ -51,16 +51,16 @@ func TermsOf(r *rules.Rule, limits []*rules.Limit, nodes int) Terms {
 	return t
 }
 
-// DefaultTTL returns how long leases of a limit with that window last, unless the rule says otherwise.
+// DefaultTTL returns the TTL of leases of a limit with that window, unless the rule sets it.
 func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(MinTTL, window/ttlParts)) }
 
-// Leasable reports whether a limit takes leases among that many nodes.
+// Leasable reports whether a limit can be leased among that many nodes.
 func Leasable(l *algorithms.Limit, nodes int) bool {
-	return leased(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+	return canBeLeased(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
-// leased reports whether limits like l take leases if they are large enough.
-func leased(l *algorithms.Limit) bool {
+// canBeLeased reports whether a limit like l can be leased if it is large enough.
+func canBeLeased(l *algorithms.Limit) bool {
 	return l.Kind.Leasable() && l.MaxDelay == 0 && l.Window >= minWindow
 }
 
@@ -70,5 +70,5 @@ func (t Terms) IdleTotal(l *algorithms.Limit) int64 { return int64(t.Idle * floa
 // IdlePart returns one node's part of IdleTotal.
 func (t Terms) IdlePart(l *algorithms.Limit) int64 { return t.IdleTotal(l) / int64(max(1, t.Nodes)) }
 
-// None reports whether the subject takes no leases.
+// None reports whether the subject can't be leased.
 func (t Terms) None() bool { return t.TTL == 0 }

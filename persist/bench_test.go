@@ -14,8 +14,8 @@ import (
 
 const million = 1_000_000
 
-// everyday returns counter i of four limits: windows of a minute and an hour, and two token buckets.
-func everyday(now algorithms.Now, i int) counters.Record {
+// typicalRecord returns counter i of four limits: windows of a minute and an hour, and two token buckets.
+func typicalRecord(now algorithms.Now, i int) counters.Record {
 	second := now.Steady / 1e9
 	r := counters.Record{
 		Key:   counters.Key{Hi: mix(uint64(i / 4)), Lo: mix(uint64(i) + 1<<40)},
@@ -36,8 +36,8 @@ func everyday(now algorithms.Now, i int) counters.Record {
 	return r
 }
 
-// spent returns the processor time of this process, and the bytes it passed to the system for writing.
-func spent(b *testing.B) (time.Duration, int64) {
+// resourceUse returns the processor time of this process, and the bytes it passed to the kernel for writing.
+func resourceUse(b *testing.B) (time.Duration, int64) {
 	b.Helper()
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -72,10 +72,10 @@ func BenchmarkCheckpoint(b *testing.B) {
 			clk, table := newClock(), counters.New(all)
 			defer table.Close()
 			for i := range all {
-				table.Put(clk.Now(), everyday(clk.Now(), i))
+				table.Put(clk.Now(), typicalRecord(clk.Now(), i))
 			}
 			c, _ := openLoaded(b, testConfig(b.TempDir(), table, clk.Now))
-			for mustCheckpoint(b, c); c.base.first > 0 || c.base.log > max(c.base.size, c.minLog); {
+			for mustCheckpoint(b, c); c.base.firstFrame > 0 || c.base.logSize > max(c.base.size, c.minLogSize); {
 				mustCheckpoint(b, c) // completes the first base
 			}
 			next := 0
@@ -85,14 +85,14 @@ func BenchmarkCheckpoint(b *testing.B) {
 				b.StopTimer()
 				clk.add(time.Second)
 				for range bb.changed {
-					table.Put(clk.Now(), everyday(clk.Now(), bb.pick(next)))
+					table.Put(clk.Now(), typicalRecord(clk.Now(), bb.pick(next)))
 					next++
 				}
-				before, had := spent(b)
+				before, had := resourceUse(b)
 				b.StartTimer()
 				mustCheckpoint(b, c)
 				b.StopTimer()
-				after, have := spent(b)
+				after, have := resourceUse(b)
 				processor, written = processor+after-before, written+have-had
 				b.StartTimer()
 			}
@@ -109,19 +109,19 @@ func BenchmarkLoad(b *testing.B) {
 	const all = 10 * million
 	dir, clk, table := b.TempDir(), newClock(), counters.New(all)
 	for i := range all {
-		table.Put(clk.Now(), everyday(clk.Now(), i))
+		table.Put(clk.Now(), typicalRecord(clk.Now(), i))
 	}
 	c, _ := openLoaded(b, testConfig(dir, table, clk.Now))
 	mustClose(b, c)
 	table.Close()
 	for b.Loop() {
 		table := counters.New(all)
-		before, _ := spent(b)
+		before, _ := resourceUse(b)
 		begin := time.Now()
 		c, stats := openLoaded(b, testConfig(dir, table, clk.Now))
 		took := time.Since(begin)
 		b.StopTimer()
-		after, _ := spent(b)
+		after, _ := resourceUse(b)
 		if stats.Restored+stats.NoRoom < all*99/100 {
 			b.Fatalf("%+v", stats)
 		}

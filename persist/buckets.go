@@ -21,35 +21,35 @@ import (
 )
 
 // Buckets is a file of named buckets of keys and values, each value with a checksum. The first Update creates the file. A
-// damaged file is set aside and replaced by a new one. If the file can't be opened, every Update and View retries. All
+// damaged file is set aside and replaced by a new one. If the file can't be opened, every Update and View tries again. All
 // methods may be called concurrently.
 type Buckets struct {
-	path string
-	log  *slog.Logger
-	now  atomic.Pointer[file] // nil if there is no file yet, or it can't be opened
-	lost atomic.Int64
+	path    string
+	log     *slog.Logger
+	current atomic.Pointer[file] // nil if the file does not exist yet or can't be opened
+	lost    atomic.Int64
 
 	writing sync.Mutex // serialises Update and Close; held during disk I/O
-	opening sync.Mutex // guards closed, and opening and giving up the file; acquired after writing
+	opening sync.Mutex // guards closed and the replacement of current; acquired after writing
 	closed  bool
 }
 
-// OpenBuckets opens the named file in a data directory, if it exists. An error says why it can't be opened now; the Buckets
-// is usable nevertheless.
+// OpenBuckets opens the named file in a data directory, if it exists. If the error is not nil, it says why the file can't be
+// opened now; the Buckets can still be used.
 func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 	b := &Buckets{path: filepath.Join(dir, name), log: log}
 	_, err := b.open(false)
 	return b, err
 }
 
-// open returns the file; nil if there is none and create is false.
+// open returns the file, or nil if it does not exist and create is false.
 func (b *Buckets) open(create bool) (*file, error) {
-	if f := b.now.Load(); f != nil {
+	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if f := b.now.Load(); f != nil {
+	if f := b.current.Load(); f != nil {
 		return f, nil
 	}
 	if b.closed {
@@ -59,7 +59,7 @@ func (b *Buckets) open(create bool) (*file, error) {
 		return nil, nil
 	}
 	f, err := openFile(b.path, bolt.Options{}, anyMeta)
-	if damaged(err) {
+	if isDamaged(err) {
 		if err = b.setAside(err); err == nil {
 			f, err = openFile(b.path, bolt.Options{}, anyMeta)
 		}
@@ -67,36 +67,37 @@ func (b *Buckets) open(create bool) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", b.path, err)
 	}
-	b.now.Store(f)
+	b.current.Store(f)
 	return f, nil
 }
 
-// setAside renames the damaged file. b.opening must be held.
+// setAside renames the damaged file. The caller must hold b.opening.
 func (b *Buckets) setAside(cause error) error {
 	aside, err := setAside(b.path, "corrupt", time.Now(), b.log)
 	if err != nil {
 		return err
 	}
 	b.lost.Add(1)
-	b.log.Error("a file is damaged and was set aside; a new one begins", "path", b.path, "aside", aside, "error", cause)
+	b.log.Error("damaged file was set aside; a new one begins", "path", b.path, "aside", aside, "error", cause)
 	return nil
 }
 
-// checked gives the file up if err says that it is damaged.
-func (b *Buckets) checked(file *file, err error) error {
-	if !damaged(err) {
+// abandonIfDamaged abandons the file and sets it aside if err says that it is damaged. It returns err, joined with any
+// further error.
+func (b *Buckets) abandonIfDamaged(file *file, err error) error {
+	if !isDamaged(err) {
 		return err
 	}
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if b.now.CompareAndSwap(file, nil) { // otherwise another call has given it up
+	if b.current.CompareAndSwap(file, nil) { // otherwise another call has abandoned it
 		file.abandon()
 		err = errors.Join(err, b.setAside(err))
 	}
 	return err
 }
 
-// Update runs change in one transaction. When Update returns nil, the transaction is on disk.
+// Update runs change in one transaction. Once Update has returned nil, the transaction is on disk.
 func (b *Buckets) Update(change func(tx Tx) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -106,28 +107,29 @@ func (b *Buckets) Update(change func(tx Tx) error) error {
 	}
 	err = file.update(func(tx *bolt.Tx) error { return change(Tx{tx}) })
 	if err == nil {
-		// Only a write transaction moves the map, and none can begin before this returns.
+		// Only a write transaction moves the map, and none can begin before Update returns.
 		file.forgetPages()
 	}
-	return b.checked(file, err)
+	return b.abandonIfDamaged(file, err)
 }
 
-// View runs read in one transaction, unless there is no file. Values are valid until read returns.
+// View runs read in one transaction, if the file exists. Values are valid until read returns.
 func (b *Buckets) View(read func(tx Tx) error) error {
 	file, err := b.open(false)
 	if err != nil || file == nil {
 		return err
 	}
-	return b.checked(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
+	return b.abandonIfDamaged(file, file.view(func(tx *bolt.Tx) error { return read(Tx{tx}) }))
 }
 
-// Lost is how many damaged files were set aside since the process began. When it grows, everything written before is gone.
+// Lost returns how many damaged files were set aside since the process began. When it grows, everything written before is
+// lost.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
 // Missing reports whether there is no open file to write to.
-func (b *Buckets) Missing() bool { return b.now.Load() == nil }
+func (b *Buckets) Missing() bool { return b.current.Load() == nil }
 
-// SetAside reports whether damaged files that any process has set aside still exist.
+// SetAside reports whether any damaged file still exists that this or an earlier process set aside.
 func (b *Buckets) SetAside() bool {
 	list, err := filepath.Glob(globEscape(b.path) + ".corrupt-*")
 	return err == nil && len(list) > 0
@@ -140,7 +142,7 @@ func (b *Buckets) Close() error {
 	b.opening.Lock()
 	defer b.opening.Unlock()
 	b.closed = true
-	if f := b.now.Swap(nil); f != nil {
+	if f := b.current.Swap(nil); f != nil {
 		return f.close()
 	}
 	return nil
@@ -158,7 +160,7 @@ func (t Tx) Names() (names []string, err error) {
 	return names, err
 }
 
-// Put writes a value into a bucket, which it creates if missing.
+// Put writes a value into a bucket. It creates the bucket if necessary.
 func (t Tx) Put(bucket string, key, value []byte) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -170,16 +172,16 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 
-// Get returns a value, or nil if there is none. A damaged value is ErrCorrupt.
+// Get returns a value, or nil if there is none. The error is ErrCorrupt if the value is damaged.
 func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
 		return nil, nil
 	}
-	return unsealed(bucket, key, b.Get(key))
+	return stripSum(bucket, key, b.Get(key))
 }
 
-// Scan visits, in order, the values of a bucket whose keys begin with prefix. value is nil if it is damaged.
+// Scan calls visit, in key order, for the values of a bucket whose keys begin with prefix. value is nil if it is damaged.
 func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) error) error {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {
@@ -187,7 +189,7 @@ func (t Tx) Scan(bucket string, prefix []byte, visit func(key, value []byte) err
 	}
 	c := b.Cursor()
 	for key, sealed := c.Seek(prefix); key != nil && bytes.HasPrefix(key, prefix); key, sealed = c.Next() {
-		value, err := unsealed(bucket, key, sealed)
+		value, err := stripSum(bucket, key, sealed)
 		if err != nil {
 			value = nil
 		}
@@ -206,9 +208,9 @@ func (t Tx) Drop(bucket string) error {
 	return t.tx.DeleteBucket([]byte(bucket))
 }
 
-// unsealed returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
+// stripSum returns a value without its checksum. The checksum covers bucket and key too, so a value under the wrong key
 // counts as damaged.
-func unsealed(bucket string, key, sealed []byte) ([]byte, error) {
+func stripSum(bucket string, key, sealed []byte) ([]byte, error) {
 	if sealed == nil {
 		return nil, nil
 	}

@@ -32,7 +32,7 @@ func (b *Buckets) mustUpdate(t *testing.T, change func(tx Tx) error) {
 	}
 }
 
-// content returns everything that can be read, and how many values can't.
+// content returns all readable values, and how many values are damaged.
 func (b *Buckets) content(t *testing.T) (all map[string]string, bad int) {
 	t.Helper()
 	all = map[string]string{}
@@ -62,7 +62,7 @@ func TestBuckets(t *testing.T) {
 		t.Errorf("have %v", all)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "b.db")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("looking made a file: %v", err)
+		t.Errorf("a View created the file: %v", err)
 	}
 	b.mustUpdate(t, func(tx Tx) error {
 		return errors.Join(tx.Put("x", []byte("k1"), []byte("v1")), tx.Put("x", []byte("k2"), nil), tx.Put("x", []byte("l"), []byte("v2")), tx.Put("y", []byte("k"), []byte("v3")))
@@ -161,7 +161,7 @@ func TestBucketsDamaged(t *testing.T) {
 		}
 		b.mustUpdate(t, func(tx Tx) error { return tx.Put("new", []byte("k"), []byte("v")) })
 		if have, _ := b.content(t); have["new k"] != "v" {
-			t.Fatalf("seed %d, round %d: what was written is not there", seed, round)
+			t.Fatalf("seed %d, round %d: a written value is missing", seed, round)
 		}
 		b.Close()
 	}
@@ -170,7 +170,7 @@ func TestBucketsDamaged(t *testing.T) {
 	}
 }
 
-// A file that is truncated or makes bbolt panic while in use is set aside, and the next call begins a new one.
+// A file that is truncated, or makes bbolt panic, while in use is set aside, and the next call begins a new one.
 func TestBucketsLostInUse(t *testing.T) {
 	for name, harm := range map[string]func(b *Buckets) error{
 		"cut": func(b *Buckets) error { return os.Truncate(b.path, 4096) },
@@ -201,7 +201,7 @@ func TestBucketsLostInUse(t *testing.T) {
 	}
 }
 
-// Opening waits for a file that another process has, and leaves it alone.
+// Opening waits for a file that another process has, and leaves the file alone.
 func TestBucketsInUse(t *testing.T) {
 	dir := t.TempDir()
 	other, err := bolt.Open(filepath.Join(dir, "b.db"), 0o600, nil)

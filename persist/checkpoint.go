@@ -14,17 +14,18 @@ import (
 )
 
 const (
-	// tolerance is how far, in nanoseconds, the wall clock may drift from the steady one before it counts as a step. It is
-	// less than what expiries are rounded up by.
-	tolerance  = int64(time.Second)
-	maxBackoff = 2 // how many intervals to wait between tries while checkpoints fail
+	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the steady one before that counts as a step.
+	// It is less than the amount by which expiries are rounded up.
+	clockTolerance      = int64(time.Second)
+	maxBackoffIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
 
-	commitBytes = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
-	keptBuffer  = 2 << 20 // bytes of buffer kept for reuse; enough for frames without large logs
+	commitBytes   = 8 << 20 // bytes of frames in one transaction, which may exceed it by one frame
+	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
-	// restFactor is how many times as long the loop's checkpoints rest after each stretch of work longer than workBefore.
+	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest after each stretch of work longer than
+	// minWork.
 	restFactor = 9
-	workBefore = 200 * time.Microsecond
+	minWork    = 200 * time.Microsecond
 )
 
 // Start begins periodic checkpoints. Call Load first.
@@ -42,13 +43,13 @@ func (c *Counters) Start() error {
 		return nil
 	}
 	c.started = true
-	go c.loop() // Close waits for it
+	go c.runLoop() // Close waits for it
 	return nil
 }
 
 func (c *Counters) acquire(ctx context.Context) error {
 	select {
-	case c.lock <- struct{}{}: // even if ctx has ended, as long as the lock is free
+	case c.lock <- struct{}{}: // succeed even if ctx has ended, as long as the lock is free
 		return nil
 	default:
 	}
@@ -64,7 +65,7 @@ func (c *Counters) acquire(ctx context.Context) error {
 
 func (c *Counters) release() { <-c.lock }
 
-func (c *Counters) loop() {
+func (c *Counters) runLoop() {
 	defer close(c.done)
 	timer := time.NewTimer(c.cfg.Interval)
 	defer timer.Stop()
@@ -77,14 +78,14 @@ func (c *Counters) loop() {
 		begin := time.Now()
 		// checkpointNow logs and records its error.
 		_ = c.checkpointNow(c.ctx, true)
-		// On a full disk each try makes bbolt walk the whole file, so wait longer.
-		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoff))
+		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
+		pause := c.cfg.Interval * time.Duration(min(1+c.Status().Failures, maxBackoffIntervals))
 		timer.Reset(max(0, pause-time.Since(begin)))
 	}
 }
 
-// Checkpoint writes what changed since the last one, as fast as it can. Whatever could not be written still counts as
-// changed. When ctx ends, it stops between two frames.
+// Checkpoint writes what changed since the last one, as fast as it can. Whatever it can't write still counts as changed. When
+// ctx ends, it stops between two frames.
 func (c *Counters) Checkpoint(ctx context.Context) error { return c.checkpointNow(ctx, false) }
 
 func (c *Counters) checkpointNow(ctx context.Context, paced bool) error {
@@ -103,20 +104,20 @@ func (c *Counters) checkpoint(ctx context.Context, paced bool) error {
 		return ErrNotLoaded
 	}
 	begin := time.Now()
-	c.paced, c.resumed = paced, begin
-	n, err := c.write(ctx)
-	if damaged(err) {
-		err = errors.Join(err, c.discard(err))
+	c.paced, c.lastResumed = paced, begin
+	n, err := c.writeChanges(ctx)
+	if isDamaged(err) {
+		err = errors.Join(err, c.setAside(err))
 	}
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
-	c.report(begin, n, err)
+	c.recordOutcome(begin, n, err)
 	return err
 }
 
-// report records the outcome of a checkpoint. It logs the recovery, and only the first of several failures.
-func (c *Counters) report(begin time.Time, n int64, err error) {
+// recordOutcome records the outcome of a checkpoint. It logs the first of several failures, and the recovery.
+func (c *Counters) recordOutcome(begin time.Time, n int64, err error) {
 	c.statusMu.Lock()
 	s := &c.status
 	failed := s.Failures
@@ -135,41 +136,41 @@ func (c *Counters) report(begin time.Time, n int64, err error) {
 	c.statusMu.Unlock()
 	switch {
 	case err != nil && failed == 0:
-		c.cfg.Logger.Error("checkpoint failed; counters are kept in memory and checks go on", "path", c.path, "error", err)
+		c.cfg.Logger.Error("checkpoint failed; counters stay in memory and checks continue", "path", c.path, "error", err)
 	case err == nil && failed > 0:
 		c.cfg.Logger.Info("checkpoints are written again", "path", c.path, "failures", failed)
 	}
 }
 
-// write makes one checkpoint and returns how many counters it wrote.
-func (c *Counters) write(ctx context.Context) (int64, error) {
+// writeChanges makes one checkpoint and returns how many counters it wrote.
+func (c *Counters) writeChanges(ctx context.Context) (int64, error) {
 	fresh := c.file == nil // the previous file was lost, or there was no room to create one
 	if fresh {
 		if err := c.open(); err != nil {
 			return 0, fmt.Errorf("open new counter file: %w", err)
 		}
 	}
-	if c.stepped(c.cfg.Now()) || fresh {
-		c.renewAtOnce() // after a step, the times in existing frames are off by it
+	if c.noticeClockStep(c.cfg.Now()) || fresh {
+		c.beginFullBase() // after a step, the times in existing frames are wrong by as much
 	}
-	marked := c.renewMore()
+	marked := c.continueBase()
 	var n int64
 	err := c.cfg.Source.Changed(func(records []counters.Record) error {
-		if err := c.keep(ctx, records); err != nil {
+		if err := c.writeFrames(ctx, records); err != nil {
 			return fmt.Errorf("write counters: %w", err)
 		}
 		n += int64(len(records))
 		return nil
 	})
-	c.base.changed = max(0, n-marked)
+	c.base.lastChanged = max(0, n-marked)
 	if err == nil {
-		err = c.renewed()
+		err = c.completeBase()
 	}
 	return n, err
 }
 
-// keep appends frames of records, in one transaction unless they are large logs.
-func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
+// writeFrames writes records as frames, in one transaction unless they are large logs.
+func (c *Counters) writeFrames(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
 		frames, ends, n := c.buffer[:0], []int(nil), 0
 		for n < len(records) && len(frames) < commitBytes {
@@ -179,16 +180,16 @@ func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
 			begin, taken := len(frames), 0
 			frames, taken = appendFrame(frames, records[n:], c.cfg.Now())
 			if n += taken; len(frames) == begin+frameHeader {
-				frames = frames[:begin] // every record has expired
+				frames = frames[:begin] // every record has expired, so drop the empty frame
 			} else {
 				ends = append(ends, len(frames))
 			}
-			c.rest(ctx)
+			c.pace(ctx)
 		}
-		if err := c.commit(frames, ends); err != nil {
+		if err := c.commitFrames(frames, ends); err != nil {
 			return err
 		}
-		if cap(frames) <= keptBuffer {
+		if cap(frames) <= maxKeptBuffer {
 			c.buffer = frames[:0]
 		}
 		c.base.add(int64(len(frames)), int64(n))
@@ -197,18 +198,18 @@ func (c *Counters) keep(ctx context.Context, records []counters.Record) error {
 	return nil
 }
 
-// commit writes frames under the next numbers. ends holds the offset at which each frame ends.
-func (c *Counters) commit(frames []byte, ends []int) error {
+// commitFrames writes frames under the next numbers. ends holds the offset at which each frame ends.
+func (c *Counters) commitFrames(frames []byte, ends []int) error {
 	if len(ends) == 0 {
 		return nil
 	}
-	last, before := c.last, c.file.onDisk()
+	last, before := c.lastFrame, c.file.diskTime()
 	err := c.file.update(func(tx *bolt.Tx) error {
 		b, err := tx.CreateBucketIfNotExists(framesBucket)
 		if err != nil {
 			return err
 		}
-		b.FillPercent = 1 // nothing is ever inserted in between
+		b.FillPercent = 1 // frames are only ever appended
 		begin := 0
 		for _, end := range ends {
 			last++
@@ -224,17 +225,17 @@ func (c *Counters) commit(frames []byte, ends []int) error {
 	if err != nil {
 		return err
 	}
-	c.last = last
+	c.lastFrame = last
 	c.file.forgetPages()
-	// Waiting for the disk is not work: it uses no processor time.
-	c.resumed = c.resumed.Add(c.file.onDisk() - before)
+	// Waiting for the disk does not count as work: it uses no processor time.
+	c.lastResumed = c.lastResumed.Add(c.file.diskTime() - before)
 	return nil
 }
 
-// rest leaves nine tenths of a core to other work, unless a caller is waiting for the store.
-func (c *Counters) rest(ctx context.Context) {
-	worked := time.Since(c.resumed)
-	if !c.paced || worked < workBefore {
+// pace leaves nine tenths of a core to other work, unless a caller is waiting for the store.
+func (c *Counters) pace(ctx context.Context) {
+	worked := time.Since(c.lastResumed)
+	if !c.paced || worked < minWork {
 		return
 	}
 	if c.waiting.Load() == 0 {
@@ -245,30 +246,30 @@ func (c *Counters) rest(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	c.resumed = time.Now()
+	c.lastResumed = time.Now()
 }
 
-// stepped reports whether the wall clock has moved against the steady one by more than tolerance since Load or the last step
-// noticed.
-func (c *Counters) stepped(now algorithms.Now) bool {
+// noticeClockStep reports whether the wall clock has moved against the steady one by more than clockTolerance since Load or
+// the last step that it noticed.
+func (c *Counters) noticeClockStep(now algorithms.Now) bool {
 	lead := now.Wall - now.Steady
-	if moved := lead - c.lead; -tolerance <= moved && moved <= tolerance {
+	if moved := lead - c.wallLead; -clockTolerance <= moved && moved <= clockTolerance {
 		return false
 	}
-	c.lead = lead
+	c.wallLead = lead
 	return true
 }
 
-// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, whatever is unwritten is lost.
-// Later calls return the first call's result.
+// Close stops the checkpoints, writes a last one and closes the file. If ctx ends first, unwritten changes are lost. Later
+// calls return the first call's result.
 func (c *Counters) Close(ctx context.Context) error {
-	c.once.Do(func() {
-		c.result = c.close(ctx)
-		if c.result != nil {
-			c.result = fmt.Errorf("close counters: %w", c.result)
+	c.closeOnce.Do(func() {
+		c.closeErr = c.close(ctx)
+		if c.closeErr != nil {
+			c.closeErr = fmt.Errorf("close counters: %w", c.closeErr)
 		}
 	})
-	return c.result
+	return c.closeErr
 }
 
 func (c *Counters) close(ctx context.Context) error {
@@ -280,8 +281,8 @@ func (c *Counters) close(ctx context.Context) error {
 	var err error
 	if c.loaded {
 		err = c.checkpoint(ctx, false)
-		if damaged(err) && ctx.Err() == nil {
-			// The file was set aside; there is still time to write all counters to a new one.
+		if isDamaged(err) && ctx.Err() == nil {
+			// The file was set aside, but there is still time to write all counters to a new one.
 			err = c.checkpoint(ctx, false)
 		}
 	}

@@ -24,14 +24,14 @@ import (
 
 // Source is the table whose counters are saved.
 type Source interface {
-	// Changed yields the records that changed since the last call. Records on which yield fails still count as changed. As
-	// long as a counter stays in the table, its FreshAt never moves to an earlier time.
+	// Changed yields the records that changed since the last call. If yield fails, the records passed to it still count as
+	// changed. As long as a counter stays in the table, its FreshAt never moves to an earlier time.
 	Changed(yield func([]counters.Record) error) error
-	// Mark makes at least n counters count as changed, starting at part of the table. It returns the part to continue with,
-	// zero after the last, and how many counters it marked.
-	Mark(part, n int) (next, marked int)
-	// Restore puts records back, except those of counters that the table already has. Of several records of a counter the
-	// first counts. It returns how many it put back, and for how many the table had no room.
+	// MarkChanged makes at least n counters count as changed, starting at that part of the table. It returns the part to
+	// continue with, zero after the last, and how many counters it marked.
+	MarkChanged(part, n int) (next, marked int)
+	// Restore puts records back, except those of counters that the table already has. If a counter has several records, the
+	// first counts. It returns how many it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Now, records []counters.Record) (restored, noRoom int)
 }
 
@@ -50,14 +50,14 @@ type CountersConfig struct {
 	Interval time.Duration
 	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
-	// MaxSize bounds the file, in bytes; beyond it checkpoints fail. Zero means no bound.
+	// MaxSize bounds the file, in bytes; beyond it, checkpoints fail. Zero means no bound.
 	MaxSize int
-	// CompactAbove is a file size in bytes: on opening, a larger file that is more than three quarters free is rewritten. 64
-	// MiB by default.
+	// CompactAbove is a file size in bytes. When a larger file is opened and more than three quarters of it are free, it is
+	// rewritten. 64 MiB by default.
 	CompactAbove int64
 }
 
-// DefaultCountersConfig returns a CountersConfig with all fields set but Dir, Source and Now.
+// DefaultCountersConfig returns a CountersConfig with all fields set except Dir, Source and Now.
 func DefaultCountersConfig() CountersConfig {
 	return CountersConfig{File: countersFile, Interval: time.Second, Logger: slog.Default(), CompactAbove: 64 << 20}
 }
@@ -88,12 +88,12 @@ func (c *CountersConfig) Validate() error {
 // countersFile is the default name of the file.
 const countersFile = "counters.db"
 
-// FallbackFile is the file for the counters of what a node decides by itself.
+// FallbackFile is the file for the fallback counters, of what a node decides alone.
 const FallbackFile = "fallback.db"
 
 // Errors of Counters.
 var (
-	// ErrNotLoaded: Start or Checkpoint was called before Load, which would lose what the file holds.
+	// ErrNotLoaded: Start or Checkpoint was called before Load. A checkpoint would lose what the file holds.
 	ErrNotLoaded = errors.New("counters are not loaded yet")
 	// ErrClosed: the store was used after Close.
 	ErrClosed = errors.New("store is closed")
@@ -104,37 +104,37 @@ type Counters struct {
 	cfg  CountersConfig
 	path string
 
-	minLog   int64 // minLog and baseStep are the constants of those names, except in tests
-	baseStep int
+	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
+	minBaseStep int
 
-	// lock holds one token. It guards the file and the fields up to resumed: only one checkpoint, Load or Close runs at a
-	// time. It is a channel so that waiting behind a hung disk can be cut short.
-	lock    chan struct{}
-	file    *file // nil if the file was lost and no new one could be created; each checkpoint retries
-	loaded  bool
-	started bool
-	closed  bool
-	last    uint64    // number of the newest frame
-	base    base      // describes the frames
-	lead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last step noticed
-	buffer  []byte    // for frames; reused
-	paced   bool      // the current checkpoint leaves nine tenths of a core to other work
-	resumed time.Time // when the current checkpoint last resumed after a rest
+	// lock holds one token. It guards the file and the fields up to lastResumed: only one checkpoint, Load or Close runs at a
+	// time. It is a channel so that a caller can stop waiting when the disk hangs.
+	lock        chan struct{}
+	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
+	loaded      bool
+	started     bool
+	closed      bool
+	lastFrame   uint64    // number of the newest frame
+	base        base      // describes the frames
+	wallLead    int64     // of the wall clock over the steady one, in nanoseconds, at Load or the last noticed step
+	buffer      []byte    // reused for frames
+	paced       bool      // the current checkpoint leaves nine tenths of a core to other work
+	lastResumed time.Time // when the current checkpoint last resumed after a rest
 
-	waiting atomic.Int32 // number of callers waiting for lock
+	waiting atomic.Int32 // number of callers that wait for lock
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the loop begun by Start has ended
-	once   sync.Once     // lets Close run once
-	result error         // of Close; written under once
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	done      chan struct{} // closed when the loop that Start began has ended
+	closeOnce sync.Once     // lets Close run once
+	closeErr  error         // of Close; written by closeOnce
 
-	// statusMu guards status. It is only held briefly, so Status never waits for the disk.
+	// statusMu guards status. It is held only briefly, so Status never waits for the disk.
 	statusMu sync.Mutex
 	status   Status
 }
 
-// Status describes how checkpoints are going.
+// Status describes the state of checkpoints.
 type Status struct {
 	Completed time.Time     // when the last completed checkpoint began; zero before the first
 	Duration  time.Duration // how long it took
@@ -146,7 +146,7 @@ type Status struct {
 	Damaged   int64         // frames that Load skipped because they were damaged
 }
 
-// Figures reports how saving the counters is going.
+// Figures reports the state of checkpoints.
 func (c *Counters) Figures(s figures.Sink) {
 	st := c.Status()
 	s.Flag("checkpoint_ok", "1 if the last checkpoint completed, else 0.", st.Err == nil)
@@ -161,8 +161,8 @@ func (c *Counters) Figures(s figures.Sink) {
 	s.Count("checkpoint_damaged_frames_total", "Damaged frames of the counter file passed over when it was loaded.", st.Damaged)
 }
 
-// OpenCounters opens the file in the data directory. A damaged file is set aside, as is one of an older version. If no new
-// file can be created, for example for want of room, the store opens nevertheless and each checkpoint retries. The error is
+// OpenCounters opens the file in the data directory. It sets aside a damaged file or one of an older version. If it can't
+// create a new file, for example for lack of room, the store opens nevertheless and each checkpoint tries again. The error is
 // ErrInUse if another process has the file.
 func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	if err := cfg.Validate(); err != nil {
@@ -170,23 +170,23 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 	}
 	c := &Counters{
 		cfg: cfg, path: filepath.Join(cfg.Dir, cfg.File),
-		minLog: minLog, baseStep: baseStep,
+		minLogSize: minLogSize, minBaseStep: minBaseStep,
 		lock: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	// Remove what a crash in the middle of compact left behind.
+	// Remove what a crash during compact left behind.
 	_ = os.Remove(c.path + ".compact")
 	_, err := os.Stat(c.path)
 	existed := err == nil
 	err = c.open()
-	if err == nil && existed && c.file.wentBack() {
-		cfg.Logger.Warn("a meta page of the counter file is damaged: what the last transaction wrote may be lost", "path", c.path)
+	if err == nil && existed && c.file.hasDamagedMeta() {
+		cfg.Logger.Warn("a meta page of the counter file is damaged; the last transaction may be lost", "path", c.path)
 	}
 	if err == nil && existed {
-		err = c.tidy()
+		err = c.compactIfSparse()
 	}
-	if damaged(err) || errors.Is(err, errOlder) {
-		if err := c.discard(err); err != nil {
+	if isDamaged(err) || errors.Is(err, errOlderFormat) {
+		if err := c.setAside(err); err != nil {
 			return nil, fmt.Errorf("open %s: %w", c.path, err)
 		}
 		existed, err = false, c.open()
@@ -198,7 +198,7 @@ func OpenCounters(cfg CountersConfig) (*Counters, error) {
 		return nil, fmt.Errorf("open %s: %w", c.path, err)
 	}
 	if err != nil {
-		cfg.Logger.Error("no file for counters; they are kept in memory only", "path", c.path, "error", err)
+		cfg.Logger.Error("counter file can't be created; counters are kept in memory only", "path", c.path, "error", err)
 		c.status.Err, c.status.Failures = err, 1
 	}
 	return c, nil
@@ -219,34 +219,34 @@ func (c *Counters) open() error {
 	return c.inspect()
 }
 
-// errOlder: the file holds counters in an earlier version's format.
-var errOlder = errors.New("counters in the form of an earlier version of rlnode")
+// errOlderFormat: the file holds counters in an earlier version's format.
+var errOlderFormat = errors.New("counters in the format of an earlier version of rlnode")
 
-// inspect checks that the file is one of frames, and finds the newest frame's number.
+// inspect checks that the file consists of frames, and finds the newest frame's number.
 func (c *Counters) inspect() error {
-	c.last, c.base = 0, base{}
+	c.lastFrame, c.base = 0, base{}
 	return c.file.view(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
-				c.last = b.Sequence()
+				c.lastFrame = b.Sequence()
 				if number, _ := b.Cursor().Last(); len(number) == 8 {
-					c.last = max(c.last, binary.BigEndian.Uint64(number))
+					c.lastFrame = max(c.lastFrame, binary.BigEndian.Uint64(number))
 				}
-				if c.last > math.MaxInt64 {
-					return pageError("frame %d", c.last)
+				if c.lastFrame > math.MaxInt64 {
+					return pageError("frame %d", c.lastFrame)
 				}
 				return nil
 			case b != nil && len(name) == 8: // an expiry time, which named buckets in the older format
-				return errOlder
+				return errOlderFormat
 			}
 			return pageError("unknown bucket %x", name)
 		})
 	})
 }
 
-// tidy rewrites a large file that is mostly free.
-func (c *Counters) tidy() error {
+// compactIfSparse rewrites a large file that is mostly free.
+func (c *Counters) compactIfSparse() error {
 	info, err := c.file.handle.Stat()
 	if err != nil || info.Size() <= c.cfg.CompactAbove {
 		return err
@@ -254,30 +254,30 @@ func (c *Counters) tidy() error {
 	stats := c.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(c.file.db.Info().PageSize)
 	// Past the pages in use, the file has spare room for bbolt to grow into.
-	free += info.Size() - c.file.used.Load()
+	free += info.Size() - c.file.usedBytes.Load()
 	if free <= info.Size()/4*3 {
 		return nil
 	}
 	err = c.file.compact(bolt.Options{MaxSize: c.cfg.MaxSize})
 	c.file = nil
 	if err != nil {
-		err = c.untidy(err)
+		err = c.compactionFailed(err)
 	}
 	return errors.Join(err, c.open())
 }
 
-// untidy returns err if it says that the file is damaged. Any other error only means that the file stays large.
-func (c *Counters) untidy(err error) error {
-	if damaged(err) {
+// compactionFailed returns err if it says that the file is damaged. Any other error only means that the file stays large.
+func (c *Counters) compactionFailed(err error) error {
+	if isDamaged(err) {
 		return err
 	}
-	c.cfg.Logger.Warn("counter file is not compacted", "path", c.path, "error", err)
+	c.cfg.Logger.Warn("counter file can't be compacted", "path", c.path, "error", err)
 	return nil
 }
 
-// discard sets aside a file that is damaged or an older version's. The next open creates a new one.
-func (c *Counters) discard(cause error) error {
-	older, why := errors.Is(cause, errOlder), "corrupt"
+// setAside sets aside a file that is damaged or from an older version. The next open creates a new one.
+func (c *Counters) setAside(cause error) error {
+	older, why := errors.Is(cause, errOlderFormat), "corrupt"
 	if older {
 		why = "older"
 	}
@@ -286,26 +286,26 @@ func (c *Counters) discard(cause error) error {
 	} else if c.file != nil {
 		c.file.abandon()
 	}
-	c.file, c.last, c.base = nil, 0, base{}
+	c.file, c.lastFrame, c.base = nil, 0, base{}
 	aside, err := setAside(c.path, why, time.Now(), c.cfg.Logger)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if older {
-		c.cfg.Logger.Warn("the counter file is of an older version, which wrote it in another form: it was set aside, and its counters begin anew; "+
-			"to have them back, stop this node, give the file its name back and start the version that wrote it; otherwise remove it",
+		c.cfg.Logger.Warn("the counter file has an older version's format: it was set aside, and its counters begin anew; "+
+			"to recover them, stop this node, rename the file back and start the version that wrote it; otherwise remove it",
 			"path", c.path, "aside", aside)
 		return nil
 	}
 	c.statusMu.Lock()
 	c.status.SetAside++
 	c.statusMu.Unlock()
-	c.cfg.Logger.Error("counter file is damaged and was set aside; a new one begins",
+	c.cfg.Logger.Error("damaged counter file was set aside; a new one begins",
 		"path", c.path, "aside", aside, "error", cause)
 	return nil
 }
 
-// Status returns how checkpoints are going.
+// Status returns the state of checkpoints.
 func (c *Counters) Status() Status {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()

@@ -56,15 +56,15 @@ func TestCountersComeBack(t *testing.T) {
 	}
 }
 
-// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is found: no older
-// record comes back.
+// After a random history of changes, resets, time and restarts, the last state of each unexpired counter is restored, and no
+// older record comes back.
 func TestNewestWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, clk := t.TempDir(), newClock()
 		src := newTable()
 		src.batch = rapid.IntRange(1, 5).Draw(rt, "batch")
 		c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-		c.minLog, c.baseStep = 300, 1
+		c.minLogSize, c.minBaseStep = 300, 1
 		model := map[counters.Key]counters.Record{}
 		for step := range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			now := clk.Now()
@@ -94,7 +94,7 @@ func TestNewestWins(t *testing.T) {
 				src = newTable()
 				src.batch = 3
 				c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
-				c.minLog, c.baseStep = 300, 1
+				c.minLogSize, c.minBaseStep = 300, 1
 				checkModel(rt, model, src, clk.Now())
 			}
 		}
@@ -112,8 +112,7 @@ func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, 
 		left := want.FreshAt - now.Steady/1e9
 		switch {
 		case left <= 0 && left > -2:
-			// Each frame rounds up by itself when a counter is fresh, so an older copy may seem to live for two seconds
-			// more.
+			// Each frame rounds the expiry up separately, so an older copy may seem to live for two seconds more.
 		case want.State.Fresh() && ok:
 			t.Fatalf("a reset counter came back: %+v", have)
 		case left <= 0 && ok && have.State.Count != want.State.Count:
@@ -159,7 +158,7 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
-// A queue ahead of the clock stays as far ahead as it was, whatever the clock says after a restart.
+// A queue ahead of the clock stays as far ahead, whatever the clock says after a restart.
 func TestQueueIsKept(t *testing.T) {
 	for _, set := range []time.Duration{0, -time.Hour, -10 * 365 * 24 * time.Hour} {
 		dir, clk := t.TempDir(), newClock()
@@ -223,7 +222,7 @@ func TestClockStepsForward(t *testing.T) {
 }
 
 // Expired counters are not loaded, and not in the next base.
-func TestExpiredCountersGo(t *testing.T) {
+func TestExpiredCountersDisappear(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
@@ -237,7 +236,7 @@ func TestExpiredCountersGo(t *testing.T) {
 	if stats.Restored+stats.Expired != 2000 || stats.Restored < 900 || stats.Restored > 1000 {
 		t.Errorf("have %+v", stats)
 	}
-	c.renew()
+	c.beginBase()
 	mustCheckpoint(t, c)
 	mustClose(t, c)
 	c, next := openLoaded(t, testConfig(dir, newTable(), clk.Now))
@@ -271,7 +270,7 @@ func TestLoopAndClose(t *testing.T) {
 		}
 	}
 	src.set(sample(clk.Now(), 1)[0])
-	until(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
+	waitUntil(t, "a checkpoint", func() bool { return !c.Status().Completed.IsZero() && src.pending() == 0 })
 	if s := c.Status(); s.Completed.IsZero() || s.Err != nil || s.FileSize == 0 {
 		t.Errorf("status is %+v", s)
 	}
@@ -297,13 +296,13 @@ func TestLoopAndClose(t *testing.T) {
 	}
 }
 
-// stuck is a Source that blocks, as if the disk hung.
-type stuck struct {
+// blockingSource is a Source that blocks, as if the disk hung.
+type blockingSource struct {
 	*table
 	entered, leave chan struct{}
 }
 
-func (s *stuck) Changed(yield func([]counters.Record) error) error {
+func (s *blockingSource) Changed(yield func([]counters.Record) error) error {
 	close(s.entered)
 	<-s.leave
 	return nil
@@ -311,7 +310,7 @@ func (s *stuck) Changed(yield func([]counters.Record) error) error {
 
 func TestCloseGivesUp(t *testing.T) {
 	clk := newClock()
-	src := &stuck{newTable(), make(chan struct{}), make(chan struct{})}
+	src := &blockingSource{newTable(), make(chan struct{}), make(chan struct{})}
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
 	ended := make(chan error)
 	go func() { ended <- c.Checkpoint(context.Background()) }()
@@ -330,7 +329,7 @@ func TestCloseGivesUp(t *testing.T) {
 	}
 }
 
-func TestNotLoadedClosesUntouched(t *testing.T) {
+func TestCloseWithoutLoadKeepsFile(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
@@ -389,11 +388,11 @@ func TestCompact(t *testing.T) {
 	}
 	mustClose(t, c)
 	before := size(t, dir)
-	// All but the last have expired, and disappear with their base.
+	// All except the last have expired, and disappear with their base.
 	clk.add(60*time.Second + 96*31*time.Second - 5*time.Second)
 	cfg.Source = newTable()
 	c, _ = openLoaded(t, cfg)
-	c.renew()
+	c.beginBase()
 	mustClose(t, c)
 	again := newTable()
 	cfg.Source = again
@@ -442,7 +441,7 @@ func TestCountersConfig(t *testing.T) {
 	}
 }
 
-// The real table with its counters and its steady clock.
+// The real table, with its counters and its steady clock.
 func TestWithTable(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	real := counters.New(10_000)
@@ -492,7 +491,7 @@ func TestWithTable(t *testing.T) {
 	}
 }
 
-// The loop's checkpoints leave most of a core to other work, but not while a caller waits for them.
+// The loop's checkpoints leave most of a core to other work, except while a caller waits for them.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
@@ -507,24 +506,24 @@ func TestCheckpointsRest(t *testing.T) {
 		}
 		return time.Since(begin)
 	}
-	// On a busy machine any of them may be slow.
+	// On a busy machine, any of them may be slow.
 	var fast, slow time.Duration
 	for try := 0; try == 0 || slow < 3*fast; try++ {
 		if fast, slow = write(false), write(true); try == 20 {
-			t.Fatalf("a checkpoint takes %v, and %v where it rests", fast, slow)
+			t.Fatalf("a checkpoint takes %v, and %v with rests", fast, slow)
 		}
 	}
 	c.waiting.Add(1)
 	for try := 0; try == 0 || slow > 2*fast; try++ {
 		if fast, slow = write(false), write(true); try == 20 {
-			t.Fatalf("a checkpoint takes %v, and %v while somebody waits", fast, slow)
+			t.Fatalf("a checkpoint takes %v, and %v while a caller waits", fast, slow)
 		}
 	}
 	c.waiting.Add(-1)
 	mustClose(t, c)
 }
 
-// Close interrupts a checkpoint that is resting, and writes the remainder.
+// Close interrupts a resting checkpoint and writes the remainder.
 func TestCloseWhileResting(t *testing.T) {
 	dir, clk, src := t.TempDir(), newClock(), counters.New(300_000)
 	defer src.Close()
@@ -535,7 +534,7 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 	ended := make(chan error)
 	go func() { ended <- c.checkpointNow(c.ctx, true) }()
-	until(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
+	waitUntil(t, "a checkpoint under way", func() bool { return len(c.lock) == 1 })
 	mustClose(t, c)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -549,14 +548,14 @@ func TestCloseWhileResting(t *testing.T) {
 	}
 }
 
-// However long a node runs, its file needs only a small multiple of the table's size. bbolt rounds that up to a power of
+// However long a node runs, its file needs only a small multiple of the table's size, which bbolt rounds up to a power of
 // two.
 func TestFileIsBounded(t *testing.T) {
 	const all, each = 30_000, 3000
 	clk, src := newClock(), counters.New(2*all)
 	defer src.Close()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
-	c.minLog, c.baseStep = 100_000, 1000
+	c.minLogSize, c.minBaseStep = 100_000, 1000
 	records := sample(clk.Now(), all)
 	bases, before := 0, uint64(0)
 	for round := range 120 {
@@ -570,14 +569,14 @@ func TestFileIsBounded(t *testing.T) {
 			src.Put(clk.Now(), r)
 		}
 		mustCheckpoint(t, c)
-		if before > 0 && c.base.first == 0 {
+		if before > 0 && c.base.firstFrame == 0 {
 			bases++
 		}
-		before = c.base.first
+		before = c.base.firstFrame
 	}
-	if most := 7 * c.base.size; c.file.used.Load() > most || bases < 3 {
-		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.used.Load(), most, bases, c.base.size)
+	if most := 7 * c.base.size; c.file.usedBytes.Load() > most || bases < 3 {
+		t.Errorf("%d bytes of the file were in use, want at most %d, after %d new bases of about %d", c.file.usedBytes.Load(), most, bases, c.base.size)
 	}
-	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.used.Load(), bases, c.base.size)
+	t.Logf("%d bytes of the file were in use after %d new bases of about %d", c.file.usedBytes.Load(), bases, c.base.size)
 	mustClose(t, c)
 }

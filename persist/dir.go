@@ -22,8 +22,8 @@ var (
 )
 
 const (
-	lockPatience = 2 * time.Second       // how long to wait for another process to release a file
-	lockRetry    = 50 * time.Millisecond // between tries meanwhile
+	lockTimeout = 2 * time.Second       // how long to wait for another process to release a file
+	lockRetry   = 50 * time.Millisecond // between attempts
 
 	identityFile    = "node.json"
 	identityVersion = 1
@@ -37,8 +37,8 @@ type identity struct {
 	Created time.Time `json:"created"`
 }
 
-// OpenDir creates the data directory if it is missing, readable by its owner only. It returns the node identity stored
-// there, which it creates once. A damaged identity is ErrCorrupt.
+// OpenDir creates the data directory if it is missing, accessible to its owner only. It returns the node identity stored
+// there, which it creates once. The error wraps ErrCorrupt if the identity is damaged.
 func OpenDir(path string) (ring.NodeID, error) {
 	var none ring.NodeID
 	if path == "" {
@@ -119,8 +119,8 @@ func createIdentity(file string) error {
 	return createOnce(file, func(temp string) error { return os.WriteFile(temp, append(text, '\n'), 0o600) })
 }
 
-// createOnce creates file atomically, with what write puts into a temporary file beside it. If another process creates file
-// meanwhile, that one stays and there is no error.
+// createOnce creates file atomically, with the content that write puts into a temporary file beside it. If another process
+// creates file in the meantime, that one stays and there is no error.
 func createOnce(file string, write func(temp string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// freeSpace returns how many bytes are free on dir's file system for this user.
+// freeSpace returns how many bytes are free for this user on dir's file system.
 func freeSpace(dir string) (free int64, ok bool) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
@@ -14,5 +14,5 @@ func freeSpace(dir string) (free int64, ok bool) {
 	return int64(s.Bavail) * s.Bsize, true
 }
 
-// syncData waits until the file's content is on disk, without times and the like.
+// syncData waits until the file's content is on disk. It does not wait for metadata such as times.
 func syncData(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }

@@ -4,7 +4,7 @@ package persist
 
 import "os"
 
-// freeSpace is unknown here; a lack of space shows up on writing.
+// freeSpace is unknown here; writes fail when there is no space.
 func freeSpace(string) (free int64, ok bool) { return 0, false }
 
 // syncData waits until the file is on disk.

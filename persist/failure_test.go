@@ -20,28 +20,28 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// lines collects log output.
-type lines struct {
+// logLines collects log output.
+type logLines struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *logLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
 }
 
-func (l *lines) count(what string) int {
+func (l *logLines) count(what string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.text.String(), what)
 }
 
-// On a full disk checkpoints fail, which is logged once. Nothing is lost once there is room again.
+// On a full disk, checkpoints fail, which is logged once. Nothing is lost once there is room again.
 func TestDiskFull(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
-	src, log := newTable(), &lines{}
+	src, log := newTable(), &logLines{}
 	cfg := testConfig(dir, src, clk.Now)
 	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	cfg.MaxSize = 1 << 20
@@ -82,7 +82,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// The same on a real file system, recovering while it runs.
+// The same on a real file system, with recovery at run time.
 func TestTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")
@@ -107,7 +107,7 @@ func TestTinyFileSystem(t *testing.T) {
 			_, err = f.Write(make([]byte, 4096))
 		}
 	}
-	src, log := newTable(), &lines{}
+	src, log := newTable(), &logLines{}
 	cfg := testConfig(dir, src, clk.Now)
 	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 
@@ -153,7 +153,7 @@ func TestTinyFileSystem(t *testing.T) {
 	}
 }
 
-// A file that breaks while the node runs is set aside, and all counters are written to a new one.
+// A file that is damaged while the node runs is set aside, and all counters are written to a new one.
 func TestBreaksWhileRunning(t *testing.T) {
 	tests := map[string]func(t *testing.T, c *Counters){
 		"cut to nothing": func(t *testing.T, c *Counters) {
@@ -162,7 +162,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 			}
 		},
 		"cut in half": func(t *testing.T, c *Counters) {
-			if err := os.Truncate(c.path, c.file.used.Load()/2); err != nil {
+			if err := os.Truncate(c.path, c.file.usedBytes.Load()/2); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -172,7 +172,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			noise := make([]byte, c.file.used.Load()-8192)
+			noise := make([]byte, c.file.usedBytes.Load()-8192)
 			for i := range noise {
 				noise[i] = byte(mix(uint64(i)))
 			}
@@ -197,7 +197,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 			for _, r := range all[:100] {
 				src.set(r)
 			}
-			if err := c.Checkpoint(t.Context()); !damaged(err) {
+			if err := c.Checkpoint(t.Context()); !isDamaged(err) {
 				t.Fatalf("have %v, want a damaged file", err)
 			}
 			if s := c.Status(); s.SetAside != 1 || s.Failures != 1 {
@@ -214,7 +214,7 @@ func TestBreaksWhileRunning(t *testing.T) {
 	}
 }
 
-// As above, but at the very last checkpoint: Close begins a new file and writes everything.
+// As above, but at the last checkpoint: Close begins a new file and writes everything.
 func TestBreaksAtClose(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	src := newTable()
@@ -235,8 +235,8 @@ func TestBreaksAtClose(t *testing.T) {
 	}
 }
 
-// frames changes the frames of a closed file.
-func frames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Bucket) error) {
+// editFrames changes the frames of a closed file.
+func editFrames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Bucket) error) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, countersFile), 0o600, nil)
 	if err != nil {
@@ -277,13 +277,13 @@ func TestDamagedFrames(t *testing.T) {
 					mustCheckpoint(t, c)
 				}
 			}
-			// The last frame repeats counters of the one before. If it is damaged, they are as they were in that one.
+			// The last frame repeats counters of the previous one. If it is damaged, they are as in that one.
 			for _, r := range all[each*(many-1):] {
 				r.State.Count += 1000
 				src.set(r)
 			}
 			mustClose(t, c)
-			frames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
+			editFrames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
 				for _, n := range []uint64{3, many + 1} {
 					number := binary.BigEndian.AppendUint64(nil, n)
 					if err := harm(b, number, b.Get(number)); err != nil {
@@ -292,7 +292,7 @@ func TestDamagedFrames(t *testing.T) {
 				}
 				return nil
 			})
-			log := &lines{}
+			log := &logLines{}
 			again := newTable()
 			cfg := testConfig(dir, again, clk.Now)
 			cfg.Logger = slog.New(slog.NewTextHandler(log, nil))

@@ -20,19 +20,19 @@ type file struct {
 	db   *bolt.DB
 	path string
 	// handle is bbolt's own. Closing it releases the lock when bbolt can't.
-	handle *os.File
-	used   atomic.Int64 // bytes in use when the last transaction began: a lower bound
+	handle    *os.File
+	usedBytes atomic.Int64 // bytes in use when the last transaction began; a lower bound
 }
 
-// openFile verifies and opens the database at path, creating it if missing. The error is errBroken or errPages if the file
-// is damaged, and ErrInUse if another process has it.
-func openFile(path string, opts bolt.Options, need metas) (*file, error) {
+// openFile verifies and opens the database at path, creating it if it is missing. The error wraps errBroken or errPages if
+// the file is damaged, and is ErrInUse if another process has it.
+func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
 	f := &file{path: path}
-	// The walk on opening rebuilds the free list; writing it in every transaction would cost more.
-	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockPatience, bolt.FreelistMapType, true
+	// Opening rebuilds the free list by walking the file; writing the list in every transaction would cost more.
+	opts.Timeout, opts.FreelistType, opts.NoFreelistSync = lockTimeout, bolt.FreelistMapType, true
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (*os.File, error) {
 		handle, err := os.OpenFile(name, flag, mode)
 		f.handle = handle
@@ -43,7 +43,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 			return err
 		}
 		return f.db.View(func(tx *bolt.Tx) error {
-			f.used.Store(tx.Size())
+			f.usedBytes.Store(tx.Size())
 			return nil
 		})
 	})
@@ -51,7 +51,7 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 		return f, nil
 	}
 	if f.handle != nil {
-		// After a panic it is still open; closing it twice is harmless.
+		// After a panic it is still open. Closing it twice is harmless.
 		_ = f.handle.Close()
 	}
 	switch {
@@ -63,9 +63,9 @@ func openFile(path string, opts bolt.Options, need metas) (*file, error) {
 	return nil, err
 }
 
-// verifyFile checks the pages of the file at path, if it exists. It holds the lock meanwhile, as another process may be
+// verifyFile checks the pages of the file at path, if it exists. It holds the lock meanwhile, because another process may be
 // writing. An empty file counts as damaged: new files appear by renaming, or in one write by bbolt.
-func verifyFile(path string, need metas) error {
+func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -81,7 +81,7 @@ func verifyFile(path string, need metas) error {
 	if !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "open", Path: path, Err: errors.New("not a regular file")}
 	}
-	if err := lockFile(f, lockPatience); err != nil {
+	if err := lockFile(f, lockTimeout); err != nil {
 		return err
 	}
 	// The file may have grown while we waited.
@@ -91,8 +91,8 @@ func verifyFile(path string, need metas) error {
 	return verifyPages(f, info.Size(), need)
 }
 
-// wentBack reports whether a meta page is damaged. If so, the database may be as it was before the last transaction.
-func (f *file) wentBack() bool {
+// hasDamagedMeta reports whether a meta page is damaged. If so, the database may have lost the last transaction.
+func (f *file) hasDamagedMeta() bool {
 	info, err := f.handle.Stat()
 	if err != nil {
 		return false
@@ -101,15 +101,15 @@ func (f *file) wentBack() bool {
 	return err == nil && m.verifyBoth(f.handle) != nil
 }
 
-// damaged reports whether err says that the file's content can't be trusted.
-func damaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
+// isDamaged reports whether err says that the file's content can't be trusted.
+func isDamaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
-// update makes a change in one guarded transaction. It avoids bbolt's own Update, which rolls back after a panic. The
-// rollback walks the damaged file again, in a goroutine where another panic would end the process. Here the transaction
-// stays as it is, and the caller abandons the file.
+// update makes a change in one guarded transaction. It avoids bbolt's own Update, which rolls back after a panic. That
+// rollback walks the damaged file again, in a goroutine where another panic would end the process. Here the transaction stays
+// open, and the caller abandons the file.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
-		if err := f.intact(); err != nil {
+		if err := f.checkSize(); err != nil {
 			return err
 		}
 		tx, err := f.db.Begin(true)
@@ -123,7 +123,7 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 		if err := tx.Commit(); err != nil {
 			return err
 		}
-		f.used.Store(used)
+		f.usedBytes.Store(used)
 		return nil
 	})
 }
@@ -131,15 +131,15 @@ func (f *file) update(change func(tx *bolt.Tx) error) error {
 // view runs read in one guarded read transaction.
 func (f *file) view(read func(tx *bolt.Tx) error) error {
 	return guard(func() error {
-		if err := f.intact(); err != nil {
+		if err := f.checkSize(); err != nil {
 			return err
 		}
 		return f.db.View(read)
 	})
 }
 
-// onDisk is the total time transactions have waited for the disk.
-func (f *file) onDisk() time.Duration {
+// diskTime returns the total time that transactions have waited for the disk.
+func (f *file) diskTime() time.Duration {
 	stats := f.db.Stats()
 	return stats.TxStats.GetWriteTime()
 }
@@ -152,24 +152,24 @@ func (f *file) close() error {
 	return err
 }
 
-// abandon gives up a database after a panic inside it. bbolt's locks may be held forever, so only the file handle is closed.
-// The map stays until the process ends; it takes up address space, not memory.
+// abandon gives up a database after a panic inside it. bbolt's locks may be held forever, so abandon closes only the file
+// handle. The map stays until the process ends; it takes up address space, not memory.
 func (f *file) abandon() { _ = f.handle.Close() }
 
-// intact returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
+// checkSize returns an error if the file has shrunk below what the database uses. Reading past the end would fault, and bbolt
 // reads in goroutines of its own, where a fault can't be caught.
-func (f *file) intact() error {
+func (f *file) checkSize() error {
 	info, err := f.handle.Stat()
 	if err != nil {
 		return err
 	}
-	if used := f.used.Load(); info.Size() < used {
-		return fmt.Errorf("%w: the file was cut from %d to %d bytes", errBroken, used, info.Size())
+	if used := f.usedBytes.Load(); info.Size() < used {
+		return fmt.Errorf("%w: the file was truncated from %d to %d bytes", errBroken, used, info.Size())
 	}
 	return nil
 }
 
-const maxSetAside = 3 // bounds how many files set aside for the same reason are kept
+const maxSetAside = 3 // bounds the number of files set aside for the same reason
 
 // setAside renames an unusable file, adding why and the time to its name, and removes the oldest such files beyond
 // maxSetAside. It returns the new name.
@@ -179,7 +179,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 		return "", fmt.Errorf("set damaged file aside: %w", err)
 	}
 	if err := syncDir(filepath.Dir(path)); err != nil {
-		log.Warn("directory is not synced", "error", err)
+		log.Warn("can't sync directory", "error", err)
 	}
 	// The names sort by time.
 	old, err := filepath.Glob(globEscape(path) + "." + why + "-*")
@@ -189,7 +189,7 @@ func setAside(path, why string, now time.Time, log *slog.Logger) (string, error)
 	slices.Sort(old)
 	for len(old) > maxSetAside {
 		if err := os.Remove(old[0]); err != nil {
-			log.Warn("an old file that was set aside is not removed", "error", err)
+			log.Warn("can't remove an old file that was set aside", "error", err)
 		}
 		old = old[1:]
 	}
@@ -209,8 +209,8 @@ func globEscape(path string) string {
 	return string(b)
 }
 
-// compact rewrites the database without its free pages and replaces the old file. It closes the database in any case. On an
-// error before the final rename, the old file is unchanged.
+// compact rewrites the database without its free pages and replaces the old file. It closes the database in any case. If it
+// fails before the final rename, the old file is unchanged.
 func (f *file) compact(opts bolt.Options) (err error) {
 	temp := f.path + ".compact"
 	defer func() { err = errors.Join(err, f.close()) }()

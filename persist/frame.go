@@ -18,16 +18,16 @@ import (
 // reset.
 const (
 	frameHeader = 4 + 8
-	// frameBytes is the size at which a frame is full. With its last record it fills 16 bbolt pages, unless that record is a
-	// log.
+	// frameBytes is the size at which a frame is full. With its last record it fits into 16 bbolt pages, unless that record
+	// is a log.
 	frameBytes = 63 << 10
 )
 
 // framesBucket is the name of the bucket of frames.
 var framesBucket = []byte("frames")
 
-// appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. Expired records are left
-// out. Their older copies have expired as well, since a counter's expiry never moves to an earlier time.
+// appendFrame appends one frame with as many of the records as fit, leaving its checksum blank. It skips expired records.
+// Their older copies have expired as well, because a counter's expiry never moves to an earlier time.
 func appendFrame(b []byte, records []counters.Record, now algorithms.Now) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
@@ -50,9 +50,9 @@ func frameSum(number, frame []byte) uint32 {
 	return wire.Sum(0, number, frame[4:])
 }
 
-// readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the
-// record's length in bytes. The frame's writing time is capped at now: if the clock was ahead then, or is behind now, its
-// counters expire that much earlier. It returns false if the frame is damaged. r is reused between calls.
+// readFrame calls each for every record of a frame, with times converted to this process's steady clock. size is the record's
+// length in bytes. It takes the frame's time of writing to be at most now: if the clock was ahead then, or is behind now, the
+// frame's counters expire that much earlier. It returns false if the frame is damaged. r is reused between calls.
 func readFrame(number, frame []byte, now algorithms.Now, each func(r *counters.Record, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// full is a log at its bound.
-func full(now algorithms.Now, k counters.Key) counters.Record {
+// fullLog is a log at its bound.
+func fullLog(now algorithms.Now, k counters.Key) counters.Record {
 	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, FreshAt: now.Steady/1e9 + 7200}
 	for i := range int64(algorithms.MaxLogEntries) {
 		r.Log = append(r.Log, algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})
@@ -23,7 +23,7 @@ func TestFrames(t *testing.T) {
 	now := newClock().Now()
 	all := sample(now, 10_000)
 	for i := range 3 {
-		all = append(all, full(now, counters.Key{Hi: uint64(i)}), all[i])
+		all = append(all, fullLog(now, counters.Key{Hi: uint64(i)}), all[i])
 	}
 	seen, entries, most := 0, 0, 0
 	for rest := all; len(rest) > 0; {
@@ -73,7 +73,7 @@ func TestFrameIsWhole(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and stays the same.
+// FuzzReadFrame gets past the checksum: whatever is accepted may be put into a table, and survives another round trip.
 func FuzzReadFrame(f *testing.F) {
 	now := newClock().Now()
 	for i := range 6 {

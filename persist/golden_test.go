@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/internal/golden"
 )
 
-// TestGolden: the on-disk form of counters has not changed.
+// TestGolden: the on-disk format of counters has not changed.
 func TestGolden(t *testing.T) {
 	now := algorithms.Now{Steady: 1_799_999_999_000_000_000, Wall: 1_800_000_000_000_000_000}
 	state := algorithms.State{Count: 300, Part: 7, At: now.Steady - 1000}

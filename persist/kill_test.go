@@ -27,11 +27,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// killLoads are what the killed processes change: 50 counters again and again, one of many at random, or logs at their bound
-// between a few hot counters.
+// killLoads are the changes that the killed processes make: 50 counters again and again, one of many at random, or logs at
+// their bound between a few hot counters.
 var killLoads = []string{"hot", "random", "logs"}
 
-// child is the process to be killed. It works until then, and reports on its output whatever is safe.
+// child is the process to be killed. It works until then, and reports on its output whatever is safely stored.
 func child(job string) {
 	kind, dir, _ := strings.Cut(job, ":")
 	var err error
@@ -47,7 +47,7 @@ func child(job string) {
 // wallClock is for tests that span several processes.
 func wallClock() algorithms.Now { return algorithms.At(time.Now()) }
 
-// killKey returns the counter that change n of a load changes.
+// killKey returns the counter that the n-th change of a load affects.
 func killKey(load string, n int) (k counters.Key, log bool) {
 	x := mix(uint64(n))
 	switch {
@@ -65,7 +65,7 @@ func killRecord(load string, n int) counters.Record {
 	k, log := killKey(load, n)
 	r := counters.Record{Key: k, Kind: algorithms.TokenBucket, State: algorithms.State{Count: int64(n), At: now.Steady}}
 	if log {
-		r = full(now, k)
+		r = fullLog(now, k)
 		r.Log[len(r.Log)-1].N = int64(n)
 	}
 	r.Level, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
@@ -81,7 +81,7 @@ func changeOf(r counters.Record) int {
 }
 
 // childCounters changes counters one after the other while checkpoints run. Every second checkpoint rests like those of the
-// loop. After each checkpoint it reports the last change made before that checkpoint began.
+// loop. After each checkpoint, it reports the last change made before that checkpoint began.
 func childCounters(load, dir string) error {
 	src := counters.New(100_000)
 	c, last, err := openKilled(dir, src)
@@ -114,7 +114,7 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	c.minLog, c.baseStep = 1<<18, 500
+	c.minLogSize, c.minBaseStep = 1<<18, 500
 	if _, err = c.Load(wallClock()); err != nil {
 		return nil, 0, err
 	}
@@ -130,8 +130,8 @@ func openKilled(dir string, src *counters.Table) (*Counters, int, error) {
 	return c, last, err
 }
 
-// killed runs a child, kills it after life, and returns the last number it reported.
-func killed(t *testing.T, job string, life time.Duration) int {
+// runAndKill runs a child, kills it after life, and returns the last number it reported.
+func runAndKill(t *testing.T, job string, life time.Duration) int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childEnv+"="+job)
@@ -169,8 +169,8 @@ func killRounds() int {
 }
 
 // TestG7_KilledWhileCheckpointing: after a kill at any moment, even while a new base is being written, the file opens and is
-// whole. Each counter is as it was when the last completed checkpoint began, or later. If a frame of that file is damaged,
-// it loses itself and nothing else.
+// intact. Each counter is as it was when the last completed checkpoint began, or later. If a frame of that file is damaged,
+// only that frame is lost.
 func TestG7_KilledWhileCheckpointing(t *testing.T) {
 	for _, load := range killLoads {
 		rounds := killRounds()
@@ -183,12 +183,12 @@ func TestG7_KilledWhileCheckpointing(t *testing.T) {
 
 func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 	dir, done, bases, damaged := t.TempDir(), 0, 0, 0
-	floor := map[counters.Key]int{} // the change that each counter must have at least
+	floor := map[counters.Key]int{} // the earliest change that each counter may have
 	from := 0                       // the last change in floor
 	var first uint64
-	// On a slow machine nothing gets done in that time; then the next child lives longer.
+	// On a slow machine, nothing gets done in that time; then the next child lives longer.
 	for life, round := 150, 0; round < rounds || done == 0 && life < 20_000; round++ {
-		last := killed(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
+		last := runAndKill(t, load+":"+dir, time.Duration(20+rand.IntN(life))*time.Millisecond)
 		if done = max(done, last); last == 0 {
 			life += life / 10
 		}
@@ -208,7 +208,7 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 		}
 		for k, n := range floor {
 			if have := changeOf(src.all[k]); have < n {
-				t.Fatalf("round %d: counter %v is as change %d left it, not %d; %d were safe", round, k, have, n, last)
+				t.Fatalf("round %d: counter %v has change %d, want at least %d; %d were reported safe", round, k, have, n, last)
 			}
 		}
 		for k, r := range src.all {
@@ -227,8 +227,8 @@ func killWhileCheckpointing(t *testing.T, load string, rounds int) {
 		from, len(floor), bases, rounds, damaged)
 }
 
-// loseOneFrame damages one frame of a copy of a file. All counters must be as the other frames have them. It returns how many
-// frames it damaged.
+// loseOneFrame damages one frame of a copy of a file. All counters must be as in the other frames. It returns how many frames
+// it damaged.
 func loseOneFrame(t *testing.T, path string) (damaged int) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -240,7 +240,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 		t.Fatal(err)
 	}
 	want := map[counters.Key]int{}
-	frames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
+	editFrames(t, dir, func(_ *bolt.Tx, b *bolt.Bucket) error {
 		if b == nil {
 			return nil
 		}
@@ -271,7 +271,7 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 	}
 	for k, n := range want {
 		if have := changeOf(again.all[k]); have != n {
-			t.Fatalf("counter %v is as change %d left it; the frames that are whole have %d", k, have, n)
+			t.Fatalf("counter %v has change %d; the intact frames have %d", k, have, n)
 		}
 	}
 	return damaged
@@ -291,13 +291,13 @@ func firstFrame(t *testing.T, c *Counters) (first uint64) {
 	return first
 }
 
-// crashing is a table that simulates a crash after each of its batches, which is on disk by then.
-type crashing struct {
+// crashingSource is a table that simulates a crash after each of its batches, which is then on disk.
+type crashingSource struct {
 	*table
 	crash func()
 }
 
-func (c *crashing) Changed(yield func([]counters.Record) error) error {
+func (c *crashingSource) Changed(yield func([]counters.Record) error) error {
 	return c.table.Changed(func(batch []counters.Record) error {
 		err := yield(batch)
 		c.crash()
@@ -309,15 +309,15 @@ func (c *crashing) Changed(yield func([]counters.Record) error) error {
 // completed checkpoint began, or later. The transactions include those that write a new base and drop the old one.
 func TestG7_CrashAtEachStep(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
-	src := &crashing{table: newTable(), crash: func() {}}
+	src := &crashingSource{table: newTable(), crash: func() {}}
 	src.batch = 60
 	c, _ := openLoaded(t, testConfig(dir, src, clk.Now))
-	c.minLog, c.baseStep = 40_000, 50
+	c.minLogSize, c.minBaseStep = 40_000, 50
 	steps, bases, crashes := 40, 0, 0
 	if testing.Short() {
 		steps = 12
 	}
-	log := full(clk.Now(), counters.Key{Hi: 1})
+	log := fullLog(clk.Now(), counters.Key{Hi: 1})
 	saved, current := map[counters.Key]int64{}, map[counters.Key]int64{}
 	src.crash = func() {
 		crashes++
@@ -336,7 +336,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 		}
 		for k, least := range saved {
 			if n := int64(changeOf(again.all[k])); n < least || n > current[k] {
-				t.Fatalf("crash %d: counter %v is of step %d, want %d to %d", crashes, k, n, least, current[k])
+				t.Fatalf("crash %d: counter %v is from step %d, want %d to %d", crashes, k, n, least, current[k])
 			}
 		}
 	}
@@ -361,17 +361,17 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 			changed.Log[len(changed.Log)-1].N = int64(step)
 			set(changed, step)
 		}
-		begun, first := maps.Clone(current), c.base.first
+		begun, first := maps.Clone(current), c.base.firstFrame
 		mustCheckpoint(t, c)
 		saved = begun
 		src.crash()
-		if first > 0 && c.base.first == 0 {
+		if first > 0 && c.base.firstFrame == 0 {
 			bases++
 		}
 	}
 	mustClose(t, c)
 	if bases < steps/12 {
-		t.Errorf("%d new bases in %d steps; the test wants more", bases, steps)
+		t.Errorf("only %d new bases in %d steps", bases, steps)
 	}
 	t.Logf("%d crashes, %d new bases", crashes, bases)
 }

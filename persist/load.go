@@ -18,19 +18,19 @@ import (
 // LoadStats describes what Load found.
 type LoadStats struct {
 	Restored int64 // counters put back into the table
-	Expired  int64 // records skipped because they are fresh by now
+	Expired  int64 // records skipped because their counters are fresh by now
 	Older    int64 // records skipped in favour of a newer one
 	Bad      int64 // frames skipped because they were damaged
 	NoRoom   int64 // records skipped because the table was full
 	Duration time.Duration
-	// SetAside: the file was damaged and replaced by a new one. Counters restored before that stay.
+	// SetAside: the file was damaged and was replaced by a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
 
 const (
-	forgetEach   = 16 << 20 // bytes Load reads between two calls of forgetPages
-	maxReaders   = 8        // bounds the goroutines of Load
-	restoreBytes = 1 << 20  // bytes of records a reader collects before it puts them back; a frame may exceed it
+	forgetPagesEvery = 16 << 20 // bytes that Load reads between two calls of forgetPages
+	maxReaders       = 8        // bounds the goroutines of Load
+	restoreBytes     = 1 << 20  // bytes of records that a reader collects before it puts them back; a frame may exceed it
 )
 
 // Load puts the counters of the file back into the table. Call it before the table's first use. A state from the future,
@@ -46,16 +46,16 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	}
 	begin := time.Now()
 	if c.file != nil {
-		err := c.read(now, &stats)
-		if damaged(err) {
+		err := c.readFrames(now, &stats)
+		if isDamaged(err) {
 			stats.SetAside = true
-			err = c.discard(err)
+			err = c.setAside(err)
 		}
 		if err != nil {
 			return stats, fmt.Errorf("load counters: %w", err)
 		}
 	}
-	c.loaded, c.lead = true, now.Wall-now.Steady
+	c.loaded, c.wallLead = true, now.Wall-now.Steady
 	c.statusMu.Lock()
 	c.status.Damaged += stats.Bad
 	c.statusMu.Unlock()
@@ -63,8 +63,8 @@ func (c *Counters) Load(now algorithms.Now) (LoadStats, error) {
 	return stats, nil
 }
 
-// read reads all frames, with one reader per core but at most maxReaders.
-func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
+// readFrames reads all frames, with one reader per core but at most maxReaders.
+func (c *Counters) readFrames(now algorithms.Now, stats *LoadStats) error {
 	readers := make([]frameReader, min(runtime.GOMAXPROCS(0), maxReaders))
 	errs := make([]error, len(readers))
 	var group sync.WaitGroup
@@ -74,18 +74,18 @@ func (c *Counters) read(now algorithms.Now, stats *LoadStats) error {
 	}
 	group.Wait()
 	c.file.forgetPages()
-	total, live := readers[0].total, int64(0)
+	total, live := readers[0].totalBytes, int64(0)
 	for i := range readers {
 		r := &readers[i]
 		stats.Restored, stats.NoRoom = stats.Restored+r.Restored, stats.NoRoom+r.NoRoom
 		stats.Expired, stats.Older = stats.Expired+r.Expired, stats.Older+r.Older
-		live += r.live
+		live += r.liveBytes
 	}
-	c.base = base{size: live, log: total - live}
+	c.base = base{size: live, logSize: total - live}
 	if stats.Bad = readers[0].Bad; stats.Bad > 0 {
-		c.cfg.Logger.Error("the counter file has damaged frames: the latest changes of some counters are lost, and others start afresh",
+		c.cfg.Logger.Error("the counter file has damaged frames; some counters lost their latest changes, and others begin anew",
 			"path", c.path, "frames", stats.Bad)
-		c.renew() // rewrite the file without the damaged frames
+		c.beginBase() // rewrite the file without the damaged frames
 	}
 	return errors.Join(errs...)
 }
@@ -95,16 +95,17 @@ type frameReader struct {
 	*Counters
 	now         algorithms.Now
 	part, parts uint64
-	// reset holds the counters that are not in the table because they were reset. There are few.
+	// reset holds the counters that are not in the table because they were reset. They are few.
 	reset map[counters.Key]struct{}
-	batch []counters.Record // to put back, newest first
+	batch []counters.Record // records to put back, newest first
 	bytes int64             // of batch
 	LoadStats
-	live, total int64 // bytes of restored records; bytes of all frames
+	liveBytes, totalBytes int64 // bytes of restored records; bytes of all frames
 }
 
 // read goes from the newest frame to the oldest, so a counter already in the table is newer than any record read later. It
-// puts many records back at once: a base is in the order of the table's shards, which thus grow a few times instead of dozens.
+// puts back many records at once: a base is in the order of the table's shards, so each shard grows a few times instead of
+// dozens.
 func (f *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -118,16 +119,17 @@ func (f *frameReader) read(tx *bolt.Tx) error {
 		if f.bytes >= restoreBytes {
 			f.restore()
 		}
-		if f.total += int64(len(frame)); f.total-forgotten >= forgetEach {
+		if f.totalBytes += int64(len(frame)); f.totalBytes-forgotten >= forgetPagesEvery {
 			f.file.forgetPages()
-			forgotten = f.total
+			forgotten = f.totalBytes
 		}
 	}
 	f.restore()
 	return nil
 }
 
-// collect adds a record of size bytes to the batch, if it belongs to this reader's part and its counter was not reset later.
+// collect adds a record of size bytes to the batch, if it belongs to this reader's part and no later record reset its
+// counter.
 func (f *frameReader) collect(r *counters.Record, size int) {
 	if part, _ := bits.Mul64(r.Key.Hi, f.parts); part != f.part {
 		return
@@ -156,7 +158,7 @@ func (f *frameReader) restore() {
 	restored, noRoom := f.cfg.Source.Restore(f.now, f.batch)
 	f.Restored, f.NoRoom = f.Restored+int64(restored), f.NoRoom+int64(noRoom)
 	f.Older += int64(len(f.batch) - restored - noRoom)
-	f.live += f.bytes * int64(restored) / int64(len(f.batch))
-	clear(f.batch) // logs are large
+	f.liveBytes += f.bytes * int64(restored) / int64(len(f.batch))
+	clear(f.batch) // release the logs, which are large
 	f.batch, f.bytes = f.batch[:0], 0
 }

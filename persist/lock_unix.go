@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// lockFile takes bbolt's lock on an open file, waiting up to patience for another process to release it. Closing the file
+// lockFile takes bbolt's lock on an open file. It waits up to timeout for another process to release it. Closing the file
 // releases the lock.
-func lockFile(f *os.File, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
+func lockFile(f *os.File, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {

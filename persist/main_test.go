@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// table is a Source backed by one map, which remembers what changed.
+// table is a Source backed by a map, which records what changed.
 type table struct {
 	mu      sync.Mutex // guards everything
 	all     map[counters.Key]counters.Record
@@ -94,7 +94,7 @@ func (t *table) Restore(_ algorithms.Now, records []counters.Record) (restored, 
 
 const tableParts = 16
 
-func (t *table) Mark(part, n int) (next, marked int) {
+func (t *table) MarkChanged(part, n int) (next, marked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ; part < tableParts && marked < n; part++ {
@@ -178,13 +178,13 @@ func mustClose(t testing.TB, c *Counters) {
 	}
 }
 
-// until polls until ok returns true.
-func until(t *testing.T, what string, ok func() bool) {
+// waitUntil polls until ok returns true.
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in time: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 		<-time.After(2 * time.Millisecond)
 	}

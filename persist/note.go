@@ -14,15 +14,15 @@ import (
 // maxNote bounds a note's file, in bytes.
 const maxNote = 64 << 20
 
-// Note is a small file that is always replaced whole. A damaged one counts as missing. Use it for what a node can do
+// Note is a small file that is always replaced as a whole. A damaged one counts as missing. Use it for what a node can do
 // without, at a cost. Writes of one note must not overlap.
 type Note struct{ path string }
 
-// NewNote returns the note of that name in a data directory. The file need not exist.
+// NewNote returns the note with that name in a data directory. The file need not exist.
 func NewNote(dir, name string) Note { return Note{path: filepath.Join(dir, name)} }
 
-// Read returns what was last written, or nil if there is nothing. The error wraps [ErrCorrupt] if the note is damaged, as it
-// may be after a power failure.
+// Read returns what was last written, or nil if nothing was. The error wraps [ErrCorrupt] if the note is damaged, as it may
+// be after a power failure.
 func (n Note) Read() ([]byte, error) {
 	info, err := os.Stat(n.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func (n Note) Write(content []byte) error {
 func (n Note) Save(content []byte) error { return n.write(content, (*os.File).Sync) }
 
 func (n Note) write(content []byte, sync func(*os.File) error) error {
-	temp := n.path + ".new" // one writer: the directory is locked
+	temp := n.path + ".new" // there is only one writer, because the directory is locked
 	err := n.fill(temp, content, sync)
 	if err == nil {
 		err = os.Rename(temp, n.path)

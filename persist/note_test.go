@@ -15,7 +15,7 @@ func TestNotes(t *testing.T) {
 	dir := t.TempDir()
 	n := NewNote(dir, "applied")
 	if b, err := n.Read(); b != nil || err != nil {
-		t.Errorf("nothing there: have %q, %v", b, err)
+		t.Errorf("no note: have %q, %v", b, err)
 	}
 	for i, write := range []func([]byte) error{n.Write, n.Save, n.Write} {
 		want := "some text"[i:]
@@ -45,7 +45,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// Two tables in one directory don't interfere: damage to one file leaves the other as it was.
+// Two tables in one directory don't interfere: damage to one file does not affect the other.
 func TestTwoCounterFiles(t *testing.T) {
 	dir := t.TempDir()
 	open := func(file string) (*Counters, *counters.Table) {
@@ -94,6 +94,6 @@ func TestTwoCounterFiles(t *testing.T) {
 	config := DefaultCountersConfig()
 	config.Dir, config.Source, config.Now, config.File = dir, counters.New(1), func() algorithms.Now { return algorithms.Now{} }, "../x"
 	if err := config.Validate(); err == nil {
-		t.Error("a path is taken for a name")
+		t.Error("a path was accepted as a name")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// A file in the format before frames, with a bucket for each expiry time, does not stop a node. It is set aside whole, the
-// log says so and what to do, and a new file begins.
+// A file in the format before frames, with a bucket for each expiry time, does not stop a node. It is set aside as a whole,
+// the log says what to do about it, and a new file begins.
 func TestOlderCountersAreSetAside(t *testing.T) {
 	dir, clk := t.TempDir(), newClock()
 	path := filepath.Join(dir, countersFile)
@@ -43,7 +43,7 @@ func TestOlderCountersAreSetAside(t *testing.T) {
 	cfg := testConfig(dir, again, clk.Now)
 	cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	c, stats := openLoaded(t, cfg)
-	if stats.Restored != 0 || stats.Bad != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "give the file its name back") {
+	if stats.Restored != 0 || stats.Bad != 0 || c.Status().SetAside != 0 || !strings.Contains(log.String(), "rename the file back") {
 		t.Errorf("have %+v, %d set aside, logged %s", stats, c.Status().SetAside, log.String())
 	}
 	aside, _ := filepath.Glob(path + ".older-*")

@@ -28,7 +28,7 @@ const (
 
 	minPage  = 1 << 10
 	maxPage  = 1 << 24
-	maxDepth = 64 // bounds the pages on the way to a leaf, including nested buckets
+	maxDepth = 64 // bounds the pages on the path to a leaf, including nested buckets
 )
 
 // errPages: the pages of a file do not form a database.
@@ -39,9 +39,9 @@ func pageError(format string, args ...any) error {
 }
 
 // verifyPages walks all pages in use in a bbolt file of size bytes. It reads plain bytes, without a map, and trusts none of
-// them. A file that passes can be opened and iterated by bbolt without panic, fault or endless loop. Values are not
-// inspected. Each page is read once, so size bounds time and memory.
-func verifyPages(f io.ReaderAt, size int64, need metas) error {
+// them. bbolt can open and iterate a file that passes without panic, fault or endless loop. verifyPages does not inspect
+// values. It reads each page once, so size bounds time and memory.
+func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 	m, err := readMeta(f, size)
 	if err != nil {
 		return err
@@ -54,32 +54,32 @@ func verifyPages(f io.ReaderAt, size int64, need metas) error {
 	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
 		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
 	}
-	w := &walker{file: f, meta: m, seen: make([]uint64, m.pages/64+1)}
+	w := &walker{file: f, meta: m, reached: make([]uint64, m.pages/64+1)}
 	// The two metas.
-	w.seen[0] = 3
-	if err := w.tree(m.root, 0, nil, nil); err != nil {
+	w.reached[0] = 3
+	if err := w.walkTree(m.root, 0, nil, nil); err != nil {
 		return err
 	}
 	if m.freelist == noFreelist {
 		return nil
 	}
-	return w.freelist()
+	return w.checkFreelist()
 }
 
-// metas says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back to the
-// previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A meta
-// fits in one sector, so a power failure does not tear it.
-type metas uint8
+// metaRequirement says how many of the two meta pages must be intact. If the newer one is damaged, bbolt silently falls back
+// to the previous transaction. That is good enough for counters, but it would lose an acknowledged version of the rules. A
+// meta fits in one sector, so a power failure does not tear it.
+type metaRequirement uint8
 
 const (
-	anyMeta metas = iota
+	anyMeta metaRequirement = iota
 	bothMetas
 )
 
-// verifyBoth checks that the metas are those of the last two transactions, each in its place.
+// verifyBoth checks that the metas belong to the last two transactions, each in its place.
 func (m meta) verifyBoth(f io.ReaderAt) error {
-	first, ok0 := metaAt(f, 0)
-	second, ok1 := metaAt(f, int64(m.pageSize))
+	first, ok0 := readMetaAt(f, 0)
+	second, ok1 := readMetaAt(f, int64(m.pageSize))
 	if !ok0 || !ok1 || first.page != 0 || second.page != 1 || first.tx%2 != 0 || second.tx%2 != 1 ||
 		first.pageSize != second.pageSize || max(first.tx, second.tx)-min(first.tx, second.tx) != 1 {
 		return pageError("one of the two meta pages")
@@ -95,14 +95,14 @@ type meta struct {
 	pages, tx      uint64
 }
 
-// readMeta picks the meta that bbolt will pick: the newer intact one.
+// readMeta returns the meta that bbolt will pick: the newer intact one.
 func readMeta(f io.ReaderAt, size int64) (meta, error) {
-	first, ok := metaAt(f, 0)
+	first, ok := readMetaAt(f, 0)
 	if ok {
 		if err := first.checkPageSize(first.pageSize); err != nil {
 			return first, err
 		}
-		second, ok := metaAt(f, int64(first.pageSize))
+		second, ok := readMetaAt(f, int64(first.pageSize))
 		if !ok || second.tx <= first.tx {
 			return first, nil
 		}
@@ -110,14 +110,14 @@ func readMeta(f io.ReaderAt, size int64) (meta, error) {
 	}
 	// The page size is unknown. bbolt tries the same sizes.
 	for at := int64(minPage); at <= maxPage && at < size-minPage; at *= 2 {
-		if second, ok := metaAt(f, at); ok {
+		if second, ok := readMetaAt(f, at); ok {
 			return second, second.checkPageSize(int(at))
 		}
 	}
 	return meta{}, pageError("no intact meta page in %d bytes", size)
 }
 
-func metaAt(f io.ReaderAt, at int64) (meta, bool) {
+func readMetaAt(f io.ReaderAt, at int64) (meta, bool) {
 	var page [pageHeader + metaSum + 8]byte
 	if _, err := f.ReadAt(page[:], at); err != nil {
 		return meta{}, false
@@ -140,12 +140,12 @@ func (m meta) checkPageSize(want int) error {
 	return nil
 }
 
-// walker walks the pages of a file, and remembers which it has reached.
+// walker walks the pages of a file and records which ones it has reached.
 type walker struct {
-	file io.ReaderAt
-	meta meta
-	seen []uint64         // one bit for each page reached
-	bufs [maxDepth][]byte // one buffer for each depth of the walk
+	file    io.ReaderAt
+	meta    meta
+	reached []uint64         // one bit for each page reached
+	bufs    [maxDepth][]byte // one buffer for each depth of the walk
 }
 
 // page is one page with its overflow, or the inline page of a small bucket.
@@ -156,30 +156,30 @@ type page struct {
 	data  []byte
 }
 
-// tree walks the pages below id. Their keys must lie in [low, high); nil means no bound.
-func (w *walker) tree(id uint64, depth int, low, high []byte) error {
+// walkTree walks the pages below id. Their keys must lie in [low, high); nil means no bound.
+func (w *walker) walkTree(id uint64, depth int, low, high []byte) error {
 	if depth >= maxDepth {
 		return pageError("page %d is %d levels deep", id, depth)
 	}
-	p, err := w.read(id, depth)
+	p, err := w.readPage(id, depth)
 	if err != nil {
 		return err
 	}
 	switch p.flags {
 	case branchFlag:
-		return w.branch(p, depth, low, high)
+		return w.walkBranch(p, depth, low, high)
 	case leafFlag:
 		if p.count == 0 && id != w.meta.root {
 			// bbolt stores an empty bucket in its parent's page and removes other empty pages.
 			return pageError("leaf page %d is empty", id)
 		}
-		return w.leaf(p, depth, low, high)
+		return w.walkLeaf(p, depth, low, high)
 	}
 	return pageError("page %d has flags %#x", id, p.flags)
 }
 
-// read reads page id and marks it and its overflow as reached.
-func (w *walker) read(id uint64, depth int) (page, error) {
+// readPage reads page id and marks it and its overflow as reached.
+func (w *walker) readPage(id uint64, depth int) (page, error) {
 	if id >= w.meta.pages {
 		return page{}, pageError("page %d of %d", id, w.meta.pages)
 	}
@@ -192,16 +192,16 @@ func (w *walker) read(id uint64, depth int) (page, error) {
 	p := page{id: id, flags: e.Uint16(head[8:]), count: int(e.Uint16(head[10:]))}
 	length := uint64(e.Uint32(head[12:])) + 1
 	if own := e.Uint64(head[:]); own != id {
-		return p, pageError("page %d says it is %d", id, own)
+		return p, pageError("page %d has the number %d", id, own)
 	}
 	if length > w.meta.pages-id {
 		return p, pageError("page %d is %d pages long", id, length)
 	}
 	for i := id; i < id+length; i++ {
-		if w.seen[i/64]&(1<<(i%64)) != 0 {
+		if w.reached[i/64]&(1<<(i%64)) != 0 {
 			return p, pageError("page %d is reached twice", i)
 		}
-		w.seen[i/64] |= 1 << (i % 64)
+		w.reached[i/64] |= 1 << (i % 64)
 	}
 	bytes := int(length) * w.meta.pageSize
 	if cap(w.bufs[depth]) < bytes {
@@ -214,7 +214,7 @@ func (w *walker) read(id uint64, depth int) (page, error) {
 	return p, nil
 }
 
-func (w *walker) branch(p page, depth int, low, high []byte) error {
+func (w *walker) walkBranch(p page, depth int, low, high []byte) error {
 	if p.count == 0 {
 		return pageError("branch page %d is empty", p.id)
 	}
@@ -229,11 +229,11 @@ func (w *walker) branch(p page, depth int, low, high []byte) error {
 				return err
 			}
 		}
-		if err := inOrder(p.id, key, low, next); err != nil {
+		if err := checkOrder(p.id, key, low, next); err != nil {
 			return err
 		}
 		child := binary.NativeEndian.Uint64(p.data[pageHeader+i*branchElement+8:])
-		if err := w.tree(child, depth+1, key, next); err != nil {
+		if err := w.walkTree(child, depth+1, key, next); err != nil {
 			return err
 		}
 		low = next
@@ -248,21 +248,21 @@ func (p page) branchKey(i int) ([]byte, error) {
 	}
 	e := binary.NativeEndian
 	pos := e.Uint32(p.data[at:])
-	if i == 0 && !p.packed(branchElement, uint64(at)+uint64(pos)) {
+	if i == 0 && !p.isPacked(branchElement, uint64(at)+uint64(pos)) {
 		return nil, pageError("branch page %d does not have %d elements", p.id, p.count)
 	}
-	key, _, err := p.slice(at, branchElement, pos, e.Uint32(p.data[at+4:]), 0)
+	key, _, err := p.element(at, branchElement, pos, e.Uint32(p.data[at+4:]), 0)
 	return key, err
 }
 
-// packed reports whether the first element's data, at offset begin, directly follows the last element, as bbolt lays out a
-// page. If the element count were too low, the last elements would go missing unnoticed.
-func (p page) packed(elementSize int, begin uint64) bool {
+// isPacked reports whether the first element's data, at offset begin, directly follows the last element, as in every page
+// that bbolt writes. If the element count were too low, the last elements would go missing unnoticed.
+func (p page) isPacked(elementSize int, begin uint64) bool {
 	return begin == uint64(pageHeader+p.count*elementSize)
 }
 
-// slice returns the key and value of the element at offset at. Its data begins pos bytes after that offset.
-func (p page) slice(at, elementSize int, pos, ksize, vsize uint32) (key, value []byte, err error) {
+// element returns the key and value of the element at offset at. Its data begins pos bytes after that offset.
+func (p page) element(at, elementSize int, pos, ksize, vsize uint32) (key, value []byte, err error) {
 	begin := uint64(at) + uint64(pos)
 	mid := begin + uint64(ksize)
 	end := mid + uint64(vsize)
@@ -275,31 +275,31 @@ func (p page) slice(at, elementSize int, pos, ksize, vsize uint32) (key, value [
 	return p.data[begin:mid], p.data[mid:end], nil
 }
 
-// inOrder checks that low <= key < high; nil means no bound.
-func inOrder(id uint64, key, low, high []byte) error {
+// checkOrder checks that low <= key < high; nil means no bound.
+func checkOrder(id uint64, key, low, high []byte) error {
 	if low != nil && bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
 		return pageError("keys of page %d are out of order", id)
 	}
 	return nil
 }
 
-func (w *walker) leaf(p page, depth int, low, high []byte) error {
+func (w *walker) walkLeaf(p page, depth int, low, high []byte) error {
 	if pageHeader+p.count*leafElement > len(p.data) {
 		return pageError("leaf page %d has %d elements", p.id, p.count)
 	}
 	e := binary.NativeEndian
-	if p.count > 0 && !p.packed(leafElement, pageHeader+uint64(e.Uint32(p.data[pageHeader+4:]))) {
+	if p.count > 0 && !p.isPacked(leafElement, pageHeader+uint64(e.Uint32(p.data[pageHeader+4:]))) {
 		return pageError("leaf page %d does not have %d elements", p.id, p.count)
 	}
 	var last []byte
 	for i := range p.count {
 		at := pageHeader + i*leafElement
 		el := p.data[at : at+leafElement]
-		key, value, err := p.slice(at, leafElement, e.Uint32(el[4:]), e.Uint32(el[8:]), e.Uint32(el[12:]))
+		key, value, err := p.element(at, leafElement, e.Uint32(el[4:]), e.Uint32(el[8:]), e.Uint32(el[12:]))
 		if err != nil {
 			return err
 		}
-		if err := inOrder(p.id, key, low, high); err != nil {
+		if err := checkOrder(p.id, key, low, high); err != nil {
 			return err
 		}
 		if last != nil && bytes.Compare(key, last) <= 0 {
@@ -309,7 +309,7 @@ func (w *walker) leaf(p page, depth int, low, high []byte) error {
 		switch flags := e.Uint32(el); flags {
 		case 0:
 		case bucketFlag:
-			if err := w.bucket(p, value, depth); err != nil {
+			if err := w.walkBucket(p, value, depth); err != nil {
 				return err
 			}
 		default:
@@ -319,14 +319,14 @@ func (w *walker) leaf(p page, depth int, low, high []byte) error {
 	return nil
 }
 
-// bucket walks a nested bucket: either a tree of its own, or a single leaf stored inline in the value.
-func (w *walker) bucket(p page, value []byte, depth int) error {
+// walkBucket walks a nested bucket: either a tree of its own, or a single leaf stored inline in the value.
+func (w *walker) walkBucket(p page, value []byte, depth int) error {
 	if len(value) < bucketHeader {
 		return pageError("a bucket in page %d has %d bytes", p.id, len(value))
 	}
 	e := binary.NativeEndian
 	if root := e.Uint64(value); root != 0 {
-		return w.tree(root, depth+1, nil, nil)
+		return w.walkTree(root, depth+1, nil, nil)
 	}
 	data := value[bucketHeader:]
 	if len(data) < pageHeader {
@@ -336,12 +336,12 @@ func (w *walker) bucket(p page, value []byte, depth int) error {
 	if inline.flags != leafFlag || depth+1 >= maxDepth {
 		return pageError("a small bucket in page %d has flags %#x", p.id, inline.flags)
 	}
-	return w.leaf(inline, depth+1, nil, nil)
+	return w.walkLeaf(inline, depth+1, nil, nil)
 }
 
-// freelist checks that the free list is in order and inside the file, and that none of its pages are in use.
-func (w *walker) freelist() error {
-	p, err := w.read(w.meta.freelist, 0)
+// checkFreelist checks that the free list is in order and inside the file, and that none of its pages are in use.
+func (w *walker) checkFreelist() error {
+	p, err := w.readPage(w.meta.freelist, 0)
 	if err != nil {
 		return err
 	}
@@ -359,7 +359,7 @@ func (w *walker) freelist() error {
 	last := uint64(1)
 	for i := range count {
 		id := e.Uint64(ids[i*8:])
-		if id <= last || id >= w.meta.pages || w.seen[id/64]&(1<<(id%64)) != 0 {
+		if id <= last || id >= w.meta.pages || w.reached[id/64]&(1<<(id%64)) != 0 {
 			return pageError("free list has page %d", id)
 		}
 		last = id

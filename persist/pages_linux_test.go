@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// forgetPages must only give up memory inside the file's map, at every size of the file: memory past the map belongs to
-// others and would silently become zeros.
+// forgetPages must give up only memory inside the file's map, at every size of the file: memory past the map is not the
+// file's and would silently become zeros.
 func TestForgetPagesStaysInTheMap(t *testing.T) {
 	src, clock := newTable(), newClock()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clock.Now))
@@ -21,8 +21,8 @@ func TestForgetPagesStaysInTheMap(t *testing.T) {
 		mustCheckpoint(t, c)
 		begin := uint64(c.file.db.Info().Data)
 		mapped := mappedAt(t, begin)
-		if c.file.used.Load() > mapped {
-			t.Fatalf("round %d: %d bytes would be forgotten, %d are mapped", round, c.file.used.Load(), mapped)
+		if c.file.usedBytes.Load() > mapped {
+			t.Fatalf("round %d: %d bytes would be forgotten, %d are mapped", round, c.file.usedBytes.Load(), mapped)
 		}
 		if info, err := c.file.handle.Stat(); err == nil {
 			most = max(most, info.Size()-mapped)

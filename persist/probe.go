@@ -12,16 +12,16 @@ import (
 const (
 	probeFile = "probe"
 	probeSize = 4096 // one page
-	leastFree = 1 << 20
+	minFree   = 1 << 20
 )
 
 // errFull: there may be too little room for an entry of Raft's log.
-var errFull = fmt.Errorf("less than %d bytes are free on the disk", leastFree)
+var errFull = fmt.Errorf("less than %d bytes are free on the disk", minFree)
 
-// probe finds out, while nothing else is written, whether the disk responds and has room.
+// probe checks, while nothing else is written, whether the disk responds and has room.
 type probe struct {
 	path    string
-	write   func() error // returns when it is on disk
+	write   func() error // returns when the page is on disk
 	close   func() error
 	timeout time.Duration
 	workers *workers
@@ -37,8 +37,8 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	}
 	page := make([]byte, probeSize)
 	write := func() error {
-		if free, ok := freeSpace(filepath.Dir(path)); ok && free < leastFree {
-			return errFull // the page itself needs no further room
+		if free, ok := freeSpace(filepath.Dir(path)); ok && free < minFree {
+			return errFull // the page itself needs no more room, so the write would succeed
 		}
 		_, err := f.WriteAt(page, 0)
 		return errors.Join(err, syncData(f))
@@ -48,9 +48,9 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	}, nil
 }
 
-// try writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later calls
-// fail at once until it has returned.
-func (p *probe) try() error {
+// check writes the file's only page and waits until it is on disk. It fails if that takes longer than the timeout; later
+// calls then fail at once until the write has returned.
+func (p *probe) check() error {
 	select {
 	case p.busy <- struct{}{}:
 	default:
@@ -71,12 +71,12 @@ func (p *probe) try() error {
 		<-p.busy
 		return ErrClosed
 	}
-	patience := time.NewTimer(p.timeout)
-	defer patience.Stop()
+	timer := time.NewTimer(p.timeout)
+	defer timer.Stop()
 	select {
 	case err := <-result:
 		return err
-	case <-patience.C:
+	case <-timer.C:
 		p.log.Error("the disk hangs", "path", p.path, "after", p.timeout)
 		return errHung
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestProbe: a disk that hangs, or fails, is found while nothing else is written, and so is its end.
+// TestProbe: a disk that hangs or fails is detected while nothing else is written, and so is its recovery.
 func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, workers := filepath.Join(t.TempDir(), probeFile), newWorkers()
@@ -19,7 +19,7 @@ func TestProbe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.try(); err != nil {
+		if err := p.check(); err != nil {
 			t.Fatalf("have %v", err)
 		}
 		if info, err := os.Stat(path); err != nil || info.Size() != probeSize {
@@ -32,10 +32,10 @@ func TestProbe(t *testing.T) {
 			return works()
 		}
 		began := time.Now()
-		if err := p.try(); !errors.Is(err, errHung) || time.Since(began) != time.Second {
+		if err := p.check(); !errors.Is(err, errHung) || time.Since(began) != time.Second {
 			t.Errorf("have %v after %v", err, time.Since(began))
 		}
-		if err := p.try(); !errors.Is(err, errHung) || time.Since(began) != time.Second {
+		if err := p.check(); !errors.Is(err, errHung) || time.Since(began) != time.Second {
 			t.Errorf("have %v after %v from a second one", err, time.Since(began))
 		}
 		time.Sleep(time.Millisecond)
@@ -44,28 +44,28 @@ func TestProbe(t *testing.T) {
 		}
 		close(held)
 		synctest.Wait()
-		if err := p.try(); err != nil {
+		if err := p.check(); err != nil {
 			t.Errorf("have %v from a disk that responds again", err)
 		}
 		p.write = func() error { return syscall.EIO }
-		if err := p.try(); !errors.Is(err, syscall.EIO) {
+		if err := p.check(); !errors.Is(err, syscall.EIO) {
 			t.Errorf("have %v", err)
 		}
 		if _, failing, err := p.health.report(time.Second); failing.IsZero() || !errors.Is(err, syscall.EIO) {
 			t.Errorf("have %v, %v", failing, err)
 		}
 		p.write = works
-		if err := p.try(); err != nil {
+		if err := p.check(); err != nil {
 			t.Errorf("have %v", err)
 		}
 		if hung, failing, _ := p.health.report(time.Second); !hung.IsZero() || !failing.IsZero() {
-			t.Errorf("have %v, %v from a disk that is well", hung, failing)
+			t.Errorf("have %v, %v from a healthy disk", hung, failing)
 		}
 		ended := make(chan struct{})
 		workers.closeAfter(func() { close(ended) })
 		<-ended
-		if err := errors.Join(p.close(), p.try()); !errors.Is(err, ErrClosed) {
-			t.Errorf("have %v after the end", err)
+		if err := errors.Join(p.close(), p.check()); !errors.Is(err, ErrClosed) {
+			t.Errorf("have %v after Close", err)
 		}
 	})
 }

@@ -22,11 +22,11 @@ const (
 	raftFile     = "raft.db"
 	snapshotsDir = "snapshots" // the library's name
 
-	// CachedEntries is how many of the latest entries of Raft's log are kept in memory. A batch that Raft appends at once
-	// should be no larger, so that Raft can apply it without reading the disk.
+	// CachedEntries is the number of the latest entries of Raft's log that are kept in memory. A batch that Raft appends at
+	// once should be no larger, so that Raft can apply it without reading the disk.
 	CachedEntries = 32
 
-	keptSnapshots = 2 // how many snapshots the library keeps
+	keptSnapshots = 2 // the number of snapshots that the library keeps
 )
 
 // RaftConfig says where and how Raft's state is stored.
@@ -36,16 +36,16 @@ type RaftConfig struct {
 	// Logger receives messages for the operator; slog.Default() by default.
 	Logger *slog.Logger
 	// Timeout is how long a write of the log may take before it counts as failed, 10 ms to 1 min; 2 s by default. Reads get
-	// five times as long, because Raft ends the process when it can't read an entry it must apply.
+	// five times as long, because Raft ends the process when it can't read an entry that it must apply.
 	Timeout time.Duration
 	// Ballast is the size, in bytes, of a file that is deleted when the disk is full, so that a term and a vote can still be
 	// saved. Zero means none; 16 MiB by default.
 	Ballast int64
-	// MaxSize bounds raft.db, in bytes; beyond it writes fail. Zero means no bound.
+	// MaxSize bounds raft.db, in bytes; beyond it, writes fail. Zero means no bound.
 	MaxSize int
 }
 
-// DefaultRaftConfig returns a RaftConfig with all fields set but Dir.
+// DefaultRaftConfig returns a RaftConfig with all fields set except Dir.
 func DefaultRaftConfig() RaftConfig {
 	return RaftConfig{Logger: slog.Default(), Timeout: 2 * time.Second, Ballast: 16 << 20}
 }
@@ -76,20 +76,20 @@ type Raft struct {
 	handle    *os.File // bbolt's own
 	logs      *guardedLogs
 	cache     *raft.LogCache
-	stable    *stable
+	stable    *guardedStable
 	snapshots raft.SnapshotStore
 	ballast   *ballast
 	probe     *probe
 	workers   *workers
 	size      atomic.Int64 // of raft.db after the last write, in bytes
 
-	once   sync.Once
-	result error // of Close
+	closeOnce sync.Once
+	closeErr  error // of Close
 }
 
 // OpenRaft opens Raft's state in the data directory, or creates it if there is none. The error wraps ErrInUse if another
-// process has the directory. It wraps ErrCorrupt if the state is damaged or partly missing: the node must not start then,
-// since it may have acknowledged what is gone.
+// process has the directory. It wraps ErrCorrupt if the state is damaged or partly missing. The node must not start then,
+// because it may have acknowledged what is lost.
 func OpenRaft(cfg RaftConfig) (*Raft, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func OpenRaft(cfg RaftConfig) (*Raft, error) {
 	return r, nil
 }
 
-// assemble puts together the stores that the methods return.
+// assemble creates the stores that the methods return.
 func (r *Raft) assemble() error {
 	log := r.cfg.Logger
 	var err error
@@ -119,12 +119,12 @@ func (r *Raft) assemble() error {
 		return fmt.Errorf("open snapshots: %w", err)
 	}
 	r.ballast = newBallast(filepath.Join(r.cfg.Dir, ballastFile), r.cfg.Ballast, r.workers, log)
-	r.stable = &stable{
+	r.stable = &guardedStable{
 		inner: sealedStable{r.store}, path: r.path, timeout: r.cfg.Timeout, ballast: r.ballast, workers: r.workers, log: log,
-		written: r.recordSize, parked: make(chan struct{}),
+		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
 	r.logs = newGuardedLogs(sealedLogs{r.store}, r.cfg.Timeout, r.workers, log)
-	r.logs.written = r.recordSize
+	r.logs.afterWrite = r.recordSize
 	if r.cache, err = raft.NewLogCache(CachedEntries, r.logs); err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
@@ -148,7 +148,7 @@ func (r *Raft) abandon() error { return guard(r.store.Close) }
 
 func (r *Raft) boltOptions() *bolt.Options {
 	return &bolt.Options{
-		Timeout: lockPatience, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
+		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.cfg.MaxSize,
 	}
 }
 
@@ -156,39 +156,39 @@ func (r *Raft) boltOptions() *bolt.Options {
 // one has returned and been undone.
 func (r *Raft) Logs() raft.LogStore { return r.cache }
 
-// Stable returns the store of Raft's term and vote. Its writes don't fail when the disk is full; they wait for room.
+// Stable returns the store of Raft's term and vote. When the disk is full, its writes don't fail but wait for room.
 func (r *Raft) Stable() raft.StableStore { return r.stable }
 
 // Snapshots returns the store of the last two snapshots.
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
-// Probe writes a page of its own and waits until it is on disk: while nothing is written to the log, nothing else notices that
-// the disk hangs. It fails if that takes longer than the timeout, or if the disk is full.
-func (r *Raft) Probe() error { return r.probe.try() }
+// Probe writes a page of its own and waits until it is on disk. Without it, a hung disk would go unnoticed while nothing is
+// written to the log. It fails if that takes longer than the timeout, or if the disk is full.
+func (r *Raft) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.
 func (r *Raft) Empty() (bool, error) {
-	some, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
+	exists, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
 	if err != nil {
-		return false, fmt.Errorf("look for Raft's state: %w", err)
+		return false, fmt.Errorf("check for Raft's state: %w", err)
 	}
-	return !some, nil
+	return !exists, nil
 }
 
-// Figures reports how the store is doing.
+// Figures reports the state of the store.
 func (rs RaftStatus) Figures(s figures.Sink) {
 	s.Gauge("raft_log_bytes", "Size of the file with Raft's log.", float64(rs.Size))
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
 	s.Flag("raft_store_failing", "1 while writes of Raft's log fail, for want of room or otherwise, else 0.", !rs.FullSince.IsZero())
 }
 
-// RaftStatus describes how the store is doing.
+// RaftStatus describes the state of the store.
 type RaftStatus struct {
 	// Size is raft.db's size in bytes.
 	Size int64
 	// HungSince is when the current write began, if it has run longer than the timeout; otherwise zero.
 	HungSince time.Time
-	// FullSince is when writes began to fail, for want of room or otherwise; zero if the last one succeeded.
+	// FullSince is when writes began to fail, for lack of room or another reason; zero if the last one succeeded.
 	FullSince time.Time
 	// Err is why writes fail.
 	Err error
@@ -196,9 +196,9 @@ type RaftStatus struct {
 	Ballast bool
 }
 
-// Status returns how the store is doing, without touching the disk.
+// Status returns the state of the store, without touching the disk.
 func (r *Raft) Status() RaftStatus {
-	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.made.Load()}
+	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.exists.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
 		hung, full, err := h.report(r.cfg.Timeout)
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
@@ -212,25 +212,25 @@ func (r *Raft) Status() RaftStatus {
 }
 
 // Close closes the store and releases the data directory. Shut Raft down first. If the disk hangs, Close gives up after the
-// timeout, and the directory stays locked until the disk is back or the process ends. Later calls return the first call's
+// timeout, and the directory stays locked until the disk responds or the process ends. Later calls return the first call's
 // result.
 func (r *Raft) Close() error {
-	r.once.Do(func() { r.result = r.close() })
-	return r.result
+	r.closeOnce.Do(func() { r.closeErr = r.close() })
+	return r.closeErr
 }
 
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
 	r.workers.closeAfter(func() { closed <- errors.Join(guard(r.store.Close), r.probe.close()) })
-	patience := time.NewTimer(r.cfg.Timeout)
-	defer patience.Stop()
+	timer := time.NewTimer(r.cfg.Timeout)
+	defer timer.Stop()
 	select {
 	case err := <-closed:
 		if err != nil {
 			return fmt.Errorf("close Raft's store: %w", err)
 		}
 		return nil
-	case <-patience.C:
+	case <-timer.C:
 		return fmt.Errorf("close Raft's store: %w", errHung)
 	}
 }

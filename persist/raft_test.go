@@ -42,7 +42,7 @@ func closeRaft(t testing.TB, r *Raft) {
 	}
 }
 
-// logEntry returns entry i of a term; its data says so.
+// logEntry returns entry i of a term, with both in its data.
 func logEntry(i, term uint64) *raft.Log {
 	return &raft.Log{
 		Index: i, Term: term, Type: raft.LogCommand, AppendedAt: time.Unix(1_800_000_000, int64(i)).UTC(),
@@ -121,7 +121,7 @@ func checkLog(t testing.TB, logs raft.LogStore, want []*raft.Log) {
 	}
 }
 
-func TestRaftKeeps(t *testing.T) {
+func TestRaftReopens(t *testing.T) {
 	dir := t.TempDir()
 	r := openRaft(t, dir)
 	if empty, err := r.Empty(); !empty || err != nil {
@@ -180,7 +180,7 @@ func TestRaftKeeps(t *testing.T) {
 	closeRaft(t, r)
 	r = openRaft(t, dir)
 	checkLog(t, r.Logs(), nil)
-	// Raft jumps ahead when a snapshot comes from the leader.
+	// Raft jumps ahead when the leader sends a snapshot.
 	mustStore(t, r, logEntries(221, 225, 8))
 	snapshot(t, r, 1<<40, 8, "the state")
 	mustStore(t, r, logEntries(1<<40+1, 1<<40+3, 8))
@@ -230,10 +230,10 @@ func TestRaftConfig(t *testing.T) {
 	}
 }
 
-// On a full disk a write of the log fails, and nothing stored before is lost.
+// On a full disk, a write of the log fails, and nothing stored before is lost.
 func TestRaftLogFull(t *testing.T) {
 	dir := t.TempDir()
-	log := &lines{}
+	log := &logLines{}
 	cfg := raftConfig(dir)
 	cfg.MaxSize, cfg.Logger = 1<<18, slog.New(slog.NewTextHandler(log, nil))
 	r, err := OpenRaft(cfg)
@@ -300,7 +300,7 @@ func raftFiles(t testing.TB) (dir string, want []*raft.Log) {
 	return dir, slices.Concat(logEntries(41, 400, 1), logEntries(401, 410, 2))
 }
 
-// A damaged raft.db stops the node, or has everything that was acknowledged: never less, never anything else.
+// A damaged raft.db stops the node, or still holds everything that was acknowledged: never less, never anything else.
 func TestRaftDamaged(t *testing.T) {
 	rounds := 500
 	if testing.Short() {
@@ -404,7 +404,7 @@ func TestRaftDamagedParts(t *testing.T) {
 		})
 	}
 	// An older snapshot is not needed.
-	if err := os.Truncate(filepath.Join(oldest(t, source), "state.bin"), 1); err != nil {
+	if err := os.Truncate(filepath.Join(oldestSnapshot(t, source), "state.bin"), 1); err != nil {
 		t.Fatal(err)
 	}
 	r := openRaft(t, source)
@@ -412,7 +412,7 @@ func TestRaftDamagedParts(t *testing.T) {
 	checkLog(t, r.Logs(), want)
 }
 
-// newestOf returns the last match in name order; here the names of snapshots sort by age.
+// newestOf returns the last match in name order; the names of snapshots sort by age here.
 func newestOf(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(globEscape(dir), filepath.FromSlash(pattern)))
@@ -422,7 +422,7 @@ func newestOf(t *testing.T, dir, pattern string) string {
 	return slices.Max(all)
 }
 
-func oldest(t *testing.T, dir string) string {
+func oldestSnapshot(t *testing.T, dir string) string {
 	t.Helper()
 	all, err := filepath.Glob(filepath.Join(globEscape(dir), snapshotsDir, "*"))
 	if err != nil || len(all) < 2 {
@@ -450,7 +450,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 }
 
 // What a crash leaves behind is removed.
-func TestRaftSweeps(t *testing.T) {
+func TestRaftRemovesLeftovers(t *testing.T) {
 	dir, want := raftFiles(t)
 	before := files(t, dir)
 	left := []string{"raft.db.new-123", "snapshots/1-70-99.tmp/state.bin"}

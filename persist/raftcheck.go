@@ -30,13 +30,13 @@ var (
 	// termKey is the key under which Raft saves its term.
 	termKey = []byte("CurrentTerm")
 
-	// formatKey is in every raft.db that rlnode creates, and names the file's format.
+	// formatKey is in every raft.db that rlnode creates; its value names the file's format.
 	formatKey   = []byte("rlnode format")
 	formatValue = []byte("1")
 )
 
-// create creates Raft's state if there is none. The file appears whole or not at all, so an empty or truncated file is
-// always damage. A snapshot without the file means that the file is lost.
+// create creates Raft's state if there is none. The file appears complete or not at all, so an empty or truncated file is
+// always damaged. If there is a snapshot without the file, the file was lost.
 func (r *Raft) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
@@ -50,10 +50,10 @@ func (r *Raft) create() error {
 		return err
 	}
 	if len(names) > 0 {
-		return r.corrupt(errors.New("the file is gone, but there are snapshots"))
+		return r.corruptError(errors.New("the file is gone, but there are snapshots"))
 	}
 	err = createOnce(r.path, func(temp string) error {
-		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockPatience}})
+		store, err := raftboltdb.New(raftboltdb.Options{Path: temp, BoltOptions: &bolt.Options{Timeout: lockTimeout}})
 		if err != nil {
 			return err
 		}
@@ -65,11 +65,11 @@ func (r *Raft) create() error {
 	return nil
 }
 
-// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so the buckets are checked first.
+// open verifies the file and opens it. raft-boltdb silently creates a missing bucket, so open checks the buckets first.
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
-		return r.openError(err)
+		return r.wrapOpenError(err)
 	}
 	err = f.view(checkBuckets)
 	if errors.Is(err, errBroken) {
@@ -78,7 +78,7 @@ func (r *Raft) open() error {
 		err = errors.Join(err, f.close())
 	}
 	if err != nil {
-		return r.openError(err)
+		return r.wrapOpenError(err)
 	}
 	opts := r.boltOptions()
 	opts.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
@@ -96,29 +96,29 @@ func (r *Raft) open() error {
 	if errors.Is(err, berrors.ErrTimeout) {
 		err = ErrInUse
 	}
-	return r.openError(err)
+	return r.wrapOpenError(err)
 }
 
-func (r *Raft) openError(err error) error {
+func (r *Raft) wrapOpenError(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.cfg.Dir)
-	case damaged(err), errors.Is(err, errSeal):
-		return r.corrupt(err)
+	case isDamaged(err), errors.Is(err, errSeal):
+		return r.corruptError(err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
 }
 
-func (r *Raft) corrupt(cause error) error {
+func (r *Raft) corruptError(cause error) error {
 	return fmt.Errorf("%w: %s: %w; restore the data directory from a backup, "+
 		"or, if the other nodes have a majority, remove this node from the cluster and let it join with an empty one",
 		ErrCorrupt, r.path, cause)
 }
 
-// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in the
-// conf bucket, and the length of the log's keys.
+// checkBuckets checks that the file holds what raft-boltdb needs and nothing else. It checks the checksums of the values in
+// the conf bucket, and the length of the log's keys.
 func checkBuckets(tx *bolt.Tx) error {
 	buckets := 0
 	err := tx.ForEach(func([]byte, *bolt.Bucket) error {
@@ -140,7 +140,7 @@ func checkBuckets(tx *bolt.Tx) error {
 		return err
 	}
 	if have, err := unseal(formatKey, conf.Get(formatKey)); err != nil || string(have) != string(formatValue) {
-		return pageError("not of format %s", formatValue)
+		return pageError("format is not %s", formatValue)
 	}
 	return logs.ForEach(func(key, value []byte) error {
 		if len(key) != 8 || value == nil {
@@ -151,23 +151,23 @@ func checkBuckets(tx *bolt.Tx) error {
 }
 
 // checkContent checks the newest snapshot and the log, and that no entry is missing between the two. It also removes what a
-// crash left behind. The directory's lock must be held.
+// crash left behind. The caller must hold the directory's lock.
 func (r *Raft) checkContent() error {
-	r.sweep()
+	r.removeLeftovers()
 	at, err := r.newestSnapshot()
 	if err != nil {
 		return err
 	}
 	err = guard(func() error { return r.checkEntries(at) })
-	if damaged(err) || errors.Is(err, errSeal) {
-		return r.corrupt(err)
+	if isDamaged(err) || errors.Is(err, errSeal) {
+		return r.corruptError(err)
 	}
 	return err
 }
 
-// checkEntries reads the whole log. Every entry after the position at, the newest snapshot's, must be there, and terms must never
-// decrease. Up to that position there may be gaps: Raft jumps ahead when a snapshot comes from the leader.
-func (r *Raft) checkEntries(at snapshotPlace) error {
+// checkEntries reads the whole log. at is the newest snapshot's position. Every entry after it must be there, and terms must
+// never decrease. Up to that position, there may be gaps: Raft jumps ahead when the leader sends a snapshot.
+func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := sealedLogs{r.store}
 	first, err := logs.FirstIndex()
 	if err != nil {
@@ -203,7 +203,7 @@ func (r *Raft) checkEntries(at snapshotPlace) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the saved term is not below term, the log's: Raft saves the term first.
+// checkTerm checks that the saved term is not below term, the log's: Raft saves the term before it stores an entry.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := sealedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -215,8 +215,8 @@ func (r *Raft) checkTerm(term uint64) error {
 	return nil
 }
 
-// sweep removes what a crash left behind.
-func (r *Raft) sweep() {
+// removeLeftovers removes what a crash left behind.
+func (r *Raft) removeLeftovers() {
 	for _, pattern := range []string{
 		globEscape(r.path) + ".new-*",
 		filepath.Join(globEscape(filepath.Join(r.cfg.Dir, snapshotsDir)), "*"+temporarySuffix),
@@ -231,8 +231,8 @@ func (r *Raft) sweep() {
 	}
 }
 
-// snapshotPlace is the log position at which a snapshot was taken; zero if there is no snapshot.
-type snapshotPlace struct{ index, term uint64 }
+// snapshotPosition is the log position at which a snapshot was taken; zero if there is no snapshot.
+type snapshotPosition struct{ index, term uint64 }
 
 // snapshotNames returns the names of the finished snapshots in the data directory.
 func snapshotNames(dir string) ([]string, error) {
@@ -253,17 +253,17 @@ func snapshotNames(dir string) ([]string, error) {
 }
 
 // parseSnapshotName parses "term-index-milliseconds", the library's name for a finished snapshot.
-func parseSnapshotName(name string) (snapshotPlace, bool) {
-	var at snapshotPlace
+func parseSnapshotName(name string) (snapshotPosition, bool) {
+	var at snapshotPosition
 	var ms uint64
 	n, err := fmt.Sscanf(name, "%d-%d-%d", &at.term, &at.index, &ms)
 	return at, err == nil && n == 3 && fmt.Sprintf("%d-%d-%d", at.term, at.index, ms) == name
 }
 
 // newestSnapshot returns the position of the newest snapshot, which must be intact. The library would skip a damaged one and
-// use an older one, but the log entries between the two have been removed since.
-func (r *Raft) newestSnapshot() (snapshotPlace, error) {
-	var newest snapshotPlace
+// use an older one, but the log entries between the two have since been removed.
+func (r *Raft) newestSnapshot() (snapshotPosition, error) {
+	var newest snapshotPosition
 	names, err := snapshotNames(r.cfg.Dir)
 	if err != nil {
 		return newest, err
@@ -297,9 +297,9 @@ type snapshotMeta struct {
 	CRC []byte
 }
 
-func checkSnapshot(dir, name string, at snapshotPlace) error {
+func checkSnapshot(dir, name string, at snapshotPosition) error {
 	broken := func(what any) error { return fmt.Errorf("%w: %v", errSeal, what) }
-	text, err := readSmall(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
+	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func checkSnapshot(dir, name string, at snapshotPlace) error {
 	}
 	if meta.ID != name || meta.Index != at.index || meta.Term != at.term || !utf8.Valid(text) ||
 		meta.Version < raft.SnapshotVersionMin || meta.Version > raft.SnapshotVersionMax {
-		return broken("meta.json does not fit")
+		return broken("meta.json does not match the snapshot")
 	}
 	f, err := os.Open(filepath.Join(dir, "state.bin"))
 	if err != nil {
@@ -322,13 +322,13 @@ func checkSnapshot(dir, name string, at snapshotPlace) error {
 		return err
 	}
 	if n != meta.Size || string(sum.Sum(nil)) != string(meta.CRC) {
-		return broken("state.bin is not what meta.json says")
+		return broken("state.bin does not match meta.json")
 	}
 	return nil
 }
 
-// readSmall reads a file no larger than most bytes.
-func readSmall(path string, most int64) ([]byte, error) {
+// readBoundedFile reads a file of at most most bytes.
+func readBoundedFile(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err

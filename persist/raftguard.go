@@ -12,70 +12,70 @@ import (
 )
 
 const (
-	readFactor = 5  // how many timeouts a read may take
+	readFactor = 5  // the number of timeouts that a read may take
 	maxReads   = 64 // bounds concurrent reads of the log; further ones wait
 
-	firstPause = 50 * time.Millisecond // between tries; doubles up to lastPause
-	lastPause  = 5 * time.Second       // the longest pause between tries
+	firstPause = 50 * time.Millisecond // between attempts; doubles up to lastPause
+	lastPause  = 5 * time.Second       // the longest pause between attempts
 )
 
 // errHung: the disk does not respond.
 var errHung = errors.New("disk does not respond")
 
-// guardedLogs is a log whose writes fail when the disk hangs. Raft does not notice a hung disk by itself: a leader would
-// stay leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
+// guardedLogs is a log whose writes fail when the disk hangs. Raft itself does not notice a hung disk: a leader would stay
+// leader for as long as it can send heartbeats. When StoreLogs fails, a leader steps down.
 //
-// A write that was given up on may still succeed, and even a write that returned an error may have reached the disk. But
-// Raft 1.7.3 continues with the log as it was before: it keeps the last entry's index and term in memory, and reads them
-// from the store only at startup. Memory and store must not differ, for three reasons:
+// A write that timed out may still succeed, and even a write that returned an error may have reached the disk. But Raft 1.7.3
+// continues with the log as it was before: it keeps the last entry's index and term in memory, and reads them from the store
+// only at startup. Memory and store must not differ, for three reasons:
 //
 //   - A follower that stores entry 16 of term 4 does not delete entries that may follow it. Suppose entries 16 to 18 of
-//     term 3 had reached the store without Raft's knowledge. The log would then hold 16 of term 4, and 17 and 18 of
-//     term 3. After a restart Raft would take 18 of term 3 for its last entry. It would then vote for a candidate that
-//     lacks entry 16 of term 4, which this follower had acknowledged.
-//   - A follower that has deleted entries 10 to 15 of term 2, and then fails to store those of term 3, still believes
-//     that its log ends with 15 of term 2. A leader that has those entries may come back, and be told that the follower
-//     has them too. Other leaders would be refused until a restart, since entry 10 can't be read.
-//   - If the deletion itself was given up on and succeeds later, the result is the same.
+//     term 3 had reached the store without Raft's knowledge. The log would then hold 16 of term 4, and 17 and 18 of term 3.
+//     After a restart, Raft would take 18 of term 3 for its last entry. It would then vote for a candidate that lacks entry
+//     16 of term 4, which this follower had acknowledged.
+//   - A follower that has deleted entries 10 to 15 of term 2, and then fails to store those of term 3, still believes that
+//     its log ends with 15 of term 2. If a leader that has those entries comes back, the follower tells it that it has them
+//     too. It refuses the entries of other leaders until a restart, because it can't read entry 10.
+//   - If the deletion itself timed out and succeeds later, the result is the same.
 //
 // So a write that was reported to Raft as failed is undone before anything else is written, by the goroutine that made it.
-// Undoing deletes the entries past the end that Raft believes in, and restores the entries Raft believes in (these are in
-// unreplaced: the entries that Raft has deleted off the end and not replaced). Until the undo succeeds, every write fails at
-// once. Reading an entry in doubt fails too, since Raft would acknowledge it. If the process ends before the undo, no
-// missing entry has been acknowledged. Raft then starts with the log it finds, as after a crash between writing and
-// answering.
+// Undoing deletes the entries past the end of the log that Raft believes in, and restores missing entries that Raft believes
+// in (unreplaced holds these: the entries that Raft has deleted from the end and not replaced). Until the undo succeeds,
+// every write fails at once. Reading an entry in doubt fails too, because Raft would acknowledge it. If the process ends
+// before the undo, no missing entry has been acknowledged. Raft then starts with the log it finds, as after a crash between
+// writing and answering.
 //
-// Raft ends the process when it can't read a committed entry. So a read that hangs is given a long time before it fails.
-// Reading an entry in doubt fails rather than waits; committed entries are hardly ever in doubt, since they are never
-// deleted, and those to be applied next are in the cache. Undoing can't bring back the configuration. When Raft deletes an
-// entry that holds a configuration, it goes back to the last committed one. It learns the deleted one with the next
-// configuration entry, or at the next start.
+// Raft ends the process when it can't read a committed entry. So a hung read gets a long time before it fails. Reading an
+// entry in doubt fails at once. Committed entries are hardly ever in doubt, because they are never deleted, and those to be
+// applied next are in the cache. Undoing can't bring back the configuration. When Raft deletes an entry that holds a
+// configuration, it goes back to the last committed one. It learns the deleted one with the next configuration entry, or at
+// the next start.
 //
 // An undone entry never returns as a different entry with the same index and term. A leader that failed to store it has
-// stepped down, and its next term is another one; a follower is sent the same entry again.
+// stepped down, and its next term is another one; a follower receives the same entry again.
 //
-// The cache above never holds an entry that is missing from the log: it adds entries after they were stored, and drops all
-// of them before any is deleted.
+// The cache above never holds an entry that is missing from the log: it adds entries after they were stored, and drops all of
+// them before any is deleted.
 type guardedLogs struct {
-	inner   raft.LogStore
-	timeout time.Duration
-	workers *workers
-	log     *slog.Logger
-	written func() // called after each write
-	health  health
+	inner      raft.LogStore
+	timeout    time.Duration
+	workers    *workers
+	log        *slog.Logger
+	afterWrite func() // called after each write
+	health     health
 
-	writing chan struct{} // capacity 1: full while a write is under way
-	reads   chan struct{} // capacity maxReads: has one for each read under way
+	writing chan struct{} // capacity 1: full while a write is in progress
+	reads   chan struct{} // capacity maxReads: one item per read in progress
 
 	mu         sync.Mutex  // guards what follows
-	writeErr   error       // why writes fail at once, or nil
+	writeErr   error       // if not nil, writes fail at once with this error
 	doubtFrom  uint64      // entries from this index on can't be read; math.MaxUint64 if none are in doubt
-	unreplaced []*raft.Log // entries that Raft has deleted off the end and not replaced: it still believes in them
+	unreplaced []*raft.Log // entries that Raft has deleted from the end and not replaced: it still believes in them
 }
 
 func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
 	return &guardedLogs{
-		inner: inner, timeout: timeout, workers: workers, log: log, written: func() {},
+		inner: inner, timeout: timeout, workers: workers, log: log, afterWrite: func() {},
 		writing: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
 	}
 }
@@ -86,13 +86,13 @@ type logWrite struct {
 	do func() error
 	// undo restores the end of the log that Raft believes in. It may run several times.
 	undo func() error
-	// from returns the first entry that is in doubt if the write fails.
-	from func() uint64
-	// made is called when the write succeeds in time, undone when undo succeeds; guardedLogs.mu is held.
-	made, undone func()
+	// firstInDoubt returns the first entry that is in doubt if the write fails.
+	firstInDoubt func() uint64
+	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds; the caller holds guardedLogs.mu.
+	onSuccess, onUndone func()
 
-	// abandoned: Raft was told that the write failed. done: the write has returned, with err. Whichever comes first counts.
-	// Guarded by guardedLogs.mu.
+	// abandoned: Raft learned that the write failed, by a timeout. done: the write has returned, with err. Whichever comes
+	// first counts. guardedLogs.mu guards them.
 	abandoned, done bool
 	err             error
 }
@@ -106,27 +106,27 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 		return nil
 	}
 	first := logs[0].Index
-	var cut []*raft.Log // set when the write begins
-	from := func() uint64 {
-		if len(cut) > 0 {
-			return min(first, cut[0].Index)
+	var removed []*raft.Log // set when the write begins
+	firstInDoubt := func() uint64 {
+		if len(removed) > 0 {
+			return min(first, removed[0].Index)
 		}
 		return first
 	}
-	whole := func() { g.unreplaced = nil } // the store holds what Raft believes in
+	forgetRemoved := func() { g.unreplaced = nil } // the store now holds what Raft believes in
 	return g.write(&logWrite{
-		from: from, made: whole, undone: whole,
+		firstInDoubt: firstInDoubt, onSuccess: forgetRemoved, onUndone: forgetRemoved,
 		do: func() error {
 			g.mu.Lock()
-			cut = g.unreplaced
+			removed = g.unreplaced
 			g.mu.Unlock()
 			return g.inner.StoreLogs(logs)
 		},
 		undo: func() error {
-			if err := g.deleteFrom(from()); err != nil || len(cut) == 0 {
+			if err := g.deleteFrom(firstInDoubt()); err != nil || len(removed) == 0 {
 				return err
 			}
-			return g.inner.StoreLogs(cut)
+			return g.inner.StoreLogs(removed)
 		},
 	})
 }
@@ -142,18 +142,18 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 
 // DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
-	var cut []*raft.Log
+	var removed []*raft.Log
 	return g.write(&logWrite{
-		from: func() uint64 { return low },
-		made: func() {
-			if len(cut) > 0 {
-				g.unreplaced = cut
+		firstInDoubt: func() uint64 { return low },
+		onSuccess: func() {
+			if len(removed) > 0 {
+				g.unreplaced = removed
 			}
 		},
-		undone: func() {},
+		onUndone: func() {},
 		do: func() error {
 			var err error
-			if cut, err = g.tail(low, high); err != nil {
+			if removed, err = g.readTail(low, high); err != nil {
 				return err
 			}
 			return g.inner.DeleteRange(low, high)
@@ -161,51 +161,51 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 		undo: func() error {
 			// A deletion is one transaction, so either all entries are still there or none.
 			last, err := g.inner.LastIndex()
-			if err != nil || len(cut) == 0 || last >= low {
+			if err != nil || len(removed) == 0 || last >= low {
 				return err
 			}
-			return g.inner.StoreLogs(cut)
+			return g.inner.StoreLogs(removed)
 		},
 	})
 }
 
-// tail reads the entries from low on, if high is the end of the log: Raft keeps believing in them until it has stored
-// others. There are at most as many as a leader that was cut off could append.
-func (g *guardedLogs) tail(low, high uint64) ([]*raft.Log, error) {
+// readTail reads the entries from low on, if high is the end of the log: Raft keeps believing in them until it has stored
+// others. There are at most as many as a cut-off leader could append.
+func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 	last, err := g.inner.LastIndex()
 	if err != nil || high < last {
 		return nil, err
 	}
-	var cut []*raft.Log
+	var entries []*raft.Log
 	for i := low; i <= last; i++ {
 		l := new(raft.Log)
 		switch err := g.inner.GetLog(i, l); {
 		case errors.Is(err, raft.ErrLogNotFound):
-			// In front of the log, or in a gap left by a snapshot.
+			// Before the start of the log, or in a gap left by a snapshot.
 		case err != nil:
 			return nil, err
 		default:
-			cut = append(cut, l)
+			entries = append(entries, l)
 		}
 	}
-	return cut, nil
+	return entries, nil
 }
 
 // write waits for its turn and makes a write.
 func (g *guardedLogs) write(w *logWrite) error {
-	patience := time.NewTimer(g.timeout)
-	defer patience.Stop()
-	if err := g.refused(); err != nil {
+	timer := time.NewTimer(g.timeout)
+	defer timer.Stop()
+	if err := g.checkWritable(); err != nil {
 		return err
 	}
 	select {
 	case g.writing <- struct{}{}:
 	case <-g.workers.closing:
 		return ErrClosed
-	case <-patience.C:
+	case <-timer.C:
 		return errHung
 	}
-	if err := g.refused(); err != nil {
+	if err := g.checkWritable(); err != nil {
 		<-g.writing
 		return err
 	}
@@ -221,7 +221,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 	select {
 	case err := <-result:
 		return err
-	case <-patience.C:
+	case <-timer.C:
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -229,36 +229,36 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return w.err
 	}
 	w.abandoned = true
-	g.writeErr, g.doubtFrom = errHung, w.from()
+	g.writeErr, g.doubtFrom = errHung, w.firstInDoubt()
 	g.log.Error("the disk hangs: Raft's log can't be written", "after", g.timeout)
 	return errHung
 }
 
-func (g *guardedLogs) refused() error {
+func (g *guardedLogs) checkWritable() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.writeErr
 }
 
-// runWrite makes the write, and undoes it if Raft is told that it failed.
+// runWrite makes the write, and undoes it if Raft learns that it failed.
 func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
-	err := g.measured(w.do)
+	err := g.runMeasured(w.do)
 	if err == nil {
-		g.recovered()
+		g.recordRecovery()
 	}
 	g.mu.Lock()
-	told := !w.abandoned
-	if told {
+	reported := !w.abandoned
+	if reported {
 		w.done, w.err = true, err
 		if err == nil {
-			w.made()
+			w.onSuccess()
 		}
 	}
-	if err != nil || !told {
-		g.writeErr, g.doubtFrom = g.reason(err), w.from()
+	if err != nil || !reported {
+		g.writeErr, g.doubtFrom = g.writeErrorAfter(err), w.firstInDoubt()
 	}
 	g.mu.Unlock()
-	if err == nil && told {
+	if err == nil && reported {
 		result <- nil
 		return
 	}
@@ -269,8 +269,8 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	}
 }
 
-// reason says why writes fail from now on, after one that failed with err or, if err is nil, took too long.
-func (g *guardedLogs) reason(err error) error {
+// writeErrorAfter returns the error of all writes that follow one that failed with err or, if err is nil, timed out.
+func (g *guardedLogs) writeErrorAfter(err error) error {
 	switch {
 	case err == nil:
 		return errHung
@@ -280,14 +280,14 @@ func (g *guardedLogs) reason(err error) error {
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
 }
 
-// undoUntilDone undoes w, however long it takes, and then lets others write again. It calls tried once, after the first try.
-func (g *guardedLogs) undoUntilDone(w *logWrite, tried func()) {
+// undoUntilDone undoes w, however long it takes, and then allows writes again. It calls afterFirstTry once.
+func (g *guardedLogs) undoUntilDone(w *logWrite, afterFirstTry func()) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := g.measured(w.undo)
+		err := g.runMeasured(w.undo)
 		if err == nil {
 			g.mu.Lock()
 			g.writeErr, g.doubtFrom = nil, math.MaxUint64
-			w.undone()
+			w.onUndone()
 			hung := w.abandoned
 			g.mu.Unlock()
 			if hung {
@@ -295,12 +295,12 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, tried func()) {
 			}
 		} else if errors.Is(err, errBroken) {
 			g.mu.Lock()
-			g.writeErr = g.reason(err)
+			g.writeErr = g.writeErrorAfter(err)
 			g.mu.Unlock()
 		}
-		if tried != nil {
-			tried()
-			tried = nil
+		if afterFirstTry != nil {
+			afterFirstTry()
+			afterFirstTry = nil
 		}
 		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
@@ -308,30 +308,30 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, tried func()) {
 	}
 }
 
-// measured makes or undoes a write, and records how long it takes and whether it fails.
-func (g *guardedLogs) measured(do func() error) error {
+// runMeasured makes or undoes a write, and records how long it takes and whether it fails.
+func (g *guardedLogs) runMeasured(do func() error) error {
 	g.health.begin()
 	err := guard(do)
 	if first := g.health.end(err); first {
 		g.log.Error("Raft's log can't be written", "error", err)
 	}
-	g.written()
+	g.afterWrite()
 	return err
 }
 
-// recovered records that a write succeeded. Not called after an undo, which does not prove that there is room.
-func (g *guardedLogs) recovered() {
+// recordRecovery records that a write succeeded. It does not apply to an undo, which does not prove that there is room.
+func (g *guardedLogs) recordRecovery() {
 	if g.health.succeed() {
 		g.log.Info("Raft's log is written again")
 	}
 }
 
-// FirstIndex returns the first entry's index, zero if there is none.
+// FirstIndex returns the first entry's index, or zero if there is none.
 func (g *guardedLogs) FirstIndex() (uint64, error) {
 	return readBounded(g, g.inner.FirstIndex)
 }
 
-// LastIndex returns the last entry's index, zero if there is none.
+// LastIndex returns the last entry's index, or zero if there is none.
 func (g *guardedLogs) LastIndex() (uint64, error) {
 	if err := g.checkTrusted(math.MaxUint64); err != nil {
 		return 0, err
@@ -344,13 +344,13 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 		return err
 	}
 	l, err := readBounded(g, func() (*raft.Log, error) {
-		l := new(raft.Log) // if the read is given up, into belongs to the caller again
+		l := new(raft.Log) // after a timeout, the caller owns into again
 		return l, g.inner.GetLog(index, l)
 	})
 	if err != nil {
 		return err
 	}
-	// The entry may have become doubtful meanwhile, and what was read may not be what Raft believes.
+	// The entry may have come into doubt in the meantime, so what was read may not be what Raft believes in.
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
@@ -375,13 +375,13 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		err   error
 	}
 	var none T
-	patience := time.NewTimer(readFactor * g.timeout)
-	defer patience.Stop()
+	timer := time.NewTimer(readFactor * g.timeout)
+	defer timer.Stop()
 	select {
 	case g.reads <- struct{}{}:
 	case <-g.workers.closing:
 		return none, ErrClosed
-	case <-patience.C:
+	case <-timer.C:
 		return none, errHung
 	}
 	result := make(chan answer, 1)
@@ -401,19 +401,19 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	select {
 	case a := <-result:
 		return a.value, a.err
-	case <-patience.C:
+	case <-timer.C:
 		return none, errHung
 	}
 }
 
-// workers is the set of a store's goroutines that may be stuck waiting for the disk.
+// workers tracks the goroutines of a store that may be stuck waiting for the disk.
 type workers struct {
 	closing chan struct{} // closed when the store begins to close
 
-	mu    sync.Mutex // guards ended, so that nothing starts after it is set
-	ended bool
-	wg    sync.WaitGroup
-	last  sync.WaitGroup
+	mu     sync.Mutex // guards ended, so that nothing starts after it is set
+	closed bool
+	wg     sync.WaitGroup
+	closer sync.WaitGroup
 }
 
 func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
@@ -422,20 +422,20 @@ func newWorkers() *workers { return &workers{closing: make(chan struct{})} }
 func (w *workers) start(f func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended {
+	if w.closed {
 		return false
 	}
 	w.wg.Go(f)
 	return true
 }
 
-// closeAfter tells the goroutines to stop, and runs f after the last of them. It does not wait.
+// closeAfter tells the goroutines to stop, and runs f after the last of them has ended. It does not wait.
 func (w *workers) closeAfter(f func()) {
 	w.mu.Lock()
-	w.ended = true
+	w.closed = true
 	w.mu.Unlock()
 	close(w.closing)
-	w.last.Go(func() {
+	w.closer.Go(func() {
 		w.wg.Wait()
 		f()
 	})
@@ -453,10 +453,10 @@ func (w *workers) sleep(d time.Duration) bool {
 	}
 }
 
-// health records how writes to a disk are going.
+// health records the outcome of writes to a disk.
 type health struct {
 	mu           sync.Mutex // guards what follows
-	begun        time.Time  // when the current write began; zero if there is none
+	writeBegan   time.Time  // when the write in progress began; zero if there is none
 	failingSince time.Time  // when writes began to fail; zero if the last one succeeded
 	err          error      // of the last failed write
 }
@@ -465,14 +465,14 @@ type health struct {
 func (h *health) begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.begun = time.Now()
+	h.writeBegan = time.Now()
 }
 
-// end records that the write has returned, with err if it failed. It returns true if this is the first failure.
+// end records that the write has returned, with err if it failed. It returns true on the first of several failures.
 func (h *health) end(err error) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.begun = time.Time{}
+	h.writeBegan = time.Time{}
 	if err == nil {
 		return false
 	}
@@ -496,8 +496,8 @@ func (h *health) succeed() (recovered bool) {
 func (h *health) report(timeout time.Duration) (hung, full time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.begun.IsZero() && time.Since(h.begun) > timeout {
-		hung = h.begun
+	if !h.writeBegan.IsZero() && time.Since(h.writeBegan) > timeout {
+		hung = h.writeBegan
 	}
 	return hung, h.failingSince, h.err
 }

@@ -17,7 +17,7 @@ import (
 
 var errDisk = errors.New("disk failed")
 
-// faultyLogs is a log whose next writes fail as a test says.
+// faultyLogs is a log whose next writes fail as the test prescribes.
 type faultyLogs struct {
 	raft.LogStore
 
@@ -26,7 +26,7 @@ type faultyLogs struct {
 	reads  *fault     // of every read
 }
 
-// fault is what happens to one write: it may hang until released, and may fail before or after taking effect.
+// fault is the fate of one write: it may hang until released, and may fail before or after taking effect.
 type fault struct {
 	hang   chan struct{} // nil if it does not hang
 	before error
@@ -76,8 +76,8 @@ func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
 	return f.LogStore.GetLog(i, l)
 }
 
-// faulty returns a guarded log in memory, with the cache that Raft uses.
-func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
+// newFaultyLogs returns a guarded log in memory, with the cache that Raft uses.
+func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	t.Helper()
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
 	g := newGuardedLogs(inner, 2*time.Second, newWorkers(), quiet)
@@ -93,7 +93,8 @@ func faulty(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	return g, cache, inner
 }
 
-// A write that hangs fails after the timeout, and the next ones fail at once. Once the disk is back, nothing of it is left.
+// A write that hangs fails after the timeout, and the next ones fail at once. Once the disk responds, none of its effects
+// remain.
 func TestRaftWriteHangs(t *testing.T) {
 	tests := map[string]struct {
 		fault fault
@@ -110,7 +111,7 @@ func TestRaftWriteHangs(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g, cache, inner := faulty(t)
+				g, cache, inner := newFaultyLogs(t)
 				want := logEntries(1, 10, 1)
 				if err := cache.StoreLogs(want); err != nil {
 					t.Fatal(err)
@@ -121,14 +122,14 @@ func TestRaftWriteHangs(t *testing.T) {
 				for i, wait := range []time.Duration{2 * time.Second, 0, 0} {
 					begin := time.Now()
 					if err := tt.write(cache); err == nil {
-						t.Fatal("a write that hangs has succeeded")
+						t.Fatal("a hung write succeeded")
 					}
 					if took := time.Since(begin); took != wait {
 						t.Errorf("write %d failed after %v, want %v", i, took, wait)
 					}
 				}
 				if err := g.GetLog(4, new(raft.Log)); err != nil && name != "cut all" {
-					t.Errorf("an entry that is not in doubt: %v", err)
+					t.Errorf("reading an entry that is not in doubt: %v", err)
 				}
 				if err := cache.GetLog(11, new(raft.Log)); err == nil {
 					t.Error("an entry in doubt was read")
@@ -164,7 +165,7 @@ func TestRaftReplacingFails(t *testing.T) {
 		for _, from := range []uint64{1, 5} {
 			t.Run(fmt.Sprint(name, " from ", from), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					_, cache, inner := faulty(t)
+					_, cache, inner := newFaultyLogs(t)
 					want := logEntries(1, 10, 1)
 					if err := cache.StoreLogs(want); err != nil {
 						t.Fatal(err)
@@ -199,7 +200,7 @@ func TestRaftReplacingFails(t *testing.T) {
 	}
 }
 
-// Whatever fails and however: once the disk is back, the log is what Raft believes it is.
+// Whatever fails, and in whatever way, the log is what Raft believes in once the disk responds.
 func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 	rounds := 300
 	if testing.Short() {
@@ -208,7 +209,7 @@ func TestRaftLogIsWhatRaftBelieves(t *testing.T) {
 	for round := range rounds {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(uint64(round), 5))
-			_, cache, inner := faulty(t)
+			_, cache, inner := newFaultyLogs(t)
 			believed, term, failures := logEntries(1, 3, 1), uint64(1), 0
 			if err := cache.StoreLogs(believed); err != nil {
 				t.Fatal(err)
@@ -281,10 +282,10 @@ func someFaults(rnd *rand.Rand, hang chan struct{}) []fault {
 	return out
 }
 
-// A read that hangs times out, and so does the next one after many of them.
+// A hung read times out, and so does the next one after many of them.
 func TestRaftReadHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, cache, inner := faulty(t)
+		g, cache, inner := newFaultyLogs(t)
 		if err := cache.StoreLogs(logEntries(1, 2*CachedEntries, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -306,7 +307,7 @@ func TestRaftReadHangs(t *testing.T) {
 		if took := time.Since(begin); took != readFactor*g.timeout {
 			t.Errorf("took %v", took)
 		}
-		// The latest entries are read without the disk, and writes are not held up.
+		// The latest entries are read without the disk, and writes are not delayed.
 		if err := cache.GetLog(2*CachedEntries, new(raft.Log)); err != nil {
 			t.Error(err)
 		}
@@ -319,9 +320,9 @@ func TestRaftReadHangs(t *testing.T) {
 	})
 }
 
-// A panic inside the storage engine ends the log, not the process.
+// A panic inside the storage engine ends the use of the log, not the process.
 func TestRaftLogBreaks(t *testing.T) {
-	g, cache, inner := faulty(t)
+	g, cache, inner := newFaultyLogs(t)
 	if err := cache.StoreLogs(logEntries(1, 3, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -336,30 +337,30 @@ func TestRaftLogBreaks(t *testing.T) {
 	}
 }
 
-// machine is a state machine that remembers what was applied.
-type machine struct {
+// recordingFSM is a state machine that records what was applied.
+type recordingFSM struct {
 	mu      sync.Mutex // guards applied
 	applied []string
 }
 
-func (m *machine) Apply(e *raft.Log) any {
+func (m *recordingFSM) Apply(e *raft.Log) any {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.applied = append(m.applied, string(e.Data))
 	return nil
 }
 
-func (m *machine) all() []string {
+func (m *recordingFSM) all() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.applied)
 }
 
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
-func (m *machine) Restore(io.ReadCloser) error         { return errors.New("none") }
+func (m *recordingFSM) Snapshot() (raft.FSMSnapshot, error) { return nil, errors.New("none") }
+func (m *recordingFSM) Restore(io.ReadCloser) error         { return errors.New("none") }
 
-// A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk is back. A restart
-// applies the same as it had applied.
+// A leader whose disk hangs steps down within the timeout plus a second, and leads again once the disk responds. After a
+// restart, the same entries are applied as before.
 func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	dir := t.TempDir()
 	var want []string
@@ -367,9 +368,9 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 		store := openRaft(t, dir)
 		disk := &faultyLogs{LogStore: store.logs.inner}
 		store.logs.inner = disk
-		fsm := &machine{}
+		fsm := &recordingFSM{}
 		node := startNode(t, store, fsm, firstStart)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 0, 100)
 		hang := make(chan struct{})
 		disk.next(fault{hang: hang})
@@ -382,17 +383,17 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 			time.Sleep(time.Millisecond) // synthetic
 		}
 		if took := time.Since(begin); took > store.cfg.Timeout+time.Second {
-			t.Errorf("leader for %v with a disk that hangs", took)
+			t.Errorf("still leader after %v with a hung disk", took)
 		}
 		time.Sleep(30 * time.Second) // synthetic
 		if node.VerifyLeader().Error() == nil {
-			t.Error("leader with a disk that hangs")
+			t.Error("leader with a hung disk")
 		}
 		if s := store.Status(); s.HungSince.IsZero() || s.HungSince.Before(begin) {
 			t.Errorf("status is %+v", s)
 		}
 		close(hang)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 100, 200)
 		want = fsm.all()
 		if len(want) != 200 {
@@ -403,9 +404,9 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		store := openRaft(t, dir)
-		fsm := &machine{}
+		fsm := &recordingFSM{}
 		node := startNode(t, store, fsm, restart)
-		lead(t, node)
+		waitForLeader(t, node)
 		apply(t, node, 200, 201)
 		if have := fsm.all(); !slices.Equal(have[:len(have)-1], want) {
 			t.Errorf("%d applied after a restart, want %d and one", len(have), len(want))
@@ -415,7 +416,7 @@ func TestRaftLeaderWhoseDiskHangs(t *testing.T) {
 	})
 }
 
-// Close returns although the disk hangs, and the directory is free once the disk is back.
+// Close returns although the disk hangs, and the directory is free once the disk responds.
 func TestRaftCloseWhileHung(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -429,7 +430,7 @@ func TestRaftCloseWhileHung(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := store.Logs().StoreLog(logEntry(6, 1)); err == nil {
-				t.Error("a write that hangs has succeeded")
+				t.Error("a hung write succeeded")
 			}
 		})
 		synctest.Wait()
@@ -453,14 +454,14 @@ func TestRaftCloseWhileHung(t *testing.T) {
 	}
 }
 
-type start bool
+type startMode bool
 
 const (
-	firstStart start = true
-	restart    start = false
+	firstStart startMode = true
+	restart    startMode = false
 )
 
-func startNode(t *testing.T, store *Raft, fsm raft.FSM, how start) *raft.Raft {
+func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raft {
 	t.Helper()
 	address, trans := raft.NewInmemTransport("node")
 	cfg := raft.DefaultConfig()
@@ -487,8 +488,8 @@ func stopNode(t *testing.T, node *raft.Raft) {
 	}
 }
 
-// lead waits until the node is leader and has applied everything. The clock is synthetic.
-func lead(t *testing.T, node *raft.Raft) {
+// waitForLeader waits until the node is leader and has applied everything. The clock is synthetic.
+func waitForLeader(t *testing.T, node *raft.Raft) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for node.Barrier(time.Second).Error() != nil {

@@ -30,7 +30,7 @@ func childRaft(dir string) error {
 		err := errors.Join(
 			r.Stable().SetUint64(termKey, term),
 			r.Logs().StoreLogs(logEntries(last+1, last+4, term)),
-			// The next leader has others in place of two of them.
+			// The next leader has replaced two of them.
 			r.Logs().DeleteRange(last+3, last+4),
 			r.Stable().SetUint64(termKey, term+1),
 			r.Logs().StoreLogs(logEntries(last+3, last+5, term+1)),
@@ -49,7 +49,7 @@ func childRaft(dir string) error {
 	}
 }
 
-// childSnapshot takes a snapshot and removes most of the entries in front of it.
+// childSnapshot takes a snapshot and removes most of the entries before it.
 func childSnapshot(r *Raft, index, term uint64) error {
 	first, err := r.Logs().FirstIndex()
 	if err != nil || index <= first {
@@ -75,9 +75,9 @@ func TestG9_KilledWhileLogging(t *testing.T) {
 		if done == 0 {
 			life *= time.Duration(round + 1) // the machine is busy
 		}
-		done = max(done, uint64(killed(t, "raft:"+dir, life)))
+		done = max(done, uint64(runAndKill(t, "raft:"+dir, life)))
 		r := openRaft(t, dir)
-		// Opening has checked that the entries are whole and none is missing.
+		// Opening has checked that the entries are intact and none is missing.
 		last, err := r.Logs().LastIndex()
 		if err != nil || last < done {
 			t.Fatalf("the log ends with %d after %d was acknowledged: %v", last, done, err)

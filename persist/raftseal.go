@@ -11,12 +11,12 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// sealSize is the size of the checksum, in bytes, with which every entry and every value is stored. Neither bbolt nor
-// raft-boltdb checks what it reads. A flipped bit in an entry would make this node apply something different from the
-// others; one in the vote could let it vote twice.
+// sealSize is the size, in bytes, of the checksum of each stored entry and value. Neither bbolt nor raft-boltdb checks what
+// it reads. A flipped bit in an entry would make this node apply something different from the other nodes; one in the vote
+// could let it vote twice.
 const sealSize = 4
 
-// errSeal: a stored entry or value is not what was written.
+// errSeal: a stored entry or value differs from what was written.
 var errSeal = errors.New("checksum does not match")
 
 // sealedLogs is raft-boltdb's log with a checksum in each entry's Extensions, after the bytes that Raft put there.
@@ -61,7 +61,7 @@ func (s sealedLogs) GetLog(index uint64, into *raft.Log) error {
 	return nil
 }
 
-// sumEntry covers everything that Raft uses. AppendedAt is only for people to read.
+// sumEntry covers everything that Raft uses. AppendedAt is for information only.
 func sumEntry(l *raft.Log) uint32 {
 	var head [25]byte
 	e := binary.BigEndian

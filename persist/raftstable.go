@@ -16,42 +16,43 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// stable stores Raft's term and vote. If a term can't be saved, Raft ends the process. So a write does not fail because the
-// disk is full: it gives up the ballast, then waits for room. Meanwhile the node takes no part in Raft and is cut off. A
-// write waits for a hung disk as well: without the term on disk this node could do nothing anyway.
-type stable struct {
-	inner   raft.StableStore
-	path    string
-	timeout time.Duration
-	ballast *ballast
-	workers *workers
-	log     *slog.Logger
-	written func() // called after each write
-	health  health
+// guardedStable stores Raft's term and vote. If Raft can't save a term, it ends the process. So when the disk is full, a
+// write does not fail: it gives up the ballast, then waits for room. In the meantime, the node takes no part in Raft and is
+// cut off. A write waits for a hung disk as well: without the term on disk, this node could do nothing anyway.
+type guardedStable struct {
+	inner      raft.StableStore
+	path       string
+	timeout    time.Duration
+	ballast    *ballast
+	workers    *workers
+	log        *slog.Logger
+	afterWrite func() // called after each write
+	health     health
 
-	// parked blocks the writes that are waiting for room when the store closes: an error would make Raft end the process in
-	// the middle of its shutdown. Only tests close it.
+	// parked blocks the writes that wait for room when the store closes: an error would make Raft end the process during its
+	// shutdown. Only tests close it.
 	parked chan struct{}
 }
 
-// Set saves a value. It returns nil once the value is on disk, ErrCorrupt, or ErrClosed if the store was closed before.
-func (s *stable) Set(key, value []byte) error {
+// Set saves a value. It returns nil once the value is on disk. Otherwise the error wraps ErrCorrupt, or is ErrClosed if the
+// store was closed before.
+func (s *guardedStable) Set(key, value []byte) error {
 	return s.write(func() error { return s.inner.Set(key, value) })
 }
 
 // SetUint64 saves a number, like Set.
-func (s *stable) SetUint64(key []byte, n uint64) error {
+func (s *guardedStable) SetUint64(key []byte, n uint64) error {
 	return s.write(func() error { return s.inner.SetUint64(key, n) })
 }
 
-func (s *stable) write(do func() error) error {
+func (s *guardedStable) write(do func() error) error {
 	select {
 	case <-s.workers.closing:
 		return ErrClosed
 	default:
 	}
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		err := s.try(do)
+		err := s.tryWrite(do)
 		switch {
 		case err == nil:
 			return nil
@@ -59,7 +60,7 @@ func (s *stable) write(do func() error) error {
 			return fmt.Errorf("%w: %s: %w", ErrCorrupt, s.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed
-		case s.ballast.free():
+		case s.ballast.release():
 			continue
 		}
 		if !s.workers.sleep(pause) {
@@ -69,21 +70,21 @@ func (s *stable) write(do func() error) error {
 	}
 }
 
-func (s *stable) try(do func() error) error {
+func (s *guardedStable) tryWrite(do func() error) error {
 	s.health.begin()
 	err := guard(do)
 	if first := s.health.end(err); first {
-		s.log.Error("Raft's term or vote can't be saved: this node waits", "path", s.path, "error", err)
+		s.log.Error("Raft's term or vote can't be saved; this node waits", "path", s.path, "error", err)
 	}
 	if err == nil && s.health.succeed() {
 		s.log.Info("Raft's term and vote are saved again", "path", s.path)
 	}
-	s.written()
+	s.afterWrite()
 	return err
 }
 
-// Get returns a value, or the error "not found", by which Raft knows that there is none.
-func (s *stable) Get(key []byte) (value []byte, err error) {
+// Get returns a value. If there is none, the error is "not found", a text that Raft compares.
+func (s *guardedStable) Get(key []byte) (value []byte, err error) {
 	err = guard(func() (err error) {
 		value, err = s.inner.Get(key)
 		return err
@@ -92,7 +93,7 @@ func (s *stable) Get(key []byte) (value []byte, err error) {
 }
 
 // GetUint64 returns a number, like Get.
-func (s *stable) GetUint64(key []byte) (n uint64, err error) {
+func (s *guardedStable) GetUint64(key []byte) (n uint64, err error) {
 	err = guard(func() (err error) {
 		n, err = s.inner.GetUint64(key)
 		return err
@@ -102,37 +103,37 @@ func (s *stable) GetUint64(key []byte) (n uint64, err error) {
 
 const (
 	ballastFile = "ballast"
-	// scarce: the disk is nearly full when less than this many times the ballast is free.
-	scarce = 4
-	// refillPause is how long to wait before trying to make the ballast again.
+	// scarceFactor: the disk is nearly full when less than this many times the ballast is free.
+	scarceFactor = 4
+	// refillPause is how long to wait before trying to create the ballast again.
 	refillPause = time.Minute
 )
 
 // ballast is a file that reserves disk space until Raft needs it.
 type ballast struct {
-	path    string
-	size    int64
-	workers *workers
-	log     *slog.Logger
-	space   func(dir string) (free int64, ok bool)
-	pause   time.Duration
+	path      string
+	size      int64
+	workers   *workers
+	log       *slog.Logger
+	freeBytes func(dir string) (free int64, ok bool)
+	pause     time.Duration
 
-	made atomic.Bool
+	exists atomic.Bool
 
 	mu        sync.Mutex // guards the file and refilling
-	refilling bool       // a goroutine is waiting to make the file again
+	refilling bool       // a goroutine waits to create the file again
 }
 
 func newBallast(path string, size int64, workers *workers, log *slog.Logger) *ballast {
-	return &ballast{path: path, size: size, workers: workers, log: log, space: freeSpace, pause: refillPause}
+	return &ballast{path: path, size: size, workers: workers, log: log, freeBytes: freeSpace, pause: refillPause}
 }
 
-// prepare makes the file if it does not exist. If there is no room, it is made later.
+// prepare creates the file if it does not exist. If there is no room, the file is created later.
 func (b *ballast) prepare() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.make(); err != nil {
-		b.log.Warn("the disk is nearly full: there is no ballast for Raft's term and vote",
+	if err := b.create(); err != nil {
+		b.log.Warn("the disk is nearly full; there is no ballast for Raft's term and vote",
 			"path", b.path, "size", b.size, "error", err)
 		b.refillLater()
 	}
@@ -140,8 +141,8 @@ func (b *ballast) prepare() {
 
 var errScarce = errors.New("too little room")
 
-// make makes the file, with disk blocks of its own. mu must be held.
-func (b *ballast) make() error {
+// create creates the file, with disk blocks of its own. The caller must hold mu.
+func (b *ballast) create() error {
 	if b.size == 0 {
 		err := os.Remove(b.path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -150,20 +151,20 @@ func (b *ballast) make() error {
 		return err
 	}
 	if info, err := os.Stat(b.path); err == nil && info.Size() == b.size {
-		b.made.Store(true)
+		b.exists.Store(true)
 		return nil
 	}
-	if free, ok := b.space(filepath.Dir(b.path)); ok && free/scarce < b.size {
+	if free, ok := b.freeBytes(filepath.Dir(b.path)); ok && free/scarceFactor < b.size {
 		return errScarce
 	}
 	if err := b.fill(); err != nil {
 		return errors.Join(err, os.Remove(b.path))
 	}
-	b.made.Store(true)
+	b.exists.Store(true)
 	return nil
 }
 
-// fill writes random bytes to the file: some file systems store zeros or repeated data without using up space.
+// fill writes random bytes to the file, because some file systems store zeros or repeated data without using up space.
 func (b *ballast) fill() (err error) {
 	f, err := os.OpenFile(b.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -183,22 +184,22 @@ func (b *ballast) fill() (err error) {
 	return f.Sync()
 }
 
-// free deletes the ballast, and reports whether that made room.
-func (b *ballast) free() bool {
+// release deletes the ballast and reports whether that made room.
+func (b *ballast) release() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.made.Load() {
+	if !b.exists.Load() {
 		return false
 	}
-	b.made.Store(false)
+	b.exists.Store(false)
 	err := errors.Join(os.Remove(b.path), syncDir(filepath.Dir(b.path)))
-	b.log.Warn("the ballast is deleted, so that Raft's term and vote can be saved",
+	b.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",
 		"path", b.path, "size", b.size, "error", err)
 	b.refillLater()
 	return err == nil
 }
 
-// refillLater starts trying to make the file again. mu must be held.
+// refillLater starts a goroutine that tries to create the file again. The caller must hold mu.
 func (b *ballast) refillLater() {
 	if b.refilling {
 		return
@@ -215,7 +216,7 @@ func (b *ballast) refillLater() {
 func (b *ballast) refill() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.make(); err != nil {
+	if err := b.create(); err != nil {
 		return false
 	}
 	b.refilling = false

@@ -43,12 +43,12 @@ func (f *fullStable) count() int {
 	return f.tries
 }
 
-// The ballast makes room for a term, once. It is made again when there is room.
+// The ballast makes room for a term, once. It is created again when there is room.
 func TestRaftBallast(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, ballastFile)
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &logLines{}
 		cfg := raftConfig(dir)
 		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(cfg)
@@ -59,8 +59,8 @@ func TestRaftBallast(t *testing.T) {
 		if err != nil || info.Size() != cfg.Ballast || !r.Status().Ballast {
 			t.Fatalf("ballast: %v, %v", info, err)
 		}
-		free := int64(scarce*cfg.Ballast - 1)
-		r.ballast.space = func(string) (int64, bool) { return free, true }
+		free := int64(scarceFactor*cfg.Ballast - 1)
+		r.ballast.freeBytes = func(string) (int64, bool) { return free, true }
 		r.stable.inner = &fullStable{StableStore: r.stable.inner, room: func() bool {
 			_, err := os.Stat(path)
 			return err != nil
@@ -71,7 +71,7 @@ func TestRaftBallast(t *testing.T) {
 		}
 		time.Sleep(10 * refillPause) // synthetic
 		if r.Status().Ballast {
-			t.Error("the ballast was made again on a disk that is nearly full")
+			t.Error("the ballast was created on a nearly full disk")
 		}
 		r.ballast.mu.Lock()
 		free++
@@ -84,12 +84,12 @@ func TestRaftBallast(t *testing.T) {
 		if n, err := r.Stable().GetUint64(termKey); n != 9 || err != nil {
 			t.Errorf("have %d, %v", n, err)
 		}
-		if a, b := log.count("is deleted"), log.count("is back"); a != 1 || b != 1 {
+		if a, b := log.count("was deleted"), log.count("is back"); a != 1 || b != 1 {
 			t.Errorf("%d and %d lines, want one each", a, b)
 		}
 		closeRaft(t, r)
 	})
-	// A truncated ballast is made whole, one of another size is remade, and one of size zero is removed.
+	// A truncated ballast is filled again, one of another size is recreated, and one of size zero is removed.
 	for _, size := range []int64{1 << 16, 1 << 15, 0} {
 		if err := os.Truncate(path, 100); err != nil {
 			t.Fatal(err)
@@ -107,11 +107,11 @@ func TestRaftBallast(t *testing.T) {
 	}
 }
 
-// A term waits for room with growing pauses, and logs that once.
+// Saving a term waits for room with growing pauses, and logs that once.
 func TestRaftTermWaitsForRoom(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
+		log := &logLines{}
 		cfg := raftConfig(dir)
 		cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 		r, err := OpenRaft(cfg)
@@ -149,7 +149,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 	})
 }
 
-// Close does not wait for a term that waits for room. Raft is not told of a failure, as it would end the process.
+// Close does not wait for a term that waits for room. Raft does not learn of the failure, because it would end the process.
 func TestRaftCloseWhileFull(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestRaftCloseWhileFull(t *testing.T) {
 	closeRaft(t, openRaft(t, dir))
 }
 
-// A disk that is really full: entries fail, the term is saved, and everything is there afterwards.
+// On a disk that is really full, entries fail, the term is saved, and everything is there afterwards.
 func TestRaftOnTinyFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		t.Skip("needs root on Linux to mount a small file system")

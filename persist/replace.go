@@ -7,7 +7,7 @@ import (
 )
 
 // ReplaceFile replaces a file atomically: it writes the content under another name first, then renames it. Whatever happens
-// meanwhile, the file is either whole or as it was before. Only its owner may read it.
+// in the meantime, the file has either the old content or the new. Only its owner may read it.
 func ReplaceFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // frameOf is the number of counters in a frame of counterFile.
 const frameOf = 100
 
-// counterFile creates a counters.db of some size with free pages and many frames, and returns its bytes.
+// counterFile creates a large counters.db with free pages and many frames, and returns its bytes.
 func counterFile(t testing.TB, clk *clock, n int) []byte {
 	t.Helper()
 	dir, src := t.TempDir(), newTable()
@@ -45,7 +45,7 @@ func counterFile(t testing.TB, clk *clock, n int) []byte {
 }
 
 // TestDamagedFile scribbles on files and truncates them at random. Whatever is left, the store opens within seconds, works,
-// and only returns what was written. If the file was not set aside, only counters of damaged frames are lost.
+// and returns only what was written. If the file was not set aside, only counters of damaged frames are lost.
 func TestDamagedFile(t *testing.T) {
 	rounds := 600
 	if testing.Short() {
@@ -237,7 +237,7 @@ func FuzzVerifyPages(f *testing.F) {
 }
 
 // bbolt silently falls back to the older meta page; the log reports it.
-func TestDamagedMetaIsToldOf(t *testing.T) {
+func TestDamagedMetaIsLogged(t *testing.T) {
 	for page := range int64(2) {
 		dir, clk := t.TempDir(), newClock()
 		src := newTable()

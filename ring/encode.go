@@ -31,7 +31,7 @@ const (
 // ErrFormat: the bytes are not a valid table.
 var ErrFormat = errors.New("not a ring table")
 
-// AppendBinary appends the encoding of t to b. A nil table is an error.
+// AppendBinary appends the encoding of t to b. It fails if t is nil.
 func (t *Table) AppendBinary(b []byte) ([]byte, error) {
 	if t == nil {
 		return b, fmt.Errorf("%w: it is nil", ErrFormat)
@@ -66,7 +66,7 @@ func Parse(b []byte) (*Table, error) {
 	size := int(d.Uint16())
 	settings := d.Bytes(size)
 	if d.Failed() || size > maxSettings {
-		return nil, fmt.Errorf("%w: it is cut off", ErrFormat)
+		return nil, fmt.Errorf("%w: it is truncated", ErrFormat)
 	}
 	if err := parseSettings(settings, &t.settings); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func Parse(b []byte) (*Table, error) {
 		}
 	}
 	for p := range Partitions {
-		if !t.valid(p) {
+		if !t.isValid(p) {
 			return nil, fmt.Errorf("%w: partition %d belongs to %d and %d of %d", ErrFormat, p, t.owner[p], t.standby[p], n)
 		}
 	}
@@ -103,7 +103,7 @@ func parseSettings(b []byte, s *Settings) error {
 	// Encoding the table again must give the same bytes.
 	again, err := json.Marshal(*s)
 	if err != nil || !bytes.Equal(again, b) {
-		return fmt.Errorf("%w: settings are not written in the usual way", ErrFormat)
+		return fmt.Errorf("%w: settings are not in canonical form", ErrFormat)
 	}
 	if s.Partitions != Partitions {
 		return fmt.Errorf("%w: %d partitions", ErrFormat, s.Partitions)
@@ -111,11 +111,11 @@ func parseSettings(b []byte, s *Settings) error {
 	return nil
 }
 
-// valid reports whether partition p satisfies the invariant of Table.
-func (t *Table) valid(p int) bool {
+// isValid reports whether partition p satisfies the invariant of Table.
+func (t *Table) isValid(p int) bool {
 	n, owner, standby := len(t.members), int(t.owner[p]), int(t.standby[p])
 	if n == 1 {
-		return owner == 0 && standby == nobody
+		return owner == 0 && standby == noStandby
 	}
 	return owner < n && standby < n && owner != standby
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestTableIsWrittenAndRead(t *testing.T) {
+func TestTableRoundTrip(t *testing.T) {
 	ids := nodes(50)
 	for _, n := range []int{1, 2, 3, 50} {
 		table := build(t, ids[:n])
@@ -22,17 +22,17 @@ func TestTableIsWrittenAndRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !have.Equal(want) || have.Canonical() != want.Canonical() || have.Settings() != want.Settings() {
-				t.Errorf("%d members: another table", n)
+				t.Errorf("%d members: the decoded table differs", n)
 			}
 			if !bytes.Equal(written(t, have), raw[6:]) {
-				t.Errorf("%d members: written otherwise", n)
+				t.Errorf("%d members: the encoding differs", n)
 			}
 		}
 	}
 }
 
-// A table from a later build is accepted as it is.
-func TestUnknownSettingsAreRead(t *testing.T) {
+// A table from a later build is accepted unchanged.
+func TestUnknownSettingsAreAccepted(t *testing.T) {
 	table := build(t, nodes(3))
 	table.settings.Library, table.settings.Hash, table.settings.Factor = "another v2", "<&>", 7
 	have, err := Parse(written(t, table))
@@ -102,12 +102,12 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(written(t, table), b) {
-			t.Fatal("written otherwise")
+			t.Fatal("the encoding differs")
 		}
 		for _, id := range slices.Clone(table.Members()) {
 			table = table.Without(id)
 			if table.Owner(7).IsZero() || table.Owner(7) == table.Standby(7) {
-				t.Fatal("partition 7 has no owner, or one twice")
+				t.Fatal("partition 7 has no owner, or the same owner and standby")
 			}
 			if _, err := Parse(written(t, table)); err != nil {
 				t.Fatal(err)

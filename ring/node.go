@@ -12,7 +12,7 @@ import (
 // ErrNodeID: the text is not a node ID.
 var ErrNodeID = errors.New("not a node ID of 32 hexadecimal digits")
 
-// NodeID names a node for as long as its data directory exists. The zero value names none.
+// NodeID identifies a node for as long as its data directory exists. The zero value identifies none.
 type NodeID [16]byte
 
 // ParseNodeID is the inverse of [NodeID.String]. The error wraps [ErrNodeID].
@@ -33,11 +33,11 @@ func DecodeNodeID(d *wire.Decoder) (id NodeID) {
 // String returns 32 hexadecimal digits.
 func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
 
-// Compare orders IDs as their texts: it returns a value below 0 if id comes before other, 0 if they are equal, above 0
-// otherwise.
+// Compare orders IDs by their text. It returns a value below 0 if id comes before other, 0 if they are equal, and a value
+// above 0 otherwise.
 func (id NodeID) Compare(other NodeID) int { return bytes.Compare(id[:], other[:]) }
 
-// IsZero reports whether id names no node.
+// IsZero reports whether id identifies no node.
 func (id NodeID) IsZero() bool { return id == NodeID{} }
 
 // MarshalText returns the bytes of String.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What this build supports in Settings.
+// The values of Settings that this build supports.
 const (
 	hashName    = "xxh3-64"
 	libraryName = "buraksezer/consistent v1.0.0"
@@ -17,14 +17,14 @@ const (
 // ErrSettings: this build can't compute a table with these settings.
 var ErrSettings = errors.New("ring settings are not supported")
 
-// Settings are everything besides its members that a table depends on. Two nodes compute the same table only with the
-// same settings.
+// Settings are everything that a table depends on besides its members. Two nodes compute the same table only with the same
+// settings.
 type Settings struct {
 	Partitions int     `json:"partitions"`
 	Factor     int     `json:"factor"`  // points of each member on the ring
-	Load       float64 `json:"load"`    // a member owns at most this many times the mean
+	Load       float64 `json:"load"`    // a member owns at most this multiple of the mean
 	Hash       string  `json:"hash"`    // for points, partitions and standbys
-	Library    string  `json:"library"` // with its version
+	Library    string  `json:"library"` // including its version
 }
 
 // DefaultSettings returns the settings of a new ring.
@@ -32,21 +32,21 @@ func DefaultSettings() Settings {
 	return Settings{Partitions: Partitions, Factor: 100, Load: 1.25, Hash: hashName, Library: libraryName}
 }
 
-// Supported returns nil if this build can compute a table with s, or an error that wraps [ErrSettings] and names the
-// first setting it can't use.
+// Supported returns nil if this build can compute a table with s. Otherwise the error wraps [ErrSettings] and names the first
+// setting it can't use.
 func (s Settings) Supported() error {
-	wrong := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
+	unsupported := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
 	switch {
 	case s.Partitions != Partitions:
-		return wrong("partitions", s.Partitions)
+		return unsupported("partitions", s.Partitions)
 	case s.Factor < 1 || s.Factor > maxFactor:
-		return wrong("factor", s.Factor)
-	case !(s.Load >= 1 && s.Load <= maxLoad): // phrased so that NaN fails too
-		return wrong("load", s.Load)
+		return unsupported("factor", s.Factor)
+	case !(s.Load >= 1 && s.Load <= maxLoad): // negated so that NaN fails too
+		return unsupported("load", s.Load)
 	case s.Hash != hashName:
-		return wrong("hash", s.Hash)
+		return unsupported("hash", s.Hash)
 	case s.Library != libraryName:
-		return wrong("library", s.Library)
+		return unsupported("library", s.Library)
 	}
 	return nil
 }

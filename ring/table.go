@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// Partitions is the number of slices of the key space. A hash names its partition in its first PartitionBits bits.
+	// Partitions is the number of slices of the key space. The first PartitionBits bits of a hash are its partition.
 	Partitions    = 1 << PartitionBits
 	PartitionBits = 12
-	// MaxMembers bounds the members of a table. Computing one takes milliseconds up to 50 members, and seconds at this
-	// bound.
+	// MaxMembers bounds the members of a table. Computing a table takes milliseconds for up to 50 members, and seconds at
+	// this bound.
 	MaxMembers = 1024
 
-	nobody = 0xffff
+	noStandby = 0xffff
 )
 
 // ErrMembers: no table can have these members.
 var ErrMembers = errors.New("members can't form a ring")
 
-// PartitionOf returns the partition of a subject whose hash has this upper half.
+// PartitionOf returns the partition of a subject whose hash has hi as its upper half.
 func PartitionOf(hi uint64) int { return int(hi >> (64 - PartitionBits)) }
 
 // Table is the assignment of all partitions to nodes.
@@ -33,8 +33,7 @@ type Table struct {
 	settings  Settings
 	canonical bool
 	members   []NodeID // ascending, at least one, at most MaxMembers
-	// Invariant: owner[p] < len(members). standby[p] likewise, and differs from owner[p]; with a single member, it is
-	// nobody.
+	// Invariant: owner[p] and standby[p] are indexes of members, and differ. With a single member, standby[p] is noStandby.
 	owner, standby [Partitions]uint16
 }
 
@@ -48,22 +47,22 @@ func New(members []NodeID, s Settings) (*Table, error) {
 	if err := checkMembers(t.members); err != nil {
 		return nil, err
 	}
-	lately.mu.Lock()
-	defer lately.mu.Unlock()
-	for _, made := range lately.tables {
-		if made != nil && made.settings == s && slices.Equal(made.members, t.members) {
-			return made, nil
+	recentTables.mu.Lock()
+	defer recentTables.mu.Unlock()
+	for _, cached := range recentTables.tables {
+		if cached != nil && cached.settings == s && slices.Equal(cached.members, t.members) {
+			return cached, nil
 		}
 	}
 	t.compute()
-	lately.tables[lately.next] = t
-	lately.next = (lately.next + 1) % len(lately.tables)
+	recentTables.tables[recentTables.next] = t
+	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)
 	return t, nil
 }
 
-// lately caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its log
-// before Raft applies it; in tests, the nodes of one process all need the same ones.
-var lately struct {
+// recentTables caches the last tables that New computed. A restarting node needs its last ones twice, because it reads its
+// log before Raft applies it. In tests, the nodes of one process all need the same ones.
+var recentTables struct {
 	mu     sync.Mutex // guards the fields below
 	tables [8]*Table
 	next   int // index of the oldest
@@ -71,16 +70,16 @@ var lately struct {
 
 // compute fills in owners and standbys.
 func (t *Table) compute() {
-	named := make([]consistent.Member, len(t.members))
+	members := make([]consistent.Member, len(t.members))
 	for i, id := range t.members {
-		named[i] = member{rank: uint16(i), name: id.String()}
+		members[i] = member{rank: uint16(i), name: id.String()}
 	}
-	c := consistent.New(named, consistent.Config{
+	c := consistent.New(members, consistent.Config{
 		Hasher: hasher{}, PartitionCount: t.settings.Partitions, ReplicationFactor: t.settings.Factor, Load: t.settings.Load,
 	})
 	for p := range Partitions {
 		t.owner[p] = c.GetPartitionOwner(p).(member).rank
-		t.standby[p] = t.best(p)
+		t.standby[p] = t.bestStandby(p)
 	}
 }
 
@@ -90,14 +89,14 @@ func checkMembers(members []NodeID) error {
 	case n == 0:
 		return fmt.Errorf("%w: there are none", ErrMembers)
 	case n > MaxMembers:
-		return fmt.Errorf("%w: %d are more than %d", ErrMembers, n, MaxMembers)
+		return fmt.Errorf("%w: %d exceed the maximum of %d", ErrMembers, n, MaxMembers)
 	case members[0].IsZero():
-		return fmt.Errorf("%w: one has no ID", ErrMembers)
+		return fmt.Errorf("%w: one of them has no ID", ErrMembers)
 	}
 	for i := 1; i < len(members); i++ {
 		switch c := members[i-1].Compare(members[i]); {
 		case c == 0:
-			return fmt.Errorf("%w: %s is in it twice", ErrMembers, members[i])
+			return fmt.Errorf("%w: %s is listed twice", ErrMembers, members[i])
 		case c > 0:
 			return fmt.Errorf("%w: they are not in order", ErrMembers)
 		}
@@ -105,8 +104,8 @@ func checkMembers(members []NodeID) error {
 	return nil
 }
 
-// member is a node as the library knows it. The name determines its points on the library's ring; the rank saves looking
-// the name up.
+// member is a node as the library sees it. The name determines its points on the library's ring; rank saves looking up the
+// name.
 type member struct {
 	rank uint16
 	name string
@@ -118,17 +117,17 @@ type hasher struct{}
 
 func (hasher) Sum64(b []byte) uint64 { return xxh3.Hash(b) }
 
-// best returns the rank of p's standby: the member with the highest score, other than the owner; nobody if there is none.
-// A member that joins or leaves changes only the standbys of the partitions where it scores highest.
-func (t *Table) best(p int) uint16 {
-	rank, most := uint16(nobody), uint64(0)
+// bestStandby returns the rank of p's standby: the member with the highest score, other than the owner, or noStandby if there
+// is none. A member that joins or leaves changes only the standbys of the partitions where it scores highest.
+func (t *Table) bestStandby(p int) uint16 {
+	rank, bestScore := uint16(noStandby), uint64(0)
 	for i, id := range t.members {
 		if uint16(i) == t.owner[p] {
 			continue
 		}
 		// Among equal scores, the first member wins.
-		if s := score(p, id); rank == nobody || s > most {
-			rank, most = uint16(i), s
+		if s := score(p, id); rank == noStandby || s > bestScore {
+			rank, bestScore = uint16(i), s
 		}
 	}
 	return rank
@@ -142,30 +141,30 @@ func score(p int, id NodeID) uint64 {
 	return xxh3.Hash(b[:])
 }
 
-// Without returns the table after x is gone: x's partitions go to their standbys, and partitions that lost their standby,
-// either way, get the next best one. Nothing else moves. It returns t itself if x is no member or the only one: some node
-// must own the partitions.
-func (t *Table) Without(x NodeID) *Table {
-	gone := t.Rank(x)
-	if gone < 0 || len(t.members) == 1 {
+// Without returns the table without gone. Its partitions go to their standbys, and partitions that lost their standby, either
+// way, get the next best one. Nothing else moves. It returns t itself if gone is not a member or the only one: some node must
+// own the partitions.
+func (t *Table) Without(gone NodeID) *Table {
+	goneRank := t.Rank(gone)
+	if goneRank < 0 || len(t.members) == 1 {
 		return t
 	}
-	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), gone, gone+1)}
+	next := &Table{settings: t.settings, members: slices.Delete(slices.Clone(t.members), goneRank, goneRank+1)}
 	rank := func(old uint16) uint16 {
-		if int(old) > gone {
+		if int(old) > goneRank {
 			return old - 1
 		}
 		return old
 	}
 	for p := range Partitions {
 		owner, standby := t.owner[p], t.standby[p]
-		switch gone {
+		switch goneRank {
 		case int(owner):
 			next.owner[p] = rank(standby)
-			next.standby[p] = next.best(p)
+			next.standby[p] = next.bestStandby(p)
 		case int(standby):
 			next.owner[p] = rank(owner)
-			next.standby[p] = next.best(p)
+			next.standby[p] = next.bestStandby(p)
 		default:
 			next.owner[p], next.standby[p] = rank(owner), rank(standby)
 		}
@@ -183,7 +182,7 @@ func (t *Table) Owner(p int) NodeID {
 
 // Standby returns the node that holds a copy of partition p, or the zero ID if there is none.
 func (t *Table) Standby(p int) NodeID {
-	if t == nil || uint(p) >= Partitions || t.standby[p] == nobody {
+	if t == nil || uint(p) >= Partitions || t.standby[p] == noStandby {
 		return NodeID{}
 	}
 	return t.members[t.standby[p]]
@@ -197,10 +196,10 @@ func (t *Table) Members() []NodeID {
 	return t.members
 }
 
-// Canonical reports whether New computed the table and no member was taken out since.
+// Canonical reports whether New computed the table and no member was removed since.
 func (t *Table) Canonical() bool { return t != nil && t.canonical }
 
-// Settings returns the settings t was computed with; zero if t is nil.
+// Settings returns the settings that t was computed with; zero if t is nil.
 func (t *Table) Settings() Settings {
 	if t == nil {
 		return Settings{}
@@ -208,21 +207,21 @@ func (t *Table) Settings() Settings {
 	return t.settings
 }
 
-// Rank returns the index of x among the members, or -1.
-func (t *Table) Rank(x NodeID) int {
+// Rank returns the index of id among the members, or -1.
+func (t *Table) Rank(id NodeID) int {
 	if t == nil {
 		return -1
 	}
-	i, found := slices.BinarySearchFunc(t.members, x, NodeID.Compare)
+	i, found := slices.BinarySearchFunc(t.members, id, NodeID.Compare)
 	if !found {
 		return -1
 	}
 	return i
 }
 
-// Owned returns the number of partitions that x owns.
-func (t *Table) Owned(x NodeID) int {
-	rank := t.Rank(x)
+// Owned returns the number of partitions that id owns.
+func (t *Table) Owned(id NodeID) int {
+	rank := t.Rank(id)
 	if rank < 0 {
 		return 0
 	}

@@ -43,8 +43,8 @@ func written(t testing.TB, table *Table) []byte {
 	return b
 }
 
-// holds checks what is true of every table.
-func holds(t *testing.T, table *Table, members int) {
+// checkInvariants checks what is true of every table.
+func checkInvariants(t *testing.T, table *Table, members int) {
 	t.Helper()
 	if len(table.Members()) != members || !slices.IsSortedFunc(table.Members(), NodeID.Compare) {
 		t.Fatalf("members: %v", table.Members())
@@ -83,9 +83,9 @@ func TestEveryPartitionHasAnOwnerAndAStandby(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 5, 10, 50} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			table := build(t, nodes(n))
-			holds(t, table, n)
+			checkInvariants(t, table, n)
 			if !table.Canonical() || table.Settings() != DefaultSettings() {
-				t.Error("not canonical, or with other settings")
+				t.Error("the table is not canonical, or has other settings")
 			}
 			most, standbys := int(math.Ceil(1.25*Partitions/float64(n))), map[NodeID]int{}
 			for p := range Partitions {
@@ -103,14 +103,14 @@ func TestEveryPartitionHasAnOwnerAndAStandby(t *testing.T) {
 	}
 }
 
-func TestOrderOfMembersIsNothing(t *testing.T) {
+func TestOrderOfMembersDoesNotMatter(t *testing.T) {
 	members := nodes(10)
 	want := written(t, build(t, members))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 10 {
 		rnd.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 		before := slices.Clone(members)
-		forget()
+		clearCache()
 		if have := written(t, build(t, members)); !slices.Equal(have, want) {
 			t.Fatal("another order gives another table")
 		}
@@ -120,9 +120,9 @@ func TestOrderOfMembersIsNothing(t *testing.T) {
 	}
 }
 
-// A change in the library's version or the hash must not go unnoticed: nodes of both builds would own the same
-// partitions. It needs a new name in Settings.
-func TestAssignmentIsWhatItWas(t *testing.T) {
+// A change of the library's version or the hash must not go unnoticed: nodes of both builds would own the same partitions. It
+// needs a new name in Settings.
+func TestAssignmentIsPinned(t *testing.T) {
 	for n, want := range map[int]uint64{1: 0xf188cf267c6c9a0f, 3: 0x41ef77bb647c2ff1, 10: 0x7500bb7c316d566b, 50: 0xecadfc2484bcee02} {
 		table, all := build(t, nodes(n)), make([]byte, 0, 32*Partitions)
 		for p := range Partitions {
@@ -138,14 +138,14 @@ func TestAssignmentIsWhatItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "github.com/" + libraryName; !strings.Contains(string(mod), want) {
-		t.Errorf("settings say %s, and go.mod doesn't", want)
+		t.Errorf("settings say %s, but go.mod doesn't", want)
 	}
 }
 
 func TestJoinMovesItsPart(t *testing.T) {
 	for _, tt := range []struct {
 		members int
-		most    float64 // share that moves; the documented 25, 18.5, 8.9 and 2.0 % are means over many sets
+		most    float64 // fraction that moves; the documented 25, 18.5, 8.9 and 2.0 % are means over many sets
 	}{{3, 0.30}, {5, 0.23}, {10, 0.12}, {50, 0.03}} {
 		ids := nodes(tt.members + 1)
 		before, after := build(t, ids[:tt.members]), build(t, ids)
@@ -164,7 +164,7 @@ func TestJoinMovesItsPart(t *testing.T) {
 			t.Errorf("%d members: %.1f %% move, want %.1f to %.1f", tt.members, 100*have, 100*least, 100*tt.most)
 		}
 		if have := float64(between) / Partitions; have > 0.05 {
-			t.Errorf("%d members: %.1f %% move between those that stay", tt.members, 100*have)
+			t.Errorf("%d members: %.1f %% move between remaining members", tt.members, 100*have)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestWithoutMovesOnlyWhatItMust(t *testing.T) {
 		raw := written(t, before)
 		for _, x := range ids[:min(n, 5)] {
 			after := before.Without(x)
-			holds(t, after, n-1)
+			checkInvariants(t, after, n-1)
 			if after.Canonical() || after.Rank(x) != -1 || after.Owned(x) != 0 {
 				t.Errorf("%s is still there", x)
 			}
@@ -203,7 +203,7 @@ func TestWithoutMany(t *testing.T) {
 	ids := nodes(10)
 	table := build(t, ids)
 	if have := table.Without(NodeID{1}); have != table {
-		t.Error("without a stranger it is another table")
+		t.Error("removing a stranger gives another table")
 	}
 	// The order in which they leave does not matter.
 	one, other := table, table
@@ -211,14 +211,14 @@ func TestWithoutMany(t *testing.T) {
 		one, other = one.Without(ids[i]), other.Without(ids[5-i])
 	}
 	if !one.Equal(other) || one.Equal(table) {
-		t.Error("the order counts")
+		t.Error("the order of removals matters")
 	}
 	for i, id := range ids[:9] {
 		table = table.Without(id)
-		holds(t, table, 9-i)
+		checkInvariants(t, table, 9-i)
 	}
 	if have := table.Without(ids[9]); have != table || table.Owned(ids[9]) != Partitions {
-		t.Error("the only member is gone")
+		t.Error("the only member was removed")
 	}
 }
 
@@ -226,7 +226,7 @@ func TestNilTable(t *testing.T) {
 	var table *Table
 	if !table.Owner(1).IsZero() || !table.Standby(1).IsZero() || table.Members() != nil || table.Canonical() ||
 		table.Without(NodeID{1}) != nil || table.Rank(NodeID{}) != -1 || table.Owned(NodeID{}) != 0 || table.Settings() != (Settings{}) {
-		t.Error("a nil table has something in it")
+		t.Error("a nil table is not empty")
 	}
 	if !table.Equal(nil) || table.Equal(build(t, nodes(1))) || build(t, nodes(1)).Equal(table) {
 		t.Error("a nil table equals another one")
@@ -282,7 +282,7 @@ func TestRefusedTables(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%+v: %v", s, err)
 			}
-			holds(t, table, n)
+			checkInvariants(t, table, n)
 		}
 	}
 }
@@ -307,32 +307,32 @@ func BenchmarkNew(b *testing.B) {
 		members := nodes(n)
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
-				forget()
+				clearCache()
 				build(b, members)
 			}
 		})
 	}
 }
 
-// forget makes New compute every table anew.
-func forget() {
-	lately.mu.Lock()
-	defer lately.mu.Unlock()
-	clear(lately.tables[:])
+// clearCache makes New compute every table again.
+func clearCache() {
+	recentTables.mu.Lock()
+	defer recentTables.mu.Unlock()
+	clear(recentTables.tables[:])
 }
 
-// A recently computed table is not computed again; a table that has dropped out of the cache is equal when computed anew.
-func TestNewRemembers(t *testing.T) {
+// A recently computed table is not computed again; one that has dropped out of the cache is equal when computed again.
+func TestNewCachesTables(t *testing.T) {
 	first := build(t, nodes(20))
 	if again := build(t, nodes(20)); again != first {
-		t.Error("a table was made twice")
+		t.Error("a table was computed twice")
 	}
 	for n := range 10 {
 		build(t, nodes(n+1))
 	}
 	again := build(t, nodes(20))
 	if again == first {
-		t.Error("more tables are kept than there is room for")
+		t.Error("the cache keeps too many tables")
 	}
 	if !again.Equal(first) {
 		t.Error("the same members have another table")
