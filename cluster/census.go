@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Member is a node as this one sees it.
+// Member is a node of the cluster as this node sees it.
 type Member struct {
 	Name       string       `json:"name"`
 	ID         ring.NodeID  `json:"id"`
@@ -24,30 +24,30 @@ type Member struct {
 	Voter      bool         `json:"voter"`
 	Leader     bool         `json:"leader"`
 	InRing     bool         `json:"in_ring"`
-	Behind     bool         `json:"behind"`     // it asks for authority and can't be granted any, by the leader's last answer
-	Partitions int          `json:"partitions"` // owned once the current move is over; only set in a View
+	Behind     bool         `json:"behind"`     // the leader's last answer said that it refuses this node authority
+	Partitions int          `json:"partitions"` // owned after the current move; only set in a View
 }
 
-// member is a Member with what the leader needs to decide.
+// member is a Member with everything else that the leader needs for its decisions.
 type member struct {
 	Member
 	peer     string // host:port from gossip; empty if gossip has not seen the node
-	boot     uint64 // of the process that gossip has seen
-	version  uint8  // of the ring's settings, from gossip
-	seen     bool   // by gossip
+	boot     uint64 // boot of the process that gossip has seen
+	version  uint8  // version of the ring's settings, from gossip
+	seen     bool   // gossip has seen the node
 	known    bool   // in the agreed state
 	server   bool   // in Raft's configuration
-	at       string // its address there
+	at       string // address in Raft's configuration
 	removing bool   // an operator is removing the process that gossip has seen
-	force    bool   // even if it is alive
+	force    bool   // the operator removes it even if it is alive
 	record   record // used by the reconcile loop
 }
 
-// alive reports whether gossip currently sees the node.
+// alive reports whether gossip considers the node alive.
 func (m *member) alive() bool { return m.seen && m.State == gossip.Alive }
 
-// census lists, by name, the nodes known to gossip, Raft's configuration or the agreed state. Gossip is the newest source
-// for names and addresses.
+// census lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
+// gossip if possible, since it has the newest ones.
 func (c *crew) census(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
@@ -60,7 +60,7 @@ func (c *crew) census(s *agreement.State) []member {
 		}
 	}
 	conf, _ := c.configuration()
-	remembered := c.memory.state.Load() // names what this node has not heard of since it started
+	remembered := c.memory.state.Load() // has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
 		id := nodeID(server.ID)
 		m, there := all[id]
@@ -88,7 +88,7 @@ func (c *crew) census(s *agreement.State) []member {
 	return list
 }
 
-// find returns the node that a departure names.
+// find returns the node that a departure refers to.
 func (c *crew) find(d departure) (member, error) {
 	found := slices.DeleteFunc(c.census(c.State()), func(m member) bool {
 		return m.ID != d.Node && (d.Name == "" || m.Name != d.Name && m.ID.String() != d.Name)

@@ -18,12 +18,11 @@ import (
 )
 
 const (
-	// maxTasks bounds the calls being answered at a time; further ones are refused as busy.
+	// maxTasks bounds the calls that are answered concurrently. Further calls are refused as busy.
 	maxTasks = 1024
 	// closeBound bounds each step of Close.
 	closeBound = 5 * time.Second
-	// drainBound is how long Close waits for entries under way: longer than a leader needs to notice that it lost its
-	// majority.
+	// drainBound is how long Close waits for pending entries: longer than a leader needs to notice that it lost its majority.
 	drainBound = 2 * time.Second
 )
 
@@ -39,8 +38,8 @@ type Cluster struct {
 	closeErr  error
 }
 
-// New returns a node's part without taking part yet: it knows its own identity, but leads nothing and knows no other nodes.
-// Always Close it.
+// New creates a node's part in the cluster without joining: until Start, it knows only its own identity. The caller must
+// always Close it.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -75,8 +74,8 @@ func New(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// Start makes this node take part: it opens gossip and Raft, and starts the loops. It returns before there is a cluster:
-// see Ready.
+// Start joins or founds the cluster: it opens gossip and Raft, and starts the loops. It may return before the cluster
+// exists: see Ready.
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
@@ -130,16 +129,16 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is the version of the ring's settings that this node can compute, as announced by gossip.
+// settingsVersion is the version of the ring's settings that this node supports. Gossip announces it.
 const settingsVersion = 1
 
-// State returns the agreed state, as applied here. It is never nil. See also Last.
+// State returns the newest agreed state that this node has applied. It is never nil. See also Last.
 func (c *core) State() *agreement.State { return c.machine.state.Load() }
 
 // Identity returns this node's identity, for peer.Config.Self.
 func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
-// Accept refuses nodes of another cluster. It is meant for peer.Config.Accept.
+// Accept returns an error if the remote node belongs to another cluster. It is meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
@@ -149,7 +148,7 @@ func (c *core) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// tellGossip updates what gossip announces about this node.
+// tellGossip makes gossip announce this node's cluster, and whether its Raft is empty.
 func (c *core) tellGossip() {
 	g := c.gossip.Load()
 	if g == nil {
@@ -160,11 +159,11 @@ func (c *core) tellGossip() {
 		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("gossip can't announce what has changed here", "error", err)
+		c.cfg.Logger.Warn("gossip can't announce this node's new state", "error", err)
 	}
 }
 
-// followGossip is the loop that calls updateAddresses when gossip has news, and periodically.
+// followGossip is the loop that calls updateAddresses periodically and whenever gossip's members change.
 func (c *Cluster) followGossip() {
 	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
 		c.updateAddresses()
@@ -196,7 +195,7 @@ func (c *Cluster) updateAddresses() {
 	poke(c.reconcile)
 }
 
-// memberAddress returns the address where a member takes calls.
+// memberAddress returns the address at which a member accepts calls.
 func memberAddress(m gossip.Member) string {
 	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 }
@@ -212,12 +211,13 @@ func (c *core) spawn(task func()) bool {
 	return true
 }
 
-// Close ends the node's part here. It does not leave: the others will see the node fail. It takes at most some seconds,
-// whatever hangs; the error says what does.
+// Close stops everything that Start has started. The node does not leave the cluster: the other nodes see it fail. Close
+// takes at most some seconds. If something hangs, the error names it.
 //
-// The order: first, requests for and grants of authority stop. Then entries under way are decided, because Raft, once shut
-// down, never answers entries that are committed but not applied. Then Raft ends, its connections first, because it waits
-// for their readers. Gossip ends last, so that the others see this node for as long as it votes. The caller closes Peers.
+// The order matters. First, this node stops asking for authority and granting it. Then pending entries get their outcome,
+// because Raft, once shut down, never answers entries that are committed but not applied. Then Raft ends, its connections
+// first, because it waits for their readers. Gossip ends last, so that the other nodes see this node as long as it votes.
+// The caller closes Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr
@@ -237,12 +237,12 @@ func (c *Cluster) close() error {
 		errs = append(errs, g.Close())
 	}
 	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
-		errs = append(errs, errors.New("close this node's part of the cluster: something still waits for the store"))
+		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
 	return errors.Join(errs...)
 }
 
-// whenDone returns a channel that is closed when a group's tasks have ended. No task may be added afterwards.
+// whenDone returns a channel that is closed when all of a group's tasks have ended. The caller must add no task afterwards.
 func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	done := make(chan struct{})
 	var waiting sync.WaitGroup // never waited for: it ends with the tasks
@@ -253,7 +253,7 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	return done
 }
 
-// within waits for done, and reports whether it came in time.
+// within waits until done is closed, for at most bound. It reports whether done was closed in time.
 func within(done <-chan struct{}, bound time.Duration) bool {
 	t := time.NewTimer(bound)
 	defer t.Stop()

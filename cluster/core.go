@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// core is what all parts of a Cluster share: this node's identity, the agreed state, and its place in Raft.
+// core is shared by all parts of a Cluster: this node's identity, the agreed state, and Raft.
 type core struct {
 	cfg     Config
 	machine *machine
@@ -32,15 +32,15 @@ type core struct {
 	gossip  atomic.Pointer[gossip.Gossip]
 	started atomic.Bool // all of the above are set
 
-	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
+	known     atomic.Pointer[map[ring.NodeID]string] // addresses at which the other nodes accept calls; never nil
 	identity  atomic.Pointer[peer.Identity]          // never nil
 	leaving   atomic.Bool                            // this node wants to leave the ring
 	departing atomic.Bool                            // this node wants to leave the cluster for good
-	voters    atomic.Int64                           // the most voters that there ever were; see votersBefore
+	voters    atomic.Int64                           // highest known number of voters; see votersBefore
 
 	memory memory
 	feed   stateFeed
-	// leaderChanges counts how often this node has won or lost the lead.
+	// leaderChanges counts how many times this node has won or lost the lead.
 	leaderChanges atomic.Uint64
 
 	// Wake-up signals, each of capacity 1.
@@ -49,15 +49,15 @@ type core struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	group  sync.WaitGroup // the loops
-	tasks  chan struct{}  // one slot for each call being answered
-	late   sync.WaitGroup // the tasks that Close waits for last, for a bounded time
+	tasks  chan struct{}  // holds a token for each call being answered
+	late   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
 
-	// spawning guards closed, so that no task starts after Close has begun to wait.
+	// spawning guards closed, so that no task starts once Close has begun to wait.
 	spawning sync.Mutex
 	closed   bool
 }
 
-// loop runs step at each tick and each time wake has a value, until step returns true or this node closes.
+// loop runs step once per interval and whenever wake has a value, until step returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -74,7 +74,7 @@ func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last
 // Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// alive returns the nodes of this region that gossip sees.
+// alive returns the nodes of this region that gossip considers alive.
 func (c *core) alive() map[ring.NodeID]bool {
 	alive := map[ring.NodeID]bool{}
 	for _, m := range c.gossipMembers() {
@@ -85,7 +85,7 @@ func (c *core) alive() map[ring.NodeID]bool {
 	return alive
 }
 
-// gossipMembers returns gossip's members; none until gossip has started.
+// gossipMembers returns gossip's members, or none before gossip has started.
 func (c *core) gossipMembers() []gossip.Member {
 	g := c.gossip.Load()
 	if g == nil {

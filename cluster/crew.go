@@ -13,46 +13,47 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew tracks the other nodes: which are there, how far each has applied, and whether their states differ. It asks for
-// authority, and answers such requests while this node leads.
+// crew tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ. It asks
+// for authority, and answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // as last passed to Remember; only updateAddresses uses it
+	remembered []string // last passed to Config.Remember; only updateAddresses uses it
 	tally      hashReports
-	// withoutAuthority are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty
-	// without contact. Never nil.
+	// withoutAuthority lists the nodes that ask for authority but can't be granted it, according to the leader's last
+	// answer. It is empty without contact with the leader, and never nil.
 	withoutAuthority atomic.Pointer[[]ring.NodeID]
-	// removed: an operator has removed this process, according to the leader.
+	// removed is set once the leader has reported that an operator has removed this process.
 	removed atomic.Bool
 
 	// mu guards the fields below.
 	mu       sync.Mutex
 	heard    map[ring.NodeID]heard   // from requests for authority, while this node leads; bounded by the known nodes
-	removing map[ring.NodeID]removal // nodes being taken out; bounded like heard
-	// still is the index that this node has applied since stillSince, and nothing more; see check.
+	removing map[ring.NodeID]removal // nodes being removed; bounded like heard
+	// still is the last index that this node has applied. It has not changed since stillSince. See check.
 	still      uint64
 	stillSince time.Time
 }
 
-// removal is a process being taken out.
+// removal is a process that an operator removes, or that leaves.
 type removal struct {
 	boot  uint64
 	force bool // even if it is alive
 }
 
-// heard is what a node reported with its last request for authority.
+// heard is a node's report with its last request for authority.
 type heard struct {
 	applied uint64
-	unfit   bool // to lead: it is stuck, or its store fails
+	unfit   bool // it should not lead: it is stuck, or its store fails
 	at      time.Time
 }
 
-// caughtUp reports whether the node has reported lately that it has applied nearly everything and can store more.
+// caughtUp reports whether the node has recently reported that it has applied nearly everything and can store more.
 func (h heard) caughtUp(index uint64) bool {
 	return time.Since(h.at) < heardWithin && h.applied+nearly >= index && !h.unfit
 }
 
-// makeAuthority creates the giver, which grants authority while this node leads, and the holder of this node's own.
+// makeAuthority creates the giver, which grants authority while this node leads, and the holder, which obtains it for this
+// node.
 func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
 	c.giver = authority.NewGiver(authority.GiverConfig{
@@ -67,8 +68,8 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
-// may lag slightly behind what Raft has applied.
+// status returns this node's next request for authority. It reports the state passed on to the rest of the node, which may
+// lag slightly behind what Raft has applied.
 func (c *crew) status() authority.Request {
 	c.feed.mu.Lock()
 	s := c.feed.told
@@ -99,7 +100,8 @@ func (c *crew) status() authority.Request {
 	return r
 }
 
-// ask sends a request to the leader, and stops this node if the leader says that its state has diverged.
+// ask sends a request for authority to the leader. If the leader answers that this node's state has diverged, it stops the
+// state machine.
 func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
@@ -109,13 +111,13 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	case reply.Differs:
 		c.stopDiverged(r)
 	case reply.Removed && !c.removed.Swap(true):
-		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer decides as an owner; stop it")
+		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
 	c.withoutAuthority.Store(&reply.Failing)
 	return reply, nil
 }
 
-// answer answers a request as the leader, and records how far the node has applied.
+// answer answers a request for authority on the leader, and records how far the node has applied.
 func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := c.compare(r); differs {
 		return reply, nil
@@ -132,7 +134,7 @@ func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply
 }
 
 // nodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
-// after Timings.Absent: after a restart of all nodes, some take longer.
+// after Timings.Absent, because some nodes take longer than others when all of them restart.
 func (c *crew) nodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {

@@ -26,26 +26,26 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer holds back after hearing of one with a lower ID.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes it was told to join.
+	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes in --join.
 	alonePatience = 5 * time.Second
-	// remindEvery is how often a waiting node logs why it can't go on.
+	// remindEvery is how often a waiting node logs what it waits for.
 	remindEvery = 30 * time.Second
 )
 
 // founder is this node's part in founding a cluster.
 type founder struct {
 	*core
-	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil if it can, or none has
+	tooOld atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
 	// decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
-	lacks atomic.Pointer[error] // why there is no cluster yet, as of the last step; nil before the first
+	lacks atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
 }
 
-// empty reports whether Raft has no data yet. A term left by a half-done founding does not count.
+// empty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
 func (c *core) empty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
@@ -55,9 +55,10 @@ func (c *core) empty() (bool, error) {
 	return !has, nil
 }
 
-// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft would
-// refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that is a cluster
-// by itself, can have left that. A node that was added to another's cluster also has a term, but has not decided anything.
+// clearHalfFounded resets the store after a crash in the middle of raft.BootstrapCluster, which leaves a term of 1 and no
+// entry: Raft would refuse to bootstrap on it. Only a proposer that held all promises, or a node that founds a cluster by
+// itself, can be in that state. A node that was added to an existing cluster may also have a term and no entry, but its
+// promise is not decided.
 func (f *founder) clearHalfFounded() error {
 	s := f.cfg.Store
 	last, err := s.Logs().LastIndex()
@@ -93,7 +94,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 		}
 		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
 		if i >= maxVoters {
-			s.Suffrage = raft.Nonvoter // a few voters are enough; the others only follow
+			s.Suffrage = raft.Nonvoter // a few voters are enough
 		}
 		conf.Servers = append(conf.Servers, s)
 	}
@@ -104,10 +105,10 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 	return nil
 }
 
-// foundCluster is the loop of a node whose Raft is empty. It ends once Raft no longer is.
+// foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
 	var deferred time.Time
-	reminded, said := time.Now(), "" // what is over within a second is not worth a line
+	reminded, said := time.Now(), "" // don't log what is over within a second
 	f.loop(f.cfg.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.empty()
 		switch {
@@ -140,7 +141,8 @@ func (f *founder) foundCluster() {
 	})
 }
 
-// foundOnce takes one step. lower means that a node with a lower ID is already at it. The error says what is missing.
+// foundOnce takes one step. lower means that a node with a lower ID is already founding a cluster. The error says what this
+// node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
 	self := f.cfg.Self.ID
 	out := lookOut(self, f.cfg.Expect, f.gossip.Load().Members())
@@ -167,7 +169,7 @@ func (f *founder) foundOnce() (lower bool, err error) {
 		return f.askPromises(next)
 	}
 	if out.cluster {
-		return false, errors.New("there is a cluster already: its leader will add this node")
+		return false, errors.New("a cluster exists already: its leader will add this node")
 	}
 	if tooMany != nil {
 		return false, tooMany
@@ -175,8 +177,8 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	return false, waiting(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
 }
 
-// waiting says which nodes this one waits for. It expects that many, missing are those of --join that are not there, and
-// members are gossip's.
+// waiting returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
+// addresses of --join where gossip has found no node, and members are gossip's.
 func waiting(expect int, missing []string, members []gossip.Member) error {
 	found, others := 0, ""
 	for _, m := range members {
@@ -200,14 +202,14 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
-// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
-// start, a network that splits at that moment would make two clusters of them.
+// tooMany returns an error if this node must not found a cluster, because at least twice as many nodes as
+// --bootstrap-expect are about to start: if the network split now, they would found two clusters.
 func (f *founder) tooMany() error {
 	return tooMany(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
-// tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
-// and gossip's members. Nodes that only join don't count, since they found nothing.
+// tooMany makes that check from the values of --bootstrap-expect, the number of nodes that --join names (0 while
+// unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
 func tooMany(expect, named int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
@@ -226,13 +228,13 @@ func tooMany(expect, named int, members []gossip.Member) error {
 		return errors.New("the names in --join are still being resolved")
 	case n >= 2*expect:
 		return fmt.Errorf("%w to found a cluster: --bootstrap-expect %d is not more than half of the %d nodes that %s, "+
-			"and if these were split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
-			"or some of them later, without it", ErrRefused, expect, n, by, n/2+1)
+			"and if the network split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
+			"or start some of them later, without it", ErrRefused, expect, n, by, n/2+1)
 	}
 	return nil
 }
 
-// promiseLocked stores p on disk, then puts it in force. The caller holds founder.mu.
+// promiseLocked stores p on disk, then puts it in force. The caller holds mu.
 func (f *founder) promiseLocked(p promise) error {
 	if p.same(f.promise) {
 		return nil
@@ -244,8 +246,8 @@ func (f *founder) promiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise back if
-// not. A proposer says no only once its disk does, and never reuses the attempt.
+// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and withdraws the promise if
+// not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
 	defer cancel()
@@ -254,7 +256,7 @@ func (f *founder) checkPromise(p promise) error {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
 	if stands {
-		return fmt.Errorf("node %s is founding a cluster, with this node's promise", p.Proposer)
+		return fmt.Errorf("node %s is founding a cluster and holds this node's promise", p.Proposer)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,7 +266,7 @@ func (f *founder) checkPromise(p promise) error {
 	return f.promiseLocked(f.promise.none())
 }
 
-// askPromises asks the other nodes of the set, and founds the cluster once all have promised.
+// askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
 func (f *founder) askPromises(p promise) (lower bool, err error) {
 	self := f.cfg.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
@@ -293,10 +295,10 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := f.promise; !now.stands(self, p.Attempt) {
-		return true, errors.New("this node has given up its attempt meanwhile")
+		return true, errors.New("this node has given up its attempt in the meantime")
 	}
 	if lookOut(self, f.cfg.Expect, f.gossip.Load().Members()).cluster {
-		return false, errors.New("there is a cluster by now")
+		return false, errors.New("a cluster exists by now")
 	}
 	if err := f.tooMany(); err != nil {
 		return false, err
@@ -312,7 +314,7 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	return false, nil
 }
 
-// giveUp takes back an attempt of this node's own.
+// giveUp withdraws this node's own attempt.
 func (f *founder) giveUp(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -345,25 +347,26 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	return json.Marshal(reply)
 }
 
-// serveStands reports whether an attempt of this node's own stands.
+// serveStands reports whether this node's own attempt with the given number stands.
 func (f *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.promise.stands(f.cfg.Self.ID, attempt), nil
 }
 
-// invitation is what the leader sends before it adds a node, to learn whether the node is there and willing.
+// invitation is a call that the leader makes before it adds a node, to check that the node is reachable and willing.
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
-	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
+	Servers []ring.NodeID `json:"servers"` // in Raft's configuration
 	// Level is the cluster's feature level, which the node must know. Release is a release that knows it.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
-	// Voters is how many voters there were, including those that are dead or were removed; see Replacing.
+	// Voters is the highest known number of voters, including those that have died or been removed; see Replacing.
 	Voters int `json:"voters"`
 }
 
-// serveInvitation accepts, or returns why not. By accepting, the node belongs to that cluster from then on.
+// serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
+// on.
 func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -399,7 +402,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error
 	return done{}, nil
 }
 
-// recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
+// recall loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
 func (f *founder) recall() error {
 	self := f.cfg.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
@@ -418,18 +421,18 @@ func (f *founder) adopt(cluster agreement.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.belongLocked(cluster); err != nil {
-		f.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
+		f.cfg.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
 	}
 }
 
-// belongLocked is adopt with founder.mu held, and returns the error.
+// belongLocked does the work of adopt. The caller holds mu.
 func (f *founder) belongLocked(cluster agreement.ClusterID) error {
 	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
 	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
-		return fmt.Errorf("note the cluster's ID: %w", err)
+		return fmt.Errorf("store the cluster's ID: %w", err)
 	}
 	id.Cluster = [16]byte(cluster)
 	f.identity.Store(&id)

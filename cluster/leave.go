@@ -15,20 +15,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// transferTries bounds the attempts to hand over the lead; an heir may be behind.
+// transferTries bounds the attempts to transfer the lead: a candidate may be behind.
 const transferTries = 3
 
-// LeaveRing hands everything that this node owns over to the others and returns when that is done. There is nothing to do
-// if the node is alone or in no ring. LeaveRing ends with ctx; the node then stays in the ring until it fails.
+// LeaveRing hands all partitions of this node over to the other nodes, and returns when that is done. It does nothing if the
+// node is alone or in no ring. If ctx ends first, the node stays in the ring until it fails.
 //
-// After it returns without an error, this process never has authority again, unless the node was alone.
+// After LeaveRing has returned nil, this process never has authority again, unless the node was alone.
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
-	if c.Stuck() == nil { // if stuck, its standbys have its copies, or get its partitions once its end is agreed on
+	if c.Stuck() == nil { // a stuck node can't hand anything over: its standbys take over once it is ended
 		c.leaving.Store(true)
-		// A leader that hands over the lead first spares the others an election at the end.
+		// Transfer the lead first, to spare the other nodes an election at the end.
 		c.crew.transferLead(ctx)
 		c.holder.Poke()
 		self := c.cfg.Self.ID
@@ -42,19 +42,18 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 		}
 	}
 	if err := c.holder.GiveUp(ctx); err != nil {
-		return fmt.Errorf("give authority up: %w", err)
+		return fmt.Errorf("give up authority: %w", err)
 	}
 	return nil
 }
 
-// onlyOne reports whether there is no other node to hand anything to.
+// onlyOne reports whether the rings have no other node to hand partitions to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
-// transferLead transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
-// later.
+// transferLead tries to transfer the lead to another voter, if this node leads. If that fails, a later election decides.
 func (c *crew) transferLead(ctx context.Context) {
 	heirs := c.heirs()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
@@ -72,9 +71,9 @@ func (c *crew) transferLead(ctx context.Context) {
 // otherVoter reports whether another voter is alive and not known to be unfit.
 func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
 
-// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not unfit. If some have
-// caught up, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a node that stores
-// nothing it may try forever.
+// heirs returns, in random order, the other voters that are alive and have not recently reported to this leader that they
+// are unfit. If some of them have caught up, it returns only those: Raft proposes nothing while it transfers the lead, and
+// it may try forever to transfer it to a node that stores nothing.
 func (c *crew) heirs() []member {
 	var well, others []member
 	index := c.State().Index
@@ -105,8 +104,8 @@ func (c *crew) lastHeard(id ring.NodeID) heard {
 	return c.heard[id]
 }
 
-// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, the members and gossip. Its data
-// directory is of no further use. If the node is alone, LeaveCluster does nothing.
+// LeaveCluster removes this node from Raft, the members and gossip for good. Call it after LeaveRing. The data directory is
+// of no further use. If the node is alone, LeaveCluster does nothing.
 func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
@@ -120,8 +119,8 @@ func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	return c.gossip.Load().Leave(ctx)
 }
 
-// Remove takes a node that is gone for good out of the cluster, by name or ID. It refuses if the node is alive, unless
-// forced: a live node can leave. It returns when the node is out, which may have to wait until its authority expires.
+// Remove removes a node that is gone for good from the cluster, by name or ID. It refuses if the node is alive, unless force
+// is set: a live node should leave by itself. It returns when the node is out, which may take until its authority expires.
 //
 // A process removed by force never gets authority again and hands nothing over: its standbys take over. After a restart the
 // node joins again.
@@ -129,15 +128,16 @@ func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
 	return c.depart(ctx, departure{Name: name, Force: force})
 }
 
-// departure is a request to take a node out.
+// departure is a request to remove a node.
 type departure struct {
 	Node   ring.NodeID `json:"node"`
 	Name   string      `json:"name"`
-	Leaves bool        `json:"leaves"` // the node asks for itself
+	Leaves bool        `json:"leaves"` // the node itself asks
 	Force  bool        `json:"force"`  // even if it is alive
 }
 
-// depart has the leader carry out a departure; it retries as needed. It takes at most serveBound if ctx has no deadline.
+// depart asks the leader to carry out a departure, and retries as needed. If ctx has no deadline, it takes at most
+// serveBound.
 func (c *Cluster) depart(ctx context.Context, d departure) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
@@ -147,19 +147,19 @@ func (c *Cluster) depart(ctx context.Context, d departure) error {
 	return c.insist(ctx, func(unknown bool) error {
 		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
 		if unknown && errors.Is(err, ErrNotFound) {
-			return nil // an earlier attempt did it, and its reply was lost
+			return nil // an earlier attempt removed it, and the reply was lost
 		}
 		return err
 	})
 }
 
-// serveRemove carries out a departure, on the leader.
+// serveRemove carries out a departure on the leader.
 func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	if d.Leaves && d.Node.IsZero() {
 		return done{}, errBadCall
 	}
 	if !c.leads() {
-		return done{}, fmt.Errorf("%w here", ErrNoLeader)
+		return done{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	m, err := c.crew.find(d)
 	if err != nil {
@@ -172,7 +172,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 		}
 		if d.Force {
 			c.crew.transferLead(ctx)
-			return done{}, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
+			return done{}, fmt.Errorf("%w: node %s is handing over the lead", ErrNoLeader, m.Name)
 		}
 		return done{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !d.Leaves && !d.Force:
@@ -184,7 +184,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	if !d.Leaves {
 		defer c.crew.doneRemoving(m.ID)
 	}
-	// The giver ends its authority once that has expired; the reconcile loop does the rest.
+	// The giver ends the node once its authority has expired. The reconcile loop does the rest.
 	poke(c.reconcile)
 	for c.leads() {
 		now, err := c.crew.find(departure{Node: m.ID})
@@ -204,7 +204,7 @@ func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
 	return done{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 
-// takeOut marks the process of a node that gossip has seen, so that it is not added again.
+// takeOut marks the node's process as being removed, so that the reconcile loop does not add it again.
 func (c *crew) takeOut(m member, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

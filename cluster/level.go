@@ -9,25 +9,25 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Levels are the agreed feature level and what the members know.
+// Levels are the agreed feature level and the levels that the members know.
 type Levels struct {
 	Agreed agreement.Level `json:"level"`
-	// Highest is the highest level that all members know: the level can be raised up to it.
+	// Highest is the highest level that all members know. The agreed level can be raised up to it.
 	Highest agreement.Level `json:"highest"`
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring, present or
-// not.
+// MemberLevel is the feature level that a member's last process knows. Members are Raft's servers and the nodes that were
+// in a ring, alive or not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
 	Knows   agreement.Level `json:"knows"` // 0: it never had authority
 	Release string          `json:"release"`
-	Zones   string          `json:"zones"` // version of its time zones
+	Zones   string          `json:"zones"` // version of its time zone data
 }
 
-// Levels returns the levels as this node knows them.
+// Levels returns the feature levels as this node knows them.
 func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
 func (c *crew) levels(s *agreement.State) Levels {
@@ -46,8 +46,8 @@ func (c *crew) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level agreed on
-// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
+// Raise permanently raises the feature level; 0 means the highest level that all members know. It returns the agreed level.
+// The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -59,10 +59,10 @@ func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Leve
 	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
-// raise is Raise on the leader.
+// raise raises the feature level on the leader; see Cluster.Raise.
 func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	if !rc.leads() {
-		return 0, fmt.Errorf("%w here", ErrNoLeader)
+		return 0, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	select {
 	case rc.changing <- struct{}{}:
@@ -79,7 +79,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	case to == 0:
 		to = l.Highest
 	case to < l.Agreed:
-		return 0, fmt.Errorf("%w: the feature level is %d, and never goes back", ErrRefused, l.Agreed)
+		return 0, fmt.Errorf("%w: the feature level is %d and can't be lowered", ErrRefused, l.Agreed)
 	}
 	if to == l.Agreed {
 		return to, nil
@@ -94,12 +94,12 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if r.Err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
 	}
-	rc.cfg.Logger.Info("the feature level is raised: older releases can't join any more", "level", to)
+	rc.cfg.Logger.Info("the feature level was raised: older releases can no longer join", "level", to)
 	return to, nil
 }
 
-// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's rules
-// must reach the level first, because its nodes read what is written here.
+// mayRise returns an error that names a node or region that does not know the level. Regions that follow this one's rules
+// must reach the level first, because their nodes read what this region writes.
 func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
@@ -119,13 +119,14 @@ func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// rise is the level that all members know, and when this leader first saw that.
+// rise is the highest level that all members know, and when this leader first saw that they do.
 type rise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back works.
+// riseByItself raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
+// back to an older release.
 func (rc *reconciler) riseByItself(r *rise) {
 	l := rc.crew.levels(rc.State())
 	if l.Highest <= l.Agreed || rc.mayRise(l, l.Highest) != nil {
@@ -141,6 +142,6 @@ func (rc *reconciler) riseByItself(r *rise) {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
 	if _, err := rc.raise(ctx, r.to); err != nil {
-		rc.cfg.Logger.Info("the feature level did not rise", "level", r.to, "error", err)
+		rc.cfg.Logger.Info("can't raise the feature level", "level", r.to, "error", err)
 	}
 }

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// nearly is how many entries a node may be behind and still count as caught up.
+	// nearly is how many entries a node may lag behind and still count as caught up.
 	nearly = 32
-	// heardWithin bounds the age of the last request for authority of a node that counts as caught up.
+	// heardWithin is how long the report in a node's request for authority stays valid.
 	heardWithin = 3 * time.Second
-	// changeBound bounds one change.
+	// changeBound bounds one change of Raft's configuration, the members or the feature level.
 	changeBound = 5 * time.Second
 )
 
@@ -28,8 +28,8 @@ type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that knows
-	// less than the level being agreed on.
+	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that does not
+	// know the level being agreed on.
 	changing chan struct{}
 }
 
@@ -67,7 +67,7 @@ func (rc *reconciler) reconcileMembers() {
 	})
 }
 
-// plan updates the nodes' records and makes a plan; index is that of the configuration it is based on.
+// plan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
 func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
@@ -93,7 +93,7 @@ func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	return p, index
 }
 
-// carryOut makes a change. Raft refuses it if the configuration has changed since it was planned.
+// carryOut makes a change. Raft refuses it if the configuration has changed since index.
 func (rc *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
@@ -111,7 +111,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		if err := rc.invite(ctx, ch.node); err != nil {
 			return err
 		}
-		log.Info("a node is added")
+		log.Info("adding a node")
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
 		if ch.node.ID != rc.cfg.Self.ID {
@@ -119,19 +119,19 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 				return err
 			}
 		}
-		log.Info("a node has a new address", "before", ch.node.at)
+		log.Info("changing a node's address", "before", ch.node.at)
 		if ch.node.Voter {
 			return rc.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case promoteNode:
-		log.Info("a node becomes a voter")
+		log.Info("making a node a voter")
 		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
 	case demoteNode:
-		log.Info("a node is no longer a voter")
+		log.Info("demoting a voter")
 		return rc.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
-		log.Info("a node is removed")
+		log.Info("removing a node")
 		return rc.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
 		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
@@ -140,8 +140,8 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to another
-// cluster says so.
+// invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because
+// it belongs to another cluster, say.
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.votersBefore(0)}
@@ -163,11 +163,11 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	return nil
 }
 
-// outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
+// outsider is how long gossip keeps a dead node that is neither in Raft's configuration nor in the agreed state.
 const outsider = time.Minute
 
-// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
-// that state.
+// dropOutsiders makes gossip forget dead nodes that were removed from the cluster, or never admitted. since holds when each
+// of them was first seen in that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range rc.crew.census(rc.State()) {

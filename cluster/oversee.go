@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// recordMargin is added to the latest clock that any region reported when it honoured a version, to get the time from
-	// which the record counts. It covers the difference between nodes' clocks; requests under an older version are decided
-	// by then.
+	// recordMargin is added to the latest clock that a region reported when it honoured a version. The sum is the time from
+	// which the record counts. The margin covers the difference between the nodes' clocks, and the time until requests under
+	// an older version are decided.
 	recordMargin = time.Second
-	// maxMarks bounds the marks of one round: the next round follows within a second.
+	// maxMarks bounds the marks proposed in one round. The next round follows within a second.
 	maxMarks = 8
 	// freshFor bounds the age of the last report of a region that counts as present.
 	freshFor = 5 * time.Second
@@ -23,15 +23,16 @@ const (
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honourProgress is how far this whole region is, as its leader knows: the rules version that every node that may have
-// authority has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
+// honourProgress tracks, on a region's leader, which version of the rules the region honours: every node that may have
+// authority has applied it. The leader waits for one version at a time, so that it makes progress no matter how fast new
+// versions are written.
 type honourProgress struct {
 	honoured standing // zero: none in this leadership
-	next     standing // being waited for; zero: none
-	index    uint64   // an index as of which next is in force
+	next     standing // the leader waits for this one; zero: none
+	index    uint64   // a node that has applied this index uses next
 }
 
-// waitFor sets the version to wait for, given what is in force now. Before there are rules, there is none.
+// waitFor sets the version to wait for, given what is in force now. Before the first rules, it sets none.
 func (h *honourProgress) waitFor(now standing, index uint64) {
 	if !h.honoured.sameLine(now) {
 		h.honoured = standing{}
@@ -45,14 +46,14 @@ func (h *honourProgress) waitFor(now standing, index uint64) {
 	}
 }
 
-// reached records that next is reached.
+// reached records that the region honours next.
 func (h *honourProgress) reached() { h.honoured, h.next, h.index = h.next, standing{}, 0 }
 
-// honoured returns the state s and the newest version in its line that every node of this region that may have authority
-// has applied, 0 if there is none. Only the governing loop calls it.
+// honoured returns the current state and the newest version of its rules that this region honours, or 0 if there is none.
+// Only governRegions calls it.
 //
-// It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
-// finds stays true under the next one: see [authority.Giver.RequireApplied].
+// It reads the index after the state, so that the index is not older than the entry with the version. The result stays true
+// under the next leader: see [authority.Giver.RequireApplied].
 func (g *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	h := &g.progress
 	s := g.State()
@@ -63,11 +64,11 @@ func (g *governor) honoured(ctx context.Context) (*agreement.State, int64) {
 	return s, h.honoured.Version
 }
 
-// report is what a region has reported.
+// report is a region's last report.
 type report struct {
-	standing // its Version is the newest that the region honours; an honoured version stays honoured
+	standing // Version is the newest version that the region honours; once honoured, a version stays honoured
 	level    agreement.Level
-	clock    int64 // the latest wall clock that it reported, Unix ms
+	clock    int64 // the latest wall clock that the region reported, Unix ms
 	at       time.Time
 }
 
@@ -79,10 +80,10 @@ func (r *followRequest) report(now time.Time) report {
 // fresh reports whether the region counts as present.
 func (r report) fresh(now time.Time) bool { return now.Sub(r.at) < freshFor }
 
-// reports are the regions' last reports, by name. A new leader hears them all again within moments.
+// reports are the regions' last reports, by name. A new leader receives all of them again within seconds.
 type reports map[string]report
 
-// note stores a report; ok is false if there are too many regions.
+// note stores a report. ok is false if too many regions report.
 func (r reports) note(region string, now report) (ok bool) {
 	before, known := r[region]
 	if !known && len(r) >= maxReports {
@@ -104,7 +105,8 @@ func (r reports) note(region string, now report) (ok bool) {
 	return true
 }
 
-// all returns the latest clock of the regions, and whether each has honoured the version or a later one of its line.
+// all returns the regions' latest clock, and whether all of them honour the version or a later one of the same world and
+// term.
 func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 	for _, name := range names {
 		one, known := r[name]
@@ -116,8 +118,8 @@ func (r reports) all(names []string, h standing) (clock int64, ok bool) {
 	return clock, true
 }
 
-// oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
-// version in force, and records that they do.
+// oversee is one round on the primary's leader: it adds regions that have begun to follow, checks which version of the rules
+// this region honours, and records versions that all regions honour.
 func (g *governor) oversee(ctx context.Context) error {
 	if err := g.requireGoverning(); err != nil {
 		return err
@@ -144,8 +146,8 @@ func (g *governor) oversee(ctx context.Context) error {
 	return g.record(ctx)
 }
 
-// overtakeRegionAhead begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
-// has lost data. The regions then follow the new term, whatever they have.
+// overtakeRegionAhead begins a new term if a region is ahead of this one, because another region was the primary in the
+// meantime, or because this region has lost data. All regions then follow the new term, even if they have newer rules.
 func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 	g.mu.Lock()
 	theirs := g.ahead
@@ -154,7 +156,7 @@ func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 	if theirs == (standing{}) {
 		return nil
 	}
-	// A deposed leader, or one that has not applied everything yet, is behind as well.
+	// A deposed leader, or one that has not applied everything yet, only seems to be behind. Applying an entry rules that out.
 	if _, err := g.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
@@ -162,13 +164,13 @@ func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 	if !mine.before(theirs) {
 		return nil
 	}
-	g.cfg.Logger.Warn("another region has later rules of an earlier term, or of another primary: what this region has counts",
+	g.cfg.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
 	return g.become(ctx, theirs.Term+1)
 }
 
-// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with or
-// without a write.
+// newcomers returns the reachable regions that are configured to follow this one. Regions that already follow are added by
+// oversee.
 func (g *governor) newcomers() (list []string) {
 	if g.cfg.Far == nil {
 		return nil
@@ -181,7 +183,7 @@ func (g *governor) newcomers() (list []string) {
 	return list
 }
 
-// uncommitted returns list without the committed regions.
+// uncommitted returns list without the regions that are committed.
 func (g *governor) uncommitted(list []string) []string {
 	names := g.State().Regions.Names
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
@@ -203,20 +205,20 @@ func (g *governor) addRegionsExclusively(ctx context.Context, list []string) err
 func (g *governor) addRegions(ctx context.Context, list []string) error {
 	for _, name := range g.uncommitted(list) {
 		if len(g.State().Regions.Names) >= agreement.MaxRegions {
-			return fmt.Errorf("region %q is one more than the %d that there may be", name, agreement.MaxRegions)
+			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name, agreement.MaxRegions)
 		}
 		r, err := g.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
-		g.cfg.Logger.Info("a region is added", "region", name, "rules_version", rulesVersion(g.State()))
+		g.cfg.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(g.State()))
 	}
 	return nil
 }
 
-// record takes the next steps towards recording every version. The candidate is recorded once all regions have honoured it;
-// then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their
-// windows turn.
+// record takes the next steps towards recording the version in force. A candidate is recorded once all regions honour it.
+// Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their windows
+// end.
 func (g *governor) record(ctx context.Context) error {
 	for range maxMarks {
 		r := g.State().Regions
@@ -229,7 +231,7 @@ func (g *governor) record(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			g.cfg.Logger.Info("all regions use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			g.cfg.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil

@@ -76,17 +76,17 @@ func TestReports(t *testing.T) {
 	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v, want the later clock", clock, ok)
 	}
-	note("us", v(0), 150, now) // a new leader, which does not know yet and has another clock
+	note("us", v(0), 150, now) // a new leader that knows of no honoured version yet and has another clock
 	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v: what was honoured once stays so", clock, ok)
 	}
 	note("us", standing{World: agreement.WorldID{1}, Term: 2, Version: 9}, 300, now)
 	if _, ok := r.all(names, v(4)); ok {
-		t.Error("us goes by another term, and honours this one")
+		t.Error("us uses another term, but counts as honouring this one")
 	}
 	later := now.Add(freshFor)
 	if !r["us"].fresh(now) || r["us"].fresh(later) {
-		t.Error("what was reported long ago counts as new, or what is new does not")
+		t.Error("an old report counts as fresh, or a fresh one does not")
 	}
 	for i := range maxReports {
 		note(string(rune('A'+i)), v(1), 1, later)
@@ -95,6 +95,6 @@ func TestReports(t *testing.T) {
 		t.Errorf("have %d regions, more than %d", len(r), maxReports)
 	}
 	if note("one more", v(1), 1, later) {
-		t.Error("there is no bound")
+		t.Error("the number of regions is not bounded")
 	}
 }

@@ -205,7 +205,7 @@ func TestNoTwoFoundings(t *testing.T) {
 	}
 }
 
-// collect asks a set for promises; the returned promise is decided if all gave theirs.
+// collect asks a set for promises. The returned promise is decided if all nodes gave theirs.
 func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.NodeID, p promise) promise {
 	for _, other := range p.Set {
 		if other == self {

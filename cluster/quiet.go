@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
-// quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
-// repeat with every failed heartbeat or write, and gossip, the store and this package report the underlying problem, so they
-// are debug lines, too. The remaining errors are warnings.
+// quiet lowers the levels of Raft's log lines. Info lines become debug lines. Warnings and most errors repeat with every
+// failed heartbeat or write, while gossip, the store and this package report the underlying problem, so they become debug
+// lines, too. The remaining errors become warnings.
 type quiet struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
@@ -19,7 +19,7 @@ func raftLogger(l *slog.Logger) hclog.Logger {
 	return hashilog.New(slog.New(quiet{l.Handler()}).With("from", "raft"))
 }
 
-// quietLevel returns the level that a line of Raft deserves.
+// quietLevel returns the level at which to write one of Raft's lines.
 func quietLevel(level slog.Level, message string) slog.Level {
 	if level < slog.LevelError {
 		return slog.LevelDebug
@@ -35,7 +35,7 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	return slog.LevelWarn
 }
 
-// Enabled reports whether a line of that level may be written.
+// Enabled reports whether a line of that level may be written. The final level also depends on the message; see Handle.
 func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 	if level >= slog.LevelError {
 		level = slog.LevelWarn

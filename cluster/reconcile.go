@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// record is what the leader has recorded about a node since it began to lead.
+// record is the health of a node that the leader has observed since it began to lead.
 type record struct {
 	boot     uint64
 	good     bool      // alive, and has applied nearly everything
-	goodFrom time.Time // when that began
-	bad      bool      // failed, or not seen
-	badFrom  time.Time
-	refused  time.Time // when a change for it last failed
+	goodFrom time.Time // when good became true
+	bad      bool      // failed or left, or gossip has not seen it
+	badFrom  time.Time // when bad became true
+	refused  time.Time // when a change of this node last failed
 }
 
 // changeKind is a kind of change to Raft's configuration or the members.
@@ -37,7 +37,7 @@ type change struct {
 	node member
 }
 
-// plan is what a leader bases a change on.
+// plan is the input of the leader's next change.
 type plan struct {
 	now     time.Time
 	self    ring.NodeID
@@ -45,13 +45,12 @@ type plan struct {
 	timings Timings
 
 	// Derived from the members:
-	all, failed int            // voters, and those of them that failed
+	all, failed int            // number of voters, and how many of them have failed
 	zones       map[string]int // voters by zone
 	candidate   *member        // the node to make a voter next; nil if there is none
 }
 
-// next returns the one change to make now. Changes are made one at a time: each makes a configuration of its own, and the
-// next change is planned from the result.
+// next returns the one change to make now. Each change results in a new configuration, from which the next one is planned.
 func (p *plan) next() change {
 	p.count()
 	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
@@ -62,7 +61,7 @@ func (p *plan) next() change {
 	return change{}
 }
 
-// first returns a change for the first member that fits.
+// first returns a change of the given kind to the first member that fits.
 func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 	for i := range p.members {
 		if fits(&p.members[i]) {
@@ -72,7 +71,7 @@ func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 	return change{}
 }
 
-// moved updates the address of a node that has moved.
+// moved updates the address of a node that has moved. After a failure it waits for retryNode.
 func (p *plan) moved() change {
 	return p.first(moveNode, func(m *member) bool {
 		return m.server && m.alive() && m.peer != m.at &&
@@ -80,8 +79,8 @@ func (p *plan) moved() change {
 	})
 }
 
-// gone removes from Raft a node that has left, that an operator removes, that failed long ago, or that failed and whose
-// address another node now has: Raft can have only one server at an address. It never removes a node that is in a ring.
+// gone removes a node from Raft if it has left, if an operator removes it, if it failed long ago, or if it failed and another
+// node now has its address, because Raft can have only one server at an address. It never removes a node that is in a ring.
 func (p *plan) gone() change {
 	return p.first(removeNode, func(m *member) bool {
 		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
@@ -99,10 +98,10 @@ func (p *plan) forgotten() change {
 	})
 }
 
-// retryNode is how long to wait after a node could not be added or moved.
+// retryNode is how long to wait after a failure before trying again to add or move a node.
 const retryNode = 5 * time.Second
 
-// newcomers adds nodes that are alive, unless a server still has their address.
+// newcomers adds a node that is alive, unless a server still has its address.
 func (p *plan) newcomers() change {
 	return p.first(addNode, func(m *member) bool {
 		return !m.server && m.alive() && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
@@ -110,7 +109,7 @@ func (p *plan) newcomers() change {
 	})
 }
 
-// count counts the voters, and picks the next one: from the zone with the fewest, then by ID.
+// count counts the voters and picks the candidate to become one: from the zone with the fewest voters, then by ID.
 func (p *plan) count() {
 	p.all, p.failed, p.zones, p.candidate = 0, 0, map[string]int{}, nil
 	for _, m := range p.members {
@@ -131,7 +130,7 @@ func (p *plan) count() {
 	}
 }
 
-// canAgree reports whether the live voters can agree to drop a failed one.
+// canAgree reports whether the live voters are enough to agree on dropping a failed one.
 func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
 
 // replaced demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
@@ -145,8 +144,8 @@ func (p *plan) replaced() change {
 	})
 }
 
-// promoted makes a voter while there are too few. If a voter has failed, replaced acts first: the candidate is to take its
-// place, since an additional voter would enlarge the majority needed.
+// promoted makes the candidate a voter while there are fewer than maxVoters. If a voter has failed, it waits until replaced
+// has demoted that one, because an additional voter would enlarge the majority needed.
 func (p *plan) promoted() change {
 	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
 		return change{}
@@ -154,8 +153,8 @@ func (p *plan) promoted() change {
 	return change{promoteNode, *p.candidate}
 }
 
-// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then takes the
-// candidate, which spreads the voters better.
+// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then makes the
+// candidate a voter, which spreads the voters better over the zones.
 func (p *plan) spread() change {
 	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
 		return change{}

@@ -10,23 +10,23 @@ import (
 )
 
 // stateFeed passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
-// it: if states pile up, only the newest is passed on.
+// it. If states pile up, it passes only the newest one on.
 type stateFeed struct {
 	// mu guards told and waiter.
 	mu     sync.Mutex
-	told   *agreement.State // the last one passed on; its rules are in force
-	waiter chan struct{}    // closed and replaced each time told changes; nil without waiters
+	told   *agreement.State // the last state passed on; its rules are in force
+	waiter chan struct{}    // closed the next time told changes; nil without waiters
 
-	rules *rules.Set // last ones passed on; only the loop uses it
+	rules *rules.Set // the last rules passed on; only the loop uses it
 }
 
-// tell handles a new state. Only the loop calls it.
+// tell passes a new state on. Only the loop calls it.
 func (c *Cluster) tell(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
 		c.founder.adopt(now.Cluster)
 	}
-	// The ring first: rules may come into force slightly earlier on another node, but this node can't answer for a ring
-	// that it doesn't know.
+	// Pass the ring on first: other nodes may already use it, and this node can't answer them before it knows it. Rules may
+	// come into force at slightly different times on different nodes.
 	if c.cfg.OnState != nil && ringChanged(before, now) {
 		c.cfg.OnState(now)
 	}
@@ -43,7 +43,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	}
 	if now.History != before.History || now.Regions != before.Regions {
 		poke(c.governor.wake)
-		c.holder.Poke() // the leader waits until a majority uses them
+		c.holder.Poke() // the leader waits until a majority has reported the new rules
 	}
 	if !ringChanged(before, now) {
 		return
@@ -57,7 +57,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	poke(c.reconcile)
 }
 
-// tellRules passes new rules on. Only the loop calls it.
+// tellRules passes the state's rules on if they are new. Only the loop calls it.
 func (c *Cluster) tellRules(s *agreement.State) {
 	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.feed.rules {
 		c.feed.rules = set
@@ -65,7 +65,7 @@ func (c *Cluster) tellRules(s *agreement.State) {
 	}
 }
 
-// ringChanged reports whether more has changed than rules and empty entries.
+// ringChanged reports whether the ring, the nodes' processes or the members differ, and not just the rules or the index.
 func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
 }
@@ -89,7 +89,7 @@ func (c *Cluster) feedStates() {
 	}
 }
 
-// wait waits until the state that was passed on satisfies ok, or ctx ends.
+// wait waits until the last state passed on satisfies ok, or ctx ends.
 func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.feed.mu.Lock()
@@ -114,13 +114,14 @@ func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	}
 }
 
-// rulesVersion returns the version in force in a state, 0 if there is none.
+// rulesVersion returns the version of the rules in force in a state, or 0 if there is none.
 func rulesVersion(s *agreement.State) int64 {
 	_, v := s.History.Current()
 	return v.Number
 }
 
-// Await waits until this node has applied a revision and a version of the rules, and reports whether it has.
+// Await waits until this node uses at least the given revision of the state and version of the rules. It returns false if
+// ctx ends first or this node stops applying entries.
 func (c *core) Await(ctx context.Context, revision, version int64) bool {
 	return c.wait(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version

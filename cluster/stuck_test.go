@@ -27,7 +27,7 @@ func entryOf(t testing.TB, e agreement.Entry) []byte {
 	return b
 }
 
-// later is an unreleased build; its entries say so.
+// later is a build of an unreleased version; its entries name that version.
 var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 
 // TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the entry
@@ -90,7 +90,7 @@ func (w *world) sameState(nodes ...*node) {
 	})
 }
 
-// TestANodeThatLacksAKindStops: the others carry on without it, and it resumes with the next release.
+// TestANodeThatLacksAKindStops: the other nodes continue without it, and it resumes with the next release.
 func TestANodeThatLacksAKindStops(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -135,7 +135,8 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 	})
 }
 
-// TestWhatIsRefusedIsNotWritten: another build may accept a document that the leader's build refuses, and would stop at it.
+// TestWhatIsRefusedIsNotWritten: a document that the leader's build refuses is not written to the log, because another build
+// might accept it.
 func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -239,7 +240,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 	})
 }
 
-// TestSkip: an entry that no node can apply is taken out of every log, and all nodes carry on.
+// TestSkip: an entry that no node can apply is replaced in every log, and all nodes continue.
 func TestSkip(t *testing.T) {
 	poison := append(entryOf(t, agreement.Settled{Epoch: 1}), "poison"...)
 	var old []*node

@@ -13,35 +13,35 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errDiverged means that a node's state differs from what a majority has made of the same entries.
-var errDiverged = errors.New("its state differs from what a majority made of the same entries: " +
-	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
+// errDiverged means that a node's state differs from the majority's state after the same entries.
+var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
+	"stop it, take it out with rlnode remove, start it with an empty data directory, and report this, with the releases of all nodes")
 
 // hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// hashes are the hashes by index, for the last keptHashes indices. compare bounds it to the nodes of Raft.
+	// hashes holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
 	hashes  map[uint64]*checked
-	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
+	alarmed time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
 }
 
-// checked are the hashes that nodes have reported as of one index.
+// checked are the hashes that nodes have reported for one index.
 type checked struct {
 	by    map[ring.NodeID]agreement.Hash
 	since time.Time // of the first report
 }
 
 const (
-	// keptHashes is for how many indices hashes are compared.
+	// keptHashes is the number of indices whose hashes are kept.
 	keptHashes = 4
-	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply nothing
-	// more. A node that has applied nothing for that long reports the hash of everything that it has applied.
+	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply no
+	// further entries. A node that has applied nothing for that long reports the hash of its current state.
 	hashPatience = 2 * time.Second
 )
 
-// check returns the hash to report with a request for authority, given what this node has applied: as of the last index at
-// which all nodes can be compared, and, once nothing more has come for a while, of everything.
+// check returns the hash to report with a request for authority. Normally, it is the hash as of the last index at which all
+// nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
 func (c *crew) check(s *agreement.State) agreement.HashAt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,14 +54,14 @@ func (c *crew) check(s *agreement.State) agreement.HashAt {
 	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
 
-// split reports whether the nodes differ, and no side is a majority of all members.
+// split reports whether the nodes differ and no hash has a majority of all members.
 func (h *checked) split(members int) bool {
 	votes, most := count(h.by)
 	return len(votes) > 1 && 2*votes[most] <= members
 }
 
-// note records a node's report. It reports whether the node differs from a majority of all members, and whether nodes
-// differ without a majority at an index that all live nodes have had the time to report.
+// note records a node's report. differs means that the node differs from a majority of all members. split means that the
+// nodes differ without a majority at an index that all live nodes have had time to report.
 func (t *hashReports) note(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +84,7 @@ func (t *hashReports) note(id ring.NodeID, c agreement.HashAt, members int) (dif
 	return 2*votes[most] > members && most != c.Hash, split
 }
 
-// count counts the nodes behind each hash, and returns a hash with the highest count.
+// count counts the nodes for each hash, and returns a hash with the highest count.
 func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range told {
@@ -95,8 +95,8 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 	return votes, most
 }
 
-// compare checks the hash that comes with a request for authority, as the leader. It returns the answer for a node that
-// differs from a majority. Without a majority it is unknown which side is right: that only raises an alarm.
+// compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
+// the reply. Without a majority, nobody knows which side is right, so it only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
@@ -109,12 +109,13 @@ func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	if !differs {
 		return authority.Reply{}, false
 	}
-	return authority.Reply{Differs: true, Why: "the node has made another state of the same entries than a majority"}, true
+	return authority.Reply{Differs: true, Why: "the node's state differs from the majority's after the same entries"}, true
 }
 
 // alarmEvery is the minimum interval between two log lines about differing nodes.
 const alarmEvery = 30 * time.Second
 
+// alarm logs that nodes differ without a majority.
 func (c *crew) alarm(r authority.Request) {
 	t := &c.tally
 	t.mu.Lock()
@@ -124,12 +125,12 @@ func (c *crew) alarm(r authority.Request) {
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and no side is a majority: all continue; "+
-			"compare rlnode rules and rlnode members of each", "node", r.Node, "entry", r.Check.Index)
+		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
+			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
 	}
 }
 
-// Split reports whether nodes have recently reported different states to this leader without a majority on any side.
+// Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
 func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()
@@ -137,8 +138,8 @@ func (c *crew) Split() bool {
 	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
 }
 
-// stopDiverged stops this node from applying, because its state differs from a majority's. A leader hands over the lead
-// first.
+// stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first
+// hands over the lead.
 func (c *crew) stopDiverged(r authority.Request) {
 	c.transferLead(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errDiverged)})

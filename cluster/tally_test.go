@@ -21,7 +21,7 @@ func TestTally(t *testing.T) {
 		differs, split bool
 	}{
 		{1, 16, a, false, false},
-		{2, 16, b, false, false}, // two of five prove little
+		{2, 16, b, false, false}, // two of five are no majority
 		{3, 16, a, false, false},
 		{4, 16, a, false, false},
 		{2, 16, b, true, false},
@@ -53,7 +53,7 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// astray makes a node's state differ from what its applied entries lead to.
+// astray makes a node's state differ from the one that its applied entries result in.
 func (n *node) astray() {
 	m := n.c.Load().machine
 	n.w.until(5*time.Second, "another state", func() bool {
@@ -65,7 +65,7 @@ func (n *node) astray() {
 	poke(n.c.Load().applied)
 }
 
-// TestWhoDiffersFromAMajorityStops: whether a follower or the leader, which hands over the lead.
+// TestWhoDiffersFromAMajorityStops: a node that differs stops, be it a follower or the leader, which hands over the lead.
 func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		bubble(t, func(t *testing.T, w *world) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestIdleFollowersAreLeftAlone: a cluster in which nothing happens sends its followers little but heartbeats, and writes
-// nothing; an entry goes out at once all the same.
+// TestIdleFollowersAreLeftAlone: an idle leader sends its followers little but heartbeats, and writes nothing. But it sends a
+// new entry at once.
 func TestIdleFollowersAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -43,7 +43,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 	})
 }
 
-// writes counts what all nodes have written to their logs.
+// writes counts how many times all nodes have written to their logs.
 func (w *world) writes() (n int64) {
 	for _, one := range w.nodes {
 		one.store.mu.Lock()
