@@ -252,7 +252,7 @@ func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 		if n == leader {
 			n = nodes[1]
 		}
-		for i := range 4 { // Raft's back-off has different lengths
+		for i := range 4 { // at different moments of Raft's back-off
 			n.store.full.Store(true)
 			leader.mustWrite(10 + i)
 			time.Sleep(time.Duration(40+3*i) * time.Second)

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ErrRejected reports that an entry's conditions don't hold, or that it is invalid. It changed nothing.
+// ErrRejected means that an entry is invalid or that its conditions don't hold. The entry changed nothing.
 var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
@@ -20,18 +20,18 @@ type Result struct {
 	Err error
 }
 
-// Apply calls [Build.Apply] on this build.
+// Apply calls [Build.Apply] on [ThisBuild].
 func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 	return ThisBuild.Apply(s, index, entry, nil)
 }
 
-// Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry changes
-// nothing but Index. An entry whose index is not above State.Index has been applied already and changes nothing at all.
+// Apply returns the state after an entry that has the given index in Raft's log. A rejected entry changes nothing but Index
+// and the hashes. An entry whose index is not above State.Index has been applied already and changes nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and this build must not apply anything more: nodes that can read
-// the entry have a different state from here on.
+// If the error is an [*Unreadable], nothing has changed, and this build must apply no further entries: nodes that can read
+// the entry now have a different state.
 //
-// If p was prepared for the entry, applying it takes no time. The result is the same.
+// If p was prepared for the entry, Apply uses its result instead of computing it. The outcome is the same.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
@@ -50,7 +50,7 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
-// applyTo builds next, which starts as s with the entry's index. On an error, s stays in force.
+// applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
 func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.checkLevel(w.Entry, w.level); err != nil {
 		return Result{Err: err}, nil
@@ -67,7 +67,7 @@ func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
 	return w.terms.applyOn(s, next, apply)
 }
 
-// Prepared is a change of rules or regions whose result was computed before its entry is applied.
+// Prepared is a change of rules or regions whose result is computed before its entry is applied.
 type Prepared struct {
 	request RequestID
 	before  *rules.History
@@ -77,27 +77,26 @@ type Prepared struct {
 	refused error
 }
 
-// Refused returns why the change can't be made, nil if it can. Don't propose a refused change: here it would change
-// nothing, and a build that accepts it would stop because the results differ.
+// Refused returns why the change can't be made, or nil if it can. Don't propose a refused change: it would change nothing,
+// and a node whose build accepts it would stop because the results differ.
 func (p *Prepared) Refused() error { return p.refused }
 
-// Holds reports whether the rules and regions in s are those that the change was prepared for.
+// Holds reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e, provided that nothing else is written before it, so that applying it takes no time. It
-// changes nothing.
+// Prepare computes the result of e in advance, so that applying e takes no time unless another change is applied first.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.err = e.write(s.History)
 	return p
 }
 
-// fits reports whether p was made for e and for the current s.
+// fits reports whether p was prepared for e and for the rules in s.
 func (p *Prepared) fits(s *State, e Rules) bool {
 	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
 }
 
-// rejected returns the result for conditions that don't hold. Its caller must not have changed the state.
+// rejected returns the result of a rejected entry. The caller must not have changed the state.
 func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
@@ -123,14 +122,14 @@ func (s *State) checkLevel(e Entry, level Level) error {
 		return nil
 	}
 	if level > s.Level {
-		return rejected("it takes feature level %d, and the cluster is at %d", level, s.Level).Err
+		return rejected("it needs feature level %d, and the cluster is at %d", level, s.Level).Err
 	}
 	return nil
 }
 
 func (e Raise) apply(next *State) Result {
 	if e.Level <= next.Level {
-		return rejected("the feature level is %d already", next.Level)
+		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
 		if b, booted := next.Boots[id]; booted && b.knows() < e.Level {
@@ -170,7 +169,7 @@ func (e Ring) apply(next *State) Result {
 	return Result{}
 }
 
-// tooLong returns the name of the first text that is too long, or "".
+// tooLong returns the name of the first field that is too long, or "".
 func (m *Member) tooLong() string {
 	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
 		if len(text[1]) > maxText {
@@ -201,7 +200,7 @@ func (e Leave) apply(next *State) Result {
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
 	case !e.Why.known():
-		return rejected("there is no reason %q", e.Why)
+		return rejected("unknown reason %q", e.Why)
 	}
 	next.Epoch = e.Epoch
 	next.suspend(e.Node, e.Why, e.When)
@@ -227,11 +226,11 @@ func (e Ended) apply(next *State) Result {
 	have := next.Generation(e.Node)
 	switch {
 	case e.Node.IsZero():
-		return rejected("no node is named")
+		return rejected("the node is zero")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
 	case !e.Why.known():
-		return rejected("there is no reason %q", e.Why)
+		return rejected("unknown reason %q", e.Why)
 	}
 	if e.Why == Removed {
 		next.remove(e.Node)
@@ -264,7 +263,7 @@ func (e Boot) apply(next *State) Result {
 	last, known := next.Boots[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
-		return rejected("no node or no process is named")
+		return rejected("the node or its boot is zero")
 	case last.Boot == e.Boot:
 		return Result{}
 	case max(1, e.Level) < next.Level:
@@ -272,9 +271,9 @@ func (e Boot) apply(next *State) Result {
 	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
 		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.Was(e.Boot):
-		return rejected("%s has had another process since", e.Node)
+		return rejected("%s has started another process since", e.Node)
 	case !known && len(next.Boots) >= MaxBoots:
-		return rejected("%d nodes have booted, and no more can", len(next.Boots))
+		return rejected("%d nodes have registered processes, the most allowed", len(next.Boots))
 	}
 	next.setBoot(e.Node, last.next(e, next.Index))
 	next.Revision = next.Index
@@ -306,13 +305,15 @@ func (e Rules) apply(next *State) Result {
 	return e.enact(next, history, err)
 }
 
-// write is the slow part: parsing and compiling a document of 100,000 subjects takes about a second.
+// write returns the history with the change. It is slow: parsing and compiling a document of 100,000 subjects takes about a
+// second.
 func (e Rules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
 		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When,
 	})
 }
 
+// enact puts the result of write in force, and remembers the answer to the request.
 func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// turnSlack is added to the longest window before a recorded version is dropped, in ms, because clocks differ.
+// turnSlack, in ms, is added to the longest window before a recorded version is dropped, because clocks differ.
 const turnSlack = int64(time.Minute / time.Millisecond)
 
-// errHeld reports that no more versions can be held.
-var errHeld = errors.New("too many changes of global limits count at once: wait until all regions have followed and windows have turned, or remove a region that is gone")
+// errHeld means that no further version can be held.
+var errHeld = errors.New("too many versions of global limits are in use at once: wait until all regions have followed and the windows have ended, or remove a region that is gone")
 
-// hold makes h's version in force the last one held. r is not shared yet.
+// hold makes h's version in force the last one held. r must not be shared yet.
 func (r *Regions) hold(h *rules.History) error {
 	_, v := h.Current()
 	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
@@ -27,11 +27,11 @@ func (r *Regions) hold(h *rules.History) error {
 	}
 	if !divided(held) {
 		for i := range held {
-			held[i].At = 0 // no region was waited for, so what they used before is unknown
+			held[i].At = 0 // these versions counted as recorded without waiting for any region, so other regions may lag behind
 		}
 	}
 	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.alike(&fresh) {
-		held = held[:len(held)-1] // regions that use it give the same shares as with fresh
+		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
 	r.Held = turned(append(held, fresh), v.When.UnixMilli())
 	size := 0
@@ -44,7 +44,7 @@ func (r *Regions) hold(h *rules.History) error {
 	return nil
 }
 
-// turned returns held without the recorded versions under which no current window began. now is in Unix ms.
+// turned returns held without the recorded versions under which no current window can have begun. now is in Unix ms.
 func turned(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
@@ -56,11 +56,11 @@ func turned(held []Held, now int64) []Held {
 	return held
 }
 
-// errNotTurned reports that every held version still counts.
-var errNotTurned = errors.New("no version of the rules is held whose windows have turned")
+// errNotTurned means that every held version still counts.
+var errNotTurned = errors.New("every held version of the rules still has open windows")
 
-// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions are recorded. Without
-// letGo, a last change followed by a long quiet time would burden every check.
+// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions must be recorded. Without
+// letGo, old versions would slow down every check until the next change.
 func (r *Regions) letGo(now int64) (*Regions, error) {
 	kept := turned(r.Held, now)
 	if len(kept) == len(r.Held) {
@@ -71,7 +71,7 @@ func (r *Regions) letGo(now int64) (*Regions, error) {
 	return changed, nil
 }
 
-// divided reports whether there are limits to divide, and several regions to divide them between.
+// divided reports whether there are global limits, and several regions that share them.
 func divided(held []Held) bool {
 	limits := false
 	var names []string
@@ -111,11 +111,11 @@ func (r *Regions) mark(e Mark) (*Regions, error) {
 	case r.Primary == "" || last == nil:
 		return nil, errors.New("there is no primary region yet, or there are no rules")
 	case e.At < 0 || e.At > rules.MaxRecordedAt:
-		return nil, fmt.Errorf("%d is no time", e.At)
+		return nil, fmt.Errorf("%d is not a valid time", e.At)
 	case e.At == 0 && candidate >= 0:
 		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
 	case e.At == 0 && (e.Version != last.Version || last.At != 0):
-		return nil, fmt.Errorf("version %d of the rules is not in force, or recorded", e.Version)
+		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", e.Version)
 	case e.At != 0 && candidate < 0 && e.Version == last.Version && last.At != 0:
 		return r.letGo(e.At)
 	case e.At != 0 && (candidate < 0 || r.Held[candidate].Version != e.Version):
@@ -131,7 +131,7 @@ func (r *Regions) mark(e Mark) (*Regions, error) {
 	return changed, nil
 }
 
-// record marks Held[candidate] as recorded at a time, and drops what no longer matters. r is not shared yet.
+// record marks Held[candidate] as recorded at a time, and drops versions that no longer count. r must not be shared yet.
 func (r *Regions) record(candidate int, at int64) {
 	now := at
 	if candidate > 0 {
@@ -141,7 +141,7 @@ func (r *Regions) record(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.At == 0 {
-			// In the same window, regions may have used an earlier version that they were not asked to honour.
+			// A region may have used this version in the same window, although it was never a candidate.
 			h.At = at
 		}
 		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].alike(&h) {

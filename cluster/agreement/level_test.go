@@ -48,7 +48,7 @@ func TestLevels(t *testing.T) {
 	}
 	before := s
 	if r := apply(&ThisBuild, Raise{Level: Newest + 1}); !errors.As(r.Err, new(*Unreadable)) || s != before {
-		t.Errorf("a build that doesn't know the level went on: %v", r.Err)
+		t.Errorf("a build that doesn't know the level continued: %v", r.Err)
 	}
 	if r := apply(&next, Raise{Level: Newest + 1}); r.Err != nil || s.Level != Newest+1 {
 		t.Errorf("have %v", r.Err)
@@ -73,7 +73,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestRulesNeedALevel: a document with what an earlier release can't read is refused until all nodes know it.
+// TestRulesNeedALevel: a document with features of a later release is refused until the agreed level includes them.
 func TestRulesNeedALevel(t *testing.T) {
 	for body, level := range map[string]Level{
 		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 24h}]}]": 1,

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded eventually, and there
-// is room for more.
+// TestManyVersionsAreRecorded: even if rules are written faster than they are recorded, they are all recorded eventually, and
+// further ones can be written.
 func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
@@ -63,7 +63,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		t.Errorf("have %+v, want only the version in force, recorded", have)
 	}
 	if wrote < 100 {
-		t.Errorf("only %d of %d versions could be written: it is stuck with %+v", wrote, limit, s.Regions.Held)
+		t.Errorf("only %d of %d versions could be written: the state is stuck with %+v", wrote, limit, s.Regions.Held)
 	}
 }
 

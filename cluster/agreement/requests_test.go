@@ -98,7 +98,7 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 		t.Errorf("%d answers", len(s.Answers))
 	}
 	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answered(request(0).Request) != nil {
-		t.Error("two states share what differs")
+		t.Error("two states share a slice that differs")
 	}
 	reread(t, s)
 }

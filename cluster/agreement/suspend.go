@@ -7,34 +7,35 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reason is why a leader takes a node out of the ring that has not asked to leave.
+// Reason is a leader's reason for taking a node out of the ring that has not asked to leave.
 type Reason string
 
 // The reasons. "" gives none.
 const (
-	Silent      Reason = "silent"      // it does not ask for authority
+	Silent      Reason = "silent"      // the node does not ask for authority
 	Unreachable Reason = "unreachable" // most nodes can't reach it, or only through another node
-	Behind      Reason = "behind"      // it asks, but can't be granted any
-	Removed     Reason = "removed"     // an operator removes it; its process never gets authority again
+	Behind      Reason = "behind"      // the node asks for authority, but can't be granted it
+	Removed     Reason = "removed"     // an operator removes the node; its process never gets authority again
 )
 
-// known reports whether r is one of the above, or empty.
+// known reports whether r is one of the reasons above, or empty.
 func (r Reason) known() bool {
 	return slices.Contains([]Reason{"", Silent, Unreachable, Behind, Removed}, r)
 }
 
-// Suspension records how often a node was taken out of the ring although its process lives.
+// Suspension records how many times a node was taken out of the ring while its process was alive.
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
-	// Silent: it was silent the last time. If another process follows, this one was killed, and that time does not count.
+	// Silent means that the last reason was Silent. If the node then starts a new process, the old one was dead, so that time
+	// does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
 const (
 	// maxSuspended bounds Suspension.Times.
 	maxSuspended = 16
-	// forgiven is how long after the last suspension the count starts over.
+	// forgiven is how long after the last suspension Times starts over.
 	forgiven = time.Hour
 	// shortest and longest bound Suspension.Patience.
 	shortest = 10 * time.Second
@@ -43,8 +44,8 @@ const (
 	KeptRemoved = 256
 )
 
-// Patience returns how long a node must do well before it rejoins the ring: 10 s after the first suspension, doubling with
-// each further one, at most 10 min; 0 if it was never suspended.
+// Patience returns how long a node must stay healthy before it rejoins the ring: 10 s after the first suspension, doubling
+// with each further one up to 10 min, or 0 if the node was never suspended.
 func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
@@ -52,7 +53,7 @@ func (s Suspension) Patience() time.Duration {
 	return min(shortest<<(s.Times-1), longest)
 }
 
-// suspend records that a member was taken out of the ring.
+// suspend records that a member was taken out of the ring while it was alive.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	b, booted := s.Boots[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
@@ -66,8 +67,8 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	s.setBoot(id, b)
 }
 
-// restarted returns what a node's next process inherits of a suspension. If the node was last suspended for silence, its
-// process was killed, and that time does not count.
+// restarted returns the suspension of the node's next process. If the node was last suspended for silence, its process was
+// dead, so that time does not count.
 func (s Suspension) restarted() Suspension {
 	if s.Silent {
 		s.Silent = false
