@@ -33,7 +33,7 @@ func TestLevels(t *testing.T) {
 			t.Errorf("have %v at level %d, want %q", r.Err, s.Level, why)
 		}
 	}
-	refused(Raise{Level: Newest}, fmt.Sprintf("is %d already", Newest))
+	refused(Raise{Level: Newest}, fmt.Sprintf("is already %d", Newest))
 	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
 	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.Knows(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// voting is a model of Raft's elections, changes of membership included: who leads in which term. Messages are late, lost,
-// and overtake each other. Nodes are numbered; the log has nothing but configurations and each leader's first entry.
+// voting is a model of Raft's elections, including changes of membership. Messages are delayed, lost and reordered. Nodes are
+// numbered. The log contains only configurations and each leader's first entry.
 type voting struct {
 	random   *rand.Rand
 	now      int // events so far
@@ -243,8 +243,8 @@ func (v *voting) voters(n *voter) (ids []ring.NodeID) {
 	return ids
 }
 
-// answer answers the questions that are confirmed, and returns false if one should not have been: a later leader had been
-// elected before it was asked.
+// answer answers the questions that are confirmed. It returns false if one of them should not have been confirmed, because a
+// later leader had been elected before it was asked.
 func (v *voting) answer() bool {
 	right := true
 	v.asked = slices.DeleteFunc(v.asked, func(q asked) bool {
@@ -268,7 +268,7 @@ func (v *voting) answer() bool {
 	return right
 }
 
-// TestConfirmedLeadersLed: whoever is confirmed led when it was asked; each way to be less strict is found out.
+// TestConfirmedLeadersLed: a confirmed leader led when it was asked. The model detects each way to be less strict.
 func TestConfirmedLeadersLed(t *testing.T) {
 	const seeds, steps = 400, 4000
 	for _, sabotage := range []string{
@@ -295,10 +295,10 @@ func TestConfirmedLeadersLed(t *testing.T) {
 				}
 			}
 			if sabotage != "" {
-				t.Error("it is not found")
+				t.Error("the model does not detect it")
 			}
 			if t.Logf("%d elections, %d confirmations", elections, granted); granted < 10*seeds || elections < 2*seeds {
-				t.Error("the model shows nothing")
+				t.Error("the model confirms nothing")
 			}
 		})
 	}

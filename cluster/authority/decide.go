@@ -10,12 +10,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// view is the input to a decision, besides the ledger.
+// view is the input of a decision, besides the ledger.
 type view struct {
 	now   time.Duration
 	wall  time.Time
 	state *agreement.State
-	ruled uint64 // index as of which the newest rules are in force
+	ruled uint64 // a node that has applied this index uses the newest rules
 	nodes map[ring.NodeID]Node
 	// members are the members of From and To, sorted.
 	members []ring.NodeID
@@ -32,8 +32,8 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// nextEntry brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
-// outcome through outcomeKnown before it calls nextEntry again, and calls detectStall at least every tickEvery.
+// nextEntry updates the ledger and returns the entry to propose now, or nil. The caller must report the entry's outcome with
+// outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickEvery.
 func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 	l.detectStall(v.now)
 	l.raiseFloor(v)
@@ -51,8 +51,8 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 	return nil
 }
 
-// detectStall detects whether this loop has stalled. After a stall requests may lie unread, so it discards all evidence
-// against nodes and cancels every pending end.
+// detectStall detects whether the giver's loop has stalled. After a stall, requests may be waiting unread, so it discards all
+// evidence against nodes and cancels every pending end.
 func (l *authorityLedger) detectStall(now time.Duration) {
 	if now-l.lastTick > tickEvery+loopSlack {
 		l.trusted = now
@@ -63,8 +63,8 @@ func (l *authorityLedger) detectStall(now time.Duration) {
 	l.lastTick = now
 }
 
-// observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through another,
-// and which nodes ask without success. A node's own reports count in the vote about itself.
+// observeReports records since when a majority of the asking nodes can't reach a node or can reach it only through another
+// node, and which nodes ask without success. A node's own reports count in the vote about itself.
 func (l *authorityLedger) observeReports(v *view) {
 	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
@@ -87,7 +87,7 @@ func (l *authorityLedger) observeReports(v *view) {
 			*since = v.now
 		}
 	}
-	// A refusal proves nothing about a node while this leader can't commit anything.
+	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := l.provesLead(v.now)
 	l.failing = nil
 	for _, id := range l.sorted() {
@@ -105,7 +105,7 @@ func (l *authorityLedger) observeReports(v *view) {
 	}
 }
 
-// review weighs the evidence against a member of the ring.
+// review decides, from the evidence against a member of the ring, whether to end it.
 func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	r := l.record(v.state, id)
 	if r == nil {
@@ -135,12 +135,13 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	}
 }
 
-// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it can be
-// reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
-// failingPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
+// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it is reachable,
+// or because it blocks a ring change by not applying it. It records the time of that decision. It ends at most one node per
+// failingPause, and only while at least half of the ring has authority without it. If the node is this leader, endsFailing
+// transfers the lead instead.
 func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.without >= failingPatience
-	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
+	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
 	asksNothing := l.silence(v.now, max(r.asked, r.newerAsked)) >= failingPatience && l.provesLead(v.now)
 	stale := r.staleSince != never && v.now-r.staleSince >= failingPatience
 	if !failing && !asksNothing && !stale || v.now-l.failingEnded < failingPause || !l.canSpare(v, id) {
@@ -154,7 +155,7 @@ func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// provesLead reports whether it was confirmed less than patience ago that this node leads.
+// provesLead reports whether a majority has confirmed this node's lead within patience.
 func (l *authorityLedger) provesLead(now time.Duration) bool { return now-l.proved < patience }
 
 // canSpare reports whether at least half of the ring has authority without id.
@@ -168,7 +169,7 @@ func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
 	return 2*hold >= len(v.members)
 }
 
-// dropStale drops nodes that are not members and no longer ask. A dropped node has no authority: it expired long ago.
+// dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
 func (l *authorityLedger) dropStale(v *view) {
 	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
@@ -179,7 +180,7 @@ func (l *authorityLedger) dropStale(v *view) {
 	})
 }
 
-// bootEntry registers a node's new process once the previous one certainly has no authority left.
+// bootEntry returns the entry to register a node's new process, once the previous one certainly has no authority left.
 func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 	for _, id := range l.sorted() {
 		r := l.record(v.state, id)
@@ -199,8 +200,8 @@ func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 	return nil
 }
 
-// endEntry ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the
-// reign's first entry: an earlier leader may have granted authority.
+// endEntry returns the entry to end a node that is due to be ended and certainly has no authority left. It ends no node
+// within EndingWait after the reign's first entry, because an earlier leader may have granted authority.
 func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 	if v.now-l.since < EndingWait {
 		return nil
@@ -211,7 +212,7 @@ func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 			return l.endedEntry(v, id, r.why)
 		}
 	}
-	// Record a removed process that is in no ring, so that no leader admits it.
+	// Also end a removed process that is in no ring, so that no later leader admits it.
 	for _, id := range l.sorted() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
@@ -225,8 +226,8 @@ func (l *authorityLedger) endedEntry(v *view, id ring.NodeID, why agreement.Reas
 	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
 }
 
-// settleEntry ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about
-// the moves that those entries caused.
+// settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or Boot
+// don't count, because those entries may have caused further hand-offs.
 func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
 	if v.state.Settled || !l.allHaveAuthority(v) {
 		return nil
@@ -239,8 +240,8 @@ func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHaveAuthority reports whether every member has authority. A member without it comes back or is ended; until then it
-// could hand nothing over, so no ring change begins or settles.
+// allHaveAuthority reports whether every member has authority. A member without it can hand nothing over. So no ring change
+// begins or settles until it comes back or is ended.
 func (l *authorityLedger) allHaveAuthority(v *view) bool {
 	for _, id := range v.members {
 		if !l.hasAuthority(v.now, v.state, id) {
@@ -250,8 +251,8 @@ func (l *authorityLedger) allHaveAuthority(v *view) bool {
 	return true
 }
 
-// leaveEntry lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes
-// reach only through others, which would otherwise carry all of its traffic forever.
+// leaveEntry returns the entry to take a member out of the ring that wants to leave, unless it is the only one. It also takes
+// out a member that most nodes reach only through other nodes, which would otherwise carry all of its traffic forever.
 func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !l.allHaveAuthority(v) {
 		return nil
@@ -284,7 +285,7 @@ func (l *authorityLedger) observeRing(v *view) {
 		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.hasAuthority(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
-		// A new member must be directly reachable. One that was taken out must also do well for a while first.
+		// A new member must be directly reachable. A node that was suspended must also stay healthy for a while.
 		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
@@ -298,8 +299,8 @@ func (l *authorityLedger) observeRing(v *view) {
 	}
 }
 
-// ringEntry adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holePatience. It never
-// drops a member: members go by leaving or by being ended.
+// ringEntry returns the entry to add nodes to the ring, or to rebuild a ring that has had a hole or outdated settings for
+// holePatience. It never drops a member: members leave, or are ended.
 func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	s := v.state
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < wantedPatience || !l.allHaveAuthority(v) {
@@ -324,7 +325,7 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	for _, id := range ids {
 		n, known := v.nodes[id]
 		if !known || !n.Supports {
-			return nil // a member that can't compute this ring
+			return nil // this member can't compute the ring
 		}
 		e.Members = append(e.Members, n.Member)
 	}
@@ -345,7 +346,7 @@ func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
 	}
 }
 
-// sorted returns the ledger's nodes in order, so that equal ledgers decide alike.
+// sorted returns the ledger's nodes in order, so that equal ledgers make equal decisions.
 func (l *authorityLedger) sorted() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

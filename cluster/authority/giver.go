@@ -24,24 +24,24 @@ const (
 	confirmEvery = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
-	// restartPause is how long to pause after a proposal that was rejected or whose outcome is unknown.
+	// restartPause is how long to pause after a proposal was rejected or failed, or a confirmation failed.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the questions waiting for the next confirmation or for a majority of the ring.
+	// maxWaiting bounds the questions that wait for the next confirmation or for a majority of the ring.
 	maxWaiting = 8192
 )
 
-// ErrNotLeading reports that this node does not lead, or can't prove that it does.
+// ErrNotLeading means that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: it is not added to the ring, and it
+// Node is a node as gossip knows it. A member that gossip has not seen yet is Suspect: it is not added to the ring, and it
 // does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64
 	State gossip.State
-	// Removed: an operator is removing this process, alive or not.
+	// Removed means that an operator is removing this process, alive or not.
 	Removed bool
-	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
+	// Supports means that the node can compute a ring with this build's ring.DefaultSettings.
 	Supports bool
 }
 
@@ -49,19 +49,19 @@ type Node struct {
 type GiverConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Expect is how many nodes the cluster starts with: the first ring waits 3 s for them.
+	// Expect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
 	Expect int
-	// State returns what this node has applied. Once Propose returns, it includes that entry.
+	// State returns the state that this node has applied. After Propose has returned, it includes that entry.
 	State func() *agreement.State
-	// Propose returns the entry's result after it was applied here. An error means that the outcome is unknown.
+	// Propose returns the entry's result after this node has applied it. An error means that the outcome is unknown.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
-	// Confirm returns nil if this node, at some moment after the call, led in the Raft term in which it proposed the mark of
-	// that reign. No later leader had been elected then.
+	// Confirm returns nil if, at some moment after the call, this node led in the Raft term in which it proposed the mark of
+	// the reign, and no later leader had been elected yet.
 	Confirm func(ctx context.Context, reign uint64) error
-	// Nodes returns gossip's view, including this node.
+	// Nodes returns gossip's nodes, including this node.
 	Nodes func() []Node
-	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
-	// Giver's loop and must not block.
+	// Ruled returns an index at which the newest rules that this node has applied were in force: a node that has applied it
+	// uses these rules or newer ones. The Giver's loop calls it, so it must not block.
 	Ruled func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
@@ -70,10 +70,10 @@ type GiverConfig struct {
 	Logger *slog.Logger
 }
 
-// Giver grants and ends authority while its node leads. Its one loop calls State, Nodes and Now, which must not block.
+// Giver grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
 type Giver struct {
 	config    GiverConfig
-	orders    chan bool // true: lead, false: follow
+	orders    chan bool // true: this node leads; false: it follows
 	questions chan *question
 	outcomes  chan outcome
 	ctx       context.Context
@@ -84,29 +84,31 @@ type Giver struct {
 	reign *reign // nil while this node follows
 }
 
-// reign is the time from one mark in the log to the next. A leader whose proposal failed begins a new one.
+// reign is a leader's time from its mark in the log to the next mark. A leader whose proposal or confirmation fails begins a
+// new reign.
 type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
 	ledger *authorityLedger // nil until the mark has been applied
 
-	waiting    []*question     // for a confirmation that has not begun
-	asked      []*question     // for the confirmation under way
-	behind     []*question     // for a majority of the ring to apply an index; with waiting, at most maxWaiting
+	waiting    []*question     // questions that wait for the next confirmation
+	asked      []*question     // questions that wait for the pending confirmation
+	behind     []*question     // questions that wait until a majority of the ring has applied an index
 	confirmAt  time.Duration   // when the last confirmation began
-	confirming bool            // a confirmation is under way
-	proposal   agreement.Entry // under way; nil if none is
-	pause      time.Duration   // no decision before this
-	restartAt  time.Duration   // without a ledger: when to start over; never while the mark is under way
+	confirming bool            // a confirmation is pending
+	proposal   agreement.Entry // the pending proposal; nil if there is none
+	pause      time.Duration   // no decision before this time
+	restartAt  time.Duration   // without a ledger: when to start over; never while the mark is pending
 }
 
-// question waits for the confirmation that this node leads.
+// question is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting questions are
+// in reign.waiting and reign.behind.
 type question struct {
 	request *Request // nil if the question is not about authority
-	// answer builds the reply afterwards.
+	// answer builds the reply after the confirmation.
 	answer func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
-	// majorityAt is the index asked about by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	// majorityAt is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
 	majorityAt uint64
 	gone       <-chan struct{} // with majorityAt: closed when the caller stops waiting
 	reply      chan Reply      // capacity 1
@@ -115,7 +117,7 @@ type question struct {
 // outcome is the result of a proposal or a confirmation.
 type outcome struct {
 	reign  *reign
-	entry  agreement.Entry // nil: a confirmation
+	entry  agreement.Entry // nil for a confirmation
 	result agreement.Result
 	err    error
 }
@@ -131,11 +133,11 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead reports that this node has won the lead. Call Lead and Follow from one goroutine, in order. A lead that was lost and
-// won again is Follow then Lead, or just Lead.
+// Lead tells the Giver that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
+// lost the lead and won it back, call Follow and Lead, or just Lead.
 func (g *Giver) Lead() { g.order(true) }
 
-// Follow reports that this node has lost the lead. After it returns, nothing is granted.
+// Follow tells the Giver that this node has lost the lead. After it returns, the Giver grants nothing.
 func (g *Giver) Follow() { g.order(false) }
 
 func (g *Giver) order(lead bool) {
@@ -145,7 +147,7 @@ func (g *Giver) order(lead bool) {
 	}
 }
 
-// Answer grants the request once it is confirmed that this node led after the call, or refuses it.
+// Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
@@ -154,7 +156,7 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 	}})
 }
 
-// Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait for.
+// Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	reply := g.ask(ctx, &question{answer: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
@@ -166,10 +168,10 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node has
-// applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later one,
-// since a leader starts with the newest rules that it finds applied. RequireApplied waits as Answer does, because a deposed
-// leader's knowledge of the nodes proves nothing.
+// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node must
+// have applied. If so, no node that has not applied it will get authority: not from this leader, and not from a later one,
+// because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
+// a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Giver) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.requireApplied(now, index)}
@@ -181,7 +183,7 @@ func (g *Giver) AwaitMajority(ctx context.Context, index uint64) bool {
 	return g.ask(ctx, &question{majorityAt: index, gone: ctx.Done()}).Granted
 }
 
-// ask submits a question and waits for the reply. It is refused if ctx ends first.
+// ask submits a question and waits for the reply. If ctx ends first, it returns a refusal.
 func (g *Giver) ask(ctx context.Context, q *question) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
@@ -200,7 +202,7 @@ func (g *Giver) ask(ctx context.Context, q *question) Reply {
 	return Reply{Why: whyNotLeading}
 }
 
-// Close stops the loop and everything it has under way.
+// Close stops the loop and everything that it has started.
 func (g *Giver) Close() error {
 	g.cancel()
 	g.group.Wait()
@@ -278,7 +280,7 @@ func (g *Giver) propose(e agreement.Entry) {
 	})
 }
 
-// start starts a task of the current reign. At most two are under way, a confirmation and a proposal, besides cancelled ones
+// start starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
 // of earlier reigns.
 func (g *Giver) start(task func(context.Context, *outcome)) {
 	r := g.reign
@@ -294,7 +296,7 @@ func (g *Giver) start(task func(context.Context, *outcome)) {
 	})
 }
 
-// accept accepts a question. A question that arrives before the reign's mark has been applied is handled after it.
+// accept answers a question or queues it. A question that arrives before the reign's mark has been applied waits for that.
 func (g *Giver) accept(q *question) {
 	r := g.reign
 	switch {
@@ -321,7 +323,8 @@ func (g *Giver) accept(q *question) {
 	r.waiting = append(r.waiting, q)
 }
 
-// answerMajority answers the questions waiting for a majority of the ring, and drops those whose callers stopped waiting.
+// answerMajority answers questions whose index a majority of the ring has applied, and drops those whose callers have stopped
+// waiting.
 func (g *Giver) answerMajority() {
 	r := g.reign
 	if r.ledger == nil {
@@ -342,7 +345,8 @@ func (g *Giver) answerMajority() {
 	})
 }
 
-// confirm begins a confirmation if a question waits for one and it is time. If it is too early, it returns how long to wait.
+// confirm begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a question
+// waits, it returns how long to wait.
 func (g *Giver) confirm() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
@@ -358,16 +362,17 @@ func (g *Giver) confirm() (wait time.Duration, needed bool) {
 	return 0, false
 }
 
-// handleOutcome handles the outcome of a proposal or a confirmation. An error, or a mark that isn't the last one in the log, means that this
-// leader may be wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
+// handleOutcome handles the outcome of a proposal or a confirmation. After an error, or if another leader's mark is the last
+// one in the log, this leader may not know the agreed state. It then starts over with a new mark, which fails if this leader
+// has been deposed.
 func (g *Giver) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
-		return // also the second of two outcomes, after the first was a failure
+		return // outdated, or the second outcome after the first one was a failure
 	}
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
-		g.config.Logger.Debug("a leader's proposal or confirmation failed", "error", o.err)
+		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
 		r.refuse()
 		r.cancel()
 		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
@@ -389,16 +394,16 @@ func (g *Giver) handleOutcome(o outcome) {
 		r.ledger.outcomeKnown(o.entry)
 		r.proposal = nil
 		if o.result.Err != nil {
-			g.config.Logger.Warn("a leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
+			g.config.Logger.Warn("the leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
 			r.pause = g.config.Now() + restartPause
 		} else {
-			g.config.Logger.Debug("a leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
+			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
 		g.proposeNext()
 	}
 }
 
-// answerConfirmed replies to the questions that waited for the confirmation.
+// answerConfirmed answers the questions that waited for the confirmation.
 func (g *Giver) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.ledger.proved = g.config.Now()
@@ -408,7 +413,7 @@ func (g *Giver) answerConfirmed(state *agreement.State) {
 	r.asked, r.confirming = nil, false
 }
 
-// proposeNext proposes the next entry, one at a time.
+// proposeNext proposes the next entry, unless one is pending. Without a ledger, it starts a new reign when it is time.
 func (g *Giver) proposeNext() {
 	r := g.reign
 	if r == nil {

@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// askEvery is the interval between requests. It is short enough that several requests may be lost before the term is
-	// over.
+	// askEvery is the interval between requests. It is short enough that authority survives several lost requests.
 	askEvery = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
-	// maxAsks bounds the attempts under way: one, and a second that doesn't wait for the first.
+	// maxAsks bounds the concurrent attempts: one, and a second that doesn't wait for the first.
 	maxAsks = 2
-	// giveUpPause is how long to wait before telling the leader again that authority is given up.
+	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
 	giveUpPause = Term / 40
 )
 
@@ -31,16 +30,16 @@ type HolderConfig struct {
 	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are never
 	// ahead.
 	Boottime func() time.Duration
-	// Ask sends the request to the leader. It returns when ctx ends at the latest.
+	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status returns the current Request except for Node, Boot, GivingUp and Without. It must not block.
+	// Status returns the next Request, except for Node, Boot, GivingUp and Without. It must not block.
 	Status func() Request
-	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
+	// OnChange is called after Valid has changed, always from the same goroutine. It must not block for long.
 	OnChange func()
 	Logger   *slog.Logger
 }
 
-// Holder keeps a node's authority alive, and knows when the node has none.
+// Holder obtains authority for a node, renews it, and tracks when it ends.
 type Holder struct {
 	config HolderConfig
 
@@ -48,13 +47,13 @@ type Holder struct {
 	until atomic.Int64
 	once  atomic.Bool
 
-	// mu guards the fields that an answer is judged by, and writes to until.
+	// mu guards the fields below, and writes to until.
 	mu         sync.Mutex
-	era        uint64        // raised whenever authority is dropped; answers to requests of an earlier era are ignored
-	generation int64         // the generation until was granted for
+	era        uint64        // increases whenever authority is dropped; replies to requests of an earlier era are ignored
+	generation int64         // the generation for which authority was granted
 	lost       time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool
-	why        string // of the last refusal or failure; empty after a grant
+	why        string // why the last attempt brought no authority; empty after a grant
 
 	poke    chan struct{} // capacity 1
 	changed chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
@@ -71,7 +70,7 @@ func NewHolder(c HolderConfig) *Holder {
 	return h
 }
 
-// Start begins asking, immediately.
+// Start begins to ask for authority, immediately.
 func (h *Holder) Start() { h.group.Go(h.run) }
 
 // Valid reports whether this node may act as an owner now.
@@ -83,14 +82,14 @@ func (h *Holder) Valid() bool {
 // EverValid reports whether this process has ever had authority.
 func (h *Holder) EverValid() bool { return h.once.Load() }
 
-// Until returns the clock reading at which authority ends unless renewed; 0 without authority.
+// Until returns the reading of Boottime at which authority ends unless renewed, or 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// Poke asks now, because the leader has changed or this node has applied something.
+// Poke makes the Holder ask now, because the leader has changed or this node has applied an entry.
 func (h *Holder) Poke() { signal(h.poke) }
 
-// Revoke ends authority at once and voids the requests under way, because this node has applied its own Ended. Call it
-// after Status returns the new generation.
+// Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended. Call it only
+// once Status returns the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -100,15 +99,15 @@ func (h *Holder) Revoke() {
 	h.Poke()
 }
 
-// drop ends authority and voids the requests under way. The caller holds mu.
+// drop ends authority and invalidates pending requests. The caller holds mu.
 func (h *Holder) drop(now time.Duration) {
 	h.lost = h.lostSince(now)
 	h.era++
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process never has any again. It returns once the leader knows, so that the node's
-// next process need not wait, or when ctx ends.
+// GiveUp ends this process's authority for good. It returns when the leader has acknowledged that, so that the node's next
+// process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -133,14 +132,14 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	}
 }
 
-// Close stops asking. It doesn't give authority up; authority expires.
+// Close stops the Holder. It doesn't give up authority, which stays valid until it expires.
 func (h *Holder) Close() error {
 	h.cancel()
 	h.group.Wait()
 	return nil
 }
 
-// attempts are the requests under way, oldest first. They belong to run.
+// attempts are the pending requests, oldest first. Only run uses them.
 type attempts []*attempt
 
 type attempt struct {
@@ -200,8 +199,7 @@ func (at attempts) running() attempts {
 	})
 }
 
-// makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may have
-// gone to a leader that is gone.
+// makeRoom cancels the oldest attempt if maxAsks are pending and it is at least Term/4 old: its leader may be gone.
 func (at attempts) makeRoom() {
 	if len(at) == maxAsks && time.Since(at[0].began) >= Term/4 {
 		at[0].cancel()
@@ -220,7 +218,7 @@ func (h *Holder) startAttempt() *attempt {
 	return a
 }
 
-// lostSince returns the reading since when there is no authority; now while there is some. The caller holds mu.
+// lostSince returns the reading since which this node has had no authority, or now if it has authority. The caller holds mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
 	return min(max(h.lost, h.Until()), now)
 }
@@ -237,8 +235,8 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is built: any later delay, in this process, the network or
-// the leader, can only shorten it.
+// ask makes one attempt. The term counts from before the request is built, so that delays in this process, the network or
+// the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp
@@ -255,7 +253,7 @@ func (h *Holder) ask(ctx context.Context) {
 	defer h.mu.Unlock()
 	switch {
 	case err != nil:
-		h.why = "the leader can't be asked"
+		h.why = "the leader can't be reached"
 		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
 		if h.why != reply.Why {
@@ -272,7 +270,7 @@ func (h *Holder) ask(ctx context.Context) {
 	}
 }
 
-// dropOutdated drops authority granted for an old generation, in case Revoke was not called.
+// dropOutdated drops authority granted for an old generation, in case Revoke was not called yet.
 func (h *Holder) dropOutdated() {
 	present, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()

@@ -214,7 +214,7 @@ func TestJoin(t *testing.T) {
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
 	}
-	// A node whose gossiped process is not the registered one joins no ring, though it had authority a moment ago.
+	// A node whose process in gossip is not the registered one joins no ring, even if it had authority a moment ago.
 	d.node(5)
 	d.run(100*time.Millisecond, 1, 2, 3, 4, 5)
 	d.node(5).Boot++
@@ -404,7 +404,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 		e = d.decide()
 	}
 	d.want([]agreement.Entry{e}, "Ended")
-	// The entry is under way. The node is back, and the leader's loop was stalled for long.
+	// The entry is pending. The node is back, and the leader's loop has stalled for a long time.
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
@@ -437,7 +437,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Why != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
-	// The same process was cut off and must do well for a while. Meanwhile the ring without it is rebuilt.
+	// The same process was cut off and must stay healthy for a while. In the meantime, the ring is rebuilt without it.
 	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
 	if d.inRing(3) {
 		t.Fatal("it is back too soon")
@@ -467,7 +467,7 @@ func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	}
 	d.node(2).State = gossip.Alive
 	if have := d.ask(d.request(3)); !have.Granted {
-		t.Errorf("have %+v for the request that lay unread", have)
+		t.Errorf("have %+v for the request that waited unread", have)
 	}
 	d.node(3).State = gossip.Alive
 	d.want(d.run(5*time.Second, 1, 2, 3))
@@ -491,7 +491,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
-// TestAGrantIsJudgedAgain: the obstacle appeared while the empty entry was under way.
+// TestAGrantIsJudgedAgain: a reason for a refusal appears during the confirmation.
 func TestAGrantIsJudgedAgain(t *testing.T) {
 	tests := []struct {
 		name  string

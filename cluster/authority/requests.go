@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// handleRequest records a request and returns the reason for refusing it; empty if it may be granted once this
+// handleRequest records a request. It returns a refusal, or a reply without a reason if the request may be granted once this
 // node's lead is confirmed.
 func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
@@ -39,8 +39,8 @@ func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q
 	return reply
 }
 
-// trackFailing records whether the node asks without success: for a reason of its own, or although it was granted authority
-// before.
+// trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only
+// reasons of the node's own count, and grants that have not given it authority.
 func (r *record) trackFailing(now time.Duration, why string) {
 	switch why {
 	case whyEnding:
@@ -64,8 +64,8 @@ func (r *record) trackFailing(now time.Duration, why string) {
 // knows returns the newest feature level that the asking process knows.
 func (r *Request) knows() agreement.Level { return max(1, r.Level) }
 
-// handleOtherProcess records a request from a process that is not the registered one, and returns the reason for refusing
-// it.
+// handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
+// request.
 func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
@@ -101,15 +101,16 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 	return why
 }
 
+// alarmClone alerts the operator that two processes use one identity, at most once per alarmEvery and node.
 func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 	if now-r.alarmedAt >= alarmEvery {
 		r.alarmedAt = now
-		l.alarm("two processes with one identity ask for authority; the newer one is refused", id)
+		l.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
 }
 
-// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request arrives
-// and when it is granted.
+// judge returns a refusal if the request can't be granted now, or else the zero Reply. It is called twice: when the request
+// arrives, and again before it is granted.
 func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
 	switch {
@@ -137,8 +138,8 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges the request again, after the confirmation. If nothing speaks against it, grant records the time. The reply is
-// sent after that.
+// grant judges the request again, after the confirmation, and grants or refuses it. It records the time of a grant before
+// the reply is sent.
 func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
 	if reply.Why == "" {
@@ -148,8 +149,9 @@ func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Reques
 	return reply
 }
 
-// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
-// that way. A node with authority from an earlier leader that has not asked this one may have applied less.
+// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor, so that
+// this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
+// this one yet.
 func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
 	if now-l.since < EndingWait {
 		return false
@@ -163,7 +165,7 @@ func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
 	return true
 }
 
-// appliedByMajority reports whether a majority of the ring has applied index; true without a ring.
+// appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
 func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
@@ -174,8 +176,8 @@ func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bo
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
-// followTime after a majority of the ring has.
+// raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or followTime
+// after a majority of the ring has.
 func (l *authorityLedger) raiseFloor(v *view) {
 	if v.ruled > l.floor && !l.requireApplied(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
 		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
