@@ -52,25 +52,26 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.Build.Level = agreement.Newest
 	}
 	core := &core{
-		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
-		applied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
-		reconcile: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
+		cfg: cfg, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
+		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
+		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { poke(core.applied) })
-	core.memory.missing = make(chan struct{}, 1)
-	core.known.Store(&map[ring.NodeID]string{})
+	core.machine = newMachine(cfg.Build, func() { poke(core.stateApplied) })
+	core.memory.noMajority = make(chan struct{}, 1)
+	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
-		core: core, founder: &founder{core: core}, crew: &crew{core: core, heard: map[ring.NodeID]heard{}, removing: map[ring.NodeID]removal{}},
-		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: reports{}},
+		core: core, founder: &founder{core: core},
+		crew:     &crew{core: core, lastReports: map[ring.NodeID]nodeReport{}, removing: map[ring.NodeID]pendingRemoval{}},
+		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.crew.withoutAuthority.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
-	if err := c.founder.recall(); err != nil {
+	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
 	}
 	c.makeAuthority()
-	c.handlers = c.near()
+	c.handlers = c.localHandlers()
 	return c, nil
 }
 
@@ -85,7 +86,7 @@ func (c *Cluster) Start() error {
 	if err := c.startRaft(); err != nil {
 		return err
 	}
-	empty, err := c.empty()
+	empty, err := c.isRaftEmpty()
 	if err != nil {
 		return err
 	}
@@ -102,13 +103,13 @@ func (c *Cluster) Start() error {
 	c.started.Store(true)
 	c.updateAddresses()
 	for _, loop := range []func(){
-		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
-		c.crew.deferElections, c.probeStore, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
+		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
+		c.crew.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.governor.informRegions, c.governor.governRegions,
 	} {
-		c.group.Go(loop)
+		c.loops.Go(loop)
 	}
 	if empty {
-		c.group.Go(c.founder.foundCluster)
+		c.loops.Go(c.founder.foundCluster)
 	}
 	return nil
 }
@@ -148,13 +149,13 @@ func (c *core) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// tellGossip makes gossip announce this node's cluster, and whether its Raft is empty.
-func (c *core) tellGossip() {
+// announce makes gossip announce this node's cluster, and whether its Raft is empty.
+func (c *core) announce() {
 	g := c.gossip.Load()
 	if g == nil {
 		return
 	}
-	empty, err := c.empty()
+	empty, err := c.isRaftEmpty()
 	if err == nil {
 		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
@@ -183,7 +184,7 @@ func (c *Cluster) updateAddresses() {
 	}
 	delete(known, c.cfg.Self.ID)
 	delete(known, ring.NodeID{})
-	c.known.Store(&known)
+	c.nodeAddresses.Store(&known)
 	c.cfg.Peers.SetNodes(known)
 	if c.cfg.Remember != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
@@ -192,7 +193,7 @@ func (c *Cluster) updateAddresses() {
 		}
 	}
 	poke(c.gossipChanged)
-	poke(c.reconcile)
+	poke(c.reconcileNeeded)
 }
 
 // memberAddress returns the address at which a member accepts calls.
@@ -202,12 +203,12 @@ func memberAddress(m gossip.Member) string {
 
 // spawn runs a task that Close waits for, and reports whether it started.
 func (c *core) spawn(task func()) bool {
-	c.spawning.Lock()
-	defer c.spawning.Unlock()
+	c.spawnMu.Lock()
+	defer c.spawnMu.Unlock()
 	if c.closed {
 		return false
 	}
-	c.late.Go(task)
+	c.spawned.Go(task)
 	return true
 }
 
@@ -224,19 +225,19 @@ func (c *Cluster) Close() error {
 }
 
 func (c *Cluster) close() error {
-	c.spawning.Lock()
+	c.spawnMu.Lock()
 	c.closed = true
-	c.spawning.Unlock()
+	c.spawnMu.Unlock()
 	c.cancel()
 	var errs []error
 	errs = append(errs, c.holder.Close(), c.giver.Close())
-	late := whenDone(&c.late)
-	within(late, drainBound)
+	late := whenDone(&c.spawned)
+	waitAtMost(late, drainBound)
 	errs = append(errs, c.stopRaft(closeBound))
 	if g := c.gossip.Load(); g != nil {
 		errs = append(errs, g.Close())
 	}
-	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
+	if !waitAtMost(late, closeBound) || !waitAtMost(whenDone(&c.loops), closeBound) {
 		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
 	return errors.Join(errs...)
@@ -253,8 +254,8 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	return done
 }
 
-// within waits until done is closed, for at most bound. It reports whether done was closed in time.
-func within(done <-chan struct{}, bound time.Duration) bool {
+// waitAtMost waits until done is closed, for at most bound. It reports whether done was closed in time.
+func waitAtMost(done <-chan struct{}, bound time.Duration) bool {
 	t := time.NewTimer(bound)
 	defer t.Stop()
 	select {

@@ -26,17 +26,17 @@ type core struct {
 	handlers map[peer.Method]handler
 
 	// Start sets these, in this order. Until then this node leads nothing and knows no other nodes.
-	trans   *transport
-	logs    *watchedLogs
-	raft    atomic.Pointer[raft.Raft]
-	gossip  atomic.Pointer[gossip.Gossip]
-	started atomic.Bool // all of the above are set
+	transport *transport
+	logs      *watchedLogs
+	raft      atomic.Pointer[raft.Raft]
+	gossip    atomic.Pointer[gossip.Gossip]
+	started   atomic.Bool // all of the above are set
 
-	known     atomic.Pointer[map[ring.NodeID]string] // addresses at which the other nodes accept calls; never nil
-	identity  atomic.Pointer[peer.Identity]          // never nil
-	leaving   atomic.Bool                            // this node wants to leave the ring
-	departing atomic.Bool                            // this node wants to leave the cluster for good
-	voters    atomic.Int64                           // highest known number of voters; see votersBefore
+	nodeAddresses  atomic.Pointer[map[ring.NodeID]string] // addresses at which the other nodes accept calls; never nil
+	identity       atomic.Pointer[peer.Identity]          // never nil
+	leavingRing    atomic.Bool                            // this node wants to leave the ring
+	leavingCluster atomic.Bool                            // this node wants to leave the cluster for good
+	mostVoters     atomic.Int64                           // highest known number of voters; see noteMostVoters
 
 	memory memory
 	feed   stateFeed
@@ -44,17 +44,17 @@ type core struct {
 	leaderChanges atomic.Uint64
 
 	// Wake-up signals, each of capacity 1.
-	applied, leadChanged, reconcile, gossipChanged chan struct{}
+	stateApplied, leadChanged, reconcileNeeded, gossipChanged chan struct{}
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	group  sync.WaitGroup // the loops
-	tasks  chan struct{}  // holds a token for each call being answered
-	late   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
+	ctx       context.Context
+	cancel    context.CancelFunc
+	loops     sync.WaitGroup // the loops
+	callSlots chan struct{}  // holds a token for each call being answered
+	spawned   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
 
-	// spawning guards closed, so that no task starts once Close has begun to wait.
-	spawning sync.Mutex
-	closed   bool
+	// spawnMu guards closed, so that no task starts once Close has begun to wait.
+	spawnMu sync.Mutex
+	closed  bool
 }
 
 // loop runs step once per interval and whenever wake has a value, until step returns true or this node closes.
@@ -74,8 +74,8 @@ func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last
 // Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// alive returns the nodes of this region that gossip considers alive.
-func (c *core) alive() map[ring.NodeID]bool {
+// aliveNodes returns the nodes of this region that gossip considers alive.
+func (c *core) aliveNodes() map[ring.NodeID]bool {
 	alive := map[ring.NodeID]bool{}
 	for _, m := range c.gossipMembers() {
 		if m.State == gossip.Alive {

@@ -12,7 +12,7 @@
 //
 // A Cluster has four parts over one core, which holds Raft, the agreed state and the calls between nodes:
 //
-//   - The founder founds the cluster in a first start, and decides which cluster this node belongs to.
+//   - The founder founds the cluster on its first start, and decides which cluster this node belongs to.
 //   - The crew tracks the other nodes (see census) and asks for authority. On the leader, it answers such requests.
 //   - The reconciler, on the leader, makes Raft's configuration and the feature level match the members.
 //   - The governor writes rules and shares them with other regions.

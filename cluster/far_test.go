@@ -33,7 +33,7 @@ type farNet struct {
 	cut   map[[2]string]time.Time // directions that deliver nothing, and since when
 	calls map[peer.Method]int
 	// promised is, by region, the newest version that the region has reported as honoured, of the primary's world and term.
-	promised map[string]standing
+	promised map[string]rulesPosition
 	// lose reports whether an answer is lost, along with its connection; nil: none is.
 	lose func(m peer.Method) bool
 }
@@ -131,7 +131,7 @@ func (f *farNet) heal() {
 // entries returns the voters of a region.
 func (f *farNet) entries(region string) (list []*Cluster) {
 	for _, one := range f.w.nodes {
-		if c := one.c.Load(); one.region == region && c != nil && c.votes() {
+		if c := one.c.Load(); one.region == region && c != nil && c.isVoter() {
 			list = append(list, c)
 		}
 	}
@@ -187,7 +187,7 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
 		return
 	}
-	if h := q.report(time.Now()).standing; !f.promised[from].sameLine(h) || f.promised[from].Version < h.Version {
+	if h := q.report(time.Now()).rulesPosition; !f.promised[from].sameTerm(h) || f.promised[from].Version < h.Version {
 		f.promised[from] = h
 	}
 }
@@ -203,13 +203,13 @@ func (f *farNet) broken() (list []string) {
 		promised := f.promised[n.region]
 		f.mu.Unlock()
 		c.feed.mu.Lock()
-		s := c.feed.told
+		s := c.feed.published
 		c.feed.mu.Unlock()
 		if s == nil {
 			continue
 		}
-		have := standingOf(s)
-		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameLine(promised) || have.Version < promised.Version) && c.Authority() {
+		have := positionOf(s)
+		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameTerm(promised) || have.Version < promised.Version) && c.Authority() {
 			list = append(list, fmt.Sprintf("%s of %s uses %d, promised is %d", n.name, n.region, have.Version, promised.Version))
 		}
 	}
@@ -220,7 +220,7 @@ func (f *farNet) broken() (list []string) {
 func (w *world) regions(count int, names ...string) *farNet {
 	f := &farNet{
 		w: w, primary: map[string]string{}, cut: map[[2]string]time.Time{}, calls: map[peer.Method]int{},
-		promised: map[string]standing{},
+		promised: map[string]rulesPosition{},
 	}
 	for _, name := range names {
 		f.takeForPrimary(name, names[0])

@@ -35,18 +35,18 @@ const (
 // founder is this node's part in founding a cluster.
 type founder struct {
 	*core
-	tooOld atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
+	joinError atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
 	// decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
-	lacks atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
+	waitReason atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
 }
 
-// empty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
-func (c *core) empty() (bool, error) {
+// isRaftEmpty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
+func (c *core) isRaftEmpty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
@@ -83,7 +83,7 @@ func (f *founder) clearHalfFounded() error {
 // bootstrap writes the first entry of Raft's log: these nodes form the cluster.
 func (f *founder) bootstrap(set []ring.NodeID) error {
 	var conf raft.Configuration
-	known := *f.known.Load()
+	known := *f.nodeAddresses.Load()
 	for i, id := range set {
 		address := known[id]
 		if id == f.cfg.Self.ID {
@@ -108,15 +108,15 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
 	var deferred time.Time
-	reminded, said := time.Now(), "" // don't log what is over within a second
+	lastLogged, lastReason := time.Now(), "" // don't log what is over within a second
 	f.loop(f.cfg.Timings.Founding, f.gossipChanged, func() (last bool) {
-		empty, err := f.empty()
+		empty, err := f.isRaftEmpty()
 		switch {
 		case err != nil:
 			f.cfg.Logger.Warn("founding a cluster failed, retrying", "error", err)
 			return false
 		case !empty:
-			f.tellGossip()
+			f.announce()
 			return true
 		case time.Since(deferred) < deferBound || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
 			return false
@@ -128,14 +128,14 @@ func (f *founder) foundCluster() {
 		if err == nil {
 			return false
 		}
-		f.lacks.Store(&err)
-		if since := time.Since(reminded); since > remindEvery || since > time.Second && err.Error() != said {
-			reminded, said = time.Now(), err.Error()
+		f.waitReason.Store(&err)
+		if since := time.Since(lastLogged); since > remindEvery || since > time.Second && err.Error() != lastReason {
+			lastLogged, lastReason = time.Now(), err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+said)
+			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+lastReason)
 		}
 		return false
 	})
@@ -145,18 +145,18 @@ func (f *founder) foundCluster() {
 // node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
 	self := f.cfg.Self.ID
-	out := lookOut(self, f.cfg.Expect, f.gossip.Load().Members())
-	tooMany := f.tooMany()
-	if tooMany != nil {
+	out := newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members())
+	expectErr := f.checkExpect()
+	if expectErr != nil {
 		out.set = nil
 	}
 	f.mu.Lock()
-	next, step := f.promise.next(self, out)
-	if tooMany != nil && step == stepWait && next.own(self) {
-		next, step = next.none(), stepGiveUp
+	next, step := f.promise.nextStep(self, out)
+	if expectErr != nil && step == stepWait && next.isBy(self) {
+		next, step = next.withdrawn(), stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
-		err = f.promiseLocked(next)
+		err = f.setPromiseLocked(next)
 	}
 	f.mu.Unlock()
 	if err != nil {
@@ -168,18 +168,18 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	case stepAsk:
 		return f.askPromises(next)
 	}
-	if out.cluster {
+	if out.clusterExists {
 		return false, errors.New("a cluster exists already: its leader will add this node")
 	}
-	if tooMany != nil {
-		return false, tooMany
+	if expectErr != nil {
+		return false, expectErr
 	}
-	return false, waiting(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
+	return false, waitError(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
 }
 
-// waiting returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
+// waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
 // addresses of --join where gossip has found no node, and members are gossip's.
-func waiting(expect int, missing []string, members []gossip.Member) error {
+func waitError(expect int, missing []string, members []gossip.Member) error {
 	found, others := 0, ""
 	for _, m := range members {
 		switch {
@@ -202,15 +202,15 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
-// tooMany returns an error if this node must not found a cluster, because at least twice as many nodes as
+// checkExpect returns an error if this node must not found a cluster, because at least twice as many nodes as
 // --bootstrap-expect are about to start: if the network split now, they would found two clusters.
-func (f *founder) tooMany() error {
-	return tooMany(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
+func (f *founder) checkExpect() error {
+	return checkExpect(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
-// tooMany makes that check from the values of --bootstrap-expect, the number of nodes that --join names (0 while
-// unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
-func tooMany(expect, named int, members []gossip.Member) error {
+// checkExpect is the same check as a function of the values of --bootstrap-expect, the number of nodes that --join names
+// (0 while unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
+func checkExpect(expect, named int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
 		if m.Expect > 0 && m.State != gossip.Left {
@@ -234,9 +234,9 @@ func tooMany(expect, named int, members []gossip.Member) error {
 	return nil
 }
 
-// promiseLocked stores p on disk, then puts it in force. The caller holds mu.
-func (f *founder) promiseLocked(p promise) error {
-	if p.same(f.promise) {
+// setPromiseLocked stores p on disk, then puts it in force. The caller holds mu.
+func (f *founder) setPromiseLocked(p promise) error {
+	if p.equal(f.promise) {
 		return nil
 	}
 	if err := storePromise(f.cfg.Store.Stable(), p); err != nil {
@@ -263,7 +263,7 @@ func (f *founder) checkPromise(p promise) error {
 	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
 		return nil // replaced meanwhile
 	}
-	return f.promiseLocked(f.promise.none())
+	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
 // askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
@@ -297,20 +297,20 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	if now := f.promise; !now.stands(self, p.Attempt) {
 		return true, errors.New("this node has given up its attempt in the meantime")
 	}
-	if lookOut(self, f.cfg.Expect, f.gossip.Load().Members()).cluster {
+	if newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members()).clusterExists {
 		return false, errors.New("a cluster exists by now")
 	}
-	if err := f.tooMany(); err != nil {
+	if err := f.checkExpect(); err != nil {
 		return false, err
 	}
 	p.Decided = true
-	if err := f.promiseLocked(p); err != nil {
+	if err := f.setPromiseLocked(p); err != nil {
 		return false, err
 	}
 	if err := f.bootstrap(p.Set); err != nil {
 		return false, err
 	}
-	f.tellGossip()
+	f.announce()
 	return false, nil
 }
 
@@ -321,7 +321,7 @@ func (f *founder) giveUp(p promise) error {
 	if !f.promise.stands(f.cfg.Self.ID, p.Attempt) {
 		return nil
 	}
-	return f.promiseLocked(f.promise.none())
+	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
 // servePromise answers another node's request for a promise.
@@ -332,16 +332,17 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	empty, err := f.empty()
+	empty, err := f.isRaftEmpty()
 	if err != nil {
 		return nil, err
 	}
-	if err := f.tooMany(); err != nil && empty {
+	if err := f.checkExpect(); err != nil && empty {
 		return nil, err
 	}
-	taken := !empty || f.Identity().Cluster != [16]byte{} || lookOut(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).cluster
-	next, reply := f.promise.answer(f.cfg.Self.ID, ask, taken)
-	if err := f.promiseLocked(next); err != nil {
+	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
+		newFoundingView(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).clusterExists
+	next, reply := f.promise.answer(f.cfg.Self.ID, ask, inCluster)
+	if err := f.setPromiseLocked(next); err != nil {
 		return nil, err
 	}
 	return json.Marshal(reply)
@@ -367,43 +368,43 @@ type invitation struct {
 
 // serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
 // on.
-func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
+func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	own, p := f.Identity().Cluster, f.promise
-	empty, err := f.empty()
+	empty, err := f.isRaftEmpty()
 	switch {
 	case in.Cluster == [16]byte{}:
-		return done{}, errBadCall
+		return noBody{}, errBadCall
 	case err != nil:
-		return done{}, err
-	case f.departing.Load():
-		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
+		return noBody{}, err
+	case f.leavingCluster.Load():
+		return noBody{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
 	case in.Level > f.cfg.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
 			ErrRefused, in.Level, f.cfg.Self.Name, f.cfg.Build.Level, f.cfg.Build.Release, in.Release)
-		if before := f.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+		if before := f.joinError.Swap(&err); before == nil || (*before).Error() != err.Error() {
 			f.cfg.Logger.Error("this node can't join the cluster", "error", err)
 		}
-		return done{}, err
+		return noBody{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
-	case own == [16]byte{} && empty && p.own(f.cfg.Self.ID):
-		if err := f.promiseLocked(p.none()); err != nil { // there is a cluster, so don't found one
-			return done{}, err
+		return noBody{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
+	case own == [16]byte{} && empty && p.isBy(f.cfg.Self.ID):
+		if err := f.setPromiseLocked(p.withdrawn()); err != nil { // there is a cluster, so don't found one
+			return noBody{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
+		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
 	}
-	if err := f.belongLocked(in.Cluster); err != nil {
-		return done{}, err
+	if err := f.recordClusterLocked(in.Cluster); err != nil {
+		return noBody{}, err
 	}
-	f.votersBefore(in.Voters)
-	return done{}, nil
+	f.noteMostVoters(in.Voters)
+	return noBody{}, nil
 }
 
-// recall loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
-func (f *founder) recall() error {
+// recallIdentity loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
+func (f *founder) recallIdentity() error {
 	self := f.cfg.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
 	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
@@ -416,17 +417,17 @@ func (f *founder) recall() error {
 	return err
 }
 
-// adopt permanently records the cluster that this node belongs to.
-func (f *founder) adopt(cluster agreement.ClusterID) {
+// recordCluster permanently records the cluster that this node belongs to.
+func (f *founder) recordCluster(cluster agreement.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.belongLocked(cluster); err != nil {
+	if err := f.recordClusterLocked(cluster); err != nil {
 		f.cfg.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
 	}
 }
 
-// belongLocked does the work of adopt. The caller holds mu.
-func (f *founder) belongLocked(cluster agreement.ClusterID) error {
+// recordClusterLocked does the work of recordCluster. The caller holds mu.
+func (f *founder) recordClusterLocked(cluster agreement.ClusterID) error {
 	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
@@ -436,7 +437,7 @@ func (f *founder) belongLocked(cluster agreement.ClusterID) error {
 	}
 	id.Cluster = [16]byte(cluster)
 	f.identity.Store(&id)
-	f.tellGossip()
+	f.announce()
 	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
 	return nil
 }

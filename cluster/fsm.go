@@ -19,24 +19,24 @@ import (
 // and takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build
 // finds everything in the log.
 type machine struct {
-	build agreement.Build
-	state atomic.Pointer[agreement.State]
-	bytes atomic.Int64 // size of the entries applied since the last snapshot
-	wake  func()       // called after each change of state; must not block
-	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
+	build      agreement.Build
+	state      atomic.Pointer[agreement.State]
+	entryBytes atomic.Int64 // size of the entries applied since the last snapshot
+	onChange   func()       // called after each change of state; must not block
+	// rulesIndex is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
 	// the state with the change.
-	ruled atomic.Uint64
-	// mark is the last entry that began a reign, of those that this process has applied one by one; nil if none.
-	mark atomic.Pointer[mark]
-	// prepared is the last write of rules that this node proposed as the leader.
-	prepared atomic.Pointer[agreement.Prepared]
+	rulesIndex atomic.Uint64
+	// reignMark is the last entry that began a reign, of those that this process has applied one by one; nil if none.
+	reignMark atomic.Pointer[reignMark]
+	// lastPrepared is the last write of rules that this node proposed as the leader.
+	lastPrepared atomic.Pointer[agreement.Prepared]
 
 	stuck   atomic.Pointer[Stuck] // set once
 	stopped chan struct{}         // closed when stuck has been set
 }
 
-// mark is the reign that a leader's first entry began, and the Raft term of that entry.
-type mark struct{ reign, term uint64 }
+// reignMark is the reign that a leader's first entry began, and the Raft term of that entry.
+type reignMark struct{ reign, term uint64 }
 
 // ErrStuck means that this node no longer applies entries. An error that wraps it is a [*Stuck].
 var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
@@ -60,7 +60,7 @@ func (s *Stuck) Error() string {
 func (s *Stuck) Unwrap() []error { return []error{ErrStuck, s.Err} }
 
 func newMachine(build agreement.Build, wake func()) *machine {
-	m := &machine{build: build, wake: wake, stopped: make(chan struct{})}
+	m := &machine{build: build, onChange: wake, stopped: make(chan struct{})}
 	m.state.Store(agreement.New())
 	return m
 }
@@ -71,7 +71,7 @@ func (m *machine) stop(s *Stuck) *Stuck {
 		return m.stuck.Load()
 	}
 	close(m.stopped)
-	m.wake()
+	m.onChange()
 	return s
 }
 
@@ -81,19 +81,19 @@ func (m *machine) Apply(l *raft.Log) any {
 		return stuck
 	}
 	before := m.state.Load()
-	next, result := m.build.Apply(before, l.Index, l.Data, m.prepared.Load())
+	next, result := m.build.Apply(before, l.Index, l.Data, m.lastPrepared.Load())
 	if errors.As(result.Err, new(*agreement.Unreadable)) {
 		return m.stop(&Stuck{Index: l.Index, Hash: sha256.Sum256(l.Data), Err: result.Err})
 	}
 	if next.History != before.History || next.Regions != before.Regions {
-		m.ruled.Store(next.Index)
+		m.rulesIndex.Store(next.Index)
 	}
 	if next.Reign != before.Reign {
-		m.mark.Store(&mark{next.Reign, l.Term})
+		m.reignMark.Store(&reignMark{next.Reign, l.Term})
 	}
 	m.state.Store(next)
-	m.bytes.Add(int64(len(l.Data)))
-	m.wake()
+	m.entryBytes.Add(int64(len(l.Data)))
+	m.onChange()
 	return result
 }
 
@@ -103,7 +103,7 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return nil, stuck
 	}
-	m.bytes.Store(0)
+	m.entryBytes.Store(0)
 	return snapshot{&m.build, m.state.Load()}, nil
 }
 
@@ -132,10 +132,10 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return fmt.Errorf("parse a snapshot: %w", err)
 	}
-	m.ruled.Store(s.Index)
+	m.rulesIndex.Store(s.Index)
 	m.state.Store(s)
-	m.bytes.Store(0)
-	m.wake()
+	m.entryBytes.Store(0)
+	m.onChange()
 	return nil
 }
 

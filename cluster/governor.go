@@ -31,17 +31,17 @@ type Far interface {
 }
 
 const (
-	// attendEvery is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
+	// informEvery is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
 	// region has.
-	attendEvery = time.Second
+	informEvery = time.Second
 	// governBound bounds one round of governRegions, which may transfer some megabytes over a slow link.
 	governBound = 20 * time.Second
 	// warnEvery is the minimum interval between warnings about misconfigured regions.
 	warnEvery = 30 * time.Second
 	// probeBound is how long the primary has to answer a probe before a write is sent to it.
 	probeBound = 1500 * time.Millisecond
-	// removalLead is how long a leader must have led to know which regions follow: each one reports once a second.
-	removalLead = 3 * time.Second
+	// minLeadToRemove is how long a leader must have led to know which regions follow: each one reports once a second.
+	minLeadToRemove = 3 * time.Second
 )
 
 // governor is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
@@ -53,21 +53,21 @@ type governor struct {
 	progress honourProgress // of this region; only governRegions uses it
 
 	// mu guards the fields below.
-	mu       sync.Mutex
-	since    time.Time // when governRegions saw this node begin to lead; zero while it doesn't
-	changes  uint64    // leaderChanges as of since
-	reports  reports   // from the regions, on the primary's leader
-	ahead    standing  // of a region that is ahead of the primary; zero if none is
-	followed time.Time // when the primary region last answered this leader; zero if never
-	failing  time.Time // when the primary region stopped answering; zero while it answers
-	warned   bool      // it was logged that the primary does not answer
+	mu                  sync.Mutex
+	leadingSince        time.Time     // when governRegions saw this node begin to lead; zero while it doesn't
+	leaderChangesSeen   uint64        // leaderChanges as of since
+	reports             regionReports // from the regions, on the primary's leader
+	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
+	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never
+	primaryFailingSince time.Time     // when the primary region stopped answering; zero while it answers
+	failureLogged       bool          // it was logged that the primary does not answer
 }
 
 // secondary reports whether another region is the primary.
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
-// requireGoverning returns an error unless this node leads the primary region and the region has agreed on that role.
-func (g *governor) requireGoverning() error {
+// requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
+func (g *governor) requirePrimaryLeader() error {
 	switch {
 	case !g.leads():
 		return fmt.Errorf("%w: this node does not lead", ErrNoLeader)
@@ -79,17 +79,17 @@ func (g *governor) requireGoverning() error {
 	return nil
 }
 
-// claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
+// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
 // entry of its own.
-func (g *governor) claim(ctx context.Context) error {
+func (g *governor) claimPrimary(ctx context.Context) error {
 	if g.secondary() || g.State().Regions.Primary == g.cfg.Self.Region {
 		return nil
 	}
-	return g.become(ctx, 0)
+	return g.becomePrimary(ctx, 0)
 }
 
-// become makes this region the primary, with at least the given term.
-func (g *governor) become(ctx context.Context, term int64) error {
+// becomePrimary makes this region the primary, with at least the given term.
+func (g *governor) becomePrimary(ctx context.Context, term int64) error {
 	e := agreement.Primary{Region: g.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := g.State().Regions.Primary
@@ -105,18 +105,18 @@ func (g *governor) become(ctx context.Context, term int64) error {
 	return nil
 }
 
-// attendRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
-func (g *governor) attendRegions() {
+// informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
+func (g *governor) informRegions() {
 	if g.cfg.Far == nil {
 		return
 	}
-	t := time.NewTicker(attendEvery)
+	t := time.NewTicker(informEvery)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		g.cfg.Far.SetEntry(g.votes())
-		g.cfg.Far.SetMembers(len(g.alive()))
-		if time.Since(warned) >= warnEvery && g.warnOfPrimaries() {
+		g.cfg.Far.SetEntry(g.isVoter())
+		g.cfg.Far.SetMembers(len(g.aliveNodes()))
+		if time.Since(warned) >= warnEvery && g.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
@@ -129,9 +129,9 @@ func (g *governor) attendRegions() {
 	}
 }
 
-// warnOfPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
+// warnAboutPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
 // one follows considers another the primary. It reports whether it warned.
-func (g *governor) warnOfPrimaries() (warned bool) {
+func (g *governor) warnAboutPrimaries() (warned bool) {
 	if !g.leads() {
 		return false
 	}
@@ -158,7 +158,7 @@ func (g *governor) governRegions() {
 		return // the primary can't be reached
 	}
 	g.loop(g.cfg.Timings.Follow, g.wake, func() (last bool) {
-		if !g.noteLead() || g.State().Cluster.IsZero() {
+		if !g.trackLeadership() || g.State().Cluster.IsZero() {
 			return false
 		}
 		ctx, cancel := context.WithTimeout(g.ctx, governBound)
@@ -174,29 +174,29 @@ func (g *governor) governRegions() {
 	})
 }
 
-// noteLead reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
-func (g *governor) noteLead() bool {
+// trackLeadership reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
+func (g *governor) trackLeadership() bool {
 	leads := g.leads()
 	changes := g.leaderChanges.Load()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if leads && !g.since.IsZero() && g.changes == changes {
+	if leads && !g.leadingSince.IsZero() && g.leaderChangesSeen == changes {
 		return true
 	}
-	g.since, g.followed, g.failing, g.warned = time.Time{}, time.Time{}, time.Time{}, false
-	g.reports, g.progress = reports{}, honourProgress{}
+	g.leadingSince, g.primaryAnsweredAt, g.primaryFailingSince, g.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
+	g.reports, g.progress = regionReports{}, honourProgress{}
 	if leads {
-		g.since, g.changes = time.Now(), changes
+		g.leadingSince, g.leaderChangesSeen = time.Now(), changes
 	}
 	return leads
 }
 
 // report returns a region's last report, and whether it is fresh. It is called on the leader of the primary.
-func (g *governor) report(region string) (r report, there bool) {
+func (g *governor) report(region string) (r regionReport, fresh bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r, there = g.reports[region]
-	return r, there && r.fresh(time.Now())
+	r, fresh = g.reports[region]
+	return r, fresh && r.isFresh(time.Now())
 }
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
@@ -233,17 +233,17 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 
 // serveGoverns answers a probe on the leader.
 func (g *governor) serveGoverns(context.Context, request) ([]byte, error) {
-	return nil, g.requireGoverning()
+	return nil, g.requirePrimaryLeader()
 }
 
 // RemoveRegion removes a region that is gone for good. It returns the version of the rules that divides the limits among the
 // other regions. It refuses if the region still follows the primary. If the region is not gone after all, what it admits
 // under its old rules exceeds the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var result agreement.Result
-	err := c.insist(ctx, func(again bool) (err error) {
+	err := c.retry(ctx, func(again bool) (err error) {
 		result, err = parseResult(c.governor.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
 		if again && errors.Is(result.Err, rules.ErrNotFound) {
 			result.Err = nil // an earlier attempt removed it, and the reply was lost
@@ -252,26 +252,26 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	})
 	switch {
 	case err != nil:
-		return 0, c.inPrimary(err)
+		return 0, c.primaryError(err)
 	case errors.Is(result.Err, rules.ErrNotFound):
 		return 0, fmt.Errorf("%w: region %q", ErrNotFound, name)
 	case result.Err != nil:
 		return 0, fmt.Errorf("%w: %w", ErrRefused, result.Err)
 	}
-	c.awaitFollowed(ctx, result.Version)
+	c.awaitPrimaryVersion(ctx, result.Version)
 	return max(result.Version, rulesVersion(c.State())), nil
 }
 
 // serveRemoveRegion removes a region on the leader of the primary.
 func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
 	name := string(r.body)
-	if err := g.requireGoverning(); err != nil {
+	if err := g.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
-	since := g.since
+	since := g.leadingSince
 	g.mu.Unlock()
-	_, there := g.report(name)
+	_, follows := g.report(name)
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
 		return nil, errBadCall
@@ -279,9 +279,9 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
 	case !slices.Contains(g.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
-	case since.IsZero() || time.Since(since) < removalLead:
+	case since.IsZero() || time.Since(since) < minLeadToRemove:
 		return nil, fmt.Errorf("%w that knows which regions follow: it was elected just now", ErrNoLeader)
-	case there:
+	case follows:
 		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
 	result, err := g.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})

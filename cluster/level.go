@@ -33,8 +33,8 @@ func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 func (c *crew) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
 	for _, m := range c.census(s) {
-		if b := s.Boots[m.ID]; m.server || m.known {
-			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.Knows(m.ID), Release: b.Release, Zones: b.Zones})
+		if b := s.Boots[m.ID]; m.inRaft || m.inState {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
 		}
 	}
 	for i, m := range l.Members {
@@ -49,14 +49,14 @@ func (c *crew) levels(s *agreement.State) Levels {
 // Raise permanently raises the feature level; 0 means the highest level that all members know. It returns the agreed level.
 // The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var level agreement.Level
-	err := c.insist(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
+	err := c.retry(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
 	if err != nil {
 		return 0, err
 	}
-	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
+	return level, c.awaitState(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
 // raise raises the feature level on the leader; see Cluster.Raise.
@@ -84,7 +84,7 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if to == l.Agreed {
 		return to, nil
 	}
-	if err := rc.mayRise(l, to); err != nil {
+	if err := rc.checkRaise(l, to); err != nil {
 		return 0, err
 	}
 	r, err := rc.propose(ctx, agreement.Raise{Level: to})
@@ -98,9 +98,9 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	return to, nil
 }
 
-// mayRise returns an error that names a node or region that does not know the level. Regions that follow this one's rules
+// checkRaise returns an error that names a node or region that does not know the level. Regions that follow this one's rules
 // must reach the level first, because their nodes read what this region writes.
-func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
+func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
 			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
@@ -111,7 +111,7 @@ func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {
-		if r, there := rc.governor.report(name); name != rc.cfg.Self.Region && (!there || r.level < to) {
+		if r, fresh := rc.governor.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
@@ -119,22 +119,22 @@ func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// rise is the highest level that all members know, and when this leader first saw that they do.
-type rise struct {
+// pendingRaise is the highest level that all members know, and when this leader first saw that they do.
+type pendingRaise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// riseByItself raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
+// raiseWhenDue raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
 // back to an older release.
-func (rc *reconciler) riseByItself(r *rise) {
+func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	l := rc.crew.levels(rc.State())
-	if l.Highest <= l.Agreed || rc.mayRise(l, l.Highest) != nil {
-		*r = rise{}
+	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {
+		*r = pendingRaise{}
 		return
 	}
 	if r.to != l.Highest {
-		*r = rise{l.Highest, time.Now()}
+		*r = pendingRaise{l.Highest, time.Now()}
 	}
 	if time.Since(r.since) < rc.cfg.Timings.Rise {
 		return

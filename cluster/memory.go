@@ -18,8 +18,8 @@ import (
 // ahead of it.
 
 const (
-	// noteInterval is how often the applied index is recorded while the state changes.
-	noteInterval = time.Second
+	// recordInterval is how often the applied index is recorded while the state changes.
+	recordInterval = time.Second
 	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that it has
 	// also been without a majority for missingFor.
 	recallAfter = 3 * time.Second
@@ -40,17 +40,17 @@ type AppliedNote interface {
 
 // memory is the state that an earlier process of this node had applied.
 type memory struct {
-	state   atomic.Pointer[agreement.State] // nil if there is none, or the applied state has caught up with it
-	relied  atomic.Bool                     // this node is ready because of its memory
-	missing chan struct{}                   // capacity 1: no majority can be reached
-	noted   uint64                          // the recorded index; used by one goroutine at a time
+	state         atomic.Pointer[agreement.State] // nil if there is none, or the applied state has caught up with it
+	inUse         atomic.Bool                     // this node is ready because of its memory
+	noMajority    chan struct{}                   // capacity 1: no majority can be reached
+	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
 }
 
 // Last returns the newest state that this node uses: normally the applied one. A node that relies on its memory because it
 // has not been in sync since it started uses the remembered one, which does not tell which node owns what now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
-	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
+	if m := c.memory.state.Load(); m != nil && c.memory.inUse.Load() && s.Index < m.Index {
 		return m
 	}
 	return s
@@ -70,8 +70,8 @@ func (c *Cluster) recallState() {
 		}
 		return
 	}
-	c.memory.noted = binary.LittleEndian.Uint64(b[len(own):])
-	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.noted)
+	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(own):])
+	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.recordedIndex)
 	if err != nil {
 		c.cfg.Logger.Warn("can't restore all recorded entries", "error", err)
 	}
@@ -114,12 +114,12 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	return m.state.Load(), err
 }
 
-// noteApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
-func (c *Cluster) noteApplied() {
+// recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
+func (c *Cluster) recordApplied() {
 	if c.cfg.Applied == nil {
 		return
 	}
-	t := time.NewTicker(noteInterval)
+	t := time.NewTicker(recordInterval)
 	defer t.Stop()
 	noted := agreement.New()
 	for failing, last := false, false; !last; {
@@ -130,7 +130,7 @@ func (c *Cluster) noteApplied() {
 		}
 		s := c.State()
 		// After a restart, the state being applied again may be older than the recorded one.
-		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
+		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
 		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
@@ -138,14 +138,14 @@ func (c *Cluster) noteApplied() {
 			c.cfg.Logger.Warn("can't record applied entries: if this node restarts cut off, it remembers less", "error", err)
 		}
 		if failing = err != nil; !failing {
-			noted, c.memory.noted = s, s.Index
+			noted, c.memory.recordedIndex = s, s.Index
 		}
 	}
 }
 
-// missContact is the loop of a node with a memory that waits for contact with a majority. It ends when the node is in sync,
+// watchContact is the loop of a node with a memory that waits for contact with a majority. It ends when the node is in sync,
 // or signals that the node should rely on its memory.
-func (c *Cluster) missContact() {
+func (c *Cluster) watchContact() {
 	since := c.opened
 	c.loop(contactInterval, nil, func() (last bool) {
 		switch {
@@ -157,7 +157,7 @@ func (c *Cluster) missContact() {
 			// A leader may be elected soon. If this node decided alone until then, a healthy cluster would exceed limits.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
-			poke(c.memory.missing)
+			poke(c.memory.noMajority)
 			return true
 		}
 		return false
@@ -166,7 +166,7 @@ func (c *Cluster) missContact() {
 
 // reachesMajority reports whether a majority of the known voters is reachable or alive in gossip, including this node.
 func (c *Cluster) reachesMajority() bool {
-	alive, voters, seen := c.alive(), c.voterIDs(), 0
+	alive, voters, seen := c.aliveNodes(), c.voterIDs(), 0
 	for _, id := range voters {
 		if id == c.cfg.Self.ID || alive[id] || c.cfg.Peers.Reachable(id) {
 			seen++
@@ -184,15 +184,15 @@ func (c *Cluster) relyOnMemory() {
 	c.cfg.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 	if c.State().Index < m.Index { // otherwise a snapshot contained all of it
-		c.tellRules(m)
+		c.publishRules(m)
 	}
-	c.memory.relied.Store(true)
+	c.memory.inUse.Store(true)
 }
 
-// older reports whether s is older than the remembered state in force, so that rules never go back.
-func (c *core) older(s *agreement.State) bool {
+// olderThanMemory reports whether s is older than the remembered state in force, so that rules never go back.
+func (c *core) olderThanMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
-	if m == nil || !c.memory.relied.Load() {
+	if m == nil || !c.memory.inUse.Load() {
 		return false
 	}
 	if s.Index < m.Index {

@@ -144,7 +144,7 @@ func TestANodeThatIsNotAloneWaits(t *testing.T) {
 		c.crash()
 		c.run()
 		w.ready(c)
-		if c.c.Load().memory.relied.Load() || !c.c.Load().Authority() {
+		if c.c.Load().memory.inUse.Load() || !c.c.Load().Authority() {
 			t.Error("it went by its memory")
 		}
 		c.crash()
@@ -156,13 +156,13 @@ func TestANodeThatIsNotAloneWaits(t *testing.T) {
 		a.run()
 		c.run()
 		w.ready(a, c)
-		if a.c.Load().memory.relied.Load() || c.c.Load().memory.relied.Load() {
+		if a.c.Load().memory.inUse.Load() || c.c.Load().memory.inUse.Load() {
 			t.Error("two of three went by their memory")
 		}
 		a.crash()
 		c.crash()
 		time.Sleep(10 * time.Second)
-		if fresh.c.Load().memory.relied.Load() {
+		if fresh.c.Load().memory.inUse.Load() {
 			t.Error("a new node has nothing to remember")
 		}
 	})

@@ -33,40 +33,40 @@ type promise struct {
 	Used uint64 `json:"used"`
 }
 
-// same reports whether two promises are equal.
-func (p promise) same(q promise) bool {
+// equal reports whether two promises are equal.
+func (p promise) equal(q promise) bool {
 	return p.Proposer == q.Proposer && p.Attempt == q.Attempt && p.Decided == q.Decided && p.Used == q.Used &&
 		slices.Equal(p.Set, q.Set)
 }
 
-// none returns p with the promise withdrawn.
-func (p promise) none() promise { return promise{Used: p.Used} }
+// withdrawn returns p with the promise withdrawn.
+func (p promise) withdrawn() promise { return promise{Used: p.Used} }
 
-// own reports whether p is self's own attempt.
-func (p promise) own(self ring.NodeID) bool { return p.Proposer == self }
+// isBy reports whether p is self's own attempt.
+func (p promise) isBy(self ring.NodeID) bool { return p.Proposer == self }
 
-// attempt returns a new attempt by self to found a cluster of the set.
-func (p promise) attempt(self ring.NodeID, set []ring.NodeID) promise {
+// newAttempt returns a new attempt by self to found a cluster of the set.
+func (p promise) newAttempt(self ring.NodeID, set []ring.NodeID) promise {
 	return promise{Proposer: self, Attempt: p.Used + 1, Set: set, Used: p.Used + 1}
 }
 
 // stands reports whether an attempt by self may still found a cluster, or has founded one.
 func (p promise) stands(self ring.NodeID, attempt uint64) bool {
-	return p.own(self) && p.Attempt == attempt
+	return p.isBy(self) && p.Attempt == attempt
 }
 
-// outlook is a summary of gossip's members for a node whose Raft is empty.
-type outlook struct {
-	cluster bool          // a cluster exists or is being founded: found none
-	set     []ring.NodeID // the nodes to found a cluster, lowest ID first; nil while there are too few
+// foundingView is a summary of gossip's members for a node whose Raft is empty.
+type foundingView struct {
+	clusterExists bool          // a cluster exists or is being founded: found none
+	set           []ring.NodeID // the nodes to found a cluster, lowest ID first; nil while there are too few
 }
 
-// lookOut derives an outlook from the members, which include self.
-func lookOut(self ring.NodeID, expect int, members []gossip.Member) outlook {
-	var out outlook
+// newFoundingView derives a founding view from the members, which include self.
+func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foundingView {
+	var out foundingView
 	for _, m := range members {
 		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.Empty) {
-			return outlook{cluster: true}
+			return foundingView{clusterExists: true}
 		}
 		if m.State == gossip.Alive && m.Expect == expect && m.Empty && expect > 0 {
 			out.set = append(out.set, m.ID)
@@ -81,34 +81,34 @@ func lookOut(self ring.NodeID, expect int, members []gossip.Member) outlook {
 	return out
 }
 
-// step is an action in a founding.
-type step uint8
+// foundingStep is an action in a founding.
+type foundingStep uint8
 
 const (
-	stepWait   step = iota
-	stepCheck       // ask the proposer that holds this node's promise whether its attempt stands
-	stepGiveUp      // withdraw this node's own attempt
-	stepAsk         // ask the set for promises
+	stepWait   foundingStep = iota
+	stepCheck               // ask the proposer that holds this node's promise whether its attempt stands
+	stepGiveUp              // withdraw this node's own attempt
+	stepAsk                 // ask the set for promises
 )
 
-// next returns the next step of a node whose Raft is empty. For stepAsk and stepGiveUp, the caller must store the returned
+// nextStep returns the next step of a node whose Raft is empty. For stepAsk and stepGiveUp, the caller must store the returned
 // promise before it does anything else.
-func (p promise) next(self ring.NodeID, out outlook) (promise, step) {
+func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, foundingStep) {
 	switch {
-	case p.own(self) && out.cluster:
-		return p.none(), stepGiveUp
-	case p.own(self) && out.set == nil:
+	case p.isBy(self) && out.clusterExists:
+		return p.withdrawn(), stepGiveUp
+	case p.isBy(self) && out.set == nil:
 		return p, stepWait // missing nodes of the set may come back
-	case p.own(self) && out.set[0] != self:
-		return p.none(), stepGiveUp
-	case p.own(self) && slices.Equal(out.set, p.Set):
+	case p.isBy(self) && out.set[0] != self:
+		return p.withdrawn(), stepGiveUp
+	case p.isBy(self) && slices.Equal(out.set, p.Set):
 		return p, stepAsk
-	case !p.own(self) && !p.Proposer.IsZero():
+	case !p.isBy(self) && !p.Proposer.IsZero():
 		return p, stepCheck
-	case out.cluster || out.set == nil || out.set[0] != self:
+	case out.clusterExists || out.set == nil || out.set[0] != self:
 		return p, stepWait
 	}
-	return p.attempt(self, out.set), stepAsk
+	return p.newAttempt(self, out.set), stepAsk
 }
 
 // promiseRequest asks for a promise.
@@ -127,15 +127,15 @@ type promiseReply struct {
 
 // answer returns the reply to a request. The caller must store the returned promise before it sends the reply. taken means
 // that the node's Raft has data or that the node knows of a cluster.
-func (p promise) answer(self ring.NodeID, r promiseRequest, taken bool) (promise, promiseReply) {
+func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (promise, promiseReply) {
 	switch {
-	case taken:
+	case inCluster:
 		return p, promiseReply{Cluster: true}
 	case r.Proposer == self || !slices.Contains(r.Set, self) || !slices.Contains(r.Set, r.Proposer):
 		return p, promiseReply{To: p.Proposer}
 	case p.Proposer == r.Proposer && (r.Attempt < p.Attempt || r.Attempt == p.Attempt && !slices.Equal(r.Set, p.Set)):
 		return p, promiseReply{To: p.Proposer} // an outdated message
-	case p.own(self) && !p.Decided && r.Proposer.Compare(self) < 0:
+	case p.isBy(self) && !p.Decided && r.Proposer.Compare(self) < 0:
 		// This node gives up its own attempt: the proposer with the lower ID goes first.
 	case !p.Proposer.IsZero() && p.Proposer != r.Proposer:
 		return p, promiseReply{To: p.Proposer}

@@ -15,12 +15,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxAppend bounds the entries of one Raft message. Each entry may be as large as 8 MiB.
-const maxAppend = 16
+// maxAppendEntries bounds the entries of one Raft message. Each entry may be as large as 8 MiB.
+const maxAppendEntries = 16
 
-// enqueue bounds how long an entry waits for Raft to accept it. It is longer than a disk may hang. After a timeout, the
+// enqueueTimeout bounds how long an entry waits for Raft to accept it. It is longer than a disk may hang. After a timeout, the
 // entry was certainly not proposed.
-const enqueue = 3 * time.Second
+const enqueueTimeout = 3 * time.Second
 
 func raftConfig(cfg *Config) *raft.Config {
 	r := raft.DefaultConfig()
@@ -29,7 +29,7 @@ func raftConfig(cfg *Config) *raft.Config {
 	r.ElectionTimeout = cfg.Timings.Election
 	r.LeaderLeaseTimeout = cfg.Timings.LeaderLease
 	r.CommitTimeout = cfg.Timings.Commit
-	r.MaxAppendEntries = maxAppend
+	r.MaxAppendEntries = maxAppendEntries
 	r.SnapshotInterval = cfg.Timings.Snapshot
 	r.SnapshotThreshold = cfg.SnapshotEntries
 	r.TrailingLogs = cfg.TrailingEntries
@@ -44,10 +44,10 @@ func raftConfig(cfg *Config) *raft.Config {
 func (c *core) startRaft() error {
 	s := c.cfg.Store
 	c.logs = watchLogs(s)
-	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads, c.logs.beyond)
-	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
+	c.transport = newTransport(&c.cfg, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
+	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {
-		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
+		return errors.Join(fmt.Errorf("start Raft: %w", err), c.transport.Close())
 	}
 	c.raft.Store(r)
 	return nil
@@ -60,22 +60,22 @@ func (c *core) stopRaft(bound time.Duration) error {
 		return nil
 	}
 	done := r.Shutdown()
-	err := c.trans.Close()
+	err := c.transport.Close()
 	ended := make(chan struct{})
 	var failed error
-	c.group.Go(func() {
+	c.loops.Go(func() {
 		failed = done.Error()
 		close(ended)
 	})
-	if !within(ended, bound) {
+	if !waitAtMost(ended, bound) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
 	return errors.Join(err, failed)
 }
 
-// stillLeads reports whether this node leads in the term and has the other node in its configuration, so that it must send
+// mustSendEntries reports whether this node leads in the term and has the other node in its configuration, so that it must send
 // it entries; see transport.
-func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
+func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false
@@ -95,8 +95,8 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 	return ids
 }
 
-// votes reports whether this node is a voter.
-func (c *core) votes() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
+// isVoter reports whether this node is a voter.
+func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
 
 // Entries returns the other reachable voters of this region, through which other regions can be called.
 func (c *core) Entries() []ring.NodeID {
@@ -122,15 +122,16 @@ func (c *core) configuration() (raft.Configuration, uint64) {
 	return f.Configuration(), f.Index()
 }
 
-// addresses resolves node IDs for Raft to the addresses that gossip reported last, or else to those in Raft's configuration.
-type addresses struct{ c *core }
+// addressProvider resolves node IDs for Raft to the addresses that gossip reported last, or else to those in Raft's
+// configuration.
+type addressProvider struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
-func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+func (a addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	n := nodeID(id)
 	address := a.c.cfg.Self.PeerAddress()
 	if n != a.c.cfg.Self.ID {
-		if address = (*a.c.known.Load())[n]; address == "" {
+		if address = (*a.c.nodeAddresses.Load())[n]; address == "" {
 			return "", fmt.Errorf("look up the address of node %s: %w", n, ErrNotFound)
 		}
 	}
@@ -174,7 +175,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			continue
 		}
 		if prepared != nil {
-			c.machine.prepared.Store(prepared)
+			c.machine.lastPrepared.Store(prepared)
 		}
 		r, err := c.proposeBytes(ctx, b)
 		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
@@ -184,10 +185,10 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 	}
 }
 
-// confirm returns nil if this node certainly led, at some moment after the call, in the Raft term of the reign's mark. The
+// confirmLead returns nil if this node certainly led, at some moment after the call, in the Raft term of the reign's mark. The
 // replies to Raft's regular heartbeats prove that.
-func (c *core) confirm(ctx context.Context, reign uint64) error {
-	mark := c.machine.mark.Load()
+func (c *core) confirmLead(ctx context.Context, reign uint64) error {
+	mark := c.machine.reignMark.Load()
 	leads := func() bool {
 		r := c.raft.Load()
 		return r.State() == raft.Leader && r.CurrentTerm() == mark.term
@@ -195,7 +196,7 @@ func (c *core) confirm(ctx context.Context, reign uint64) error {
 	if mark == nil || mark.reign != reign || !leads() {
 		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrNoLeader)
 	}
-	if err := c.trans.followers.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
+	if err := c.transport.confirmations.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrNoLeader, err)
 	}
 	if !leads() { // this node's own vote; it must come after the majority's
@@ -218,12 +219,12 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 		result agreement.Result
 		err    error
 	}
-	o, err := finish(ctx, c, func() (o outcome) {
-		f := c.raft.Load().Apply(entry, enqueue)
+	o, err := runTask(ctx, c, func() (o outcome) {
+		f := c.raft.Load().Apply(entry, enqueueTimeout)
 		if err := f.Error(); err != nil {
 			o.err = proposeError(err)
 		} else {
-			o.result, o.err = applied(f.Response())
+			o.result, o.err = entryResult(f.Response())
 		}
 		return o
 	})
@@ -236,9 +237,9 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	return o.result, o.err
 }
 
-// finish runs a task that Close waits for, and waits for its result until ctx ends. It exists because Raft's futures don't
+// runTask runs a task that Close waits for, and waits for its result until ctx ends. It exists because Raft's futures don't
 // support contexts.
-func finish[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
+func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
 	if !c.spawn(func() { done <- task() }) {
 		return result, ErrClosed
@@ -253,12 +254,12 @@ func finish[T any](ctx context.Context, c *core, task func() T) (result T, err e
 
 // await waits until a Raft operation has finished.
 func (c *core) await(ctx context.Context, f raft.Future) error {
-	result, err := finish(ctx, c, f.Error)
+	result, err := runTask(ctx, c, f.Error)
 	return cmp.Or(err, result)
 }
 
-// applied converts the machine's response to an entry.
-func applied(response any) (agreement.Result, error) {
+// entryResult converts the machine's response to an entry.
+func entryResult(response any) (agreement.Result, error) {
 	switch r := response.(type) {
 	case agreement.Result:
 		return r, nil
@@ -287,7 +288,7 @@ func (c *Cluster) followLeadership() {
 			if leads {
 				c.giver.Lead()
 				poke(c.leadChanged)
-				poke(c.reconcile)
+				poke(c.reconcileNeeded)
 			} else {
 				c.giver.Follow()
 			}
@@ -304,7 +305,7 @@ func (c *Cluster) followLeadership() {
 // counts only their number.
 func (c *Cluster) snapshotBySize() {
 	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
-		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {
+		if c.machine.entryBytes.Load() >= c.cfg.SnapshotBytes {
 			if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 				c.cfg.Logger.Warn("can't take a snapshot", "error", err)
 			}

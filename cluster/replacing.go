@@ -15,7 +15,7 @@ import (
 // counts as live if it is reachable: gossip takes some seconds to notice that a node is gone, and a node that restarts with
 // a new identity is back sooner.
 func (c *core) Replacing() error {
-	if c.memory.relied.Load() {
+	if c.memory.inUse.Load() {
 		return nil // there is no other node to ask
 	}
 	conf, _ := c.configuration()
@@ -32,21 +32,21 @@ func (c *core) Replacing() error {
 			live++
 		}
 	}
-	wanted := min(c.votersBefore(0), servers)
-	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.replaced
+	wanted := min(c.noteMostVoters(0), servers)
+	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.planDemotion
 		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet", live, max(all, wanted))
 	}
 	return nil
 }
 
-// votersBefore returns the highest number of voters that this process knows of. told is a number that another node has just
-// reported, or 0.
-func (c *core) votersBefore(told int) int {
+// noteMostVoters updates and returns the highest number of voters that this process knows of. reported is a number that
+// another node has just reported, or 0.
+func (c *core) noteMostVoters(reported int) int {
 	voters := len(c.voterIDs())
 	for {
-		old := c.voters.Load()
-		most := max(old, int64(min(max(told, voters, c.cfg.Expect), maxVoters)))
-		if c.voters.CompareAndSwap(old, most) {
+		old := c.mostVoters.Load()
+		most := max(old, int64(min(max(reported, voters, c.cfg.Expect), maxVoters)))
+		if c.mostVoters.CompareAndSwap(old, most) {
 			return int(most)
 		}
 	}

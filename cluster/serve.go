@@ -17,13 +17,13 @@ import (
 const (
 	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodStands                              // attempt → bool
-	MethodInvite                              // invitation → done
+	MethodInvite                              // invitation → nothing
 	MethodPropose                             // an entry → agreement.Result; also from other regions
-	MethodRemove                              // departure → done
+	MethodRemove                              // removalRequest → nothing
 	MethodFollow                              // followRequest → followKind and its data; from other regions
 	MethodGoverns                             // nothing → nothing; fails unless the node leads the primary; from other regions
 	MethodRemoveRegion                        // a region's name → agreement.Result; also from other regions
-	MethodFollowNow                           // done → done
+	MethodFollowNow                           // nothing → nothing
 	MethodRaise                               // a feature level → the agreed level
 )
 
@@ -51,8 +51,8 @@ var kindsByCode = []struct {
 // errBadCall means that a call is malformed or has invalid arguments.
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
-// foreign lists the methods that other regions may call. The leader serves all of them.
-var foreign = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
+// crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
 const (
 	// serveBound bounds the work on one call; removing a node waits until its authority expires.
@@ -68,8 +68,8 @@ type request struct {
 // handler answers a call for this package.
 type handler func(context.Context, request) ([]byte, error)
 
-// inJSON is a handler whose requests and replies are JSON.
-func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
+// jsonHandler is a handler whose requests and replies are JSON.
+func jsonHandler[In, Out any](serve func(context.Context, In) (Out, error)) handler {
 	return func(ctx context.Context, r request) ([]byte, error) {
 		var in In
 		if err := json.Unmarshal(r.body, &in); err != nil {
@@ -83,56 +83,56 @@ func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
 	}
 }
 
-// done is an empty request or reply.
-type done struct{}
+// noBody is an empty request or reply.
+type noBody struct{}
 
-// near returns the handlers for calls from this region.
-func (c *Cluster) near() map[peer.Method]handler {
+// localHandlers returns the handlers for calls from this region.
+func (c *Cluster) localHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
-		MethodStands:              inJSON(c.founder.serveStands),
-		MethodInvite:              inJSON(c.founder.serveInvitation),
+		MethodStands:              jsonHandler(c.founder.serveStands),
+		MethodInvite:              jsonHandler(c.founder.serveInvitation),
 		MethodPropose:             c.governor.servePropose,
-		MethodRemove:              inJSON(c.serveRemove),
+		MethodRemove:              jsonHandler(c.serveRemove),
 		MethodFollow:              c.governor.serveFollow,
 		MethodGoverns:             c.governor.serveGoverns,
 		MethodRemoveRegion:        c.governor.serveRemoveRegion,
-		MethodFollowNow:           inJSON(c.governor.serveFollowNow),
-		MethodRaise:               inJSON(c.reconciler.raise),
-		authority.MethodAsk:       inJSON(c.crew.answer),
-		authority.MethodCommitted: inJSON(c.serveCommitted),
+		MethodFollowNow:           jsonHandler(c.governor.serveFollowNow),
+		MethodRaise:               jsonHandler(c.reconciler.raise),
+		authority.MethodAsk:       jsonHandler(c.crew.answerRequest),
+		authority.MethodCommitted: jsonHandler(c.serveCommitted),
 	}
 }
 
 // Handle registers this package's handlers with p.
 func (c *Cluster) Handle(p *peer.Peers) {
 	for m, h := range c.handlers {
-		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveBy(call, h) })
+		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveWith(call, h) })
 	}
-	for _, m := range foreign {
+	for _, m := range crossRegionMethods {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
 			// Forward the call to the leader, which sees this node as the caller. That is safe because no method that other
 			// regions may call uses its caller's identity.
-			c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
+			c.serveWith(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
 		})
 	}
 }
 
-// serveBy answers a call with a handler, on a new goroutine.
-func (c *core) serveBy(call *peer.Call, h handler) {
+// serveWith answers a call with a handler, on a new goroutine.
+func (c *core) serveWith(call *peer.Call, h handler) {
 	if !c.started.Load() {
 		call.Fail(codeNoLeader, "this node is still starting")
 		return
 	}
 	select {
-	case c.tasks <- struct{}{}:
+	case c.callSlots <- struct{}{}:
 	default:
 		call.Fail(codeBusy, "too many calls are being answered")
 		return
 	}
 	call.CopyBody()
 	if !c.spawn(func() {
-		defer func() { <-c.tasks }()
+		defer func() { <-c.callSlots }()
 		ctx, cancel := context.WithTimeout(c.ctx, serveBound)
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
@@ -142,7 +142,7 @@ func (c *core) serveBy(call *peer.Call, h handler) {
 		}
 		call.Reply(reply)
 	}) {
-		<-c.tasks
+		<-c.callSlots
 		call.Fail(codeNoLeader, ErrClosed.Error())
 	}
 }
@@ -216,7 +216,7 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 }
 
 // serveCommitted returns, on the leader, the index up to which entries are committed.
-func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
+func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
 	index, err := c.giver.Committed(ctx)
@@ -226,14 +226,14 @@ func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	return index, nil
 }
 
-// insist retries an idempotent operation until it succeeds, fails for good, or ctx ends. It calls try with unknown set if an
+// retry retries an idempotent operation until it succeeds, fails for good, or ctx ends. It calls try with unknown set if an
 // earlier attempt may have succeeded.
-func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
+func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
 		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
 		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
-		if again && c.pause(ctx) {
+		if again && c.pauseBeforeRetry(ctx) {
 			continue
 		}
 		if again && unknown && !errors.Is(err, ErrOutcomeUnknown) {
@@ -246,8 +246,8 @@ func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	}
 }
 
-// pause waits for retryPause. It returns false if ctx ends or this node closes first.
-func (c *core) pause(ctx context.Context) bool {
+// pauseBeforeRetry waits for retryPause. It returns false if ctx ends or this node closes first.
+func (c *core) pauseBeforeRetry(ctx context.Context) bool {
 	t := time.NewTimer(retryPause)
 	defer t.Stop()
 	select {

@@ -49,7 +49,7 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 		m := newMachine(agreement.ThisBuild, func() {})
 		m.Apply(&raft.Log{Index: 3, Data: entryOf(t, agreement.Empty{})})
 		m.Apply(&raft.Log{Index: 4, Data: entry})
-		if _, err := applied(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
+		if _, err := entryResult(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
 		if have := m.state.Load().Index; have != 3 {
@@ -251,7 +251,7 @@ func TestSkip(t *testing.T) {
 		if err := f.Error(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := applied(f.Response()); !errors.As(err, &stuck) {
+		if _, err := entryResult(f.Response()); !errors.As(err, &stuck) {
 			t.Fatalf("have %v", err)
 		}
 		w.until(10*time.Second, "nobody who applies it", func() bool {

@@ -21,15 +21,15 @@ var errDiverged = errors.New("its state differs from the majority's after the sa
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// hashes holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
-	hashes  map[uint64]*checked
-	alarmed time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
+	// byIndex holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
+	byIndex   map[uint64]*indexHashes
+	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
 }
 
-// checked are the hashes that nodes have reported for one index.
-type checked struct {
-	by    map[ring.NodeID]agreement.Hash
-	since time.Time // of the first report
+// indexHashes are the hashes that nodes have reported for one index.
+type indexHashes struct {
+	byNode map[ring.NodeID]agreement.Hash
+	since  time.Time // of the first report
 }
 
 const (
@@ -40,52 +40,52 @@ const (
 	hashPatience = 2 * time.Second
 )
 
-// check returns the hash to report with a request for authority. Normally, it is the hash as of the last index at which all
-// nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
-func (c *crew) check(s *agreement.State) agreement.HashAt {
+// hashToReport returns the hash to report with a request for authority. Normally, it is the hash as of the last index at
+// which all nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
+func (c *crew) hashToReport(s *agreement.State) agreement.HashAt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.Index != c.still {
-		c.still, c.stillSince = s.Index, time.Now()
+	if s.Index != c.idleIndex {
+		c.idleIndex, c.idleSince = s.Index, time.Now()
 	}
-	if time.Since(c.stillSince) < hashPatience {
+	if time.Since(c.idleSince) < hashPatience {
 		return s.Check
 	}
 	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
 
-// split reports whether the nodes differ and no hash has a majority of all members.
-func (h *checked) split(members int) bool {
-	votes, most := count(h.by)
+// isSplit reports whether the nodes differ and no hash has a majority of all members.
+func (h *indexHashes) isSplit(members int) bool {
+	votes, most := countHashes(h.byNode)
 	return len(votes) > 1 && 2*votes[most] <= members
 }
 
-// note records a node's report. differs means that the node differs from a majority of all members. split means that the
+// add records a node's report. differs means that the node differs from a majority of all members. split means that the
 // nodes differ without a majority at an index that all live nodes have had time to report.
-func (t *hashReports) note(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
+func (t *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.hashes == nil {
-		t.hashes = map[uint64]*checked{}
+	if t.byIndex == nil {
+		t.byIndex = map[uint64]*indexHashes{}
 	}
-	at := t.hashes[c.Index]
+	at := t.byIndex[c.Index]
 	if at == nil {
-		at = &checked{map[ring.NodeID]agreement.Hash{}, time.Now()}
-		t.hashes[c.Index] = at
-		for len(t.hashes) > keptHashes {
-			oldest := slices.Min(slices.Collect(maps.Keys(t.hashes)))
-			split = split || t.hashes[oldest].split(members)
-			delete(t.hashes, oldest)
+		at = &indexHashes{map[ring.NodeID]agreement.Hash{}, time.Now()}
+		t.byIndex[c.Index] = at
+		for len(t.byIndex) > keptHashes {
+			oldest := slices.Min(slices.Collect(maps.Keys(t.byIndex)))
+			split = split || t.byIndex[oldest].isSplit(members)
+			delete(t.byIndex, oldest)
 		}
 	}
-	at.by[id] = c.Hash
-	split = split || time.Since(at.since) >= hashPatience && at.split(members)
-	votes, most := count(at.by)
+	at.byNode[id] = c.Hash
+	split = split || time.Since(at.since) >= hashPatience && at.isSplit(members)
+	votes, most := countHashes(at.byNode)
 	return 2*votes[most] > members && most != c.Hash, split
 }
 
-// count counts the nodes for each hash, and returns a hash with the highest count.
-func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+// countHashes counts the nodes for each hash, and returns a hash with the highest count.
+func countHashes(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range told {
 		if votes[hash]++; votes[hash] >= votes[most] {
@@ -102,9 +102,9 @@ func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
-	differs, split := c.tally.note(r.Node, r.Check, len(conf.Servers))
+	differs, split := c.tally.add(r.Node, r.Check, len(conf.Servers))
 	if split {
-		c.alarm(r)
+		c.alarmSplit(r)
 	}
 	if !differs {
 		return authority.Reply{}, false
@@ -115,13 +115,13 @@ func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 // alarmEvery is the minimum interval between two log lines about differing nodes.
 const alarmEvery = 30 * time.Second
 
-// alarm logs that nodes differ without a majority.
-func (c *crew) alarm(r authority.Request) {
+// alarmSplit logs that nodes differ without a majority.
+func (c *crew) alarmSplit(r authority.Request) {
 	t := &c.tally
 	t.mu.Lock()
-	due := time.Since(t.alarmed) >= alarmEvery
+	due := time.Since(t.lastAlarm) >= alarmEvery
 	if due {
-		t.alarmed = time.Now()
+		t.lastAlarm = time.Now()
 	}
 	t.mu.Unlock()
 	if due {
@@ -135,7 +135,7 @@ func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
+	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmEvery
 }
 
 // stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first

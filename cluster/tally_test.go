@@ -40,16 +40,16 @@ func TestTally(t *testing.T) {
 		{1, 112, a, false, true}, // 48 is dropped, and had none
 		{1, 128, a, false, false},
 	} {
-		differs, split := tl.note(ring.NodeID{step.node}, agreement.HashAt{Index: step.index, Hash: step.hash}, 5)
+		differs, split := tl.add(ring.NodeID{step.node}, agreement.HashAt{Index: step.index, Hash: step.hash}, 5)
 		if differs != step.differs || split != step.split {
 			t.Errorf("step %d: have %v, %v", i, differs, split)
 		}
 	}
 	for i := range uint64(100) {
-		tl.note(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
+		tl.add(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
 	}
-	if len(tl.hashes) != keptHashes {
-		t.Errorf("%d indices are kept", len(tl.hashes))
+	if len(tl.byIndex) != keptHashes {
+		t.Errorf("%d indices are kept", len(tl.byIndex))
 	}
 }
 
@@ -62,7 +62,7 @@ func (n *node) astray() {
 		other.Hash[0]++
 		return m.state.CompareAndSwap(s, &other)
 	})
-	poke(n.c.Load().applied)
+	poke(n.c.Load().stateApplied)
 }
 
 // TestWhoDiffersFromAMajorityStops: a node that differs stops, be it a follower or the leader, which hands over the lead.

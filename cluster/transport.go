@@ -16,14 +16,14 @@ import (
 const (
 	// maxPool bounds Raft's idle connections to one node: one each for heartbeats, entries and votes.
 	maxPool = 3
-	// heldCheck is how often to check whether to release a held failure; see transport.
-	heldCheck = 100 * time.Millisecond
+	// failureRecheck is how often to check whether to release a held failure; see transport.
+	failureRecheck = 100 * time.Millisecond
 	// storeRetry is how long to wait before sending entries again to a node that could not store them.
 	storeRetry = 500 * time.Millisecond
-	// repeatEvery is how long to hold a message that has nothing new for a follower.
-	repeatEvery = 500 * time.Millisecond
-	// beats is how many heartbeats a follower gets within Timings.Heartbeat.
-	beats = 4
+	// maxRepetitionHold is how long to hold a message that has nothing new for a follower.
+	maxRepetitionHold = 500 * time.Millisecond
+	// heartbeatsPerTimeout is how many heartbeats a follower gets within Timings.Heartbeat.
+	heartbeatsPerTimeout = 4
 )
 
 // transport is Raft's network transport. It delays some results and messages, for three reasons.
@@ -44,36 +44,37 @@ const (
 // While this node leads, heartbeats also prove which nodes still follow it; see [authority.Confirmations].
 type transport struct {
 	*raft.NetworkTransport
-	// still reports whether this node must still send entries of the term to the node.
-	still func(to raft.ServerID, term uint64) bool
-	// beyond returns a channel that is closed once this node's log has an entry after index.
-	beyond func(index uint64) <-chan struct{}
+	// mustSend reports whether this node must still send entries of the term to the node.
+	mustSend func(to raft.ServerID, term uint64) bool
+	// writtenAfter returns a channel that is closed once this node's log has an entry after index.
+	writtenAfter func(index uint64) <-chan struct{}
 
-	beatEvery time.Duration          // about the time between heartbeats to one node
-	pulse     func() <-chan struct{} // returns a channel that is closed at this node's next pulse
+	heartbeatEvery time.Duration          // about the time between heartbeats to one node
+	pulse          func() <-chan struct{} // returns a channel that is closed at this node's next pulse
 
-	// mu guards told and beaten, which are bounded like followers.
-	mu     sync.Mutex
-	told   map[raft.ServerID]told // the last message without entries that each node accepted
-	beaten map[raft.ServerID]beat // the last heartbeat to each node
+	// mu guards acceptedNotices and lastHeartbeats, which are bounded like confirmations.
+	mu              sync.Mutex
+	acceptedNotices map[raft.ServerID]commitNotice  // the last message without entries that each node accepted
+	lastHeartbeats  map[raft.ServerID]sentHeartbeat // the last heartbeat to each node
 
-	followers authority.Confirmations // bounded by the nodes that were ever in Raft
+	confirmations authority.Confirmations // bounded by the nodes that were ever in Raft
 
 	closing   chan struct{}
 	closeOnce sync.Once
 }
 
-// told is the content of a message without entries.
-type told struct{ term, last, committed uint64 }
+// commitNotice is the content of a message without entries.
+type commitNotice struct{ term, last, committed uint64 }
 
-// beat is a heartbeat that was sent.
-type beat struct {
+// sentHeartbeat is a heartbeat that was sent.
+type sentHeartbeat struct {
 	term uint64
 	at   time.Time
 }
 
 func newTransport(
-	cfg *Config, addresses raft.ServerAddressProvider, still func(raft.ServerID, uint64) bool, beyond func(uint64) <-chan struct{},
+	cfg *Config, addresses raft.ServerAddressProvider,
+	mustSend func(raft.ServerID, uint64) bool, writtenAfter func(uint64) <-chan struct{},
 ) *transport {
 	closing := make(chan struct{})
 	return &transport{
@@ -87,13 +88,13 @@ func newTransport(
 			Timeout:                 cfg.Timings.RPC,
 			MsgpackUseNewTimeFormat: true,
 		}),
-		still:     still,
-		beyond:    beyond,
-		beatEvery: cfg.Timings.Heartbeat / beats,
-		pulse:     cfg.Peers.Pulse,
-		told:      map[raft.ServerID]told{},
-		beaten:    map[raft.ServerID]beat{},
-		closing:   closing,
+		mustSend:        mustSend,
+		writtenAfter:    writtenAfter,
+		heartbeatEvery:  cfg.Timings.Heartbeat / heartbeatsPerTimeout,
+		pulse:           cfg.Peers.Pulse,
+		acceptedNotices: map[raft.ServerID]commitNotice{},
+		lastHeartbeats:  map[raft.ServerID]sentHeartbeat{},
+		closing:         closing,
 	}
 }
 
@@ -106,28 +107,28 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
-		number := t.followers.Number()
+		number := t.confirmations.NextNumber()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {
-			t.followers.Answered(nodeID(id), resp.Term, number)
+			t.confirmations.RecordAnswer(nodeID(id), resp.Term, number)
 		}
 		return err
 	}
-	empty, tells := len(args.Entries) == 0, told{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
+	empty, notice := len(args.Entries) == 0, commitNotice{args.Term, args.PrevLogEntry, args.LeaderCommitIndex}
 	if empty {
-		t.holdRepetition(id, tells)
+		t.holdRepetition(id, notice)
 	}
-	before := t.followers.Last(nodeID(id))
+	before := t.confirmations.LastAnswered(nodeID(id))
 	err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 	switch {
 	case err != nil:
-		t.hold(id, args.Term, before)
+		t.holdFailure(id, args.Term, before)
 	case !resp.Success && resp.Term == args.Term && !resp.NoRetryBackoff: // the node could not store them
 		t.pause(storeRetry, nil)
 		resp.NoRetryBackoff = true
 	case empty && resp.Success:
 		t.mu.Lock()
-		t.told[id] = tells
+		t.acceptedNotices[id] = notice
 		t.mu.Unlock()
 	}
 	return err
@@ -136,24 +137,24 @@ func (t *transport) AppendEntries(id raft.ServerID, at raft.ServerAddress, args 
 // holdHeartbeat waits until a heartbeat to the node is due and then records it. The first heartbeat of a term is due at once.
 func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 	t.mu.Lock()
-	last := t.beaten[id]
+	last := t.lastHeartbeats[id]
 	t.mu.Unlock()
 	if last.term == term {
 		t.holdUntilPulse(last.at)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.beaten[id] = beat{term, time.Now()}
+	t.lastHeartbeats[id] = sentHeartbeat{term, time.Now()}
 }
 
-// holdUntilPulse waits for this node's pulse that comes about beatEvery after last.
+// holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *transport) holdUntilPulse(last time.Time) {
-	timer := time.NewTimer(time.Until(last.Add(t.beatEvery * 5 / 4)))
+	timer := time.NewTimer(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	defer timer.Stop()
 	for {
 		select {
 		case <-t.pulse():
-			if time.Since(last) >= t.beatEvery*3/4 {
+			if time.Since(last) >= t.heartbeatEvery*3/4 {
 				return
 			}
 		case <-timer.C:
@@ -165,15 +166,15 @@ func (t *transport) holdUntilPulse(last time.Time) {
 }
 
 // holdRepetition holds a message that the node has already accepted, if all entries are committed: until there is another
-// entry, but at most for repeatEvery.
-func (t *transport) holdRepetition(id raft.ServerID, now told) {
+// entry, but at most for maxRepetitionHold.
+func (t *transport) holdRepetition(id raft.ServerID, now commitNotice) {
 	t.mu.Lock()
-	again := t.told[id] == now
+	again := t.acceptedNotices[id] == now
 	t.mu.Unlock()
 	if !again || now.committed < now.last {
 		return
 	}
-	t.pause(repeatEvery, t.beyond(now.last))
+	t.pause(maxRepetitionHold, t.writtenAfter(now.last))
 }
 
 // pause waits until d has passed, early is closed, or this transport closes.
@@ -189,19 +190,19 @@ func (t *transport) pause(d time.Duration, early <-chan struct{}) {
 
 // InstallSnapshot sends a snapshot. It implements raft.Transport.
 func (t *transport) InstallSnapshot(id raft.ServerID, at raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	before := t.followers.Last(nodeID(id))
+	before := t.confirmations.LastAnswered(nodeID(id))
 	err := t.NetworkTransport.InstallSnapshot(id, at, args, resp, data)
 	if err != nil {
-		t.hold(id, args.Term, before)
+		t.holdFailure(id, args.Term, before)
 	}
 	return err
 }
 
-// hold waits until the node has answered a later heartbeat than before, or this node need not send it entries any more.
-func (t *transport) hold(id raft.ServerID, term, before uint64) {
-	tick := time.NewTicker(heldCheck)
+// holdFailure waits until the node has answered a later heartbeat than before, or this node need not send it entries any more.
+func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
+	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
-	for t.followers.Last(nodeID(id)) == before && t.still(id, term) {
+	for t.confirmations.LastAnswered(nodeID(id)) == before && t.mustSend(id, term) {
 		select {
 		case <-tick.C:
 		case <-t.closing:

@@ -76,20 +76,20 @@ var (
 // because it can't reach a majority. Otherwise it returns the reason.
 func (c *Cluster) Ready() error {
 	c.feed.mu.Lock()
-	s := c.feed.told
+	s := c.feed.published
 	c.feed.mu.Unlock()
 	switch {
-	case c.memory.relied.Load():
+	case c.memory.inUse.Load():
 		return nil
 	case c.Stuck() != nil && !c.holder.EverValid():
 		return c.Stuck() // the node was started with the wrong release
 	case (s == nil || s.Cluster.IsZero()) && c.memory.state.Load() != nil:
 		return errNoAuthority // the node was in a cluster before
 	case s == nil || s.Cluster.IsZero():
-		if err := c.founder.tooOld.Load(); err != nil {
+		if err := c.founder.joinError.Load(); err != nil {
 			return *err
 		}
-		if lacks := c.founder.lacks.Load(); lacks != nil {
+		if lacks := c.founder.waitReason.Load(); lacks != nil {
 			return fmt.Errorf("%w: %w", errNoCluster, *lacks)
 		}
 		return errNoCluster

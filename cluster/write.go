@@ -18,8 +18,8 @@ import (
 // retryPause is how long to wait between two attempts of a write. An election takes several pauses.
 const retryPause = 50 * time.Millisecond
 
-// followedBound bounds how long a write waits for this region to adopt a version that the primary has agreed on.
-const followedBound = 2 * time.Second
+// awaitPrimaryBound bounds how long a write waits for this region to adopt a version that the primary has agreed on.
+const awaitPrimaryBound = 2 * time.Second
 
 // WriteOptions are the conditions of a change, and its author.
 type WriteOptions struct {
@@ -38,7 +38,7 @@ type WriteOptions struct {
 // The entry carries a request ID that the cluster remembers. So it is safe to propose the entry again when the outcome of an
 // attempt is unknown.
 func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	when := time.Now()
 	if change.Part == rules.WholeDocument {
@@ -54,39 +54,39 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.secondary() && o.IfMatch != 0 && !c.follows(c.State()) {
+	if c.secondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
 		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
 	var result agreement.Result
-	if err := c.insist(ctx, func(bool) (err error) {
+	if err := c.retry(ctx, func(bool) (err error) {
 		result, err = parseResult(c.governor.callPrimary(ctx, MethodPropose, b))
 		return err
 	}); err != nil {
-		return 0, c.inPrimary(err)
+		return 0, c.primaryError(err)
 	}
 	if result.Err != nil {
 		return 0, result.Err
 	}
 	if c.secondary() {
-		c.awaitFollowed(ctx, result.Version)
+		c.awaitPrimaryVersion(ctx, result.Version)
 		return result.Version, nil
 	}
-	if c.wait(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
+	if c.awaitState(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
 		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
 	}
 	return result.Version, nil
 }
 
-// bound gives ctx a deadline if it has none.
-func (c *core) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// withWriteTimeout gives ctx a deadline if it has none.
+func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, c.cfg.Timings.Write)
 }
 
-// inPrimary adds the primary region's name to the error of a call to it.
-func (c *core) inPrimary(err error) error {
+// primaryError adds the primary region's name to the error of a call to it.
+func (c *core) primaryError(err error) error {
 	switch {
 	case !c.secondary():
 	case errors.Is(err, ErrOutcomeUnknown):
@@ -97,31 +97,31 @@ func (c *core) inPrimary(err error) error {
 	return err
 }
 
-// follows reports whether a state's rules are the primary's.
-func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
+// followsPrimary reports whether a state's rules are the primary's.
+func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
 
-// awaitFollowed waits until a version of the primary's rules is in force on this node, but at most for followedBound.
-func (c *core) awaitFollowed(ctx context.Context, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, followedBound)
+// awaitPrimaryVersion waits until a version of the primary's rules is in force on this node, but at most for awaitPrimaryBound.
+func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
 	if c.secondary() { // otherwise this region's own leader has agreed on it
-		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
+		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 			c.cfg.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}
 	}
-	err := c.wait(ctx, func(s *agreement.State) bool { return c.follows(s) && rulesVersion(s) >= version })
+	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && rulesVersion(s) >= version })
 	if err != nil {
 		c.cfg.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
 	}
 }
 
 // serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
-func (g *governor) serveFollowNow(context.Context, done) (done, error) {
+func (g *governor) serveFollowNow(context.Context, noBody) (noBody, error) {
 	if !g.leads() {
-		return done{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	poke(g.wake)
-	return done{}, nil
+	return noBody{}, nil
 }
 
 // servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
@@ -134,7 +134,7 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := g.requireGoverning(); err != nil {
+	if err := g.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	select {
@@ -145,13 +145,13 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	}
 	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
 	// that keeps pace with the majority.
-	if !g.giver.AwaitMajority(ctx, g.machine.ruled.Load()) {
+	if !g.giver.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
 	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
 	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
-		if err := g.addRegions(ctx, g.newcomers()); err != nil {
+		if err := g.addRegions(ctx, g.prospectiveFollowers()); err != nil {
 			g.cfg.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
@@ -175,11 +175,11 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 // CatchUp waits until this node has applied everything that was agreed on before the call. The error wraps ErrNoLeader or
 // the context's error. If ctx has no deadline, CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var index uint64
-	err := c.insist(ctx, func(bool) error {
-		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
+	err := c.retry(ctx, func(bool) error {
+		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
 			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrNoLeader} // a query has no outcome that could be unknown
 		}
@@ -188,20 +188,20 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.wait(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
+	if err := c.awaitState(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
 		return fmt.Errorf("wait until all agreed entries are applied: %w", err)
 	}
 	return nil
 }
 
-// begin is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every node, because
+// initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every node, because
 // a founder may die between these entries, and the next leader then completes them.
-func (c *Cluster) begin() {
+func (c *Cluster) initCluster() {
 	c.loop(c.cfg.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {
 			return false
 		}
-		err := c.beginOnce()
+		err := c.initClusterOnce()
 		if err != nil {
 			c.cfg.Logger.Debug("can't propose the cluster's first entries yet", "error", err)
 		}
@@ -226,8 +226,8 @@ func (c *Cluster) foundingLevel() agreement.Level {
 	return level
 }
 
-// beginOnce proposes whichever of the first entries are missing.
-func (c *Cluster) beginOnce() error {
+// initClusterOnce proposes whichever of the first entries are missing.
+func (c *Cluster) initClusterOnce() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timings.Write)
 	defer cancel()
 	// A leader knows the current state only after applying an entry of its own.
@@ -243,7 +243,7 @@ func (c *Cluster) beginOnce() error {
 			return err
 		}
 	}
-	if err := c.governor.claim(ctx); err != nil {
+	if err := c.governor.claimPrimary(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.Seed == nil {

@@ -46,25 +46,25 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	if err != nil {
 		return s, Result{Err: b.unreadable(e.level, e.release, err)}
 	}
-	next.chained(s, entry, r)
+	next.setHash(s, entry, r)
 	return &next, r
 }
 
 // applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
-func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
+func (w *signedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.checkLevel(w.Entry, w.level); err != nil {
 		return Result{Err: err}, nil
 	}
 	apply := func() Result {
-		if e, write := w.Entry.(Rules); write && p.fits(s, e) {
+		if e, isRules := w.Entry.(Rules); isRules && p.fits(s, e) {
 			return e.enact(next, p.after, p.err)
 		}
 		return w.apply(next)
 	}
-	if w.terms == nil {
+	if w.transition == nil {
 		return apply(), nil
 	}
-	return w.terms.applyOn(s, next, apply)
+	return w.transition.applyOn(s, next, apply)
 }
 
 // Prepared is a change of rules or regions whose result is computed before its entry is applied.
@@ -93,7 +93,7 @@ func (s *State) Prepare(e Rules) *Prepared {
 
 // fits reports whether p was prepared for e and for the rules in s.
 func (p *Prepared) fits(s *State, e Rules) bool {
-	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
+	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answerTo(e.Request) == nil
 }
 
 // rejected returns the result of a rejected entry. The caller must not have changed the state.
@@ -132,8 +132,8 @@ func (e Raise) apply(next *State) Result {
 		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
-		if b, booted := next.Boots[id]; booted && b.knows() < e.Level {
-			return rejected("%s knows feature level %d", id, b.knows())
+		if b, booted := next.Boots[id]; booted && b.knownLevel() < e.Level {
+			return rejected("%s knows feature level %d", id, b.knownLevel())
 		}
 	}
 	next.Level = e.Level
@@ -143,17 +143,17 @@ func (e Raise) apply(next *State) Result {
 func (e Skipped) apply(*State) Result { return Result{} }
 
 func (e Ring) apply(next *State) Result {
-	if r := next.mayMove(e.Epoch); r.Err != nil {
+	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
 	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
-		if what := m.tooLong(); what != "" {
+		if what := m.oversizedField(); what != "" {
 			return rejected("the %s of %s has more than %d bytes", what, m.ID, maxText)
 		}
 		if members[m.ID] = m; next.Generations[m.ID] > 0 {
-			strangers = without(strangers, m.ID)
+			strangers = withoutID(strangers, m.ID)
 		}
 		ids = append(ids, m.ID)
 	}
@@ -169,8 +169,8 @@ func (e Ring) apply(next *State) Result {
 	return Result{}
 }
 
-// tooLong returns the name of the first field that is too long, or "".
-func (m *Member) tooLong() string {
+// oversizedField returns the name of the first field that is too long, or "".
+func (m *Member) oversizedField() string {
 	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
 		if len(text[1]) > maxText {
 			return text[0]
@@ -179,8 +179,8 @@ func (m *Member) tooLong() string {
 	return ""
 }
 
-// mayMove rejects a move to epoch unless it is the next one and the last move has ended.
-func (s *State) mayMove(epoch int64) Result {
+// checkMove rejects a move to epoch unless it is the next one and the last move has ended.
+func (s *State) checkMove(epoch int64) Result {
 	switch {
 	case s.Epoch == math.MaxInt64 || epoch != s.Epoch+1:
 		return rejected("epoch %d does not follow %d", epoch, s.Epoch)
@@ -191,7 +191,7 @@ func (s *State) mayMove(epoch int64) Result {
 }
 
 func (e Leave) apply(next *State) Result {
-	if r := next.mayMove(e.Epoch); r.Err != nil {
+	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
 	switch {
@@ -199,7 +199,7 @@ func (e Leave) apply(next *State) Result {
 		return rejected("%s is not in the ring", e.Node)
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
-	case !e.Why.known():
+	case !e.Why.isKnown():
 		return rejected("unknown reason %q", e.Why)
 	}
 	next.Epoch = e.Epoch
@@ -220,7 +220,7 @@ func (e Settled) apply(next *State) Result {
 }
 
 func (e Ended) apply(next *State) Result {
-	if r := next.mayReign(e.Reign); r.Err != nil {
+	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
 	have := next.Generation(e.Node)
@@ -229,11 +229,11 @@ func (e Ended) apply(next *State) Result {
 		return rejected("the node is zero")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
-	case !e.Why.known():
+	case !e.Why.isKnown():
 		return rejected("unknown reason %q", e.Why)
 	}
 	if e.Why == Removed {
-		next.remove(e.Node)
+		next.recordRemoved(e.Node)
 	}
 	next.suspend(e.Node, e.Why, e.When)
 	next.setGeneration(e.Node, have+1)
@@ -257,7 +257,7 @@ func (e Ended) apply(next *State) Result {
 }
 
 func (e Boot) apply(next *State) Result {
-	if r := next.mayReign(e.Reign); r.Err != nil {
+	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
 	last, known := next.Boots[e.Node]
@@ -270,12 +270,12 @@ func (e Boot) apply(next *State) Result {
 		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
 	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
 		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
-	case last.Was(e.Boot):
+	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
 	case !known && len(next.Boots) >= MaxBoots:
 		return rejected("%d nodes have registered processes, the most allowed", len(next.Boots))
 	}
-	next.setBoot(e.Node, last.next(e, next.Index))
+	next.setBoot(e.Node, last.successor(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
 }
@@ -298,7 +298,7 @@ func (e Forget) apply(next *State) Result {
 }
 
 func (e Rules) apply(next *State) Result {
-	if a := next.answered(e.Request); a != nil {
+	if a := next.answerTo(e.Request); a != nil {
 		return a.Result
 	}
 	history, err := e.write(next.History)
@@ -321,13 +321,13 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
 		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
 			doc.Level(), next.Level)}}
-	} else if regions := next.Regions.next(); regions.hold(history) != nil {
-		r.Err = rules.Errors{{Message: errHeld.Error()}}
+	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
+		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}
 	} else {
 		next.History, next.Regions = history, regions
 		_, v := history.Current()
 		r.Version = v.Number
 	}
-	next.remember(e.Request, r)
+	next.rememberAnswer(e.Request, r)
 	return r
 }

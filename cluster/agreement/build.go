@@ -63,9 +63,9 @@ func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 	return &Unreadable{Needs: needs, Release: release, Knows: b.Level, Err: err}
 }
 
-// signature appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
+// appendSignature appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
 // releases, past and future, have a signature after their first bytes.
-func (b *Build) signature(to []byte, needs Level) []byte {
+func (b *Build) appendSignature(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 

@@ -28,8 +28,8 @@ type HashAt struct {
 	Hash  Hash   `json:"hash"`
 }
 
-// chained sets next.Hash to the hash of s extended by the entry and its outcome.
-func (next *State) chained(s *State, entry []byte, r Result) {
+// setHash sets next.Hash to the hash of s extended by the entry and its outcome.
+func (next *State) setHash(s *State, entry []byte, r Result) {
 	if next.Index/HashEvery != s.Index/HashEvery {
 		next.Check = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}

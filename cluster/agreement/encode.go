@@ -25,8 +25,8 @@ import (
 //	uvarint   the feature level needed to read it
 //	uvarint   length of the release
 //	release   the release that wrote it, text
-//	byte      1 if the entry has terms, else 0
-//	80 bytes  the terms, if any: see Terms; numbers big endian
+//	byte      1 if the entry has a Transition, else 0
+//	80 bytes  the Transition, if any; numbers big endian
 //	uvarint   length of the JSON
 //	JSON      the entry
 //	tail      for Rules the change's body, for Adopt the documents, else nothing
@@ -54,8 +54,8 @@ func kindOf(e Entry) int {
 	return slices.IndexFunc(kinds[:], func(k Entry) bool { return k != nil && reflect.TypeOf(k) == reflect.TypeOf(e) })
 }
 
-// needs returns the feature level needed to read an entry.
-func needs(e Entry) Level {
+// neededLevel returns the feature level needed to read an entry.
+func neededLevel(e Entry) Level {
 	switch e := e.(type) {
 	case Raise:
 		return max(1, e.Level) // a node that doesn't know the level should stop here, not at a later entry
@@ -68,15 +68,15 @@ func needs(e Entry) Level {
 // Encode encodes an entry, with this build's signature. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
-// encode encodes an entry with terms, which may be nil.
-func (b *Build) encode(e Entry, terms *Transition) ([]byte, error) {
+// encode encodes an entry with its transition, which may be nil.
+func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 	kind := kindOf(e)
 	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
-	head := b.signature([]byte{entryMark, byte(kind), entryFormat}, needs(e))
-	if head = wire.AppendBool(head, terms != nil); terms != nil {
-		head = terms.append(head)
+	head := b.appendSignature([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
+	if head = wire.AppendBool(head, transition != nil); transition != nil {
+		head = transition.appendTo(head)
 	}
 	return appendBody(head, e)
 }
@@ -125,21 +125,21 @@ func (b *Build) Decode(entry []byte) (Entry, error) {
 	return w.Entry, err
 }
 
-// written is an entry with its signature and terms.
-type written struct {
+// signedEntry is an entry with its signature and transition.
+type signedEntry struct {
 	Entry
-	level   Level // the level needed to read it
-	release string
-	terms   *Transition // nil if there are none
+	level      Level // the level needed to read it
+	release    string
+	transition *Transition // nil if there are none
 }
 
-func (b *Build) decode(entry []byte) (written, error) {
+func (b *Build) decode(entry []byte) (signedEntry, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return written{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		return signedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
 	d := wire.NewDecoder(entry[3:])
 	level, release, err := decodeSignature(d)
-	w := written{level: level, release: release}
+	w := signedEntry{level: level, release: release}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrEntry, err)
@@ -148,20 +148,20 @@ func (b *Build) decode(entry []byte) (written, error) {
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		if w.terms = decodeTerms(d); d.Failed() {
-			err = fmt.Errorf("%w: its terms are truncated or unknown", ErrEntry)
+		if w.transition = decodeTransition(d); d.Failed() {
+			err = fmt.Errorf("%w: its transition is truncated or unknown", ErrEntry)
 		} else {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
-		if err == nil && needs(w.Entry) > level {
-			err = fmt.Errorf("%w: it needs level %d, but states %d", ErrEntry, needs(w.Entry), level)
+		if err == nil && neededLevel(w.Entry) > level {
+			err = fmt.Errorf("%w: it needs level %d, but states %d", ErrEntry, neededLevel(w.Entry), level)
 		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
 	if err != nil {
-		return written{}, b.unreadable(level, release, err)
+		return signedEntry{}, b.unreadable(level, release, err)
 	}
 	return w, nil
 }
@@ -187,7 +187,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 		return nil, fmt.Errorf("%w: %T is truncated", ErrEntry, kinds[kind])
 	}
 	to := reflect.New(reflect.TypeOf(kinds[kind]))
-	if err := strict(text, to.Interface()); err != nil {
+	if err := decodeStrict(text, to.Interface()); err != nil {
 		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, kinds[kind], err)
 	}
 	switch e := to.Interface().(type) {
@@ -209,9 +209,9 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	return to.Elem().Interface().(Entry), nil
 }
 
-// strict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this one ignored,
+// decodeStrict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this one ignored,
 // and the states would diverge.
-func strict(b []byte, to any) error {
+func decodeStrict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {

@@ -31,25 +31,25 @@ type Adopt struct {
 // AppendFollow appends to b the rules and regions for other regions to adopt: at most [MaxFollow] bytes, or an error. It
 // caches the bytes as long as neither rules nor regions change.
 func (s *State) AppendFollow(b []byte) ([]byte, error) {
-	kept := s.Regions.kept()
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	if kept.follow == nil {
+	cache := s.Regions.cacheOrNew()
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	if cache.followBytes == nil {
 		e, err := s.follow()
 		if err != nil {
 			return b, err
 		}
-		if kept.follow, err = appendBody(nil, e); err != nil {
+		if cache.followBytes, err = appendBody(nil, e); err != nil {
 			return b, err
 		}
 	}
-	return append(b, kept.follow...), nil
+	return append(b, cache.followBytes...), nil
 }
 
 // follow returns the entry that AppendFollow encodes.
 func (s *State) follow() (Adopt, error) {
 	e := Adopt{Regions: *s.Regions}
-	e.sets, e.Held = nil, slices.Clone(e.Held)
+	e.cache, e.Held = nil, slices.Clone(e.Held)
 	_, e.InForce = s.History.Current()
 	for i := range e.Held {
 		h := &e.Held[i]
@@ -184,7 +184,7 @@ func (e Adopt) apply(next *State) Result {
 		return rejected("the state to adopt has no world or no primary region")
 	case len(e.Held) > 0 && e.InForce.Number != e.Held[len(e.Held)-1].Version:
 		return rejected("version %d of the rules is in force, but is not the last one held", e.InForce.Number)
-	case e.World == have.World && !e.after(next):
+	case e.World == have.World && !e.isLaterThan(next):
 		return rejected("version %d, revision %d of term %d is not later than the current state", e.InForce.Number, e.Revision, e.Term)
 	}
 	history, err := e.history(next)
@@ -192,11 +192,11 @@ func (e Adopt) apply(next *State) Result {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
 	adopted := e.Regions
-	adopted.sets, adopted.Held = &sets{}, slices.Clone(e.Held)
+	adopted.cache, adopted.Held = &regionCache{}, slices.Clone(e.Held)
 	for i := range adopted.Held {
 		h := &adopted.Held[i]
 		if h.Set = history.Set(); i < len(e.Held)-1 {
-			if h.Set, err = have.compiled(h); err != nil {
+			if h.Set, err = have.compileHeld(h); err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}
 			}
 		}
@@ -209,8 +209,8 @@ func (e Adopt) apply(next *State) Result {
 	return Result{Version: e.InForce.Number}
 }
 
-// after reports whether e is later than s.
-func (e Adopt) after(s *State) bool {
+// isLaterThan reports whether e is later than s.
+func (e Adopt) isLaterThan(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
 	return slices.Compare([]uint64{uint64(e.Term), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.Term), uint64(v.Number), r.Revision}) > 0
@@ -233,8 +233,8 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 	return s.History.Adopt(e.InForce, text, !same || v.Number >= e.InForce.Number)
 }
 
-// compiled returns the set of an adopted version. It reuses the local set if the document is the same.
-func (r *Regions) compiled(a *Held) (*rules.Set, error) {
+// compileHeld returns the set of an adopted version. It reuses the local set if the document is the same.
+func (r *Regions) compileHeld(a *Held) (*rules.Set, error) {
 	for _, h := range r.Held {
 		if h.Version != a.Version {
 			continue

@@ -79,7 +79,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 	reason := func() Reason {
 		return rapid.SampledFrom([]Reason{"", Silent, Unreachable, Behind, Removed, "unknown"}).Draw(t, "why")
 	}
-	when := func() int64 { return rapid.Int64Range(0, 2*forgiven.Milliseconds()).Draw(t, "when") }
+	when := func() int64 { return rapid.Int64Range(0, 2*suspensionReset.Milliseconds()).Draw(t, "when") }
 	switch rapid.IntRange(0, 16).Draw(t, "kind") {
 	case 0:
 		return found

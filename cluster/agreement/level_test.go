@@ -35,11 +35,11 @@ func TestLevels(t *testing.T) {
 	}
 	refused(Raise{Level: Newest}, fmt.Sprintf("is already %d", Newest))
 	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
-	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.Knows(node(2)) != Newest+1 {
+	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
 	// An entry of a later level may not be written before the level is raised.
-	raw := append(next.signature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
+	raw := append(next.appendSignature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
 	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
 		t.Errorf("have %v", err)
 	}

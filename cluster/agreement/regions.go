@@ -34,7 +34,7 @@ type Regions struct {
 	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force
 	Revision uint64   `json:"revision"` // rises with every change of this struct in the primary; copied by followers
 
-	sets *sets // nil: nothing is cached
+	cache *regionCache // nil: nothing is cached
 }
 
 // Held is a version of the rules that still counts for shares. Recorded versions come first.
@@ -55,11 +55,11 @@ type Held struct {
 	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
-// sets caches the last result of SetFor for each region, and the bytes of AppendFollow.
-type sets struct {
-	mu     sync.Mutex // guards the fields below
-	set    map[string]*rules.Set
-	follow []byte // nil: not computed yet
+// regionCache caches the last result of SetFor for each region, and the bytes of AppendFollow.
+type regionCache struct {
+	mu          sync.Mutex // guards the fields below
+	byRegion    map[string]*rules.Set
+	followBytes []byte // nil: not computed yet
 }
 
 // Primary makes a region the primary, where rules are written. It begins a world, if there is none yet, and commits the
@@ -96,24 +96,24 @@ func validRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
 }
 
-// next returns a copy of r with the next revision, for the caller to change.
-func (r *Regions) next() *Regions {
+// nextRevision returns a copy of r with the next revision, for the caller to change.
+func (r *Regions) nextRevision() *Regions {
 	next := *r
 	next.Revision++
-	next.sets = &sets{}
+	next.cache = &regionCache{}
 	return &next
 }
 
-// kept returns the cache of r, or an empty one to discard.
-func (r *Regions) kept() *sets {
-	if r.sets == nil {
-		return &sets{}
+// cacheOrNew returns the cache of r, or an empty one to discard.
+func (r *Regions) cacheOrNew() *regionCache {
+	if r.cache == nil {
+		return &regionCache{}
 	}
-	return r.sets
+	return r.cache
 }
 
-// last returns the version in force, or nil if there is none.
-func (r *Regions) last() *Held {
+// inForce returns the version in force, or nil if there is none.
+func (r *Regions) inForce() *Held {
 	if len(r.Held) == 0 {
 		return nil
 	}
@@ -128,17 +128,17 @@ func (s *State) SetFor(region string) *rules.Set {
 	if set == nil || len(s.Secret) == 0 {
 		return nil
 	}
-	kept := r.kept()
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	if out := kept.set[region]; out != nil {
+	cache := r.cacheOrNew()
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	if out := cache.byRegion[region]; out != nil {
 		return out
 	}
-	if kept.set == nil || len(kept.set) > MaxRegions {
-		kept.set = map[string]*rules.Set{}
+	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
+		cache.byRegion = map[string]*rules.Set{}
 	}
-	kept.set[region] = s.setFor(region)
-	return kept.set[region]
+	cache.byRegion[region] = s.setFor(region)
+	return cache.byRegion[region]
 }
 
 func (s *State) setFor(region string) *rules.Set {
@@ -169,7 +169,7 @@ func (e Primary) apply(next *State) Result {
 	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.Term <= r.Term:
 		return Result{}
 	}
-	changed := r.next()
+	changed := r.nextRevision()
 	if changed.Primary != e.Region {
 		changed.Primary = e.Region
 		changed.Term++
@@ -178,7 +178,7 @@ func (e Primary) apply(next *State) Result {
 	if begins := r.World.IsZero(); begins {
 		changed.World = e.World
 		changed.Names = []string{e.Region}
-		if h := r.last(); h != nil {
+		if h := r.inForce(); h != nil {
 			// No other region has followed these rules, so there is none to wait for.
 			changed.Held = []Held{{Version: h.Version, Names: changed.Names, At: max(1, h.At), Set: h.Set}}
 		}
@@ -186,17 +186,17 @@ func (e Primary) apply(next *State) Result {
 		return Result{}
 	}
 	if changed.Term != r.Term {
-		changed.doubt()
+		changed.markDoubtful()
 	}
 	if slices.Contains(r.Names, e.Region) {
 		next.Regions = changed
 		return Result{}
 	}
-	return next.commit(changed, Region{Name: e.Region, When: e.When})
+	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
 }
 
-// doubt marks unrecorded versions as possibly recorded by another primary. r must not be shared yet.
-func (r *Regions) doubt() {
+// markDoubtful marks unrecorded versions as possibly recorded by another primary. r must not be shared yet.
+func (r *Regions) markDoubtful() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
 		r.Held[i].Doubtful = r.Held[i].Doubtful || r.Held[i].At == 0
@@ -218,11 +218,11 @@ func (e Region) apply(next *State) Result {
 	case !e.Remove && committed:
 		return rejected("the region %s is already committed", e.Name)
 	}
-	return next.commit(r.next(), e)
+	return next.commitRegion(r.nextRevision(), e)
 }
 
-// commit applies e to changed, and puts the result in force. If there are rules, it writes a new version of them.
-func (s *State) commit(changed *Regions, e Region) Result {
+// commitRegion applies e to changed, and puts the result in force. If there are rules, it writes a new version of them.
+func (s *State) commitRegion(changed *Regions, e Region) Result {
 	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
 	if e.Remove {
 		what = "region " + e.Name + " leaves"
@@ -232,7 +232,7 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	}
 	slices.Sort(names)
 	changed.Names = names
-	if s.Regions.last() == nil {
+	if s.Regions.inForce() == nil {
 		s.Regions = changed
 		return Result{}
 	}
@@ -245,7 +245,7 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
-	if err := changed.hold(history); err != nil {
+	if err := changed.holdVersion(history); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
 	s.History, s.Regions = history, changed
@@ -261,7 +261,7 @@ func (r *Regions) check(number int64) error {
 		return errors.New("the primary region, its term and its world do not fit together")
 	case r.Primary != "" && !validRegion(r.Primary):
 		return fmt.Errorf("%q is not a region's name", r.Primary)
-	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.last().Version != number:
+	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.inForce().Version != number:
 		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
 	if err := checkNames(r.Names); err != nil {

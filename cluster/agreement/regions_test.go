@@ -278,7 +278,7 @@ func TestFollow(t *testing.T) {
 		}
 		have, want := *next.Regions, *s.Regions
 		for _, r := range []*Regions{&have, &want} {
-			r.Held, r.sets = slices.Clone(r.Held), nil
+			r.Held, r.cache = slices.Clone(r.Held), nil
 			for i := range r.Held {
 				r.Held[i].Set = nil
 			}
@@ -424,7 +424,7 @@ func TestSetForIsKept(t *testing.T) {
 	for i := range 100 {
 		s.SetFor(fmt.Sprint(i))
 	}
-	if n := len(s.Regions.sets.set); n > MaxRegions+1 {
+	if n := len(s.Regions.cache.byRegion); n > MaxRegions+1 {
 		t.Errorf("%d are kept", n)
 	}
 	if bare := (&State{Secret: s.Secret, History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {

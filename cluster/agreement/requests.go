@@ -58,7 +58,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (r *Result) UnmarshalJSON(b []byte) error {
 	var t resultText
-	if err := strict(b, &t); err != nil {
+	if err := decodeStrict(b, &t); err != nil {
 		return err
 	}
 	*r = Result{Version: t.Version}
@@ -89,8 +89,8 @@ func (e *ReportedError) Error() string { return e.Text }
 // Unwrap returns the kind.
 func (e *ReportedError) Unwrap() error { return e.Kind }
 
-// answered returns the remembered answer to a request, or nil.
-func (s *State) answered(id RequestID) *answer {
+// answerTo returns the remembered answer to a request, or nil.
+func (s *State) answerTo(id RequestID) *answer {
 	if id.IsZero() {
 		return nil
 	}
@@ -101,17 +101,17 @@ func (s *State) answered(id RequestID) *answer {
 	return s.Answers[i]
 }
 
-// remember adds an answer, and drops the oldest one if there are too many.
-func (s *State) remember(id RequestID, r Result) {
+// rememberAnswer adds an answer, and drops the oldest one if there are too many.
+func (s *State) rememberAnswer(id RequestID, r Result) {
 	if id.IsZero() {
 		return
 	}
 	a := &answer{Request: id, Result: r}
 	var wrong rules.Errors
 	if errors.As(r.Err, &wrong) {
-		a.Result.Err = first(wrong)
+		a.Result.Err = firstMistakes(wrong)
 	} else if r.Err != nil {
-		a.Result.Err = &ReportedError{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
+		a.Result.Err = &ReportedError{truncatePhrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
 	kept := s.Answers
 	if len(kept) >= KeptRequests {
@@ -121,12 +121,12 @@ func (s *State) remember(id RequestID, r Result) {
 	s.Answers = append(slices.Clone(kept), a)
 }
 
-// first returns as many of the first mistakes as fit in an answer, and the number of the others.
-func first(wrong rules.Errors) rules.Errors {
+// firstMistakes returns as many of the first mistakes as fit in an answer, and the number of the others.
+func firstMistakes(wrong rules.Errors) rules.Errors {
 	size := 0
 	var out rules.Errors
 	for i, e := range wrong {
-		e.Path, e.Message = phrase(e.Path), phrase(e.Message)
+		e.Path, e.Message = truncatePhrase(e.Path), truncatePhrase(e.Message)
 		if size += len(e.Path) + len(e.Message); size > maxAnswer {
 			return append(out, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
 		}
@@ -135,8 +135,8 @@ func first(wrong rules.Errors) rules.Errors {
 	return out
 }
 
-// phrase truncates a text to the part that is remembered. The result survives a JSON round trip unchanged.
-func phrase(s string) string {
+// truncatePhrase truncates a text to the part that is remembered. The result survives a JSON round trip unchanged.
+func truncatePhrase(s string) string {
 	if len(s) > maxPhrase {
 		s = s[:maxPhrase]
 	}

@@ -292,7 +292,7 @@ func (w *world) mark() string {
 		}
 		return fmt.Sprintf("records %d at %d: %v", h.Version, at-modelBegin, w.do(primary, Mark{h.Version, max(1, at)}))
 	}
-	if last := regions.last(); last != nil && last.At == 0 {
+	if last := regions.inForce(); last != nil && last.At == 0 {
 		return fmt.Sprintf("asks for %d: %v", last.Version, w.do(primary, Mark{Version: last.Version}))
 	}
 	return ""
@@ -523,7 +523,7 @@ func TestSharesSettle(t *testing.T) {
 			w.mark()
 		}
 		primary := w.primary.state
-		if last := primary.Regions.last(); last != nil && last.At == 0 {
+		if last := primary.Regions.inForce(); last != nil && last.At == 0 {
 			t.Fatalf("seed %d: held are %s", seed, held(primary))
 		}
 		w.now += 400_000

@@ -46,7 +46,7 @@ func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 		}
 	}
 	start := len(b)
-	b = w.signature(append(b, snapshotFormat), s.Level)
+	b = w.appendSignature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
 		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
 	}
@@ -80,7 +80,7 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 			return err
 		}
 	}
-	if last := r.last(); last != nil {
+	if last := r.inForce(); last != nil {
 		last.Set = history.Set()
 	}
 	return err
@@ -123,8 +123,8 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 		return nil, d.Err()
 	}
 	s := New()
-	s.Regions.sets = &sets{}
-	if err := strict(parts[0], s); err != nil {
+	s.Regions.cache = &regionCache{}
+	if err := decodeStrict(parts[0], s); err != nil {
 		return nil, err
 	}
 	if len(parts[1]) > 0 {
@@ -189,7 +189,7 @@ func (s *State) check() error {
 		}
 	}
 	for id, b := range s.Boots {
-		if !b.possible(s.Index) {
+		if !b.isPossible(s.Index) {
 			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, b.Boot, b.Index, b.Former)
 		}
 	}

@@ -87,7 +87,7 @@ func TestContradictorySnapshots(t *testing.T) {
 		"no process":    func(s *State) { s.Boots[node(1)] = Booted{Index: 1} },
 		"later process": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Index: s.Index + 1} },
 		"too many processes": func(s *State) {
-			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, keptFormer+1)}
+			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, maxFormer+1)}
 		},
 		"a process twice": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Former: []uint64{2, 1}} },
 		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
@@ -123,15 +123,15 @@ func TestUnreadableSnapshots(t *testing.T) {
 	if _, err := ThisBuild.Parse(good); err != nil {
 		t.Fatal(err)
 	}
-	body := good[len(writer.signature([]byte{snapshotFormat}, 1)) : len(good)-4]
+	body := good[len(writer.appendSignature([]byte{snapshotFormat}, 1)) : len(good)-4]
 	field := bytes.Replace(body, []byte(`"epoch"`), []byte(`"epoxy"`), 1)
 	for name, test := range map[string]struct {
 		snapshot []byte
 		why      string
 	}{
-		"level":  {append(writer.signature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
-		"format": {append(writer.signature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
-		"field":  {append(writer.signature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
+		"level":  {append(writer.appendSignature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
+		"format": {append(writer.appendSignature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
+		"field":  {append(writer.appendSignature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
 		_, err := ThisBuild.Parse(seal(test.snapshot))
 		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.why) {

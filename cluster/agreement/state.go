@@ -83,7 +83,7 @@ func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
 		Boots:   map[ring.NodeID]Booted{},
-		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
+		History: rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
 	}
 }
 
@@ -97,10 +97,10 @@ func (s *State) Boot(id ring.NodeID) uint64 { return s.Boots[id].Boot }
 // first ring, and equal if p doesn't move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
-// Knows returns the newest feature level that a node's process knows, or 0 if no process is registered.
-func (s *State) Knows(id ring.NodeID) Level {
+// KnownLevel returns the newest feature level that a node's process knows, or 0 if no process is registered.
+func (s *State) KnownLevel(id ring.NodeID) Level {
 	if b, ok := s.Boots[id]; ok {
-		return b.knows()
+		return b.knownLevel()
 	}
 	return 0
 }
@@ -128,14 +128,14 @@ func (s *State) setGeneration(id ring.NodeID, generation int64) {
 // addStranger adds a node that has a generation and isn't in Members, and drops the oldest stranger if there are too many.
 // s must have its own copy of Generations.
 func (s *State) addStranger(id ring.NodeID) {
-	s.Strangers = append(without(s.Strangers, id), id)
+	s.Strangers = append(withoutID(s.Strangers, id), id)
 	if len(s.Strangers) > KeptStrangers {
 		delete(s.Generations, s.Strangers[0])
 		s.Strangers = slices.Delete(s.Strangers, 0, 1)
 	}
 }
 
-// without returns a copy of ids without id.
-func without(ids []ring.NodeID, id ring.NodeID) []ring.NodeID {
+// withoutID returns a copy of ids without id.
+func withoutID(ids []ring.NodeID, id ring.NodeID) []ring.NodeID {
 	return slices.DeleteFunc(slices.Clone(ids), func(other ring.NodeID) bool { return other == id })
 }

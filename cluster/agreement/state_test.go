@@ -344,7 +344,7 @@ func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
 	raw := func(level Level, kind, format byte, text string) []byte {
-		return append(append(later.signature([]byte{entryMark, kind, format}, level), 0), text...)
+		return append(append(later.appendSignature([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	body := func(text string) string { return string(wire.AppendText(nil, text)) }
 	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(Rules{}))

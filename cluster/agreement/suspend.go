@@ -18,8 +18,8 @@ const (
 	Removed     Reason = "removed"     // an operator removes the node; its process never gets authority again
 )
 
-// known reports whether r is one of the reasons above, or empty.
-func (r Reason) known() bool {
+// isKnown reports whether r is one of the reasons above, or empty.
+func (r Reason) isKnown() bool {
 	return slices.Contains([]Reason{"", Silent, Unreachable, Behind, Removed}, r)
 }
 
@@ -35,11 +35,11 @@ type Suspension struct {
 const (
 	// maxSuspended bounds Suspension.Times.
 	maxSuspended = 16
-	// forgiven is how long after the last suspension Times starts over.
-	forgiven = time.Hour
-	// shortest and longest bound Suspension.Patience.
-	shortest = 10 * time.Second
-	longest  = 10 * time.Minute
+	// suspensionReset is how long after the last suspension Times starts over.
+	suspensionReset = time.Hour
+	// minPatience and maxPatience bound Suspension.Patience.
+	minPatience = 10 * time.Second
+	maxPatience = 10 * time.Minute
 	// KeptRemoved is how many removed processes are remembered.
 	KeptRemoved = 256
 )
@@ -50,7 +50,7 @@ func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
 	}
-	return min(shortest<<(s.Times-1), longest)
+	return min(minPatience<<(s.Times-1), maxPatience)
 }
 
 // suspend records that a member was taken out of the ring while it was alive.
@@ -60,16 +60,16 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 		return
 	}
 	times := b.Suspension.Times
-	if when-b.Suspension.Last >= forgiven.Milliseconds() {
+	if when-b.Suspension.Last >= suspensionReset.Milliseconds() {
 		times = 0
 	}
 	b.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
 	s.setBoot(id, b)
 }
 
-// restarted returns the suspension of the node's next process. If the node was last suspended for silence, its process was
+// afterRestart returns the suspension of the node's next process. If the node was last suspended for silence, its process was
 // dead, so that time does not count.
-func (s Suspension) restarted() Suspension {
+func (s Suspension) afterRestart() Suspension {
 	if s.Silent {
 		s.Silent = false
 		if s.Times--; s.Times == 0 {
@@ -79,8 +79,8 @@ func (s Suspension) restarted() Suspension {
 	return s
 }
 
-// remove records that an operator removed the current process of a node.
-func (s *State) remove(id ring.NodeID) {
+// recordRemoved records that an operator removed the current process of a node.
+func (s *State) recordRemoved(id ring.NodeID) {
 	boot := s.Boot(id)
 	if boot == 0 || s.WasRemoved(boot) {
 		return

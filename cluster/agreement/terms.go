@@ -23,8 +23,8 @@ type Edition struct {
 	Hash   [sha256.Size]byte
 }
 
-// Transition is the terms of an entry that may change rules or regions: the edition that it was proposed for, and the one
-// that it results in. Every node parses rules when it applies them. Without terms, builds that parse them differently would
+// Transition is the edition that an entry which may change rules or regions was proposed for, and the edition that it
+// results in. Every node parses rules when it applies them. Without transitions, builds that parse them differently would
 // diverge unnoticed.
 type Transition struct{ Base, Result Edition }
 
@@ -39,7 +39,7 @@ func (s *State) Edition() (Edition, error) {
 	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
 }
 
-func (t *Transition) append(b []byte) []byte {
+func (t *Transition) appendTo(b []byte) []byte {
 	for _, e := range []Edition{t.Base, t.Result} {
 		b = binary.BigEndian.AppendUint64(b, uint64(e.Number))
 		b = append(b, e.Hash[:]...)
@@ -47,8 +47,8 @@ func (t *Transition) append(b []byte) []byte {
 	return b
 }
 
-// decodeTerms reads the terms of an entry. It returns nil if there are none.
-func decodeTerms(d *wire.Decoder) *Transition {
+// decodeTransition reads the transition of an entry. It returns nil if there is none.
+func decodeTransition(d *wire.Decoder) *Transition {
 	if !d.Bool() {
 		return nil
 	}
@@ -69,38 +69,38 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose encodes an entry for a leader to propose in state s. An entry that may change rules or regions carries its terms.
-// For such an entry, Propose also returns the prepared result, so that applying Rules takes no time and the caller can tell
-// that an entry would be refused.
+// Propose encodes an entry for a leader to propose in state s. An entry that may change rules or regions carries its
+// Transition. For such an entry, Propose also returns the prepared result, so that applying Rules takes no time and the
+// caller can tell that an entry would be refused.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
 		return out, nil, err
 	}
-	var terms Transition
+	var transition Transition
 	var err error
-	if terms.Base, err = s.Edition(); err != nil {
+	if transition.Base, err = s.Edition(); err != nil {
 		return nil, nil, err
 	}
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
-	if w, write := e.(Rules); !write {
+	if w, isRules := e.(Rules); !isRules {
 		p.refused = e.apply(&next).Err
-	} else if s.answered(w.Request) == nil {
+	} else if s.answerTo(w.Request) == nil {
 		p = s.Prepare(w)
 		p.refused = w.enact(&next, p.after, p.err).Err
 	}
 	p.regions = s.Regions
-	if terms.Result, err = next.Edition(); err != nil {
+	if transition.Result, err = next.Edition(); err != nil {
 		return nil, nil, err
 	}
-	out, err := b.encode(e, &terms)
+	out, err := b.encode(e, &transition)
 	return out, p, err
 }
 
-// applyOn applies an entry with terms. next is a copy of s with the entry's index. On an error, the caller must discard
-// next.
+// applyOn applies an entry with a transition. next is a copy of s with the entry's index. On an error, the caller must
+// discard next.
 func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {

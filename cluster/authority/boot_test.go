@@ -150,7 +150,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).State = gossip.Left
-	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
+	d.want(d.run(silencePatience+2*tickEvery, 1, 2), "Ended")
 }
 
 // TestAProcessThatAsksIsNotReplaced: not even if it is refused because it is behind.

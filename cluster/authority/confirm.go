@@ -18,19 +18,19 @@ import (
 type Confirmations struct {
 	sent atomic.Uint64
 
-	mu       sync.Mutex // guards the fields below
-	answered map[ring.NodeID]answered
-	news     chan struct{} // closed by the next answer; nil without waiters
+	mu           sync.Mutex // guards the fields below
+	answered     map[ring.NodeID]answered
+	answerSignal chan struct{} // closed by the next answer; nil without waiters
 }
 
 // answered is the newest message that a node has answered.
 type answered struct{ term, number uint64 }
 
-// Number returns the number for a message. The caller must send the message after the call.
-func (c *Confirmations) Number() uint64 { return c.sent.Add(1) }
+// NextNumber returns the number for a message. The caller must send the message after the call.
+func (c *Confirmations) NextNumber() uint64 { return c.sent.Add(1) }
 
-// Answered records that a node in the given term has answered the message with the given number.
-func (c *Confirmations) Answered(id ring.NodeID, term, number uint64) {
+// RecordAnswer records that a node in the given term has answered the message with the given number.
+func (c *Confirmations) RecordAnswer(id ring.NodeID, term, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.answered == nil {
@@ -40,14 +40,14 @@ func (c *Confirmations) Answered(id ring.NodeID, term, number uint64) {
 		return // an out-of-order answer
 	}
 	c.answered[id] = answered{term, number}
-	if c.news != nil {
-		close(c.news)
-		c.news = nil
+	if c.answerSignal != nil {
+		close(c.answerSignal)
+		c.answerSignal = nil
 	}
 }
 
-// Last returns the number of the newest message that the node has answered, or 0 if there is none.
-func (c *Confirmations) Last(id ring.NodeID) uint64 {
+// LastAnswered returns the number of the newest message that the node has answered, or 0 if there is none.
+func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answered[id].number
@@ -59,26 +59,26 @@ func (c *Confirmations) Last(id ring.NodeID) uint64 {
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
 	after := c.sent.Load()
 	for {
-		news := c.nextNews()
+		answerSignal := c.nextAnswer()
 		if c.majority(self, term, after, voters()) {
 			return nil
 		}
 		select {
-		case <-news:
+		case <-answerSignal:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// nextNews returns a channel that is closed by the next answer.
-func (c *Confirmations) nextNews() <-chan struct{} {
+// nextAnswer returns a channel that is closed by the next answer.
+func (c *Confirmations) nextAnswer() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.news == nil {
-		c.news = make(chan struct{})
+	if c.answerSignal == nil {
+		c.answerSignal = make(chan struct{})
 	}
-	return c.news
+	return c.answerSignal
 }
 
 // majority reports whether a majority of the voters has answered, in the given term, messages with numbers above after.

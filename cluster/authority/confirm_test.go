@@ -112,7 +112,7 @@ func (v *voting) step() {
 	case x < 20 && n.leads:
 		for to := range modelNodes {
 			if v.random.IntN(4) > 0 {
-				l := letter{from: n.n, to: to, term: n.term, number: n.answers.Number()}
+				l := letter{from: n.n, to: to, term: n.term, number: n.answers.NextNumber()}
 				if v.random.IntN(2) == 0 {
 					l.log = slices.Clone(n.log)
 				}
@@ -209,9 +209,9 @@ func (v *voting) answered(n *voter, l letter) {
 	case "the term of an answer is not looked at":
 		term = n.term
 	case "an answer counts from when it arrives":
-		number = n.answers.Number()
+		number = n.answers.NextNumber()
 	}
-	n.answers.Answered(id(byte(l.from+1)), term, number)
+	n.answers.RecordAnswer(id(byte(l.from+1)), term, number)
 	if !n.leads || l.term != n.term || !l.ok {
 		return
 	}
@@ -309,22 +309,22 @@ func TestAwaitReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Confirmations
 		voters := []ring.NodeID{id(1), id(2), id(3)}
-		early := c.Number()
+		early := c.NextNumber()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() { ended <- c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters }) }()
 		synctest.Wait()
-		c.Answered(id(2), 5, early)
-		c.Answered(id(3), 4, c.Number())
-		c.Answered(id(4), 5, c.Number())
+		c.RecordAnswer(id(2), 5, early)
+		c.RecordAnswer(id(3), 4, c.NextNumber())
+		c.RecordAnswer(id(4), 5, c.NextNumber())
 		synctest.Wait()
 		select {
 		case err := <-ended:
 			t.Fatalf("have %v without a majority", err)
 		default:
 		}
-		c.Answered(id(2), 5, c.Number())
+		c.RecordAnswer(id(2), 5, c.NextNumber())
 		if err := <-ended; err != nil {
 			t.Errorf("have %v", err)
 		}

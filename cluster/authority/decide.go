@@ -12,17 +12,17 @@ import (
 
 // view is the input of a decision, besides the ledger.
 type view struct {
-	now   time.Duration
-	wall  time.Time
-	state *agreement.State
-	ruled uint64 // a node that has applied this index uses the newest rules
-	nodes map[ring.NodeID]Node
+	now        time.Duration
+	wallClock  time.Time
+	state      *agreement.State
+	rulesIndex uint64 // a node that has applied this index uses the newest rules
+	nodes      map[ring.NodeID]Node
 	// members are the members of From and To, sorted.
 	members []ring.NodeID
 }
 
-func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64, nodes []Node) *view {
-	v := &view{now: now, wall: wall, state: s, ruled: ruled, nodes: make(map[ring.NodeID]Node, len(nodes))}
+func newView(now time.Duration, wallClock time.Time, s *agreement.State, rulesIndex uint64, nodes []Node) *view {
+	v := &view{now: now, wallClock: wallClock, state: s, rulesIndex: rulesIndex, nodes: make(map[ring.NodeID]Node, len(nodes))}
 	for _, n := range nodes {
 		v.nodes[n.ID] = n
 	}
@@ -55,9 +55,9 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 // evidence against nodes and cancels every pending end.
 func (l *authorityLedger) detectStall(now time.Duration) {
 	if now-l.lastTick > tickEvery+loopSlack {
-		l.trusted = now
+		l.silenceFrom = now
 		for _, r := range l.records {
-			r.cutSince, r.relayedSince, r.failingSince, r.staleSince, r.ending = never, never, never, never, false
+			r.unreachableSince, r.relayedSince, r.failingSince, r.blockingSince, r.ending = never, never, never, never, false
 		}
 	}
 	l.lastTick = now
@@ -68,7 +68,7 @@ func (l *authorityLedger) detectStall(now time.Duration) {
 func (l *authorityLedger) observeReports(v *view) {
 	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
-		if r.boot == 0 || l.silence(v.now, r.asked) >= patience || r.asked == never {
+		if r.boot == 0 || l.silence(v.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
 			continue
 		}
 		reporters++
@@ -79,27 +79,27 @@ func (l *authorityLedger) observeReports(v *view) {
 			relayed[id]++
 		}
 	}
-	mark := func(since *time.Duration, is bool) {
+	mark := func(since *time.Duration, holds bool) {
 		switch {
-		case !is:
+		case !holds:
 			*since = never
 		case *since == never:
 			*since = v.now
 		}
 	}
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
-	proved := l.provesLead(v.now)
+	proved := l.leadIsConfirmed(v.now)
 	l.failing = nil
-	for _, id := range l.sorted() {
+	for _, id := range l.sortedNodes() {
 		r := l.record(v.state, id)
-		mark(&r.cutSince, 2*cut[id] > reporters)
+		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
-		mark(&r.staleSince, proved && !v.state.Settled && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
-		mark(&r.wellSince, r.relayedSince == never && l.hasAuthority(v.now, v.state, id))
-		if !proved || l.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
+		mark(&r.blockingSince, proved && !v.state.Settled && v.state.InRing(id) && r.lastAsked != never && r.applied < v.state.Revision)
+		mark(&r.healthySince, r.relayedSince == never && l.hasAuthority(v.now, v.state, id))
+		if !proved || l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= silencePatience {
 			r.failingSince = never
 		}
-		if r.failingSince != never && v.now-r.failingSince >= patience && len(l.failing) < maxReported {
+		if r.failingSince != never && v.now-r.failingSince >= silencePatience && len(l.failing) < maxReported {
 			l.failing = append(l.failing, id)
 		}
 	}
@@ -113,22 +113,22 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	}
 	node := v.nodes[id]
 	failed := node.State == gossip.Failed || node.State == gossip.Left
-	cut := r.cutSince != never
-	asked := max(r.asked, r.newerAsked)
-	silent := l.silence(v.now, asked) >= patience
-	end := func(why agreement.Reason) { r.ending, r.endingSince, r.why = true, v.now, why }
-	back := asked > r.endingSince && !failed && !cut && r.why != agreement.Behind
+	cut := r.unreachableSince != never
+	asked := max(r.lastAsked, r.nextAsked)
+	silent := l.silence(v.now, asked) >= silencePatience
+	end := func(why agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, v.now, why }
+	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 	switch {
 	case len(v.members) == 1:
 		r.ending = false
 	case node.Removed:
 		end(agreement.Removed)
-	case r.ending && back:
+	case r.ending && isBack:
 		r.ending = false
 	case r.ending:
 	case silent && (failed || cut):
 		end(agreement.Silent)
-	case cut && v.now-r.cutSince >= cutPatience:
+	case cut && v.now-r.unreachableSince >= unreachablePatience:
 		end(agreement.Unreachable)
 	case l.endsFailing(v, id, r):
 		end(agreement.Behind)
@@ -140,14 +140,14 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 // failingPause, and only while at least half of the ring has authority without it. If the node is this leader, endsFailing
 // transfers the lead instead.
 func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
-	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.without >= failingPatience
+	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
-	asksNothing := l.silence(v.now, max(r.asked, r.newerAsked)) >= failingPatience && l.provesLead(v.now)
-	stale := r.staleSince != never && v.now-r.staleSince >= failingPatience
-	if !failing && !asksNothing && !stale || v.now-l.failingEnded < failingPause || !l.canSpare(v, id) {
+	asksNothing := l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && l.leadIsConfirmed(v.now)
+	blocking := r.blockingSince != never && v.now-r.blockingSince >= failingPatience
+	if !failing && !asksNothing && !blocking || v.now-l.lastFailingEnd < failingPause || !l.canSpare(v, id) {
 		return false
 	}
-	l.failingEnded = v.now
+	l.lastFailingEnd = v.now
 	if id == l.self {
 		l.transferLead()
 		return false
@@ -155,18 +155,20 @@ func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// provesLead reports whether a majority has confirmed this node's lead within patience.
-func (l *authorityLedger) provesLead(now time.Duration) bool { return now-l.proved < patience }
+// leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.
+func (l *authorityLedger) leadIsConfirmed(now time.Duration) bool {
+	return now-l.leadConfirmedAt < silencePatience
+}
 
 // canSpare reports whether at least half of the ring has authority without id.
 func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
-	hold := 0
+	withAuthority := 0
 	for _, other := range v.members {
 		if other != id && l.hasAuthority(v.now, v.state, other) {
-			hold++
+			withAuthority++
 		}
 	}
-	return 2*hold >= len(v.members)
+	return 2*withAuthority >= len(v.members)
 }
 
 // dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
@@ -176,24 +178,24 @@ func (l *authorityLedger) dropStale(v *view) {
 			return false
 		}
 		r.ending = false
-		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordTTL
+		return l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
 	})
 }
 
 // bootEntry returns the entry to register a node's new process, once the previous one certainly has no authority left.
 func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
-	for _, id := range l.sorted() {
+	for _, id := range l.sortedNodes() {
 		r := l.record(v.state, id)
-		if r.newer == 0 || r.newer == r.boot || r.newerStuck || r.ending || v.now-r.newerAsked >= Term {
+		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || v.now-r.nextAsked >= Term {
 			continue
 		}
-		gone := r.boot == 0 || r.gaveUp ||
-			id == l.self && r.newer == l.boot || // this process holds the lock on the data directory
-			l.expired(v.now, r) && l.silence(v.now, r.asked) >= patience
-		if gone {
-			r.replacing = true
-			e := r.newerBuild
-			e.Node, e.Boot, e.Reign = id, r.newer, l.reign
+		expired := r.boot == 0 || r.gaveUp ||
+			id == l.self && r.nextBoot == l.boot || // this process holds the lock on the data directory
+			l.expired(v.now, r) && l.silence(v.now, r.lastAsked) >= silencePatience
+		if expired {
+			r.bootProposed = true
+			e := r.nextBuild
+			e.Node, e.Boot, e.Reign = id, r.nextBoot, l.reign
 			return e
 		}
 	}
@@ -203,17 +205,17 @@ func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
 // endEntry returns the entry to end a node that is due to be ended and certainly has no authority left. It ends no node
 // within EndingWait after the reign's first entry, because an earlier leader may have granted authority.
 func (l *authorityLedger) endEntry(v *view) agreement.Entry {
-	if v.now-l.since < EndingWait {
+	if v.now-l.reignBegan < EndingWait {
 		return nil
 	}
 	for _, id := range v.members {
 		if r := l.records[id]; r != nil && r.ending && l.expired(v.now, r) {
-			r.ended = true
-			return l.endedEntry(v, id, r.why)
+			r.endProposed = true
+			return l.endedEntry(v, id, r.endingReason)
 		}
 	}
 	// Also end a removed process that is in no ring, so that no later leader admits it.
-	for _, id := range l.sorted() {
+	for _, id := range l.sortedNodes() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
 			return l.endedEntry(v, id, agreement.Removed)
@@ -223,7 +225,7 @@ func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 }
 
 func (l *authorityLedger) endedEntry(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
+	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wallClock.UnixMilli()}
 }
 
 // settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or Boot
@@ -267,10 +269,10 @@ func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
 			continue
 		}
 		if id != l.self {
-			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wall.UnixMilli()}
+			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wallClock.UnixMilli()}
 		}
-		if v.now-l.failingEnded >= failingPause {
-			l.failingEnded = v.now
+		if v.now-l.lastFailingEnd >= failingPause {
+			l.lastFailingEnd = v.now
 			l.transferLead()
 		}
 	}
@@ -286,7 +288,7 @@ func (l *authorityLedger) observeRing(v *view) {
 			continue
 		}
 		// A new member must be directly reachable. A node that was suspended must also stay healthy for a while.
-		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
+		if v.state.InRing(id) || r.healthySince != never && v.now-r.healthySince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}
@@ -294,8 +296,8 @@ func (l *authorityLedger) observeRing(v *view) {
 	if !slices.Equal(wanted, l.wanted) {
 		l.wanted, l.wantedSince = wanted, v.now
 	}
-	if v.state.To != l.to {
-		l.to, l.toSince = v.state.To, v.now
+	if v.state.To != l.lastRing {
+		l.lastRing, l.ringSince = v.state.To, v.now
 	}
 }
 
@@ -306,7 +308,7 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < wantedPatience || !l.allHaveAuthority(v) {
 		return nil
 	}
-	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.since < firstRing {
+	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.reignBegan < firstRingWait {
 		return nil
 	}
 	ids := slices.Clone(v.members)
@@ -316,8 +318,8 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 		}
 	}
 	settings := ring.DefaultSettings()
-	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.toSince >= holePatience
-	if len(ids) == len(v.members) && !stale {
+	outdated := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.ringSince >= holePatience
+	if len(ids) == len(v.members) && !outdated {
 		return nil
 	}
 	slices.SortFunc(ids, ring.NodeID.Compare)
@@ -337,16 +339,16 @@ func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
 		if r := l.records[e.Node]; r != nil {
-			r.replacing = false
+			r.bootProposed = false
 		}
 	case agreement.Ended:
 		if r := l.records[e.Node]; r != nil {
-			r.ended = false
+			r.endProposed = false
 		}
 	}
 }
 
-// sorted returns the ledger's nodes in order, so that equal ledgers make equal decisions.
-func (l *authorityLedger) sorted() []ring.NodeID {
+// sortedNodes returns the ledger's nodes in order, so that equal ledgers make equal decisions.
+func (l *authorityLedger) sortedNodes() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -52,7 +52,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
 			d.rule()
-			d.run(followTime+Term, 1, 2, 3, 4)
+			d.run(rulesGrace+Term, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
 			d.change(3, func(q *Request) { q.Stuck, q.Without = true, max(q.Without, time.Millisecond) })
@@ -239,7 +239,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or followTime after a majority
+// TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
 // of the ring has, but not before.
 func TestFloor(t *testing.T) {
 	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
@@ -248,7 +248,7 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3, 4)
 		d.stays(4)
 		d.rule()
-		d.run(followTime-tickEvery, 1, 2, 3, 4)
+		d.run(rulesGrace-tickEvery, 1, 2, 3, 4)
 		if refused(d, 4) {
 			t.Fatal("it is refused too soon")
 		}
@@ -277,8 +277,8 @@ func TestFloor(t *testing.T) {
 				d.rule()
 			}
 			d.run(tickEvery, 1, 2, 3)
-			if len(d.ledger.rises) > int(followTime/tickEvery)+1 {
-				t.Fatalf("%d versions are looked at", len(d.ledger.rises))
+			if len(d.ledger.pendingFloors) > int(rulesGrace/tickEvery)+1 {
+				t.Fatalf("%d versions are looked at", len(d.ledger.pendingFloors))
 			}
 		}
 		if d.inRing(3) {

@@ -60,9 +60,9 @@ type GiverConfig struct {
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns gossip's nodes, including this node.
 	Nodes func() []Node
-	// Ruled returns an index at which the newest rules that this node has applied were in force: a node that has applied it
+	// RulesIndex returns an index at which the newest rules that this node has applied were in force: a node that has applied it
 	// uses these rules or newer ones. The Giver's loop calls it, so it must not block.
-	Ruled func() uint64
+	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
 	// Now reads a monotonic clock. It may stand still in suspend.
@@ -72,13 +72,13 @@ type GiverConfig struct {
 
 // Giver grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
 type Giver struct {
-	config    GiverConfig
-	orders    chan bool // true: this node leads; false: it follows
-	questions chan *question
-	outcomes  chan outcome
-	ctx       context.Context
-	cancel    context.CancelFunc
-	group     sync.WaitGroup
+	config      GiverConfig
+	leadChanges chan bool // true: this node leads; false: it follows
+	questions   chan *question
+	outcomes    chan outcome
+	ctx         context.Context
+	cancel      context.CancelFunc
+	group       sync.WaitGroup
 
 	// run owns the fields below.
 	reign *reign // nil while this node follows
@@ -92,26 +92,26 @@ type reign struct {
 	cancel context.CancelFunc
 	ledger *authorityLedger // nil until the mark has been applied
 
-	waiting    []*question     // questions that wait for the next confirmation
-	asked      []*question     // questions that wait for the pending confirmation
-	behind     []*question     // questions that wait until a majority of the ring has applied an index
-	confirmAt  time.Duration   // when the last confirmation began
-	confirming bool            // a confirmation is pending
-	proposal   agreement.Entry // the pending proposal; nil if there is none
-	pause      time.Duration   // no decision before this time
-	restartAt  time.Duration   // without a ledger: when to start over; never while the mark is pending
+	waiting          []*question     // questions that wait for the next confirmation
+	inConfirmation   []*question     // questions that wait for the pending confirmation
+	awaitingMajority []*question     // questions that wait until a majority of the ring has applied an index
+	lastConfirmAt    time.Duration   // when the last confirmation began
+	confirming       bool            // a confirmation is pending
+	proposal         agreement.Entry // the pending proposal; nil if there is none
+	pausedUntil      time.Duration   // no decision before this time
+	restartAt        time.Duration   // without a ledger: when to start over; never while the mark is pending
 }
 
 // question is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting questions are
-// in reign.waiting and reign.behind.
+// in reign.waiting and reign.awaitingMajority.
 type question struct {
 	request *Request // nil if the question is not about authority
-	// answer builds the reply after the confirmation.
-	answer func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
-	// majorityAt is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
-	majorityAt uint64
-	gone       <-chan struct{} // with majorityAt: closed when the caller stops waiting
-	reply      chan Reply      // capacity 1
+	// buildReply builds the reply after the confirmation.
+	buildReply func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
+	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	majorityIndex uint64
+	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
+	reply         chan Reply      // capacity 1
 }
 
 // outcome is the result of a proposal or a confirmation.
@@ -125,7 +125,7 @@ type outcome struct {
 // NewGiver returns a Giver that starts as a follower.
 func NewGiver(c GiverConfig) *Giver {
 	g := &Giver{
-		config: c, orders: make(chan bool), questions: make(chan *question),
+		config: c, leadChanges: make(chan bool), questions: make(chan *question),
 		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -135,21 +135,21 @@ func NewGiver(c GiverConfig) *Giver {
 
 // Lead tells the Giver that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
 // lost the lead and won it back, call Follow and Lead, or just Lead.
-func (g *Giver) Lead() { g.order(true) }
+func (g *Giver) Lead() { g.setLeading(true) }
 
 // Follow tells the Giver that this node has lost the lead. After it returns, the Giver grants nothing.
-func (g *Giver) Follow() { g.order(false) }
+func (g *Giver) Follow() { g.setLeading(false) }
 
-func (g *Giver) order(lead bool) {
+func (g *Giver) setLeading(lead bool) {
 	select {
-	case g.orders <- lead:
+	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
 	}
 }
 
 // Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
-	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
+	return g.submit(ctx, &question{request: &r, buildReply: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
 		reply.Failing = l.failing
 		return reply
@@ -159,7 +159,7 @@ func (g *Giver) Answer(ctx context.Context, r Request) Reply {
 // Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
-	reply := g.ask(ctx, &question{answer: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
+	reply := g.submit(ctx, &question{buildReply: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
 	if !reply.Granted {
@@ -173,18 +173,18 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 // because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
 // a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Giver) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
+	return g.submit(ctx, &question{buildReply: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.requireApplied(now, index)}
 	}}).Granted
 }
 
 // AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
 func (g *Giver) AwaitMajority(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{majorityAt: index, gone: ctx.Done()}).Granted
+	return g.submit(ctx, &question{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
 
-// ask submits a question and waits for the reply. If ctx ends first, it returns a refusal.
-func (g *Giver) ask(ctx context.Context, q *question) Reply {
+// submit submits a question and waits for the reply. If ctx ends first, it returns a refusal.
+func (g *Giver) submit(ctx context.Context, q *question) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
 	case g.questions <- q:
@@ -213,22 +213,22 @@ func (g *Giver) Close() error {
 func (g *Giver) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	defer g.follow()
+	defer g.endReign()
 	for {
 		if g.reign == nil {
 			tick.Stop()
 		}
 		var wake <-chan time.Time
-		if wait, needed := g.confirm(); needed {
+		if wait, needed := g.startConfirmation(); needed {
 			wake = time.After(wait)
 		}
 		select {
 		case <-g.ctx.Done():
 			return
-		case lead := <-g.orders:
-			g.follow()
+		case lead := <-g.leadChanges:
+			g.endReign()
 			if lead {
-				g.lead()
+				g.beginReign()
 				tick.Reset(tickEvery)
 			}
 		case q := <-g.questions:
@@ -242,9 +242,9 @@ func (g *Giver) run() {
 	}
 }
 
-// lead begins a reign by proposing its mark.
-func (g *Giver) lead() {
-	r := &reign{confirmAt: never, pause: never, restartAt: never}
+// beginReign begins a reign by proposing its mark.
+func (g *Giver) beginReign() {
+	r := &reign{lastConfirmAt: never, pausedUntil: never, restartAt: never}
 	var number [8]byte
 	rand.Read(number[:]) // never fails
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
@@ -253,36 +253,36 @@ func (g *Giver) lead() {
 	g.propose(agreement.Reign{Number: r.number})
 }
 
-// follow ends the reign, if there is one.
-func (g *Giver) follow() {
+// endReign ends the reign, if there is one.
+func (g *Giver) endReign() {
 	r := g.reign
 	if r == nil {
 		return
 	}
 	r.cancel()
 	g.reign = nil
-	r.refuse()
+	r.refuseAll()
 }
 
-// refuse answers every waiting question with a refusal.
-func (r *reign) refuse() {
-	for _, q := range slices.Concat(r.waiting, r.asked, r.behind) {
+// refuseAll answers every waiting question with a refusal.
+func (r *reign) refuseAll() {
+	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
 		q.reply <- Reply{Why: whyNotLeading}
 	}
-	r.waiting, r.asked, r.behind = nil, nil, nil
+	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
 }
 
 // propose starts a proposal of the current reign.
 func (g *Giver) propose(e agreement.Entry) {
-	g.start(func(ctx context.Context, o *outcome) {
+	g.startTask(func(ctx context.Context, o *outcome) {
 		o.entry = e
 		o.result, o.err = g.config.Propose(ctx, e)
 	})
 }
 
-// start starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
+// startTask starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
 // of earlier reigns.
-func (g *Giver) start(task func(context.Context, *outcome)) {
+func (g *Giver) startTask(task func(context.Context, *outcome)) {
 	r := g.reign
 	g.group.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, proposeTimeout)
@@ -303,11 +303,11 @@ func (g *Giver) accept(q *question) {
 	case r == nil:
 		q.reply <- Reply{Why: whyNotLeading}
 		return
-	case len(r.waiting)+len(r.behind) >= maxWaiting:
+	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
 		q.reply <- Reply{Why: whyBusy}
 		return
-	case q.majorityAt != 0:
-		r.behind = append(r.behind, q)
+	case q.majorityIndex != 0:
+		r.awaitingMajority = append(r.awaitingMajority, q)
 		g.answerMajority()
 		return
 	}
@@ -331,34 +331,34 @@ func (g *Giver) answerMajority() {
 		return
 	}
 	state := g.config.State()
-	r.behind = slices.DeleteFunc(r.behind, func(q *question) bool {
+	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *question) bool {
 		select {
-		case <-q.gone:
+		case <-q.cancelled:
 			return true
 		default:
 		}
-		there := r.ledger.appliedByMajority(state, q.majorityAt)
-		if there {
+		applied := r.ledger.appliedByMajority(state, q.majorityIndex)
+		if applied {
 			q.reply <- Reply{Granted: true}
 		}
-		return there
+		return applied
 	})
 }
 
-// confirm begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a question
-// waits, it returns how long to wait.
-func (g *Giver) confirm() (wait time.Duration, needed bool) {
+// startConfirmation begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a
+// question waits, it returns how long to wait.
+func (g *Giver) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
 	}
 	now := g.config.Now()
-	if wait := r.confirmAt + confirmEvery - now; wait > 0 {
+	if wait := r.lastConfirmAt + confirmEvery - now; wait > 0 {
 		return wait, true
 	}
-	r.asked, r.waiting = r.waiting, nil
-	r.confirming, r.confirmAt = true, now
-	g.start(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
+	r.inConfirmation, r.waiting = r.waiting, nil
+	r.confirming, r.lastConfirmAt = true, now
+	g.startTask(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
 	return 0, false
 }
 
@@ -373,7 +373,7 @@ func (g *Giver) handleOutcome(o outcome) {
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
 		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
-		r.refuse()
+		r.refuseAll()
 		r.cancel()
 		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
 		return
@@ -381,7 +381,7 @@ func (g *Giver) handleOutcome(o outcome) {
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.ledger = newAuthorityLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		r.ledger.floor, r.ledger.transferLead = g.config.Ruled(), g.config.TransferLead
+		r.ledger.floor, r.ledger.transferLead = g.config.RulesIndex(), g.config.TransferLead
 		r.ledger.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
@@ -395,7 +395,7 @@ func (g *Giver) handleOutcome(o outcome) {
 		r.proposal = nil
 		if o.result.Err != nil {
 			g.config.Logger.Warn("the leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
-			r.pause = g.config.Now() + restartPause
+			r.pausedUntil = g.config.Now() + restartPause
 		} else {
 			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
@@ -406,11 +406,11 @@ func (g *Giver) handleOutcome(o outcome) {
 // answerConfirmed answers the questions that waited for the confirmation.
 func (g *Giver) answerConfirmed(state *agreement.State) {
 	r := g.reign
-	r.ledger.proved = g.config.Now()
-	for _, q := range r.asked {
-		q.reply <- q.answer(r.ledger, g.config.Now(), state)
+	r.ledger.leadConfirmedAt = g.config.Now()
+	for _, q := range r.inConfirmation {
+		q.reply <- q.buildReply(r.ledger, g.config.Now(), state)
 	}
-	r.asked, r.confirming = nil, false
+	r.inConfirmation, r.confirming = nil, false
 }
 
 // proposeNext proposes the next entry, unless one is pending. Without a ledger, it starts a new reign when it is time.
@@ -422,16 +422,16 @@ func (g *Giver) proposeNext() {
 	now := g.config.Now()
 	if r.ledger == nil {
 		if r.restartAt != never && now >= r.restartAt {
-			g.follow()
-			g.lead()
+			g.endReign()
+			g.beginReign()
 		}
 		return
 	}
-	if r.proposal != nil || now < r.pause {
+	if r.proposal != nil || now < r.pausedUntil {
 		r.ledger.detectStall(now)
 		return
 	}
-	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
+	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)
 	}

@@ -37,7 +37,7 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 		},
 		Propose: func(ctx context.Context, e agreement.Entry) (agreement.Result, error) { return s.propose(ctx, n, e) },
 		Confirm: func(ctx context.Context, reign uint64) error { return s.confirm(ctx, n, reign) },
-		Ruled: func() uint64 {
+		RulesIndex: func() uint64 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.ruled
@@ -369,7 +369,7 @@ func TestFollowed(t *testing.T) {
 			cancel()
 		}
 		g.Answer(t.Context(), r)
-		if have := len(g.reign.behind); have != 0 {
+		if have := len(g.reign.awaitingMajority); have != 0 {
 			t.Errorf("%d questions are left whose callers have stopped waiting", have)
 		}
 		told := make(chan bool, 1)

@@ -44,14 +44,14 @@ type Holder struct {
 	config HolderConfig
 
 	// until is the reading of Boottime at which authority ends; 0 without authority.
-	until atomic.Int64
-	once  atomic.Bool
+	until     atomic.Int64
+	everValid atomic.Bool
 
 	// mu guards the fields below, and writes to until.
 	mu         sync.Mutex
 	era        uint64        // increases whenever authority is dropped; replies to requests of an earlier era are ignored
 	generation int64         // the generation for which authority was granted
-	lost       time.Duration // the reading at which authority was last dropped, or this process began
+	lostAt     time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool
 	why        string // why the last attempt brought no authority; empty after a grant
 
@@ -65,7 +65,7 @@ type Holder struct {
 // NewHolder returns a Holder without authority. Start makes it ask; Close stops it.
 func NewHolder(c HolderConfig) *Holder {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
-	h.lost = c.Boottime()
+	h.lostAt = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -80,7 +80,7 @@ func (h *Holder) Valid() bool {
 }
 
 // EverValid reports whether this process has ever had authority.
-func (h *Holder) EverValid() bool { return h.once.Load() }
+func (h *Holder) EverValid() bool { return h.everValid.Load() }
 
 // Until returns the reading of Boottime at which authority ends unless renewed, or 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
@@ -93,15 +93,15 @@ func (h *Holder) Poke() { signal(h.poke) }
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
-	h.drop(now)
+	h.dropAuthority(now)
 	h.mu.Unlock()
 	signal(h.changed)
 	h.Poke()
 }
 
-// drop ends authority and invalidates pending requests. The caller holds mu.
-func (h *Holder) drop(now time.Duration) {
-	h.lost = h.lostSince(now)
+// dropAuthority ends authority and invalidates pending requests. The caller holds mu.
+func (h *Holder) dropAuthority(now time.Duration) {
+	h.lostAt = h.lostSince(now)
 	h.era++
 	h.until.Store(0)
 }
@@ -112,7 +112,7 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	h.gaveUp = true
-	h.drop(now)
+	h.dropAuthority(now)
 	h.mu.Unlock()
 	signal(h.changed)
 	for {
@@ -154,17 +154,17 @@ func (h *Holder) run() {
 	defer tick.Stop()
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
-	var under attempts
+	var pending attempts
 	defer func() {
-		for _, a := range under {
+		for _, a := range pending {
 			a.cancel()
 		}
 	}()
-	wish, valid := true, false
+	shouldAsk, valid := true, false
 	for {
-		under = under.running()
-		if wish && len(under) < maxAsks {
-			under, wish = append(under, h.startAttempt()), false
+		pending = pending.withoutDone()
+		if shouldAsk && len(pending) < maxAsks {
+			pending, shouldAsk = append(pending, h.startAttempt()), false
 		}
 		h.dropOutdated()
 		if now := h.Valid(); now != valid {
@@ -178,18 +178,18 @@ func (h *Holder) run() {
 		case <-h.ctx.Done():
 			return
 		case <-tick.C:
-			wish = true
+			shouldAsk = true
 		case <-h.poke:
-			wish = true
-			under.makeRoom()
+			shouldAsk = true
+			pending.cancelStale()
 		case <-h.changed:
 		case <-expiry.C:
 		}
 	}
 }
 
-// running removes the attempts that have ended.
-func (at attempts) running() attempts {
+// withoutDone removes the attempts that have ended.
+func (at attempts) withoutDone() attempts {
 	return slices.DeleteFunc(at, func(a *attempt) bool {
 		done := a.done.Load()
 		if done {
@@ -199,8 +199,8 @@ func (at attempts) running() attempts {
 	})
 }
 
-// makeRoom cancels the oldest attempt if maxAsks are pending and it is at least Term/4 old: its leader may be gone.
-func (at attempts) makeRoom() {
+// cancelStale cancels the oldest attempt if maxAsks are pending and it is at least Term/4 old: its leader may be gone.
+func (at attempts) cancelStale() {
 	if len(at) == maxAsks && time.Since(at[0].began) >= Term/4 {
 		at[0].cancel()
 	}
@@ -220,14 +220,14 @@ func (h *Holder) startAttempt() *attempt {
 
 // lostSince returns the reading since which this node has had no authority, or now if it has authority. The caller holds mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
-	return min(max(h.lost, h.Until()), now)
+	return min(max(h.lostAt, h.Until()), now)
 }
 
 // request returns the request to send, with GivingUp unset.
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
-	r.Unreachable, r.Relayed, r.Release, r.Zones = capped(r.Unreachable), capped(r.Relayed), truncate(r.Release), truncate(r.Zones)
+	r.Unreachable, r.Relayed, r.Release, r.Zones = truncateList(r.Unreachable), truncateList(r.Relayed), truncateText(r.Release), truncateText(r.Zones)
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +247,7 @@ func (h *Holder) ask(ctx context.Context) {
 	sent := h.config.Boottime()
 	r := h.request()
 	reply, err := h.config.Ask(ctx, r)
-	present := h.config.Status().Generation
+	currentGeneration := h.config.Status().Generation
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -260,23 +260,23 @@ func (h *Holder) ask(ctx context.Context) {
 			h.config.Logger.Debug("authority was refused", "why", reply.Why)
 		}
 		h.why = reply.Why
-	case era == h.era && present == r.Generation:
+	case era == h.era && currentGeneration == r.Generation:
 		h.why = ""
 		h.generation = r.Generation
 		if until := int64(sent + Term - Slack); until > h.until.Load() {
 			h.until.Store(until)
-			h.once.Store(true)
+			h.everValid.Store(true)
 		}
 	}
 }
 
 // dropOutdated drops authority granted for an old generation, in case Revoke was not called yet.
 func (h *Holder) dropOutdated() {
-	present, now := h.config.Status().Generation, h.config.Boottime()
+	currentGeneration, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.until.Load() != 0 && h.generation != present {
-		h.drop(now)
+	if h.until.Load() != 0 && h.generation != currentGeneration {
+		h.dropAuthority(now)
 	}
 }
 

@@ -87,7 +87,7 @@ func (d *desk) ask(q Request) Reply {
 	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
-	d.ledger.proved = d.now
+	d.ledger.leadConfirmedAt = d.now
 	reply := d.ledger.grant(d.now, d.state, &q)
 	if reply.Granted {
 		d.granted[q.Node[15]] = d.now
@@ -302,14 +302,14 @@ func TestEnding(t *testing.T) {
 		{"it is just silent", gossip.Alive, false, false, failingPatience},
 		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
-		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + EndingWait - 300*time.Millisecond},
+		{"nobody reaches it though it asks", gossip.Alive, true, true, unreachablePatience + EndingWait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDesk(t, 3)
 			d.up(1, 2, 3)
 			began := d.now
-			granted := d.ledger.records[id(3)].granted
+			granted := d.ledger.records[id(3)].lastGranted
 			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickEvery

@@ -75,8 +75,8 @@ func (r *Request) withinBounds() bool {
 	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.Without >= 0
 }
 
-// capped truncates a list to its bound in messages.
-func capped(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
+// truncateList truncates a list to its bound in messages.
+func truncateList(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
 
-// truncate truncates a text to its bound in messages.
-func truncate(text string) string { return text[:min(len(text), maxText)] }
+// truncateText truncates a text to its bound in messages.
+func truncateText(text string) string { return text[:min(len(text), maxText)] }

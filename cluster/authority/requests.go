@@ -25,8 +25,8 @@ func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q
 	case q.Boot != r.boot:
 		return Reply{Why: l.handleOtherProcess(now, s, r, q)}
 	}
-	r.asked = now
-	r.leaving, r.without = q.Leaving, q.Without
+	r.lastAsked = now
+	r.leaving, r.withoutAuthority = q.Leaving, q.Without
 	r.unreachable, r.relayed = q.Unreachable, q.Relayed
 	if q.Generation == s.Generation(q.Node) {
 		r.settled, r.applied = q.Settled, q.Applied
@@ -47,22 +47,22 @@ func (r *record) trackFailing(now time.Duration, why string) {
 		return
 	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
 	case "":
-		if r.granted == never {
-			r.without = 0
+		if r.lastGranted == never {
+			r.withoutAuthority = 0
 		}
 	default:
-		r.without = 0
+		r.withoutAuthority = 0
 	}
 	switch {
-	case r.without == 0:
+	case r.withoutAuthority == 0:
 		r.failingSince = never
 	case r.failingSince == never:
 		r.failingSince = now
 	}
 }
 
-// knows returns the newest feature level that the asking process knows.
-func (r *Request) knows() agreement.Level { return max(1, r.Level) }
+// knownLevel returns the newest feature level that the asking process knows.
+func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
 
 // handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
 // request.
@@ -70,23 +70,23 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 	switch {
 	case q.GivingUp:
 		return whyGaveUp
-	case s.Boots[q.Node].Was(q.Boot):
+	case s.Boots[q.Node].WasFormer(q.Boot):
 		return whyReplaced
 	case q.Node == l.self && q.Boot != l.boot:
 		l.alarmClone(now, r, q.Node)
 		return whyClone
 	}
-	if r.newer != q.Boot {
-		r.newer, r.newerSince = q.Boot, now
+	if r.nextBoot != q.Boot {
+		r.nextBoot, r.nextSince = q.Boot, now
 	}
-	r.newerAsked = now
-	if r.asked > r.newerSince && now-r.asked < patience {
+	r.nextAsked = now
+	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
 		l.alarmClone(now, r, q.Node)
 		return whyClone
 	}
-	low := q.knows() < s.Level
-	r.newerStuck = q.Stuck || low
-	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	low := q.knownLevel() < s.Level
+	r.nextUnfit = q.Stuck || low
+	r.nextBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
 	why := whyRegister
 	switch {
 	case q.Stuck:
@@ -94,8 +94,8 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 	case low:
 		why = whyLevel
 	}
-	if l.silence(now, r.asked) >= patience {
-		r.without = q.Without
+	if l.silence(now, r.lastAsked) >= silencePatience {
+		r.withoutAuthority = q.Without
 		r.trackFailing(now, why)
 	}
 	return why
@@ -103,8 +103,8 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 
 // alarmClone alerts the operator that two processes use one identity, at most once per alarmEvery and node.
 func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
-	if now-r.alarmedAt >= alarmEvery {
-		r.alarmedAt = now
+	if now-r.lastAlarm >= alarmEvery {
+		r.lastAlarm = now
 		l.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
 }
@@ -120,9 +120,9 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 		return Reply{Why: whyReplaced}
 	case r.gaveUp:
 		return Reply{Why: whyGaveUp}
-	case r.ending || r.ended:
+	case r.ending || r.endProposed:
 		return Reply{Why: whyEnding}
-	case r.replacing:
+	case r.bootProposed:
 		return Reply{Why: whyReplacing}
 	case q.Stuck:
 		return Reply{Why: whyStuck}
@@ -143,7 +143,7 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
 	if reply.Why == "" {
-		l.records[q.Node].granted = now
+		l.records[q.Node].lastGranted = now
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
@@ -153,7 +153,7 @@ func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Reques
 // this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
 // this one yet.
 func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
-	if now-l.since < EndingWait {
+	if now-l.reignBegan < EndingWait {
 		return false
 	}
 	for _, r := range l.records {
@@ -176,15 +176,15 @@ func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bo
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or followTime
+// raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or rulesGrace
 // after a majority of the ring has.
 func (l *authorityLedger) raiseFloor(v *view) {
-	if v.ruled > l.floor && !l.requireApplied(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
-		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
-		l.rises = append(l.rises, rise{v.ruled, v.now})
+	if v.rulesIndex > l.floor && !l.requireApplied(v.now, v.rulesIndex) && l.appliedByMajority(v.state, v.rulesIndex) &&
+		(len(l.pendingFloors) == 0 || l.pendingFloors[len(l.pendingFloors)-1].index < v.rulesIndex) {
+		l.pendingFloors = append(l.pendingFloors, pendingFloor{v.rulesIndex, v.now})
 	}
-	for len(l.rises) > 0 && (l.rises[0].index <= l.floor || v.now-l.rises[0].at >= followTime) {
-		l.floor = max(l.floor, l.rises[0].index)
-		l.rises = l.rises[1:]
+	for len(l.pendingFloors) > 0 && (l.pendingFloors[0].index <= l.floor || v.now-l.pendingFloors[0].at >= rulesGrace) {
+		l.floor = max(l.floor, l.pendingFloors[0].index)
+		l.pendingFloors = l.pendingFloors[1:]
 	}
 }
