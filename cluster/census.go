@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Member is a node as this one sees it.
+// Member is a node of the cluster as this node sees it.
 type Member struct {
 	Name       string       `json:"name"`
 	ID         ring.NodeID  `json:"id"`
@@ -24,53 +24,53 @@ type Member struct {
 	Voter      bool         `json:"voter"`
 	Leader     bool         `json:"leader"`
 	InRing     bool         `json:"in_ring"`
-	Behind     bool         `json:"behind"`     // it asks for authority and can't be granted any, by the leader's last answer
-	Partitions int          `json:"partitions"` // owned once the current move is over; only set in a View
+	Behind     bool         `json:"behind"`     // the leader's last answer said that it refuses this node authority
+	Partitions int          `json:"partitions"` // owned after the current move; only set in a View
 }
 
-// member is a Member with what the leader needs to decide.
+// member is a Member with everything else that the leader needs for its decisions.
 type member struct {
 	Member
-	peer     string // host:port from gossip; empty if gossip has not seen the node
-	boot     uint64 // of the process that gossip has seen
-	version  uint8  // of the ring's settings, from gossip
-	seen     bool   // by gossip
-	known    bool   // in the agreed state
-	server   bool   // in Raft's configuration
-	at       string // its address there
-	removing bool   // an operator is removing the process that gossip has seen
-	force    bool   // even if it is alive
-	record   record // used by the reconcile loop
+	peerAddress     string     // host:port from gossip; empty if gossip has not seen the node
+	boot            uint64     // boot of the process that gossip has seen
+	settingsVersion uint8      // version of the ring's settings, from gossip
+	inGossip        bool       // gossip has seen the node
+	inState         bool       // in the agreed state
+	inRaft          bool       // in Raft's configuration
+	raftAddress     string     // address in Raft's configuration
+	removing        bool       // an operator is removing the process that gossip has seen
+	forced          bool       // the operator removes it even if it is alive
+	health          nodeHealth // used by the reconcile loop
 }
 
-// alive reports whether gossip currently sees the node.
-func (m *member) alive() bool { return m.seen && m.State == gossip.Alive }
+// alive reports whether gossip considers the node alive.
+func (m *member) alive() bool { return m.inGossip && m.State == gossip.Alive }
 
-// census lists, by name, the nodes known to gossip, Raft's configuration or the agreed state. Gossip is the newest source
-// for names and addresses.
+// census lists all nodes in gossip, Raft's configuration or the agreed state, sorted by name. Names and addresses come from
+// gossip if possible, since it has the newest ones.
 func (c *crew) census(s *agreement.State) []member {
 	all := map[ring.NodeID]member{}
 	for id, m := range s.Members {
-		all[id] = member{known: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
+		all[id] = member{inState: true, Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone, State: gossip.Failed}}
 	}
 	for _, g := range c.gossipMembers() {
 		all[g.ID] = member{
-			known: all[g.ID].known, seen: true, boot: g.Boot, version: g.Version, peer: memberAddress(g),
+			inState: all[g.ID].inState, inGossip: true, boot: g.Boot, settingsVersion: g.Version, peerAddress: memberAddress(g),
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}
 	conf, _ := c.configuration()
-	remembered := c.memory.state.Load() // names what this node has not heard of since it started
+	remembered := c.memory.state.Load() // has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
 		id := nodeID(server.ID)
-		m, there := all[id]
-		if !there {
-			m.Member = Member{ID: id, Name: id.String(), Address: host(string(server.Address)), State: gossip.Failed}
+		m, listed := all[id]
+		if !listed {
+			m.Member = Member{ID: id, Name: id.String(), Address: hostOf(string(server.Address)), State: gossip.Failed}
 			if remembered != nil && remembered.Members[id].Name != "" {
 				m.Name, m.Region, m.Zone = remembered.Members[id].Name, remembered.Members[id].Region, remembered.Members[id].Zone
 			}
 		}
-		m.server, m.at, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
+		m.inRaft, m.raftAddress, m.Voter = true, string(server.Address), server.Suffrage == raft.Voter
 		all[id] = m
 	}
 	leader, behind := c.Leader(), *c.withoutAuthority.Load()
@@ -80,7 +80,7 @@ func (c *crew) census(s *agreement.State) []member {
 	for id, m := range all {
 		m.Leader, m.InRing, m.Behind = id == leader, s.InRing(id), slices.Contains(behind, id)
 		if r, removing := c.removing[id]; removing && r.boot == m.boot {
-			m.removing, m.force = true, r.force
+			m.removing, m.forced = true, r.forced
 		}
 		list = append(list, m)
 	}
@@ -88,8 +88,8 @@ func (c *crew) census(s *agreement.State) []member {
 	return list
 }
 
-// find returns the node that a departure names.
-func (c *crew) find(d departure) (member, error) {
+// findMember returns the node that a removal request refers to.
+func (c *crew) findMember(d removalRequest) (member, error) {
 	found := slices.DeleteFunc(c.census(c.State()), func(m member) bool {
 		return m.ID != d.Node && (d.Name == "" || m.Name != d.Name && m.ID.String() != d.Name)
 	})
@@ -102,8 +102,8 @@ func (c *crew) find(d departure) (member, error) {
 	return found[0], nil
 }
 
-// host returns an address without its port.
-func host(address string) string {
+// hostOf returns an address without its port.
+func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
 	}

@@ -18,12 +18,11 @@ import (
 )
 
 const (
-	// maxTasks bounds the calls being answered at a time; further ones are refused as busy.
+	// maxTasks bounds the calls that are answered concurrently. Further calls are refused as busy.
 	maxTasks = 1024
 	// closeBound bounds each step of Close.
 	closeBound = 5 * time.Second
-	// drainBound is how long Close waits for entries under way: longer than a leader needs to notice that it lost its
-	// majority.
+	// drainBound is how long Close waits for pending entries: longer than a leader needs to notice that it lost its majority.
 	drainBound = 2 * time.Second
 )
 
@@ -39,8 +38,8 @@ type Cluster struct {
 	closeErr  error
 }
 
-// New returns a node's part without taking part yet: it knows its own identity, but leads nothing and knows no other nodes.
-// Always Close it.
+// New creates a node's part in the cluster without joining: until Start, it knows only its own identity. The caller must
+// always Close it.
 func New(cfg Config) (*Cluster, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -53,30 +52,31 @@ func New(cfg Config) (*Cluster, error) {
 		cfg.Build.Level = agreement.Newest
 	}
 	core := &core{
-		cfg: cfg, opened: time.Now(), tasks: make(chan struct{}, maxTasks),
-		applied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
-		reconcile: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
+		cfg: cfg, opened: time.Now(), callSlots: make(chan struct{}, maxTasks),
+		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
+		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
 	core.ctx, core.cancel = context.WithCancel(context.Background())
-	core.machine = newMachine(cfg.Build, func() { poke(core.applied) })
-	core.memory.missing = make(chan struct{}, 1)
-	core.known.Store(&map[ring.NodeID]string{})
+	core.machine = newMachine(cfg.Build, func() { poke(core.stateApplied) })
+	core.memory.noMajority = make(chan struct{}, 1)
+	core.nodeAddresses.Store(&map[ring.NodeID]string{})
 	c := &Cluster{
-		core: core, founder: &founder{core: core}, crew: &crew{core: core, heard: map[ring.NodeID]heard{}, removing: map[ring.NodeID]removal{}},
-		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: reports{}},
+		core: core, founder: &founder{core: core},
+		crew:     &crew{core: core, lastReports: map[ring.NodeID]nodeReport{}, removing: map[ring.NodeID]pendingRemoval{}},
+		governor: &governor{core: core, wake: make(chan struct{}, 1), writing: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.crew.withoutAuthority.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: core, crew: c.crew, governor: c.governor, changing: make(chan struct{}, 1)}
-	if err := c.founder.recall(); err != nil {
+	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
 	}
 	c.makeAuthority()
-	c.handlers = c.near()
+	c.handlers = c.localHandlers()
 	return c, nil
 }
 
-// Start makes this node take part: it opens gossip and Raft, and starts the loops. It returns before there is a cluster:
-// see Ready.
+// Start joins or founds the cluster: it opens gossip and Raft, and starts the loops. It may return before the cluster
+// exists: see Ready.
 func (c *Cluster) Start() error {
 	c.opened = time.Now()
 	c.recallState()
@@ -86,7 +86,7 @@ func (c *Cluster) Start() error {
 	if err := c.startRaft(); err != nil {
 		return err
 	}
-	empty, err := c.empty()
+	empty, err := c.isRaftEmpty()
 	if err != nil {
 		return err
 	}
@@ -103,13 +103,13 @@ func (c *Cluster) Start() error {
 	c.started.Store(true)
 	c.updateAddresses()
 	for _, loop := range []func(){
-		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.begin, c.reconciler.reconcileMembers,
-		c.crew.deferElections, c.probeStore, c.noteApplied, c.missContact, c.governor.attendRegions, c.governor.governRegions,
+		c.followLeadership, c.feedStates, c.followGossip, c.snapshotBySize, c.initCluster, c.reconciler.reconcileMembers,
+		c.crew.deferElections, c.probeStore, c.recordApplied, c.watchContact, c.governor.informRegions, c.governor.governRegions,
 	} {
-		c.group.Go(loop)
+		c.loops.Go(loop)
 	}
 	if empty {
-		c.group.Go(c.founder.foundCluster)
+		c.loops.Go(c.founder.foundCluster)
 	}
 	return nil
 }
@@ -130,16 +130,16 @@ func (c *Cluster) startGossip(empty bool) error {
 	return nil
 }
 
-// settingsVersion is the version of the ring's settings that this node can compute, as announced by gossip.
+// settingsVersion is the version of the ring's settings that this node supports. Gossip announces it.
 const settingsVersion = 1
 
-// State returns the agreed state, as applied here. It is never nil. See also Last.
+// State returns the newest agreed state that this node has applied. It is never nil. See also Last.
 func (c *core) State() *agreement.State { return c.machine.state.Load() }
 
 // Identity returns this node's identity, for peer.Config.Self.
 func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
-// Accept refuses nodes of another cluster. It is meant for peer.Config.Accept.
+// Accept returns an error if the remote node belongs to another cluster. It is meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
 	own := c.identity.Load().Cluster
 	if own != [16]byte{} && remote.Cluster != [16]byte{} && own != remote.Cluster {
@@ -149,22 +149,22 @@ func (c *core) Accept(remote peer.Identity) error {
 	return nil
 }
 
-// tellGossip updates what gossip announces about this node.
-func (c *core) tellGossip() {
+// announce makes gossip announce this node's cluster, and whether its Raft is empty.
+func (c *core) announce() {
 	g := c.gossip.Load()
 	if g == nil {
 		return
 	}
-	empty, err := c.empty()
+	empty, err := c.isRaftEmpty()
 	if err == nil {
 		err = g.Update(func(m *gossip.Member) { m.Cluster, m.Empty = c.identity.Load().Cluster, empty })
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("gossip can't announce what has changed here", "error", err)
+		c.cfg.Logger.Warn("gossip can't announce this node's new state", "error", err)
 	}
 }
 
-// followGossip is the loop that calls updateAddresses when gossip has news, and periodically.
+// followGossip is the loop that calls updateAddresses periodically and whenever gossip's members change.
 func (c *Cluster) followGossip() {
 	c.loop(c.cfg.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
 		c.updateAddresses()
@@ -184,7 +184,7 @@ func (c *Cluster) updateAddresses() {
 	}
 	delete(known, c.cfg.Self.ID)
 	delete(known, ring.NodeID{})
-	c.known.Store(&known)
+	c.nodeAddresses.Store(&known)
 	c.cfg.Peers.SetNodes(known)
 	if c.cfg.Remember != nil {
 		if addresses := c.gossip.Load().Addresses(); !slices.Equal(addresses, c.crew.remembered) {
@@ -193,56 +193,57 @@ func (c *Cluster) updateAddresses() {
 		}
 	}
 	poke(c.gossipChanged)
-	poke(c.reconcile)
+	poke(c.reconcileNeeded)
 }
 
-// memberAddress returns the address where a member takes calls.
+// memberAddress returns the address at which a member accepts calls.
 func memberAddress(m gossip.Member) string {
 	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 }
 
 // spawn runs a task that Close waits for, and reports whether it started.
 func (c *core) spawn(task func()) bool {
-	c.spawning.Lock()
-	defer c.spawning.Unlock()
+	c.spawnMu.Lock()
+	defer c.spawnMu.Unlock()
 	if c.closed {
 		return false
 	}
-	c.late.Go(task)
+	c.spawned.Go(task)
 	return true
 }
 
-// Close ends the node's part here. It does not leave: the others will see the node fail. It takes at most some seconds,
-// whatever hangs; the error says what does.
+// Close stops everything that Start has started. The node does not leave the cluster: the other nodes see it fail. Close
+// takes at most some seconds. If something hangs, the error names it.
 //
-// The order: first, requests for and grants of authority stop. Then entries under way are decided, because Raft, once shut
-// down, never answers entries that are committed but not applied. Then Raft ends, its connections first, because it waits
-// for their readers. Gossip ends last, so that the others see this node for as long as it votes. The caller closes Peers.
+// The order matters. First, this node stops asking for authority and granting it. Then pending entries get their outcome,
+// because Raft, once shut down, never answers entries that are committed but not applied. Then Raft ends, its connections
+// first, because it waits for their readers. Gossip ends last, so that the other nodes see this node as long as it votes.
+// The caller closes Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr
 }
 
 func (c *Cluster) close() error {
-	c.spawning.Lock()
+	c.spawnMu.Lock()
 	c.closed = true
-	c.spawning.Unlock()
+	c.spawnMu.Unlock()
 	c.cancel()
 	var errs []error
 	errs = append(errs, c.holder.Close(), c.giver.Close())
-	late := whenDone(&c.late)
-	within(late, drainBound)
+	late := whenDone(&c.spawned)
+	waitAtMost(late, drainBound)
 	errs = append(errs, c.stopRaft(closeBound))
 	if g := c.gossip.Load(); g != nil {
 		errs = append(errs, g.Close())
 	}
-	if !within(late, closeBound) || !within(whenDone(&c.group), closeBound) {
-		errs = append(errs, errors.New("close this node's part of the cluster: something still waits for the store"))
+	if !waitAtMost(late, closeBound) || !waitAtMost(whenDone(&c.loops), closeBound) {
+		errs = append(errs, errors.New("close the cluster: a task still waits for the store"))
 	}
 	return errors.Join(errs...)
 }
 
-// whenDone returns a channel that is closed when a group's tasks have ended. No task may be added afterwards.
+// whenDone returns a channel that is closed when all of a group's tasks have ended. The caller must add no task afterwards.
 func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	done := make(chan struct{})
 	var waiting sync.WaitGroup // never waited for: it ends with the tasks
@@ -253,8 +254,8 @@ func whenDone(g *sync.WaitGroup) <-chan struct{} {
 	return done
 }
 
-// within waits for done, and reports whether it came in time.
-func within(done <-chan struct{}, bound time.Duration) bool {
+// waitAtMost waits until done is closed, for at most bound. It reports whether done was closed in time.
+func waitAtMost(done <-chan struct{}, bound time.Duration) bool {
 	t := time.NewTimer(bound)
 	defer t.Stop()
 	select {

@@ -22,20 +22,20 @@ var (
 	// ErrNoLeader means that no leader can commit a change now, and that nothing was changed.
 	ErrNoLeader = errors.New("the cluster has no leader")
 	// ErrOutcomeUnknown means that it is unknown whether a change was made.
-	ErrOutcomeUnknown = errors.New("it is not known whether the change was made")
-	// ErrNoPrimary means that the region where rules are written can't be reached, and that nothing was changed.
+	ErrOutcomeUnknown = errors.New("it is unknown whether the change was made")
+	// ErrNoPrimary means that the primary region, where rules are written, can't be reached, and that nothing was changed.
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.
 	ErrRefused = errors.New("refused")
 	// ErrNotFound means that the cluster has no node or region of that name.
-	ErrNotFound = errors.New("there is none of that name")
+	ErrNotFound = errors.New("not found in the cluster")
 	// ErrClosed means that the Cluster has been closed.
 	ErrClosed = errors.New("this node's part of the cluster has been closed")
-	// ErrConfig means that a Config is invalid. What wraps it names the field.
+	// ErrConfig means that a Config is invalid. Errors that wrap it name the field.
 	ErrConfig = errors.New("cluster")
 )
 
-// Node describes this node. Address is an IP at which the others reach it.
+// Node describes this node. Address is an IP address at which the other nodes reach it.
 type Node struct {
 	ID       ring.NodeID
 	Boot     uint64 // differs with each start of the process
@@ -46,55 +46,55 @@ type Node struct {
 	PeerPort int
 }
 
-// PeerAddress returns the address where the node takes calls.
+// PeerAddress returns the address at which the node accepts calls.
 func (n Node) PeerAddress() string { return net.JoinHostPort(n.Address, strconv.Itoa(n.PeerPort)) }
 
-// Store is where Raft keeps its durable data. *persist.Raft is one.
+// Store holds Raft's durable data. *persist.Raft implements it.
 type Store interface {
 	Logs() raft.LogStore
 	Stable() raft.StableStore
 	Snapshots() raft.SnapshotStore
-	// Probe writes something and waits until it is stored; it returns an error if that takes too long.
+	// Probe writes a test record and waits until it is stored. It returns an error if that takes too long.
 	Probe() error
 }
 
 // Timings are the intervals and bounds of a Cluster. All nodes of a cluster should have the same ones.
 type Timings struct {
-	Heartbeat   time.Duration // how long a follower waits for a sign of the leader before it stands for election
-	Election    time.Duration // how long a candidate waits for enough votes before it tries again
+	Heartbeat   time.Duration // how long a follower goes without hearing from the leader before it stands for election
+	Election    time.Duration // how long a candidate waits for a majority of votes before it tries again
 	LeaderLease time.Duration // how long a leader goes without answers from a majority before it steps down
 	Commit      time.Duration // how often an idle leader sends the commit index
-	RPC         time.Duration // bounds one exchange of Raft
+	RPC         time.Duration // bounds one Raft RPC
 	Snapshot    time.Duration // how often to check whether a snapshot is due
 	Founding    time.Duration // how often to retry a founding that did not succeed
-	Probe       time.Duration // how often to try whether the store responds
-	Reconcile   time.Duration // how often, at least, the leader compares members and configuration
-	Stable      time.Duration // how long without a change until a node is made a voter, or a failed one is replaced
+	Probe       time.Duration // how often to check that the store responds
+	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
+	Stable      time.Duration // how long a node must be healthy to become a voter, and a voter failed to be replaced
 	Absent      time.Duration // how long until a member that gossip has not seen since this node started counts as failed
-	Forgotten   time.Duration // how long until a failed member is taken out of Raft
-	Write       time.Duration // bounds a write or a CatchUp whose context has no deadline
-	Rise        time.Duration // how long all members must know a higher feature level before it rises by itself
+	Forgotten   time.Duration // how long until a failed member is removed from Raft
+	Write       time.Duration // bounds a Write or a CatchUp whose context has no deadline
+	Rise        time.Duration // how long all members must know a higher feature level before the leader raises it by itself
 	Follow      time.Duration // how often, at least, a leader asks the primary region for news, or checks the regions' reports
 }
 
 // Level is a feature level.
 type Level = agreement.Level
 
-// Newest is the newest feature level that this source knows.
+// Newest is the newest feature level that this source code knows.
 const Newest = agreement.Newest
 
-// Build describes what a build of the program can read.
+// Build describes which data a build of the program can read.
 type Build = agreement.Build
 
 // Config configures a Cluster.
 type Config struct {
 	Self   Node
-	Expect int // in a first start, found a cluster of this many nodes; 0: join an existing one
+	Expect int // on the first start, found a cluster of this many nodes; 0: join an existing one
 
-	// Build describes what this build can read. A Level of 0 means agreement.Newest.
+	// Build describes which data this build can read. A Level of 0 means agreement.Newest.
 	Build Build
 
-	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same one.
+	// Primary is the region where rules are written; "" means this one. All nodes of a region should have the same value.
 	Primary string
 	// Far reaches the other regions; nil if there are none. The caller closes it, after the Cluster.
 	Far Far
@@ -105,34 +105,34 @@ type Config struct {
 
 	// Seed returns the first rules of a cluster founded here, and their author. nil: none.
 	Seed func() (text []byte, by string)
-	// OnState is called, in order, for each change of which node may own what: a ring, an end, a new process, a completed
-	// epoch. Several changes in quick succession make one call. It must not wait for the Cluster.
+	// OnState is called, in order, whenever it changes which node may own which partitions: on a new ring, an ended node, a
+	// new process or a settled epoch. Changes in quick succession are merged into one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
 	// OnRules is called for each version of the rules that comes into force, from the same goroutine.
 	OnRules func(*rules.Set)
-	// Settled returns the epoch that this node has completed: its part of every hand-off is over. nil: the newest epoch.
+	// Settled returns the epoch up to which this node has finished its part of every hand-off. nil: the newest epoch.
 	Settled func() int64
-	// Lagging returns reachable nodes that don't take the copies that this node sends them. They count as unreachable. nil:
-	// there are none.
+	// Lagging returns reachable nodes that don't accept the copies that this node sends them. They count as unreachable.
+	// nil: there are none.
 	Lagging func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
-	// Remember receives the addresses at which to find gossip after a restart, when they change. May be nil.
+	// Remember receives the addresses at which to find gossip after a restart, whenever they change. May be nil.
 	Remember func(addresses []string)
-	// Applied records what this node has applied, so that after a restart it knows rules and ring even if it can't reach
-	// the others. nil: nothing is recorded.
+	// Applied records what this node has applied, so that after a restart it knows the rules and the ring even if it can't
+	// reach the other nodes. nil: nothing is recorded.
 	Applied AppliedNote
 
 	SnapshotEntries uint64 // take a snapshot after this many entries
 	SnapshotBytes   int64  // or after this many bytes of entries
-	TrailingEntries uint64 // kept behind a snapshot, for nodes that are only slightly behind
+	TrailingEntries uint64 // entries to keep in the log after a snapshot, for nodes that are only slightly behind
 
 	Timings Timings
 	Logger  *slog.Logger
 }
 
-// DefaultConfig returns the values for a node on a local network. Self, Store, Peers, Gossip and Boottime are left to the
-// caller.
+// DefaultConfig returns the values for a node on a local network. The caller must set Self, Store, Peers, Gossip and
+// Boottime.
 func DefaultConfig() Config {
 	return Config{
 		SnapshotEntries: 8192,
@@ -143,12 +143,12 @@ func DefaultConfig() Config {
 	}
 }
 
-// DefaultTimings returns timings that suit a region.
+// DefaultTimings returns timings for nodes in one region.
 func DefaultTimings() Timings {
 	return Timings{
 		Heartbeat:   400 * time.Millisecond,
 		Election:    400 * time.Millisecond,
-		LeaderLease: 400 * time.Millisecond, // lower values make a busy machine lose the lead over a short stall
+		LeaderLease: 400 * time.Millisecond, // with less, a busy machine loses the lead after a short stall
 		Commit:      20 * time.Millisecond,
 		RPC:         2 * time.Second,
 		Snapshot:    30 * time.Second,
@@ -164,7 +164,7 @@ func DefaultTimings() Timings {
 	}
 }
 
-// Validate reports what is missing or out of bounds.
+// Validate returns an error that names each field that is missing or out of range.
 func (c *Config) Validate() error {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -175,9 +175,9 @@ func (c *Config) Validate() error {
 	need(!c.Self.ID.IsZero(), "Self.ID is zero")
 	need(c.Self.Name != "", "Self.Name is empty")
 	need(c.Self.Boot != 0, "Self.Boot is zero")
-	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP")
+	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
-	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not from 0 to %d", maxExpect))
+	need(c.Expect >= 0 && c.Expect <= maxExpect, fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
 	need(c.Store != nil, "Store is nil")
 	need(c.Peers != nil, "Peers is nil")
 	need(c.Boottime != nil, "Boottime is nil")

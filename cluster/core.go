@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// core is what all parts of a Cluster share: this node's identity, the agreed state, and its place in Raft.
+// core is shared by all parts of a Cluster: this node's identity, the agreed state, and Raft.
 type core struct {
 	cfg     Config
 	machine *machine
@@ -26,38 +26,38 @@ type core struct {
 	handlers map[peer.Method]handler
 
 	// Start sets these, in this order. Until then this node leads nothing and knows no other nodes.
-	trans   *transport
-	logs    *watchedLogs
-	raft    atomic.Pointer[raft.Raft]
-	gossip  atomic.Pointer[gossip.Gossip]
-	started atomic.Bool // all of the above are set
+	transport *transport
+	logs      *watchedLogs
+	raft      atomic.Pointer[raft.Raft]
+	gossip    atomic.Pointer[gossip.Gossip]
+	started   atomic.Bool // all of the above are set
 
-	known     atomic.Pointer[map[ring.NodeID]string] // where the other nodes take calls; never nil
-	identity  atomic.Pointer[peer.Identity]          // never nil
-	leaving   atomic.Bool                            // this node wants to leave the ring
-	departing atomic.Bool                            // this node wants to leave the cluster for good
-	voters    atomic.Int64                           // the most voters that there ever were; see votersBefore
+	nodeAddresses  atomic.Pointer[map[ring.NodeID]string] // addresses at which the other nodes accept calls; never nil
+	identity       atomic.Pointer[peer.Identity]          // never nil
+	leavingRing    atomic.Bool                            // this node wants to leave the ring
+	leavingCluster atomic.Bool                            // this node wants to leave the cluster for good
+	mostVoters     atomic.Int64                           // highest known number of voters; see noteMostVoters
 
 	memory memory
 	feed   stateFeed
-	// leaderChanges counts how often this node has won or lost the lead.
+	// leaderChanges counts how many times this node has won or lost the lead.
 	leaderChanges atomic.Uint64
 
 	// Wake-up signals, each of capacity 1.
-	applied, leadChanged, reconcile, gossipChanged chan struct{}
+	stateApplied, leadChanged, reconcileNeeded, gossipChanged chan struct{}
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	group  sync.WaitGroup // the loops
-	tasks  chan struct{}  // one slot for each call being answered
-	late   sync.WaitGroup // the tasks that Close waits for last, for a bounded time
+	ctx       context.Context
+	cancel    context.CancelFunc
+	loops     sync.WaitGroup // the loops
+	callSlots chan struct{}  // holds a token for each call being answered
+	spawned   sync.WaitGroup // tasks started by spawn, which Close waits for, for a bounded time
 
-	// spawning guards closed, so that no task starts after Close has begun to wait.
-	spawning sync.Mutex
-	closed   bool
+	// spawnMu guards closed, so that no task starts once Close has begun to wait.
+	spawnMu sync.Mutex
+	closed  bool
 }
 
-// loop runs step at each tick and each time wake has a value, until step returns true or this node closes.
+// loop runs step once per interval and whenever wake has a value, until step returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()
@@ -74,8 +74,8 @@ func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last
 // Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
-// alive returns the nodes of this region that gossip sees.
-func (c *core) alive() map[ring.NodeID]bool {
+// aliveNodes returns the nodes of this region that gossip considers alive.
+func (c *core) aliveNodes() map[ring.NodeID]bool {
 	alive := map[ring.NodeID]bool{}
 	for _, m := range c.gossipMembers() {
 		if m.State == gossip.Alive {
@@ -85,7 +85,7 @@ func (c *core) alive() map[ring.NodeID]bool {
 	return alive
 }
 
-// gossipMembers returns gossip's members; none until gossip has started.
+// gossipMembers returns gossip's members, or none before gossip has started.
 func (c *core) gossipMembers() []gossip.Member {
 	g := c.gossip.Load()
 	if g == nil {

@@ -13,75 +13,77 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// crew tracks the other nodes: which are there, how far each has applied, and whether their states differ. It asks for
-// authority, and answers such requests while this node leads.
+// crew tracks the other nodes: which ones exist, how far each has applied entries, and whether their states differ. It asks
+// for authority, and answers such requests while this node leads.
 type crew struct {
 	*core
-	remembered []string // as last passed to Remember; only updateAddresses uses it
+	remembered []string // last passed to Config.Remember; only updateAddresses uses it
 	tally      hashReports
-	// withoutAuthority are the nodes that ask for authority and can't be granted any, by the leader's last answer; empty
-	// without contact. Never nil.
+	// withoutAuthority lists the nodes that ask for authority but can't be granted it, according to the leader's last
+	// answer. It is empty without contact with the leader, and never nil.
 	withoutAuthority atomic.Pointer[[]ring.NodeID]
-	// removed: an operator has removed this process, according to the leader.
+	// removed is set once the leader has reported that an operator has removed this process.
 	removed atomic.Bool
 
 	// mu guards the fields below.
-	mu       sync.Mutex
-	heard    map[ring.NodeID]heard   // from requests for authority, while this node leads; bounded by the known nodes
-	removing map[ring.NodeID]removal // nodes being taken out; bounded like heard
-	// still is the index that this node has applied since stillSince, and nothing more; see check.
-	still      uint64
-	stillSince time.Time
+	mu          sync.Mutex
+	lastReports map[ring.NodeID]nodeReport     // from requests for authority, while this node leads; bounded by the known nodes
+	removing    map[ring.NodeID]pendingRemoval // nodes being removed; bounded like lastReports
+	// idleIndex is the last index that this node has applied. It has not changed since idleSince. See hashToReport.
+	idleIndex uint64
+	idleSince time.Time
 }
 
-// removal is a process being taken out.
-type removal struct {
-	boot  uint64
-	force bool // even if it is alive
+// pendingRemoval is a process that an operator removes, or that leaves.
+type pendingRemoval struct {
+	boot   uint64
+	forced bool // even if it is alive
 }
 
-// heard is what a node reported with its last request for authority.
-type heard struct {
-	applied uint64
-	unfit   bool // to lead: it is stuck, or its store fails
-	at      time.Time
+// nodeReport is a node's report with its last request for authority.
+type nodeReport struct {
+	applied     uint64
+	unfitToLead bool // it should not lead: it is stuck, or its store fails
+	at          time.Time
 }
 
-// caughtUp reports whether the node has reported lately that it has applied nearly everything and can store more.
-func (h heard) caughtUp(index uint64) bool {
-	return time.Since(h.at) < heardWithin && h.applied+nearly >= index && !h.unfit
+// isCaughtUp reports whether the node has recently reported that it has applied nearly everything and can store more.
+func (h nodeReport) isCaughtUp(index uint64) bool {
+	return time.Since(h.at) < nodeReportTTL && h.applied+caughtUpMargin >= index && !h.unfitToLead
 }
 
-// makeAuthority creates the giver, which grants authority while this node leads, and the holder of this node's own.
+// makeAuthority creates the giver, which grants authority while this node leads, and the holder, which obtains it for this
+// node.
 func (c *Cluster) makeAuthority() {
 	self, began := c.cfg.Self, time.Now()
 	c.giver = authority.NewGiver(authority.GiverConfig{
 		Self: self.ID, Boot: self.Boot, Expect: c.cfg.Expect,
-		State: c.State, Propose: c.propose, Confirm: c.confirm, Nodes: c.crew.nodes, Ruled: c.machine.ruled.Load,
+		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
+		Nodes: c.crew.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
 		TransferLead: func() { c.spawn(func() { c.crew.transferLead(c.ctx) }) },
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.cfg.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.ask, Status: c.crew.status,
-		OnChange: func() { poke(c.reconcile) }, Logger: c.cfg.Logger,
+		Self: self.ID, Boot: self.Boot, Boottime: c.cfg.Boottime, Ask: c.crew.askLeader, Status: c.crew.requestStatus,
+		OnChange: func() { poke(c.reconcileNeeded) }, Logger: c.cfg.Logger,
 	})
 }
 
-// status returns what this node reports with its requests for authority: the state that the rest of the node knows, which
-// may lag slightly behind what Raft has applied.
-func (c *crew) status() authority.Request {
+// requestStatus returns this node's next request for authority. It reports the state passed on to the rest of the node, which may
+// lag slightly behind what Raft has applied.
+func (c *crew) requestStatus() authority.Request {
 	c.feed.mu.Lock()
-	s := c.feed.told
+	s := c.feed.published
 	c.feed.mu.Unlock()
 	if s == nil {
 		s = agreement.New()
 	}
 	r := authority.Request{
 		Generation: s.Generation(c.cfg.Self.ID), Applied: s.Index, Settled: min(c.cfg.Settled(), s.Epoch),
-		Leaving: c.leaving.Load(), Stuck: c.Stuck() != nil, StoreFails: c.logs.failing(),
-		Check: c.check(s), Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
+		Leaving: c.leavingRing.Load(), Stuck: c.Stuck() != nil, StoreFails: c.logs.failing(),
+		Check: c.hashToReport(s), Level: c.cfg.Build.Level, Release: c.cfg.Build.Release, Zones: c.cfg.Build.Zones,
 	}
-	for id := range *c.known.Load() {
+	for id := range *c.nodeAddresses.Load() {
 		if _, relayed := c.cfg.Peers.Via(id); relayed {
 			r.Relayed = append(r.Relayed, id)
 		} else if !c.cfg.Peers.Reachable(id) {
@@ -99,8 +101,9 @@ func (c *crew) status() authority.Request {
 	return r
 }
 
-// ask sends a request to the leader, and stops this node if the leader says that its state has diverged.
-func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+// askLeader sends a request for authority to the leader. If the leader answers that this node's state has diverged, it stops the
+// state machine.
+func (c *crew) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = c.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
@@ -109,14 +112,14 @@ func (c *crew) ask(ctx context.Context, r authority.Request) (reply authority.Re
 	case reply.Differs:
 		c.stopDiverged(r)
 	case reply.Removed && !c.removed.Swap(true):
-		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer decides as an owner; stop it")
+		c.cfg.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
 	c.withoutAuthority.Store(&reply.Failing)
 	return reply, nil
 }
 
-// answer answers a request as the leader, and records how far the node has applied.
-func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply, error) {
+// answerRequest answers a request for authority on the leader, and records how far the node has applied.
+func (c *crew) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	if reply, differs := c.compare(r); differs {
 		return reply, nil
 	}
@@ -125,29 +128,29 @@ func (c *crew) answer(ctx context.Context, r authority.Request) (authority.Reply
 	reply := c.giver.Answer(ctx, r)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := (*c.known.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
-		c.heard[r.Node] = heard{applied: r.Applied, unfit: r.Stuck || r.StoreFails, at: time.Now()}
+	if _, known := (*c.nodeAddresses.Load())[r.Node]; known || r.Node == c.cfg.Self.ID {
+		c.lastReports[r.Node] = nodeReport{applied: r.Applied, unfitToLead: r.Stuck || r.StoreFails, at: time.Now()}
 	}
 	return reply, nil
 }
 
-// nodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
-// after Timings.Absent: after a restart of all nodes, some take longer.
-func (c *crew) nodes() []authority.Node {
+// authorityNodes returns the nodes for the giver. A member that gossip has not seen since this node started counts as failed only
+// after Timings.Absent, because some nodes take longer than others when all of them restart.
+func (c *crew) authorityNodes() []authority.Node {
 	var list []authority.Node
 	for _, m := range c.census(c.State()) {
-		if !m.seen && !m.known {
+		if !m.inGossip && !m.inState {
 			continue
 		}
 		n := authority.Node{
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
-			Boot:   m.boot, State: m.State, Supports: m.version >= settingsVersion,
+			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
 		}
-		if !m.seen && time.Since(c.opened) <= c.cfg.Timings.Absent {
+		if !m.inGossip && time.Since(c.opened) <= c.cfg.Timings.Absent {
 			n.State = gossip.Suspect
 		}
 		if m.removing {
-			n.State, n.Removed = gossip.Left, m.force
+			n.State, n.Removed = gossip.Left, m.forced
 		}
 		list = append(list, n)
 	}

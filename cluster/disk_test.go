@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// disk is what a node's Raft has stored. It outlives the node's processes.
+// disk holds the data that a node's Raft has stored. It outlives the node's processes.
 type disk struct {
 	mu   sync.Mutex // guards the fields below
 	logs map[uint64]raft.Log
@@ -32,8 +32,8 @@ func (d *disk) clone() *disk {
 	return &disk{logs: maps.Clone(d.logs), keys: maps.Clone(d.keys), meta: d.meta, data: d.data}
 }
 
-// store is one process's view of a disk: raft.LogStore, StableStore and SnapshotStore in one. It may die at a certain
-// write: the disk then stays as it was before, and the process carries on with its own copy until it is stopped.
+// store is one process's view of a disk: raft.LogStore, StableStore and SnapshotStore in one. A test can make it die at a
+// certain write: the disk then stays as it was before, and the process continues on its own copy until it is stopped.
 type store struct {
 	mu      sync.Mutex // guards the fields below
 	disk    *disk
@@ -132,7 +132,7 @@ func (s *store) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// Probe fails in the same way.
+// Probe fails in the same way as StoreLogs.
 func (s *store) Probe() error {
 	if s.hung.Load() {
 		time.Sleep(2 * time.Second)

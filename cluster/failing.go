@@ -8,37 +8,37 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// standsBack multiplies the election delay of a node whose store fails. Such a node could still be elected, because its
-// term can be saved and its log is as long as the others'. It would then lead again and again without being able to store
-// an entry.
-const standsBack = 20
+// electionDelayFactor multiplies the election timeout of a node whose store fails. Such a node could still be elected, because it
+// may be able to save its term, and its log is as long as the others'. It would then lead again and again without being
+// able to store an entry.
+const electionDelayFactor = 20
 
-// watchedLogs is a log store that tracks whether writes fail. It also tries the store, since a leader keeps its lead by
-// heartbeats while nothing is written.
+// watchedLogs is a log store that tracks whether writes fail. It also probes the store, because a leader that writes nothing
+// would not notice: heartbeats alone keep it in the lead.
 type watchedLogs struct {
 	raft.LogStore
-	probe    func() error
-	unstored atomic.Bool   // the last write failed
-	hung     atomic.Bool   // the last probe failed
-	news     chan struct{} // capacity 1: one of the two has changed
+	probe       func() error
+	writeFailed atomic.Bool   // the last write failed
+	probeFailed atomic.Bool   // the last probe failed
+	changed     chan struct{} // capacity 1: writeFailed or probeFailed has changed
 
-	last   atomic.Uint64 // index of the last entry that was written
-	mu     sync.Mutex    // guards waiter
-	waiter chan struct{} // closed after the next entry is written; nil without waiters
+	lastWritten atomic.Uint64 // index of the last entry written
+	mu          sync.Mutex    // guards waiter
+	waiter      chan struct{} // closed after the next entry is written; nil without waiters
 }
 
 func watchLogs(s Store) *watchedLogs {
-	return &watchedLogs{LogStore: s.Logs(), probe: s.Probe, news: make(chan struct{}, 1)}
+	return &watchedLogs{LogStore: s.Logs(), probe: s.Probe, changed: make(chan struct{}, 1)}
 }
 
-// StoreLog stores one entry.
+// StoreLog stores one entry. It implements raft.LogStore.
 func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores entries.
+// StoreLogs stores entries and records whether that failed. It implements raft.LogStore.
 func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
-	err := w.note(&w.unstored, w.LogStore.StoreLogs(logs))
+	err := w.setFailed(&w.writeFailed, w.LogStore.StoreLogs(logs))
 	if n := len(logs); err == nil && n > 0 {
-		w.last.Store(logs[n-1].Index)
+		w.lastWritten.Store(logs[n-1].Index)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.waiter != nil {
@@ -49,50 +49,51 @@ func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-// beyond returns a channel that is closed when an entry after index has been written.
-func (w *watchedLogs) beyond(index uint64) <-chan struct{} {
+// writtenAfter returns a channel that is closed once an entry after index has been written.
+func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiter == nil {
 		w.waiter = make(chan struct{})
 	}
 	waiter := w.waiter
-	if w.last.Load() > index {
+	if w.lastWritten.Load() > index {
 		close(waiter)
 		w.waiter = nil
 	}
 	return waiter
 }
 
-func (w *watchedLogs) note(failed *atomic.Bool, err error) error {
+// setFailed records whether an operation failed, signals if that has changed, and returns err.
+func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
-		poke(w.news)
+		poke(w.changed)
 	}
 	return err
 }
 
-// failing reports whether entries can't be stored, as far as is known.
-func (w *watchedLogs) failing() bool { return w.unstored.Load() || w.hung.Load() }
+// failing reports whether the last write or the last probe failed.
+func (w *watchedLogs) failing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
 
-// probeStore is the loop that tries whether the store responds.
+// probeStore is the loop that checks whether the store responds.
 func (c *Cluster) probeStore() {
 	c.loop(c.cfg.Timings.Probe, nil, func() (last bool) {
-		_ = c.logs.note(&c.logs.hung, c.logs.probe()) // the store reports it
+		_ = c.logs.setFailed(&c.logs.probeFailed, c.logs.probe()) // the store logs the error
 		return false
 	})
 }
 
-// deferElections is the loop that keeps a node whose store fails, or that is stuck, from leading while another voter could.
-// If it leads, it hands over the lead. The first successful write or probe ends this for a failing store; a stuck node stays
-// stuck.
+// deferElections is the loop that keeps this node from leading while its store fails or it is stuck, if another voter could
+// lead. If it leads, it hands over the lead. A failing store recovers with the next successful write and probe. A stuck node
+// stays stuck.
 func (c *crew) deferElections() {
 	t := time.NewTicker(c.cfg.Timings.Reconcile)
 	defer t.Stop()
 	stopped := c.machine.stopped
-	back := false
+	deferred := false
 	for {
 		select {
-		case <-c.logs.news:
+		case <-c.logs.changed:
 		case <-stopped:
 			stopped = nil
 			c.noteStuck()
@@ -101,8 +102,8 @@ func (c *crew) deferElections() {
 			return
 		}
 		fails := c.machine.stuck.Load() != nil || c.logs.failing()
-		if want := fails && c.otherVoter(); want != back && c.standFor(want) {
-			back = want
+		if want := fails && c.hasOtherVoter(); want != deferred && c.setElectionTimeouts(want) {
+			deferred = want
 		}
 		if fails {
 			c.transferLead(c.ctx)
@@ -110,24 +111,24 @@ func (c *crew) deferElections() {
 	}
 }
 
-// standFor sets this node's election timeouts, either late or normal.
-func (c *crew) standFor(late bool) bool {
+// setElectionTimeouts sets this node's election timeouts, either delayed or normal. It reports whether that succeeded.
+func (c *crew) setElectionTimeouts(late bool) bool {
 	r := c.raft.Load()
 	rc := r.ReloadableConfig()
 	rc.HeartbeatTimeout, rc.ElectionTimeout = c.cfg.Timings.Heartbeat, c.cfg.Timings.Election
 	if late {
-		rc.HeartbeatTimeout *= standsBack
+		rc.HeartbeatTimeout *= electionDelayFactor
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, c.cfg.Timings.Election)
 	}
 	if err := r.ReloadConfig(rc); err != nil {
 		c.cfg.Logger.Warn("can't change the election timeout", "error", err)
 		return false
 	}
-	what := "this node stands for election like any other again"
+	message := "this node stands for election without a delay again"
 	if late {
-		what = "this node stands for election after the others: its store fails, or it is stuck"
+		message = "this node delays its elections: its store fails, or it is stuck"
 	}
-	c.cfg.Logger.Warn(what, "fails", c.logs.failing(), "stuck", c.machine.stuck.Load() != nil,
+	c.cfg.Logger.Warn(message, "fails", c.logs.failing(), "stuck", c.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }
@@ -135,10 +136,10 @@ func (c *crew) standFor(late bool) bool {
 // noteStuck logs that this node is stuck, and revokes its authority at once.
 func (c *crew) noteStuck() {
 	c.holder.Revoke()
-	c.cfg.Logger.Error("this node still stores and votes, but no longer decides as an owner", "error", c.machine.stuck.Load())
+	c.cfg.Logger.Error("this node still stores and votes, but no longer acts as an owner", "error", c.machine.stuck.Load())
 }
 
-// Stuck returns why this node applies nothing more; nil if it does.
+// Stuck returns why this node no longer applies entries, or nil if it still does.
 func (c *core) Stuck() error {
 	if s := c.machine.stuck.Load(); s != nil {
 		return s

@@ -24,16 +24,16 @@ const farDelay = 40 * time.Millisecond
 // farSilence is how long a cut link goes unnoticed.
 const farSilence = 2 * time.Second
 
-// farNet connects regions as package regions would, without its messages.
+// farNet connects regions like package regions, but without sending messages.
 type farNet struct {
 	w       *world
-	primary map[string]string // by region: the one that its nodes believe to be the primary
+	primary map[string]string // by region: the region that its nodes consider the primary
 
 	mu    sync.Mutex              // guards the fields below
 	cut   map[[2]string]time.Time // directions that deliver nothing, and since when
 	calls map[peer.Method]int
-	// promised is, by region, the newest version that it has reported as honoured, in the primary's line.
-	promised map[string]standing
+	// promised is, by region, the newest version that the region has reported as honoured, of the primary's world and term.
+	promised map[string]rulesPosition
 	// lose reports whether an answer is lost, along with its connection; nil: none is.
 	lose func(m peer.Method) bool
 }
@@ -98,7 +98,7 @@ func (f *farNet) open(from, to string) bool {
 	return true
 }
 
-// delivers reports whether a message sent now arrives.
+// delivers reports whether a message sent now will arrive.
 func (f *farNet) delivers(from, to string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,17 +128,17 @@ func (f *farNet) heal() {
 	clear(f.cut)
 }
 
-// entries returns the nodes of a region that vote.
+// entries returns the voters of a region.
 func (f *farNet) entries(region string) (list []*Cluster) {
 	for _, one := range f.w.nodes {
-		if c := one.c.Load(); one.region == region && c != nil && c.votes() {
+		if c := one.c.Load(); one.region == region && c != nil && c.isVoter() {
 			list = append(list, c)
 		}
 	}
 	return list
 }
 
-// Call goes to some voter of a region.
+// Call calls a random voter of a region.
 func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	from, n := f.node.region, f.net
 	if !n.open(from, region) {
@@ -178,7 +178,7 @@ func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byt
 	return reply, ctx.Err()
 }
 
-// note counts a call, and records what a region promises by it.
+// note counts a call, and records the version that a region promises with it.
 func (f *farNet) note(from string, m peer.Method, body []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,7 +187,7 @@ func (f *farNet) note(from string, m peer.Method, body []byte) {
 	if m != MethodFollow || json.Unmarshal(body, &q) != nil || q.Honoured == 0 {
 		return
 	}
-	if h := q.report(time.Now()).standing; !f.promised[from].sameLine(h) || f.promised[from].Version < h.Version {
+	if h := q.report(time.Now()).rulesPosition; !f.promised[from].sameTerm(h) || f.promised[from].Version < h.Version {
 		f.promised[from] = h
 	}
 }
@@ -203,24 +203,24 @@ func (f *farNet) broken() (list []string) {
 		promised := f.promised[n.region]
 		f.mu.Unlock()
 		c.feed.mu.Lock()
-		s := c.feed.told
+		s := c.feed.published
 		c.feed.mu.Unlock()
 		if s == nil {
 			continue
 		}
-		have := standingOf(s)
-		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameLine(promised) || have.Version < promised.Version) && c.Authority() {
-			list = append(list, fmt.Sprintf("%s of %s goes by %d, promised is %d", n.name, n.region, have.Version, promised.Version))
+		have := positionOf(s)
+		if promised.Version > 0 && promised.Term >= have.Term && (!have.sameTerm(promised) || have.Version < promised.Version) && c.Authority() {
+			list = append(list, fmt.Sprintf("%s of %s uses %d, promised is %d", n.name, n.region, have.Version, promised.Version))
 		}
 	}
 	return list
 }
 
-// regions creates clusters of count nodes each, which know one another. The first is the primary of all.
+// regions creates clusters of count nodes each, which know one another. The first is the primary.
 func (w *world) regions(count int, names ...string) *farNet {
 	f := &farNet{
 		w: w, primary: map[string]string{}, cut: map[[2]string]time.Time{}, calls: map[peer.Method]int{},
-		promised: map[string]standing{},
+		promised: map[string]rulesPosition{},
 	}
 	for _, name := range names {
 		f.takeForPrimary(name, names[0])
@@ -270,7 +270,7 @@ func (w *world) startAll() {
 	}
 }
 
-// agree waits until all running nodes of all regions have a version in force, of the same line.
+// agree waits until all running nodes of all regions use a version, of the same world and term.
 func (w *world) agree(bound time.Duration, version int64) {
 	w.t.Helper()
 	w.until(bound, fmt.Sprintf("version %d everywhere", version), func() bool {

@@ -54,7 +54,7 @@ func stepRegister(state, input, output any) (bool, any) {
 		return !fits, s
 	case out.outcome == notMade:
 		return true, s
-	case fits: // unknown, assuming it was made; if it was not, it comes at the end of the history
+	case fits: // unknown, assuming it was made; if it was not, it takes effect after the end of the history
 		return true, next
 	}
 	return true, s
@@ -83,8 +83,8 @@ func (h *history) add(client int, call time.Time, in registerInput, out register
 	h.ops = append(h.ops, op)
 }
 
-// client reads and writes through whichever nodes run, until ctx ends. It is one porcupine client until an outcome is
-// unknown; then it continues as another.
+// client reads and writes through random running nodes until ctx ends. It is one porcupine client until an outcome is
+// unknown. Then it continues as another.
 func (w *world) client(ctx context.Context, h *history, number int, chance *rand.Rand) {
 	known := int64(0)
 	for i := 0; ctx.Err() == nil; i++ {
@@ -137,7 +137,7 @@ func outcomeOf(err error) outcomeOfWrite {
 	case errors.Is(err, ErrNoLeader):
 		return notMade
 	}
-	return notKnown // the node was closed meanwhile
+	return notKnown // the node was closed in the meantime
 }
 
 // fault injects a fault for some seconds and undoes it.
@@ -174,7 +174,7 @@ func (w *world) fault(chance *rand.Rand) {
 	}
 }
 
-// TestG9_WritesAreLinearizableUnderFaults: whatever happens to the leaders, and through whichever node a client writes.
+// TestG9_WritesAreLinearizableUnderFaults: clients write through any node while leaders fail.
 func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	many(t, *seeds/15, func(t *testing.T, chance *rand.Rand) {
 		w := newWorld(t)
@@ -221,7 +221,7 @@ func TestG9_WritesAreLinearizableUnderFaults(t *testing.T) {
 	})
 }
 
-// TestAHungStoreEndsLeadership: the other nodes carry on.
+// TestAHungStoreEndsLeadership: the other nodes elect a leader and continue.
 func TestAHungStoreEndsLeadership(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -243,7 +243,7 @@ func TestAHungStoreEndsLeadership(t *testing.T) {
 	})
 }
 
-// TestAStoreThatIsWellAgainCatchesUpSoon: however long a node could store nothing, it has what it missed soon afterwards.
+// TestAStoreThatIsWellAgainCatchesUpSoon: no matter how long a node could store nothing, it soon receives what it missed.
 func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -252,7 +252,7 @@ func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 		if n == leader {
 			n = nodes[1]
 		}
-		for i := range 4 { // it may be about to be asked again
+		for i := range 4 { // at different moments of Raft's back-off
 			n.store.full.Store(true)
 			leader.mustWrite(10 + i)
 			time.Sleep(time.Duration(40+3*i) * time.Second)
@@ -265,7 +265,8 @@ func TestAStoreThatIsWellAgainCatchesUpSoon(t *testing.T) {
 	})
 }
 
-// TestTheLeadGoesToWhoStores: a follower whose store hangs is not asked to lead. Raft would propose nothing meanwhile.
+// TestTheLeadGoesToWhoStores: the lead is not transferred to a follower whose store hangs, because Raft would propose nothing
+// in the meantime.
 func TestTheLeadGoesToWhoStores(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -313,7 +314,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		if !n.c.Load().Authority() {
 			t.Errorf("%s has no authority", n.name)
 		}
-		// It can't see its own write, since Raft has no second path; but the write is made.
+		// The node can't see its own write, because Raft has no second path. But the write is made.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil && !errors.Is(err, ErrOutcomeUnknown) {
@@ -325,7 +326,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 	})
 }
 
-// TestALongCutHealsSoon: how long a node was away makes no difference to how soon it is back.
+// TestALongCutHealsSoon: the length of a cut does not affect how soon the node is back afterwards.
 func TestALongCutHealsSoon(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)

@@ -11,31 +11,31 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// standing is how far a region has come with what is agreed on about regions.
-type standing struct {
+// rulesPosition identifies the rules and the agreed regions that a region has applied.
+type rulesPosition struct {
 	World    agreement.WorldID `json:"world"`
 	Term     int64             `json:"term"`
 	Version  int64             `json:"version"`
 	Revision uint64            `json:"revision"`
 }
 
-func standingOf(s *agreement.State) standing {
-	return standing{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
+func positionOf(s *agreement.State) rulesPosition {
+	return rulesPosition{s.Regions.World, s.Regions.Term, rulesVersion(s), s.Regions.Revision}
 }
 
-// sameLine reports whether s and o have the same world and term, so that the higher version number is the later.
-func (s standing) sameLine(o standing) bool { return s.World == o.World && s.Term == o.Term }
+// sameTerm reports whether s and o have the same world and term. Only then are their version numbers comparable.
+func (s rulesPosition) sameTerm(o rulesPosition) bool { return s.World == o.World && s.Term == o.Term }
 
-// before reports whether o is later than s, in the same world.
-func (s standing) before(o standing) bool {
+// isBefore reports whether s is older than o, in the same world.
+func (s rulesPosition) isBefore(o rulesPosition) bool {
 	return s.World == o.World &&
 		cmp.Or(cmp.Compare(s.Term, o.Term), cmp.Compare(s.Version, o.Version), cmp.Compare(s.Revision, o.Revision)) < 0
 }
 
-// followRequest is what a region's leader reports to the primary, asking for anything newer.
+// followRequest is a region leader's report to the primary. It asks for anything newer.
 type followRequest struct {
 	Region string `json:"region"`
-	standing
+	rulesPosition
 	Honoured int64           `json:"honoured"` // see honoured
 	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
 	Level    agreement.Level `json:"level"`    // the region's feature level
@@ -45,28 +45,29 @@ type followRequest struct {
 type followKind byte
 
 const (
-	followNothing followKind = iota // nothing is newer
-	followState                     // the rest is for agreement.ParseFollow
-	followOther                     // this region is not the primary; the rest is the name of the one that it follows
+	followUpToDate   followKind = iota // the caller is up to date
+	followState                        // the newer state follows, for agreement.ParseFollow
+	followNotPrimary                   // this region is not the primary; the name of the region that it follows comes next
 )
 
-// followPrimary, on the leader of another region, asks the primary for news and has it agreed on here. It reports progress
-// to the primary at once.
+// followPrimary, on the leader of a secondary region, asks the primary for news and adopts it in this region. It then asks
+// again at once, which also reports the progress.
 func (g *governor) followPrimary(ctx context.Context) error {
 	for {
 		more, err := g.followOnce(ctx)
-		g.noteFollowed(err)
+		g.noteFollowOutcome(err)
 		if err != nil || !more {
 			return err
 		}
 	}
 }
 
-// followOnce is one exchange. more means that news is in force here, and the primary has yet to hear of it.
+// followOnce makes one exchange with the primary. more means that this region has adopted something new, and has yet to
+// report that to the primary.
 func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
-	s, honoured := g.honoured(ctx)
+	s, honoured := g.updateHonoured(ctx)
 	b, err := json.Marshal(followRequest{
-		Region: g.cfg.Self.Region, standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
+		Region: g.cfg.Self.Region, rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level,
 	})
 	if err != nil {
 		return false, err
@@ -78,21 +79,21 @@ func (g *governor) followOnce(ctx context.Context) (more bool, err error) {
 		return false, errBadCall
 	}
 	switch kind, b := followKind(b[0]), b[1:]; kind {
-	case followNothing:
+	case followUpToDate:
 		return false, nil
 	case followState:
 		return true, g.adoptRules(ctx, b)
-	case followOther:
-		return false, fmt.Errorf("%w: region %q takes %.64q for the primary", ErrNoPrimary, g.cfg.Primary, b)
+	case followNotPrimary:
+		return false, fmt.Errorf("%w: region %q considers %.64q the primary", ErrNoPrimary, g.cfg.Primary, b)
 	}
 	return false, errBadCall
 }
 
-// adoptRules has the primary's reply agreed on here.
+// adoptRules makes this region agree on the primary's reply.
 func (g *governor) adoptRules(ctx context.Context, b []byte) error {
 	e, err := agreement.ParseFollow(b)
 	if err != nil {
-		return fmt.Errorf("read what the primary region has agreed on: %w", err)
+		return fmt.Errorf("parse the primary region's state: %w", err)
 	}
 	before := g.State()
 	r, err := g.propose(ctx, e)
@@ -103,7 +104,7 @@ func (g *governor) adoptRules(ctx context.Context, b []byte) error {
 	version := rulesVersion(now)
 	switch world := before.Regions.World; {
 	case !world.IsZero() && world != now.Regions.World:
-		g.cfg.Logger.Warn("this region follows another one's rules from now on; those that it had of its own are gone",
+		g.cfg.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
 			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
 		g.cfg.Logger.Info("the primary region's rules are in force", "primary", now.Regions.Primary, "rules_version", version)
@@ -111,56 +112,56 @@ func (g *governor) adoptRules(ctx context.Context, b []byte) error {
 	return nil
 }
 
-// patience is how long the primary may fail to answer before that is logged: an election there takes less.
-const patience = 3 * time.Second
+// followPatience is how long the primary may fail to answer before this node logs that. An election in the primary takes less.
+const followPatience = 3 * time.Second
 
-// noteFollowed records the outcome of an exchange with the primary, and logs a lasting change.
-func (g *governor) noteFollowed(err error) {
+// noteFollowOutcome records the outcome of an exchange with the primary, and logs a lasting change.
+func (g *governor) noteFollowOutcome(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
 	if err == nil {
-		if g.warned || g.followed.IsZero() {
-			g.cfg.Logger.Info("the primary region is followed", "primary", g.cfg.Primary)
+		if g.failureLogged || g.primaryAnsweredAt.IsZero() {
+			g.cfg.Logger.Info("this region follows the primary region", "primary", g.cfg.Primary)
 		}
-		g.followed, g.failing, g.warned = now, time.Time{}, false
+		g.primaryAnsweredAt, g.primaryFailingSince, g.failureLogged = now, time.Time{}, false
 		return
 	}
-	if g.failing.IsZero() {
-		g.failing = now
+	if g.primaryFailingSince.IsZero() {
+		g.primaryFailingSince = now
 	}
-	if now.Sub(g.failing) >= patience && !g.warned {
-		g.warned = true
-		g.cfg.Logger.Warn("can't follow the primary region: this region keeps the rules that it has",
+	if now.Sub(g.primaryFailingSince) >= followPatience && !g.failureLogged {
+		g.failureLogged = true
+		g.cfg.Logger.Warn("can't follow the primary region: this region keeps its current rules",
 			"primary", g.cfg.Primary, "error", err)
 	}
 }
 
 // Following describes how this node's region follows the primary's rules.
 type Following struct {
-	Primary  string        // the region believed to be the primary
-	Leads    bool          // this node follows it for its region, and Age is known
-	Age      time.Duration // since the primary last answered, or since this node began to lead if it never did
+	Primary  string        // the region configured as the primary
+	Leads    bool          // this node follows the primary on behalf of its region, so Age is known
+	Age      time.Duration // since the primary last answered or, if it never did, since this node began to lead
 	Recorded int64         // the newest version of the rules that all regions are known to use; 0 if there is none
 }
 
-// Following reports how this region follows the primary. In the primary, Leads is false.
+// Following describes how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
 	f := Following{Primary: c.cfg.Primary, Recorded: recordedVersion(c.Last())}
 	g := c.governor
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if c.secondary() && !g.since.IsZero() {
-		at := g.followed
+	if c.secondary() && !g.leadingSince.IsZero() {
+		at := g.primaryAnsweredAt
 		if at.IsZero() {
-			at = g.since
+			at = g.leadingSince
 		}
 		f.Leads, f.Age = true, time.Since(at)
 	}
 	return f
 }
 
-// recordedVersion returns the newest recorded version, 0 if there is none.
+// recordedVersion returns the newest recorded version of the rules, or 0 if there is none.
 func recordedVersion(s *agreement.State) (version int64) {
 	for _, h := range s.Regions.Held {
 		if h.At != 0 {
@@ -170,20 +171,20 @@ func recordedVersion(s *agreement.State) (version int64) {
 	return version
 }
 
-// serveFollow answers another region's leader, as the leader of the primary, and records its report.
+// serveFollow, on the leader of the primary, records another region's report and answers it.
 func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 	var q followRequest
 	if err := json.Unmarshal(r.body, &q); err != nil || q.Region == "" || len(q.Region) > agreement.MaxRegionName || q.Honoured < 0 {
 		return nil, errBadCall
 	}
 	own, s := g.cfg.Self.Region, g.State()
-	switch err := g.requireGoverning(); {
+	switch err := g.requirePrimaryLeader(); {
 	case !g.leads():
 		return nil, err
 	case q.Region == own:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, own)
 	case g.secondary():
-		return append([]byte{byte(followOther)}, g.cfg.Primary...), nil
+		return append([]byte{byte(followNotPrimary)}, g.cfg.Primary...), nil
 	case err != nil:
 		return nil, err
 	case rulesVersion(s) == 0:
@@ -192,19 +193,19 @@ func (g *governor) serveFollow(_ context.Context, r request) ([]byte, error) {
 		return nil, fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
 			ErrRefused, q.Region, q.Level, s.Level)
 	}
-	mine, theirs := standingOf(s), q.standing
+	mine, theirs := positionOf(s), q.rulesPosition
 	g.mu.Lock()
-	noted := g.reports.note(q.Region, q.report(time.Now()))
-	if mine.before(theirs) {
-		g.ahead = theirs
+	noted := g.reports.add(q.Region, q.report(time.Now()))
+	if mine.isBefore(theirs) {
+		g.regionAhead = theirs
 	}
 	g.mu.Unlock()
 	if !noted {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
 	poke(g.wake)
-	if theirs.World == mine.World && !theirs.before(mine) {
-		return []byte{byte(followNothing)}, nil
+	if theirs.World == mine.World && !theirs.isBefore(mine) {
+		return []byte{byte(followUpToDate)}, nil
 	}
 	return s.AppendFollow([]byte{byte(followState)})
 }

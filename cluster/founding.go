@@ -26,27 +26,27 @@ const (
 	promiseBound = 2 * time.Second
 	// deferBound is how long a proposer holds back after hearing of one with a lower ID.
 	deferBound = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes it was told to join.
+	// alonePatience is how long a node that may found a cluster by itself first looks for the nodes in --join.
 	alonePatience = 5 * time.Second
-	// remindEvery is how often a waiting node logs why it can't go on.
+	// remindEvery is how often a waiting node logs what it waits for.
 	remindEvery = 30 * time.Second
 )
 
 // founder is this node's part in founding a cluster.
 type founder struct {
 	*core
-	tooOld atomic.Pointer[error] // why this build can't join the cluster that has invited it; nil if it can, or none has
+	joinError atomic.Pointer[error] // why this build can't join the cluster that last invited it; nil if none has, or it can
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's log, is written, so that a promise and a
 	// decision exclude each other.
 	mu      sync.Mutex
 	promise promise // as on disk
 
-	lacks atomic.Pointer[error] // why there is no cluster yet, as of the last step; nil before the first
+	waitReason atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
 }
 
-// empty reports whether Raft has no data yet. A term left by a half-done founding does not count.
-func (c *core) empty() (bool, error) {
+// isRaftEmpty reports whether Raft has no data yet. A term left by an unfinished founding counts as data; see clearHalfFounded.
+func (c *core) isRaftEmpty() (bool, error) {
 	s := c.cfg.Store
 	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
 	if err != nil {
@@ -55,9 +55,10 @@ func (c *core) empty() (bool, error) {
 	return !has, nil
 }
 
-// clearHalfFounded undoes what a crash in the middle of raft.BootstrapCluster leaves: a term of 1 and no entry. Raft would
-// refuse to bootstrap on it, although there is nothing. Only a proposer that held all promises, or a node that is a cluster
-// by itself, can have left that. A node that was added to another's cluster also has a term, but has not decided anything.
+// clearHalfFounded resets the store after a crash in the middle of raft.BootstrapCluster, which leaves a term of 1 and no
+// entry: Raft would refuse to bootstrap on it. Only a proposer that held all promises, or a node that founds a cluster by
+// itself, can be in that state. A node that was added to an existing cluster may also have a term and no entry, but its
+// promise is not decided.
 func (f *founder) clearHalfFounded() error {
 	s := f.cfg.Store
 	last, err := s.Logs().LastIndex()
@@ -82,7 +83,7 @@ func (f *founder) clearHalfFounded() error {
 // bootstrap writes the first entry of Raft's log: these nodes form the cluster.
 func (f *founder) bootstrap(set []ring.NodeID) error {
 	var conf raft.Configuration
-	known := *f.known.Load()
+	known := *f.nodeAddresses.Load()
 	for i, id := range set {
 		address := known[id]
 		if id == f.cfg.Self.ID {
@@ -93,7 +94,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 		}
 		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
 		if i >= maxVoters {
-			s.Suffrage = raft.Nonvoter // a few voters are enough; the others only follow
+			s.Suffrage = raft.Nonvoter // a few voters are enough
 		}
 		conf.Servers = append(conf.Servers, s)
 	}
@@ -104,18 +105,18 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 	return nil
 }
 
-// foundCluster is the loop of a node whose Raft is empty. It ends once Raft no longer is.
+// foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
 	var deferred time.Time
-	reminded, said := time.Now(), "" // what is over within a second is not worth a line
+	lastLogged, lastReason := time.Now(), "" // don't log what is over within a second
 	f.loop(f.cfg.Timings.Founding, f.gossipChanged, func() (last bool) {
-		empty, err := f.empty()
+		empty, err := f.isRaftEmpty()
 		switch {
 		case err != nil:
 			f.cfg.Logger.Warn("founding a cluster failed, retrying", "error", err)
 			return false
 		case !empty:
-			f.tellGossip()
+			f.announce()
 			return true
 		case time.Since(deferred) < deferBound || f.cfg.Expect == 1 && time.Since(f.opened) < alonePatience:
 			return false
@@ -127,34 +128,35 @@ func (f *founder) foundCluster() {
 		if err == nil {
 			return false
 		}
-		f.lacks.Store(&err)
-		if since := time.Since(reminded); since > remindEvery || since > time.Second && err.Error() != said {
-			reminded, said = time.Now(), err.Error()
+		f.waitReason.Store(&err)
+		if since := time.Since(lastLogged); since > remindEvery || since > time.Second && err.Error() != lastReason {
+			lastLogged, lastReason = time.Now(), err.Error()
 			level := slog.LevelInfo
 			if errors.Is(err, ErrRefused) {
 				level = slog.LevelError // needs an operator
 			}
-			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+said)
+			f.cfg.Logger.Log(f.ctx, level, "no cluster yet: "+lastReason)
 		}
 		return false
 	})
 }
 
-// foundOnce takes one step. lower means that a node with a lower ID is already at it. The error says what is missing.
+// foundOnce takes one step. lower means that a node with a lower ID is already founding a cluster. The error says what this
+// node waits for.
 func (f *founder) foundOnce() (lower bool, err error) {
 	self := f.cfg.Self.ID
-	out := lookOut(self, f.cfg.Expect, f.gossip.Load().Members())
-	tooMany := f.tooMany()
-	if tooMany != nil {
+	out := newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members())
+	expectErr := f.checkExpect()
+	if expectErr != nil {
 		out.set = nil
 	}
 	f.mu.Lock()
-	next, step := f.promise.next(self, out)
-	if tooMany != nil && step == stepWait && next.own(self) {
-		next, step = next.none(), stepGiveUp
+	next, step := f.promise.nextStep(self, out)
+	if expectErr != nil && step == stepWait && next.isBy(self) {
+		next, step = next.withdrawn(), stepGiveUp
 	}
 	if step == stepAsk || step == stepGiveUp {
-		err = f.promiseLocked(next)
+		err = f.setPromiseLocked(next)
 	}
 	f.mu.Unlock()
 	if err != nil {
@@ -166,18 +168,18 @@ func (f *founder) foundOnce() (lower bool, err error) {
 	case stepAsk:
 		return f.askPromises(next)
 	}
-	if out.cluster {
-		return false, errors.New("there is a cluster already: its leader will add this node")
+	if out.clusterExists {
+		return false, errors.New("a cluster exists already: its leader will add this node")
 	}
-	if tooMany != nil {
-		return false, tooMany
+	if expectErr != nil {
+		return false, expectErr
 	}
-	return false, waiting(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
+	return false, waitError(f.cfg.Expect, f.gossip.Load().Missing(), f.gossip.Load().Members())
 }
 
-// waiting says which nodes this one waits for. It expects that many, missing are those of --join that are not there, and
-// members are gossip's.
-func waiting(expect int, missing []string, members []gossip.Member) error {
+// waitError returns an error that names the nodes this one waits for. expect is --bootstrap-expect, missing lists the
+// addresses of --join where gossip has found no node, and members are gossip's.
+func waitError(expect int, missing []string, members []gossip.Member) error {
 	found, others := 0, ""
 	for _, m := range members {
 		switch {
@@ -200,15 +202,15 @@ func waiting(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(who, "more nodes"), found, expect, others)
 }
 
-// tooMany returns why nothing may be founded here. If at least twice as many nodes as --bootstrap-expect were about to
-// start, a network that splits at that moment would make two clusters of them.
-func (f *founder) tooMany() error {
-	return tooMany(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
+// checkExpect returns an error if this node must not found a cluster, because at least twice as many nodes as
+// --bootstrap-expect are about to start: if the network split now, they would found two clusters.
+func (f *founder) checkExpect() error {
+	return checkExpect(f.cfg.Expect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
 
-// tooMany is the same check as a function of how many nodes this one expects, how many --join names (0 while unresolved),
-// and gossip's members. Nodes that only join don't count, since they found nothing.
-func tooMany(expect, named int, members []gossip.Member) error {
+// checkExpect is the same check as a function of the values of --bootstrap-expect, the number of nodes that --join names
+// (0 while unresolved), and gossip's members. Nodes that only join don't count, because they found nothing.
+func checkExpect(expect, named int, members []gossip.Member) error {
 	known := map[string]bool{} // by address: a node that lost its disk has another ID
 	for _, m := range members {
 		if m.Expect > 0 && m.State != gossip.Left {
@@ -226,15 +228,15 @@ func tooMany(expect, named int, members []gossip.Member) error {
 		return errors.New("the names in --join are still being resolved")
 	case n >= 2*expect:
 		return fmt.Errorf("%w to found a cluster: --bootstrap-expect %d is not more than half of the %d nodes that %s, "+
-			"and if these were split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
-			"or some of them later, without it", ErrRefused, expect, n, by, n/2+1)
+			"and if the network split now, each half would found one; start all of them with --bootstrap-expect %d or more, "+
+			"or start some of them later, without it", ErrRefused, expect, n, by, n/2+1)
 	}
 	return nil
 }
 
-// promiseLocked stores p on disk, then puts it in force. The caller holds founder.mu.
-func (f *founder) promiseLocked(p promise) error {
-	if p.same(f.promise) {
+// setPromiseLocked stores p on disk, then puts it in force. The caller holds mu.
+func (f *founder) setPromiseLocked(p promise) error {
+	if p.equal(f.promise) {
 		return nil
 	}
 	if err := storePromise(f.cfg.Store.Stable(), p); err != nil {
@@ -244,8 +246,8 @@ func (f *founder) promiseLocked(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and takes the promise back if
-// not. A proposer says no only once its disk does, and never reuses the attempt.
+// checkPromise asks the proposer that holds this node's promise whether its attempt stands, and withdraws the promise if
+// not. A proposer denies an attempt only after storing that on disk, and never reuses its number.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
 	defer cancel()
@@ -254,17 +256,17 @@ func (f *founder) checkPromise(p promise) error {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
 	if stands {
-		return fmt.Errorf("node %s is founding a cluster, with this node's promise", p.Proposer)
+		return fmt.Errorf("node %s is founding a cluster and holds this node's promise", p.Proposer)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := f.promise; now.Proposer != p.Proposer || now.Attempt != p.Attempt {
 		return nil // replaced meanwhile
 	}
-	return f.promiseLocked(f.promise.none())
+	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
-// askPromises asks the other nodes of the set, and founds the cluster once all have promised.
+// askPromises asks the other nodes of the set for promises, and founds the cluster once all have promised.
 func (f *founder) askPromises(p promise) (lower bool, err error) {
 	self := f.cfg.Self.ID
 	ctx, cancel := context.WithTimeout(f.ctx, promiseBound)
@@ -293,33 +295,33 @@ func (f *founder) askPromises(p promise) (lower bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now := f.promise; !now.stands(self, p.Attempt) {
-		return true, errors.New("this node has given up its attempt meanwhile")
+		return true, errors.New("this node has given up its attempt in the meantime")
 	}
-	if lookOut(self, f.cfg.Expect, f.gossip.Load().Members()).cluster {
-		return false, errors.New("there is a cluster by now")
+	if newFoundingView(self, f.cfg.Expect, f.gossip.Load().Members()).clusterExists {
+		return false, errors.New("a cluster exists by now")
 	}
-	if err := f.tooMany(); err != nil {
+	if err := f.checkExpect(); err != nil {
 		return false, err
 	}
 	p.Decided = true
-	if err := f.promiseLocked(p); err != nil {
+	if err := f.setPromiseLocked(p); err != nil {
 		return false, err
 	}
 	if err := f.bootstrap(p.Set); err != nil {
 		return false, err
 	}
-	f.tellGossip()
+	f.announce()
 	return false, nil
 }
 
-// giveUp takes back an attempt of this node's own.
+// giveUp withdraws this node's own attempt.
 func (f *founder) giveUp(p promise) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.promise.stands(f.cfg.Self.ID, p.Attempt) {
 		return nil
 	}
-	return f.promiseLocked(f.promise.none())
+	return f.setPromiseLocked(f.promise.withdrawn())
 }
 
 // servePromise answers another node's request for a promise.
@@ -330,77 +332,79 @@ func (f *founder) servePromise(_ context.Context, r request) ([]byte, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	empty, err := f.empty()
+	empty, err := f.isRaftEmpty()
 	if err != nil {
 		return nil, err
 	}
-	if err := f.tooMany(); err != nil && empty {
+	if err := f.checkExpect(); err != nil && empty {
 		return nil, err
 	}
-	taken := !empty || f.Identity().Cluster != [16]byte{} || lookOut(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).cluster
-	next, reply := f.promise.answer(f.cfg.Self.ID, ask, taken)
-	if err := f.promiseLocked(next); err != nil {
+	inCluster := !empty || f.Identity().Cluster != [16]byte{} ||
+		newFoundingView(f.cfg.Self.ID, f.cfg.Expect, f.gossip.Load().Members()).clusterExists
+	next, reply := f.promise.answer(f.cfg.Self.ID, ask, inCluster)
+	if err := f.setPromiseLocked(next); err != nil {
 		return nil, err
 	}
 	return json.Marshal(reply)
 }
 
-// serveStands reports whether an attempt of this node's own stands.
+// serveStands reports whether this node's own attempt with the given number stands.
 func (f *founder) serveStands(_ context.Context, attempt uint64) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.promise.stands(f.cfg.Self.ID, attempt), nil
 }
 
-// invitation is what the leader sends before it adds a node, to learn whether the node is there and willing.
+// invitation is a call that the leader makes before it adds a node, to check that the node is reachable and willing.
 type invitation struct {
 	Cluster [16]byte      `json:"cluster"`
-	Servers []ring.NodeID `json:"servers"` // of Raft's configuration
+	Servers []ring.NodeID `json:"servers"` // in Raft's configuration
 	// Level is the cluster's feature level, which the node must know. Release is a release that knows it.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
-	// Voters is how many voters there were, including those that are dead or were removed; see Replacing.
+	// Voters is the highest known number of voters, including those that have died or been removed; see Replacing.
 	Voters int `json:"voters"`
 }
 
-// serveInvitation accepts, or returns why not. By accepting, the node belongs to that cluster from then on.
-func (f *founder) serveInvitation(_ context.Context, in invitation) (done, error) {
+// serveInvitation accepts an invitation, or returns why it does not. A node that accepts belongs to that cluster from then
+// on.
+func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	own, p := f.Identity().Cluster, f.promise
-	empty, err := f.empty()
+	empty, err := f.isRaftEmpty()
 	switch {
 	case in.Cluster == [16]byte{}:
-		return done{}, errBadCall
+		return noBody{}, errBadCall
 	case err != nil:
-		return done{}, err
-	case f.departing.Load():
-		return done{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
+		return noBody{}, err
+	case f.leavingCluster.Load():
+		return noBody{}, fmt.Errorf("%w: node %s is leaving", ErrRefused, f.cfg.Self.ID)
 	case in.Level > f.cfg.Build.Level:
 		err := fmt.Errorf("%w: the cluster is at feature level %d, and node %s knows %d (release %q): run release %q or a later one",
 			ErrRefused, in.Level, f.cfg.Self.Name, f.cfg.Build.Level, f.cfg.Build.Release, in.Release)
-		if before := f.tooOld.Swap(&err); before == nil || (*before).Error() != err.Error() {
+		if before := f.joinError.Swap(&err); before == nil || (*before).Error() != err.Error() {
 			f.cfg.Logger.Error("this node can't join the cluster", "error", err)
 		}
-		return done{}, err
+		return noBody{}, err
 	case own != [16]byte{} && own != in.Cluster:
-		return done{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
-	case own == [16]byte{} && empty && p.own(f.cfg.Self.ID):
-		if err := f.promiseLocked(p.none()); err != nil { // there is a cluster, so don't found one
-			return done{}, err
+		return noBody{}, fmt.Errorf("%w: node %s belongs to another cluster", ErrRefused, f.cfg.Self.ID)
+	case own == [16]byte{} && empty && p.isBy(f.cfg.Self.ID):
+		if err := f.setPromiseLocked(p.withdrawn()); err != nil { // there is a cluster, so don't found one
+			return noBody{}, err
 		}
 	case own == [16]byte{} && !p.Proposer.IsZero() && !slices.Contains(in.Servers, p.Proposer):
-		return done{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
+		return noBody{}, fmt.Errorf("%w: node %s has promised node %s to found a cluster with it", ErrRefused, f.cfg.Self.ID, p.Proposer)
 	}
-	if err := f.belongLocked(in.Cluster); err != nil {
-		return done{}, err
+	if err := f.recordClusterLocked(in.Cluster); err != nil {
+		return noBody{}, err
 	}
-	f.votersBefore(in.Voters)
-	return done{}, nil
+	f.noteMostVoters(in.Voters)
+	return noBody{}, nil
 }
 
-// recall reads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
-func (f *founder) recall() error {
+// recallIdentity loads what earlier processes of this node stored: the cluster that it belongs to, and its promise.
+func (f *founder) recallIdentity() error {
 	self := f.cfg.Self
 	id := peer.Identity{Node: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Release: f.cfg.Build.Release}
 	b, err := stableGet(f.cfg.Store.Stable(), keyCluster)
@@ -413,27 +417,27 @@ func (f *founder) recall() error {
 	return err
 }
 
-// adopt permanently records the cluster that this node belongs to.
-func (f *founder) adopt(cluster agreement.ClusterID) {
+// recordCluster permanently records the cluster that this node belongs to.
+func (f *founder) recordCluster(cluster agreement.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.belongLocked(cluster); err != nil {
-		f.cfg.Logger.Error("the cluster's ID can't be noted", "cluster", cluster, "error", err)
+	if err := f.recordClusterLocked(cluster); err != nil {
+		f.cfg.Logger.Error("can't store the cluster's ID", "cluster", cluster, "error", err)
 	}
 }
 
-// belongLocked is adopt with founder.mu held, and returns the error.
-func (f *founder) belongLocked(cluster agreement.ClusterID) error {
+// recordClusterLocked does the work of recordCluster. The caller holds mu.
+func (f *founder) recordClusterLocked(cluster agreement.ClusterID) error {
 	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {
 		return nil
 	}
 	if err := f.cfg.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
-		return fmt.Errorf("note the cluster's ID: %w", err)
+		return fmt.Errorf("store the cluster's ID: %w", err)
 	}
 	id.Cluster = [16]byte(cluster)
 	f.identity.Store(&id)
-	f.tellGossip()
+	f.announce()
 	f.cfg.Logger.Info("this node belongs to a cluster", "cluster", cluster)
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// TestFoundersBeginAtWhatAllKnow: a new cluster need not wait for the level of its release, and takes no founder unawares.
+// TestFoundersBeginAtWhatAllKnow: a new cluster begins at the highest level that all its founders know.
 func TestFoundersBeginAtWhatAllKnow(t *testing.T) {
 	for name, levels := range map[string][3]agreement.Level{"alike": {newLevel, newLevel, newLevel}, "mixed": {newLevel, oldLevel, newLevel}} {
 		t.Run(name, func(t *testing.T) {

@@ -137,8 +137,8 @@ func TestStartWhileTheNetworkIsCut(t *testing.T) {
 	})
 }
 
-// TestACrashAtEachStepOfTheFounding: whichever write of a node's store is its last, its next process and the others found
-// one cluster.
+// TestACrashAtEachStepOfTheFounding: a node crashes at each of its writes in turn. Its next process and the other nodes still
+// found one cluster.
 func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	for who := range 2 {
 		died := int64(0)
@@ -173,7 +173,7 @@ func TestACrashAtEachStepOfTheFounding(t *testing.T) {
 	}
 }
 
-// TestALoneNodeDiesAtEachWrite: the same for a node that is a cluster by itself.
+// TestALoneNodeDiesAtEachWrite does the same with a node that founds a cluster by itself.
 func TestALoneNodeDiesAtEachWrite(t *testing.T) {
 	for at, died := int64(1), true; died; at++ {
 		t.Run(fmt.Sprintf("write %d", at), func(t *testing.T) {

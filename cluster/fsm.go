@@ -12,43 +12,43 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the state feed tells
-// others and compiles rules.
+// machine is Raft's state machine: an immutable [agreement.State] behind a pointer. It never waits: the state feed compiles
+// rules and informs the rest of the node.
 //
-// A machine that meets data that this build can't read is stuck for the life of the process: it applies nothing more and
-// takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build finds
-// everything in the log.
+// A machine that meets data that this build can't read is stuck for the life of the process: it applies no further entries
+// and takes no snapshot. Raft still stores entries and votes, so that the cluster doesn't lose a voter, and another build
+// finds everything in the log.
 type machine struct {
-	build agreement.Build
-	state atomic.Pointer[agreement.State]
-	bytes atomic.Int64 // of entries applied since the last snapshot
-	wake  func()       // must not block
-	// ruled is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
+	build      agreement.Build
+	state      atomic.Pointer[agreement.State]
+	entryBytes atomic.Int64 // size of the entries applied since the last snapshot
+	onChange   func()       // called after each change of state; must not block
+	// rulesIndex is the index of the last entry that changed the rules or the agreed regions, or a later index. It is set before
 	// the state with the change.
-	ruled atomic.Uint64
-	// mark is the last leader's first entry, if it was applied as an entry; nil if not.
-	mark atomic.Pointer[mark]
-	// prepared is the write of rules that this node, as the leader, proposed last.
-	prepared atomic.Pointer[agreement.Prepared]
+	rulesIndex atomic.Uint64
+	// reignMark is the last entry that began a reign, of those that this process has applied one by one; nil if none.
+	reignMark atomic.Pointer[reignMark]
+	// lastPrepared is the last write of rules that this node proposed as the leader.
+	lastPrepared atomic.Pointer[agreement.Prepared]
 
 	stuck   atomic.Pointer[Stuck] // set once
 	stopped chan struct{}         // closed when stuck has been set
 }
 
-// mark is a leader's first entry in a reign, and the Raft term of it.
-type mark struct{ reign, term uint64 }
+// reignMark is the reign that a leader's first entry began, and the Raft term of that entry.
+type reignMark struct{ reign, term uint64 }
 
-// ErrStuck means that this node applies nothing more. An error that wraps it is a [*Stuck].
+// ErrStuck means that this node no longer applies entries. An error that wraps it is a [*Stuck].
 var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
 
-// Stuck says why a node applies nothing more.
+// Stuck is the reason why a node no longer applies entries.
 type Stuck struct {
-	Index uint64   // of the entry that it can't apply; 0 if it is a snapshot
+	Index uint64   // of the entry that the node can't apply; 0 if the problem is not an entry
 	Hash  [32]byte // SHA-256 of that entry
 	Err   error
 }
 
-// Error says which entry or snapshot is the problem, and why.
+// Error names the entry, if there is one, and the reason.
 func (s *Stuck) Error() string {
 	if s.Index == 0 {
 		return fmt.Sprintf("%v: %v", ErrStuck, s.Err)
@@ -60,58 +60,58 @@ func (s *Stuck) Error() string {
 func (s *Stuck) Unwrap() []error { return []error{ErrStuck, s.Err} }
 
 func newMachine(build agreement.Build, wake func()) *machine {
-	m := &machine{build: build, wake: wake, stopped: make(chan struct{})}
+	m := &machine{build: build, onChange: wake, stopped: make(chan struct{})}
 	m.state.Store(agreement.New())
 	return m
 }
 
-// stop makes the machine stuck. The first reason stays.
+// stop makes the machine stuck and returns the reason: s, or an earlier one.
 func (m *machine) stop(s *Stuck) *Stuck {
 	if !m.stuck.CompareAndSwap(nil, s) {
 		return m.stuck.Load()
 	}
 	close(m.stopped)
-	m.wake()
+	m.onChange()
 	return s
 }
 
-// Apply handles one entry; Raft calls it in order. It returns an agreement.Result or a *Stuck.
+// Apply applies one entry. Raft calls it in order. It returns an agreement.Result or a *Stuck.
 func (m *machine) Apply(l *raft.Log) any {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return stuck
 	}
 	before := m.state.Load()
-	next, result := m.build.Apply(before, l.Index, l.Data, m.prepared.Load())
+	next, result := m.build.Apply(before, l.Index, l.Data, m.lastPrepared.Load())
 	if errors.As(result.Err, new(*agreement.Unreadable)) {
 		return m.stop(&Stuck{Index: l.Index, Hash: sha256.Sum256(l.Data), Err: result.Err})
 	}
 	if next.History != before.History || next.Regions != before.Regions {
-		m.ruled.Store(next.Index)
+		m.rulesIndex.Store(next.Index)
 	}
 	if next.Reign != before.Reign {
-		m.mark.Store(&mark{next.Reign, l.Term})
+		m.reignMark.Store(&reignMark{next.Reign, l.Term})
 	}
 	m.state.Store(next)
-	m.bytes.Add(int64(len(l.Data)))
-	m.wake()
+	m.entryBytes.Add(int64(len(l.Data)))
+	m.onChange()
 	return result
 }
 
-// Snapshot captures the pointer; encoding happens later. A stuck machine takes none, since Raft would drop the entries that
-// it has not applied.
+// Snapshot captures the current state; Persist encodes it later. A stuck machine takes none, because Raft would then drop
+// the entries that it has not applied.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	if stuck := m.stuck.Load(); stuck != nil {
 		return nil, stuck
 	}
-	m.bytes.Store(0)
+	m.entryBytes.Store(0)
 	return snapshot{&m.build, m.state.Load()}, nil
 }
 
-// maxSnapshot bounds a snapshot that is read, in bytes: fifty documents of 8 MiB, with room to spare.
+// maxSnapshot bounds the snapshots that Restore reads, in bytes: fifty documents of 8 MiB, with room to spare.
 const maxSnapshot = 1 << 30
 
-// Restore replaces the state with that of a snapshot. A snapshot that is whole but unreadable makes the machine stuck,
-// without an error, so that Raft keeps it for another build.
+// Restore replaces the state with a snapshot's. An intact snapshot that this build can't read makes the machine stuck, but
+// returns no error, so that Raft keeps the snapshot for another build.
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	b, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))
@@ -132,10 +132,10 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	if err != nil {
 		return fmt.Errorf("parse a snapshot: %w", err)
 	}
-	m.ruled.Store(s.Index)
+	m.rulesIndex.Store(s.Index)
 	m.state.Store(s)
-	m.bytes.Store(0)
-	m.wake()
+	m.entryBytes.Store(0)
+	m.onChange()
 	return nil
 }
 
@@ -154,8 +154,8 @@ func (s snapshot) Persist(sink raft.SnapshotSink) error {
 	if err != nil {
 		return fmt.Errorf("write a snapshot: %w", err) // Raft cancels the sink
 	}
-	return nil // Raft closes it and checks the error
+	return nil // Raft closes the sink and checks the error
 }
 
-// Release does nothing; the garbage collector frees the state.
+// Release does nothing: the garbage collector frees the state.
 func (s snapshot) Release() {}

@@ -16,79 +16,80 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Far reaches the other regions. *regions.Pool is one.
+// Far reaches the other regions. *regions.Pool implements it.
 type Far interface {
 	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
-	// SetEntry sets whether this node is an entry node, which other regions may call. It may be repeated.
+	// SetEntry sets whether this node is an entry node, which other regions may call. Repeating a value is harmless.
 	SetEntry(yes bool)
-	// SetMembers sets how many nodes this region has. It may be repeated.
+	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
 	SetMembers(n int)
-	// Changed has a value when Regions may have changed.
+	// Changed receives a value when Regions may have changed.
 	Changed() <-chan struct{}
 }
 
 const (
-	// attendEvery is how often a node checks whether it votes and how many nodes there are, to tell other regions.
-	attendEvery = time.Second
-	// governBound bounds one round of looking after the regions: the followed data may be some megabytes, over a slow link.
+	// informEvery is how often a node updates what it announces to other regions: whether it votes, and how many nodes its
+	// region has.
+	informEvery = time.Second
+	// governBound bounds one round of governRegions, which may transfer some megabytes over a slow link.
 	governBound = 20 * time.Second
 	// warnEvery is the minimum interval between warnings about misconfigured regions.
 	warnEvery = 30 * time.Second
 	// probeBound is how long the primary has to answer a probe before a write is sent to it.
 	probeBound = 1500 * time.Millisecond
-	// removalLead is how long a leader must have led to know which regions follow: each reports once a second.
-	removalLead = 3 * time.Second
+	// minLeadToRemove is how long a leader must have led to know which regions follow: each one reports once a second.
+	minLeadToRemove = 3 * time.Second
 )
 
-// governor is this node's part in the rules that regions share. It writes them, follows the primary's or, as the leader of
-// the primary, makes sure that all regions use them.
+// governor is this node's part in the rules that regions share. It proposes writes. The leader of the primary makes sure
+// that all regions use the rules; the leader of a secondary region follows the primary's rules.
 type governor struct {
 	*core
-	wake     chan struct{}  // capacity 1: the regions may need attention
+	wake     chan struct{}  // capacity 1: governRegions may have work
 	writing  chan struct{}  // holds a token while a write of rules is being proposed
-	progress honourProgress // how far this region is; only the loop uses it
+	progress honourProgress // of this region; only governRegions uses it
 
 	// mu guards the fields below.
-	mu       sync.Mutex
-	since    time.Time // when this node began to lead, as the loop saw it; zero while it doesn't
-	changes  uint64    // count of leadership changes as of since
-	reports  reports   // from the regions, on the primary's leader
-	ahead    standing  // of a region that is ahead of the primary; zero if none is
-	followed time.Time // when the primary region last answered the leader of this one; zero if never
-	failing  time.Time // when it stopped answering; zero while it does
-	warned   bool      // that was logged
+	mu                  sync.Mutex
+	leadingSince        time.Time     // when governRegions saw this node begin to lead; zero while it doesn't
+	leaderChangesSeen   uint64        // leaderChanges as of since
+	reports             regionReports // from the regions, on the primary's leader
+	regionAhead         rulesPosition // of a region that is ahead of the primary; zero if none is
+	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never
+	primaryFailingSince time.Time     // when the primary region stopped answering; zero while it answers
+	failureLogged       bool          // it was logged that the primary does not answer
 }
 
-// secondary reports whether rules are written in another region than this one.
+// secondary reports whether another region is the primary.
 func (c *core) secondary() bool { return c.cfg.Primary != c.cfg.Self.Region }
 
-// requireGoverning returns nil if this node leads the primary region, and the region's role is agreed on.
-func (g *governor) requireGoverning() error {
+// requirePrimaryLeader returns an error unless this node leads the primary region and the region has agreed on that role.
+func (g *governor) requirePrimaryLeader() error {
 	switch {
 	case !g.leads():
-		return fmt.Errorf("%w here", ErrNoLeader)
+		return fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	case g.secondary():
-		return fmt.Errorf("%w: region %q takes %q for the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
+		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary, g.cfg.Self.Region, g.cfg.Primary)
 	case g.State().Regions.Primary != g.cfg.Self.Region:
 		return fmt.Errorf("%w: region %q is about to become the primary", ErrNoLeader, g.cfg.Self.Region)
 	}
 	return nil
 }
 
-// claim makes this region the primary if it is configured to be and isn't yet. The leader calls it after an entry of its
-// own.
-func (g *governor) claim(ctx context.Context) error {
+// claimPrimary makes this region the primary if it is configured to be and isn't yet. The leader calls it after it has applied an
+// entry of its own.
+func (g *governor) claimPrimary(ctx context.Context) error {
 	if g.secondary() || g.State().Regions.Primary == g.cfg.Self.Region {
 		return nil
 	}
-	return g.become(ctx, 0)
+	return g.becomePrimary(ctx, 0)
 }
 
-// become makes this region the primary, with at least the given term.
-func (g *governor) become(ctx context.Context, term int64) error {
+// becomePrimary makes this region the primary, with at least the given term.
+func (g *governor) becomePrimary(ctx context.Context, term int64) error {
 	e := agreement.Primary{Region: g.cfg.Self.Region, Term: term, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := g.State().Regions.Primary
@@ -97,25 +98,25 @@ func (g *governor) become(ctx context.Context, term int64) error {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
 	level := slog.LevelInfo
-	if before == "" { // always so in a new cluster
+	if before == "" { // a new cluster
 		level = slog.LevelDebug
 	}
 	g.cfg.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region", e.Region, "term", g.State().Regions.Term)
 	return nil
 }
 
-// attendRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
-func (g *governor) attendRegions() {
+// informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
+func (g *governor) informRegions() {
 	if g.cfg.Far == nil {
 		return
 	}
-	t := time.NewTicker(attendEvery)
+	t := time.NewTicker(informEvery)
 	defer t.Stop()
 	var warned time.Time
 	for {
-		g.cfg.Far.SetEntry(g.votes())
-		g.cfg.Far.SetMembers(len(g.alive()))
-		if time.Since(warned) >= warnEvery && g.warnOfPrimaries() {
+		g.cfg.Far.SetEntry(g.isVoter())
+		g.cfg.Far.SetMembers(len(g.aliveNodes()))
+		if time.Since(warned) >= warnEvery && g.warnAboutPrimaries() {
 			warned = time.Now()
 		}
 		select {
@@ -128,21 +129,21 @@ func (g *governor) attendRegions() {
 	}
 }
 
-// warnOfPrimaries warns if a region believes itself to be the primary and this one follows another, or if the region that
-// this one follows does not believe itself to be. It reports whether it warned.
-func (g *governor) warnOfPrimaries() (warned bool) {
+// warnAboutPrimaries warns if a region considers itself the primary and this one follows another, or if the region that this
+// one follows considers another the primary. It reports whether it warned.
+func (g *governor) warnAboutPrimaries() (warned bool) {
 	if !g.leads() {
 		return false
 	}
 	for _, r := range g.cfg.Far.Regions() {
 		switch own := g.cfg.Primary; {
 		case r.Primary && r.Name != own:
-			g.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong one: "+
-				"their rules are not the same; give all nodes the same --primary-region",
+			g.cfg.Logger.Warn("two regions claim to be the primary, or this one follows the wrong region: "+
+				"their rules differ; give all nodes the same --primary-region",
 				"primary_here", own, "also", r.Name)
 			warned = true
 		case r.Name == own && !r.Primary && r.Follows != "":
-			g.cfg.Logger.Warn("the primary region believes that another region is the primary: no rules can be written; "+
+			g.cfg.Logger.Warn("the primary region considers another region the primary: no rules can be written; "+
 				"give all nodes the same --primary-region", "primary_here", own, "primary_there", r.Follows)
 			warned = true
 		}
@@ -150,14 +151,14 @@ func (g *governor) warnOfPrimaries() (warned bool) {
 	return warned
 }
 
-// governRegions is the leader's loop. In the primary it adds regions and records which rules all of them use; in another
-// region it follows the primary's rules.
+// governRegions is the leader's loop. In the primary, it adds regions and records which rules all of them use. In a secondary
+// region, it follows the primary's rules.
 func (g *governor) governRegions() {
 	if g.cfg.Far == nil && g.secondary() {
-		return // there is no way to reach the primary
+		return // the primary can't be reached
 	}
 	g.loop(g.cfg.Timings.Follow, g.wake, func() (last bool) {
-		if !g.noteLead() || g.State().Cluster.IsZero() {
+		if !g.trackLeadership() || g.State().Cluster.IsZero() {
 			return false
 		}
 		ctx, cancel := context.WithTimeout(g.ctx, governBound)
@@ -167,35 +168,35 @@ func (g *governor) governRegions() {
 			govern = g.followPrimary
 		}
 		if err := govern(ctx); err != nil {
-			g.cfg.Logger.Debug("work for the other regions failed", "error", err)
+			g.cfg.Logger.Debug("a round of governing the regions failed", "error", err)
 		}
 		return false
 	})
 }
 
-// noteLead reports whether this node leads. It drops what an earlier leadership knew.
-func (g *governor) noteLead() bool {
+// trackLeadership reports whether this node leads. On a change of leadership, it resets what an earlier one had gathered.
+func (g *governor) trackLeadership() bool {
 	leads := g.leads()
 	changes := g.leaderChanges.Load()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if leads && !g.since.IsZero() && g.changes == changes {
+	if leads && !g.leadingSince.IsZero() && g.leaderChangesSeen == changes {
 		return true
 	}
-	g.since, g.followed, g.failing, g.warned = time.Time{}, time.Time{}, time.Time{}, false
-	g.reports, g.progress = reports{}, honourProgress{}
+	g.leadingSince, g.primaryAnsweredAt, g.primaryFailingSince, g.failureLogged = time.Time{}, time.Time{}, time.Time{}, false
+	g.reports, g.progress = regionReports{}, honourProgress{}
 	if leads {
-		g.since, g.changes = time.Now(), changes
+		g.leadingSince, g.leaderChangesSeen = time.Now(), changes
 	}
 	return leads
 }
 
-// report returns a region's recent report, on the leader of the primary.
-func (g *governor) report(region string) (r report, there bool) {
+// report returns a region's last report, and whether it is fresh. It is called on the leader of the primary.
+func (g *governor) report(region string) (r regionReport, fresh bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r, there = g.reports[region]
-	return r, there && r.fresh(time.Now())
+	r, fresh = g.reports[region]
+	return r, fresh && r.isFresh(time.Now())
 }
 
 // callFar calls the primary region. The error wraps ErrNoPrimary if the call certainly did not arrive.
@@ -213,8 +214,8 @@ func (g *governor) callFar(ctx context.Context, m peer.Method, body []byte) ([]b
 // callPrimary makes an idempotent call to the leader of the primary region. The error wraps ErrNoPrimary if nothing was
 // changed.
 //
-// From another region, the call is sent only after the primary has just answered a probe. So a call that would meet a cut
-// link that nothing has noticed yet is known to have changed nothing.
+// From a secondary region, it sends the call only after the primary has answered a probe. If the link was cut and no node
+// has noticed yet, the probe fails instead of the call, so the caller knows that nothing was changed.
 func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if !g.secondary() {
 		return g.callLeader(ctx, m, body)
@@ -222,7 +223,7 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	probe, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	if _, err := g.callFar(probe, MethodGoverns, nil); errors.Is(err, ErrOutcomeUnknown) {
-		// A probe changes nothing, whatever its outcome.
+		// A probe changes nothing, even if its outcome is unknown.
 		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, g.cfg.Primary)
 	} else if err != nil {
 		return nil, err
@@ -230,47 +231,47 @@ func (g *governor) callPrimary(ctx context.Context, m peer.Method, body []byte) 
 	return g.callFar(ctx, m, body)
 }
 
-// serveGoverns answers a probe, as the leader.
+// serveGoverns answers a probe on the leader.
 func (g *governor) serveGoverns(context.Context, request) ([]byte, error) {
-	return nil, g.requireGoverning()
+	return nil, g.requirePrimaryLeader()
 }
 
-// RemoveRegion removes a region that is gone for good, and returns the version of the rules that divides its limits among
-// the others. It refuses if the region still follows. If the region is not gone after all, whatever it admits by its old
-// rules exceeds the limits.
+// RemoveRegion removes a region that is gone for good. It returns the version of the rules that divides the limits among the
+// other regions. It refuses if the region still follows the primary. If the region is not gone after all, what it admits
+// under its old rules exceeds the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var result agreement.Result
-	err := c.insist(ctx, func(again bool) (err error) {
+	err := c.retry(ctx, func(again bool) (err error) {
 		result, err = parseResult(c.governor.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
 		if again && errors.Is(result.Err, rules.ErrNotFound) {
-			result.Err = nil // an earlier attempt did it, and its reply was lost
+			result.Err = nil // an earlier attempt removed it, and the reply was lost
 		}
 		return err
 	})
 	switch {
 	case err != nil:
-		return 0, c.inPrimary(err)
+		return 0, c.primaryError(err)
 	case errors.Is(result.Err, rules.ErrNotFound):
 		return 0, fmt.Errorf("%w: region %q", ErrNotFound, name)
 	case result.Err != nil:
 		return 0, fmt.Errorf("%w: %w", ErrRefused, result.Err)
 	}
-	c.awaitFollowed(ctx, result.Version)
+	c.awaitPrimaryVersion(ctx, result.Version)
 	return max(result.Version, rulesVersion(c.State())), nil
 }
 
-// serveRemoveRegion removes a region, as the leader of the primary.
+// serveRemoveRegion removes a region on the leader of the primary.
 func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, error) {
 	name := string(r.body)
-	if err := g.requireGoverning(); err != nil {
+	if err := g.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
-	since := g.since
+	since := g.leadingSince
 	g.mu.Unlock()
-	_, there := g.report(name)
+	_, follows := g.report(name)
 	switch {
 	case name == "" || len(name) > agreement.MaxRegionName:
 		return nil, errBadCall
@@ -278,10 +279,10 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
 	case !slices.Contains(g.State().Regions.Names, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
-	case since.IsZero() || time.Since(since) < removalLead:
-		return nil, fmt.Errorf("%w that knows who is there: it has just been elected", ErrNoLeader)
-	case there:
-		return nil, fmt.Errorf("%w: region %q is there and follows; stop its nodes first", ErrRefused, name)
+	case since.IsZero() || time.Since(since) < minLeadToRemove:
+		return nil, fmt.Errorf("%w that knows which regions follow: it was elected just now", ErrNoLeader)
+	case follows:
+		return nil, fmt.Errorf("%w: region %q still follows; stop its nodes first", ErrRefused, name)
 	}
 	result, err := g.propose(ctx, agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
@@ -292,7 +293,7 @@ func (g *governor) serveRemoveRegion(ctx context.Context, r request) ([]byte, er
 		delete(g.reports, name)
 		g.mu.Unlock()
 		result.Version = rulesVersion(g.State())
-		g.cfg.Logger.Info("a region is removed", "region", name, "rules_version", result.Version)
+		g.cfg.Logger.Info("a region was removed", "region", name, "rules_version", result.Version)
 		poke(g.wake)
 	}
 	return result.MarshalJSON()

@@ -15,76 +15,75 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// transferTries bounds the attempts to hand over the lead; an heir may be behind.
+// transferTries bounds the attempts to transfer the lead: a candidate may be behind.
 const transferTries = 3
 
-// LeaveRing hands everything that this node owns over to the others and returns when that is done. There is nothing to do
-// if the node is alone or in no ring. LeaveRing ends with ctx; the node then stays in the ring until it fails.
+// LeaveRing hands all partitions of this node over to the other nodes, and returns when that is done. It does nothing if the
+// node is alone or in no ring. If ctx ends first, the node stays in the ring until it fails.
 //
-// After it returns without an error, this process never has authority again, unless the node was alone.
+// After LeaveRing has returned nil, this process never has authority again, unless the node was alone.
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
 	}
-	if c.Stuck() == nil { // if stuck, its standbys have its copies, or get its partitions once its end is agreed on
-		c.leaving.Store(true)
-		// A leader that hands over the lead first spares the others an election at the end.
+	if c.Stuck() == nil { // a stuck node can't hand anything over: its standbys take over once it is ended
+		c.leavingRing.Store(true)
+		// Transfer the lead first, to spare the other nodes an election at the end.
 		c.crew.transferLead(ctx)
 		c.holder.Poke()
 		self := c.cfg.Self.ID
-		err := c.wait(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
+		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
 		if err != nil {
 			return fmt.Errorf("leave the ring: %w", err)
 		}
 		if c.onlyOne(c.State()) {
-			c.leaving.Store(false)
+			c.leavingRing.Store(false)
 			return nil
 		}
 	}
 	if err := c.holder.GiveUp(ctx); err != nil {
-		return fmt.Errorf("give authority up: %w", err)
+		return fmt.Errorf("give up authority: %w", err)
 	}
 	return nil
 }
 
-// onlyOne reports whether there is no other node to hand anything to.
+// onlyOne reports whether the rings have no other node to hand partitions to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.cfg.Self.ID })
 }
 
-// transferLead transfers the lead to another voter, if this node leads and one answers. It may fail; an election then does it
-// later.
+// transferLead tries to transfer the lead to another voter, if this node leads. If that fails, a later election decides.
 func (c *crew) transferLead(ctx context.Context) {
-	heirs := c.heirs()
+	heirs := c.transferTargets()
 	for _, heir := range heirs[:min(len(heirs), transferTries)] {
 		r := c.raft.Load()
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.at)))
+		err := c.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
 		if err != nil {
 			c.cfg.Logger.Debug("leadership was not transferred", "error", err)
 		}
 	}
 }
 
-// otherVoter reports whether another voter is alive and not known to be unfit.
-func (c *crew) otherVoter() bool { return len(c.heirs()) > 0 }
+// hasOtherVoter reports whether another voter is alive and not known to be unfit.
+func (c *crew) hasOtherVoter() bool { return len(c.transferTargets()) > 0 }
 
-// heirs returns the other voters that are alive and, as far as this node has heard as the leader, not unfit. If some have
-// caught up, the others are left out: Raft proposes nothing while it tries to hand over the lead, and for a node that stores
-// nothing it may try forever.
-func (c *crew) heirs() []member {
+// transferTargets returns, in random order, the other voters that are alive and have not recently reported to this leader
+// that they are unfit. If some of them have caught up, it returns only those: Raft proposes nothing while it transfers the
+// lead, and it may try forever to transfer it to a node that stores nothing.
+func (c *crew) transferTargets() []member {
 	var well, others []member
 	index := c.State().Index
 	for _, m := range c.census(c.State()) {
 		if !m.Voter || m.ID == c.cfg.Self.ID || !m.alive() {
 			continue
 		}
-		switch h := c.lastHeard(m.ID); {
-		case h.unfit && time.Since(h.at) < heardWithin:
-		case h.caughtUp(index):
+		switch h := c.lastReport(m.ID); {
+		case h.unfitToLead && time.Since(h.at) < nodeReportTTL:
+		case h.isCaughtUp(index):
 			well = append(well, m)
 		default:
 			others = append(others, m)
@@ -98,120 +97,120 @@ func (c *crew) heirs() []member {
 	return list
 }
 
-// lastHeard returns what a node last reported with a request for authority.
-func (c *crew) lastHeard(id ring.NodeID) heard {
+// lastReport returns what a node last reported with a request for authority.
+func (c *crew) lastReport(id ring.NodeID) nodeReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heard[id]
+	return c.lastReports[id]
 }
 
-// LeaveCluster takes this node out of the cluster for good, after LeaveRing: out of Raft, the members and gossip. Its data
-// directory is of no further use. If the node is alone, LeaveCluster does nothing.
+// LeaveCluster removes this node from Raft, the members and gossip for good. Call it after LeaveRing. The data directory is
+// of no further use. If the node is alone, LeaveCluster does nothing.
 func (c *Cluster) LeaveCluster(ctx context.Context) error {
 	conf, _ := c.configuration()
 	if len(conf.Servers) < 2 {
 		return nil
 	}
-	c.departing.Store(true)
+	c.leavingCluster.Store(true)
 	c.crew.transferLead(ctx)
-	if err := c.depart(ctx, departure{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
+	if err := c.requestRemoval(ctx, removalRequest{Node: c.cfg.Self.ID, Leaves: true}); err != nil {
 		return fmt.Errorf("leave the cluster: %w", err)
 	}
 	return c.gossip.Load().Leave(ctx)
 }
 
-// Remove takes a node that is gone for good out of the cluster, by name or ID. It refuses if the node is alive, unless
-// forced: a live node can leave. It returns when the node is out, which may have to wait until its authority expires.
+// Remove removes a node that is gone for good from the cluster, by name or ID. It refuses if the node is alive, unless force
+// is set: a live node should leave by itself. It returns when the node is out, which may take until its authority expires.
 //
 // A process removed by force never gets authority again and hands nothing over: its standbys take over. After a restart the
 // node joins again.
 func (c *Cluster) Remove(ctx context.Context, name string, force bool) error {
-	return c.depart(ctx, departure{Name: name, Force: force})
+	return c.requestRemoval(ctx, removalRequest{Name: name, Force: force})
 }
 
-// departure is a request to take a node out.
-type departure struct {
+// removalRequest is a request to remove a node.
+type removalRequest struct {
 	Node   ring.NodeID `json:"node"`
 	Name   string      `json:"name"`
-	Leaves bool        `json:"leaves"` // the node asks for itself
+	Leaves bool        `json:"leaves"` // the node itself asks
 	Force  bool        `json:"force"`  // even if it is alive
 }
 
-// depart has the leader carry out a departure; it retries as needed. It takes at most serveBound if ctx has no deadline.
-func (c *Cluster) depart(ctx context.Context, d departure) error {
+// requestRemoval asks the leader to remove a node, and retries as needed. If ctx has no deadline, it takes at most serveBound.
+func (c *Cluster) requestRemoval(ctx context.Context, d removalRequest) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, serveBound)
 		defer cancel()
 	}
-	return c.insist(ctx, func(unknown bool) error {
-		err := c.callJSON(ctx, toLeader, MethodRemove, d, &done{})
+	return c.retry(ctx, func(unknown bool) error {
+		err := c.callJSON(ctx, toLeader, MethodRemove, d, &noBody{})
 		if unknown && errors.Is(err, ErrNotFound) {
-			return nil // an earlier attempt did it, and its reply was lost
+			return nil // an earlier attempt removed it, and the reply was lost
 		}
 		return err
 	})
 }
 
-// serveRemove carries out a departure, on the leader.
-func (c *Cluster) serveRemove(ctx context.Context, d departure) (done, error) {
+// serveRemove removes a node on the leader.
+func (c *Cluster) serveRemove(ctx context.Context, d removalRequest) (noBody, error) {
 	if d.Leaves && d.Node.IsZero() {
-		return done{}, errBadCall
+		return noBody{}, errBadCall
 	}
 	if !c.leads() {
-		return done{}, fmt.Errorf("%w here", ErrNoLeader)
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
-	m, err := c.crew.find(d)
+	m, err := c.crew.findMember(d)
 	if err != nil {
-		return done{}, err
+		return noBody{}, err
 	}
 	switch {
 	case m.ID == c.cfg.Self.ID:
 		if d.Leaves {
-			return done{}, fmt.Errorf("%w: this node still leads", ErrNoLeader)
+			return noBody{}, fmt.Errorf("%w: this node still leads", ErrNoLeader)
 		}
 		if d.Force {
 			c.crew.transferLead(ctx)
-			return done{}, fmt.Errorf("%w: node %s has led until now", ErrNoLeader, m.Name)
+			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrNoLeader, m.Name)
 		}
-		return done{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
+		return noBody{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !d.Leaves && !d.Force:
-		return done{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
+		return noBody{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
 	case d.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
-		return done{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
+		return noBody{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
 	}
-	c.crew.takeOut(m, d.Force)
+	c.crew.markRemoving(m, d.Force)
 	if !d.Leaves {
-		defer c.crew.doneRemoving(m.ID)
+		defer c.crew.unmarkRemoving(m.ID)
 	}
-	// The giver ends its authority once that has expired; the reconcile loop does the rest.
-	poke(c.reconcile)
+	// The giver ends the node once its authority has expired. The reconcile loop does the rest.
+	poke(c.reconcileNeeded)
 	for c.leads() {
-		now, err := c.crew.find(departure{Node: m.ID})
-		if err != nil || !now.server && (d.Leaves || !now.known) {
-			return done{}, nil
+		now, err := c.crew.findMember(removalRequest{Node: m.ID})
+		if err != nil || !now.inRaft && (d.Leaves || !now.inState) {
+			return noBody{}, nil
 		}
 		if now.alive() && !d.Leaves && !d.Force {
-			return done{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
+			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 		select {
 		case <-time.After(retryPause):
-			poke(c.reconcile)
+			poke(c.reconcileNeeded)
 		case <-ctx.Done():
-			return done{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
+			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}
 	}
-	return done{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
+	return noBody{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 
-// takeOut marks the process of a node that gossip has seen, so that it is not added again.
-func (c *crew) takeOut(m member, force bool) {
+// markRemoving marks the node's process as being removed, so that the reconcile loop does not add it again.
+func (c *crew) markRemoving(m member, force bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.removing[m.ID] = removal{m.boot, force}
+	c.removing[m.ID] = pendingRemoval{m.boot, force}
 }
 
-func (c *crew) doneRemoving(id ring.NodeID) {
+func (c *crew) unmarkRemoving(id ring.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.removing, id)

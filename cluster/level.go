@@ -9,32 +9,32 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Levels are the agreed feature level and what the members know.
+// Levels are the agreed feature level and the levels that the members know.
 type Levels struct {
 	Agreed agreement.Level `json:"level"`
-	// Highest is the highest level that all members know: the level can be raised up to it.
+	// Highest is the highest level that all members know. The agreed level can be raised up to it.
 	Highest agreement.Level `json:"highest"`
 	Members []MemberLevel   `json:"members"` // by name
 }
 
-// MemberLevel is what a member's last process knows. Members are Raft's servers and nodes that were in a ring, present or
-// not.
+// MemberLevel is the feature level that a member's last process knows. Members are Raft's servers and the nodes that were
+// in a ring, alive or not.
 type MemberLevel struct {
 	Name    string          `json:"name"`
 	ID      ring.NodeID     `json:"id"`
 	Knows   agreement.Level `json:"knows"` // 0: it never had authority
 	Release string          `json:"release"`
-	Zones   string          `json:"zones"` // version of its time zones
+	Zones   string          `json:"zones"` // version of its time zone data
 }
 
-// Levels returns the levels as this node knows them.
+// Levels returns the feature levels as this node knows them.
 func (c *Cluster) Levels() Levels { return c.crew.levels(c.Last()) }
 
 func (c *crew) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}
 	for _, m := range c.census(s) {
-		if b := s.Boots[m.ID]; m.server || m.known {
-			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.Knows(m.ID), Release: b.Release, Zones: b.Zones})
+		if b := s.Boots[m.ID]; m.inRaft || m.inState {
+			l.Members = append(l.Members, MemberLevel{ID: m.ID, Name: m.Name, Knows: s.KnownLevel(m.ID), Release: b.Release, Zones: b.Zones})
 		}
 	}
 	for i, m := range l.Members {
@@ -46,23 +46,23 @@ func (c *crew) levels(s *agreement.State) Levels {
 	return l
 }
 
-// Raise permanently raises the feature level, with 0 to the highest that all members know. It returns the level agreed on
-// then. The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
+// Raise permanently raises the feature level; 0 means the highest level that all members know. It returns the agreed level.
+// The error wraps ErrRefused if a member does not know the level, ErrNoLeader or ErrOutcomeUnknown.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var level agreement.Level
-	err := c.insist(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
+	err := c.retry(ctx, func(bool) error { return c.callJSON(ctx, toLeader, MethodRaise, to, &level) })
 	if err != nil {
 		return 0, err
 	}
-	return level, c.wait(ctx, func(s *agreement.State) bool { return s.Level >= level })
+	return level, c.awaitState(ctx, func(s *agreement.State) bool { return s.Level >= level })
 }
 
-// raise is Raise on the leader.
+// raise raises the feature level on the leader; see Cluster.Raise.
 func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	if !rc.leads() {
-		return 0, fmt.Errorf("%w here", ErrNoLeader)
+		return 0, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	select {
 	case rc.changing <- struct{}{}:
@@ -79,12 +79,12 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	case to == 0:
 		to = l.Highest
 	case to < l.Agreed:
-		return 0, fmt.Errorf("%w: the feature level is %d, and never goes back", ErrRefused, l.Agreed)
+		return 0, fmt.Errorf("%w: the feature level is %d and can't be lowered", ErrRefused, l.Agreed)
 	}
 	if to == l.Agreed {
 		return to, nil
 	}
-	if err := rc.mayRise(l, to); err != nil {
+	if err := rc.checkRaise(l, to); err != nil {
 		return 0, err
 	}
 	r, err := rc.propose(ctx, agreement.Raise{Level: to})
@@ -94,13 +94,13 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	if r.Err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, r.Err)
 	}
-	rc.cfg.Logger.Info("the feature level is raised: older releases can't join any more", "level", to)
+	rc.cfg.Logger.Info("the feature level was raised: older releases can no longer join", "level", to)
 	return to, nil
 }
 
-// mayRise returns an error that names a node or region that does not know a level. A region that follows this one's rules
-// must reach the level first, because its nodes read what is written here.
-func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
+// checkRaise returns an error that names a node or region that does not know the level. Regions that follow this one's rules
+// must reach the level first, because their nodes read what this region writes.
+func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 	for _, m := range l.Members {
 		if m.Knows < to {
 			return fmt.Errorf("%w: %s knows feature level %d, not %d (release %q): run a later release on it, or remove it if it is gone",
@@ -111,7 +111,7 @@ func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 		return nil
 	}
 	for _, name := range rc.State().Regions.Names {
-		if r, there := rc.governor.report(name); name != rc.cfg.Self.Region && (!there || r.level < to) {
+		if r, fresh := rc.governor.report(name); name != rc.cfg.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",
 				ErrRefused, name, to)
 		}
@@ -119,21 +119,22 @@ func (rc *reconciler) mayRise(l Levels, to agreement.Level) error {
 	return nil
 }
 
-// rise is the level that all members know, and when this leader first saw that.
-type rise struct {
+// pendingRaise is the highest level that all members know, and when this leader first saw that they do.
+type pendingRaise struct {
 	to    agreement.Level
 	since time.Time
 }
 
-// riseByItself raises the level once all members have known a higher one for Timings.Rise: until then a roll-back works.
-func (rc *reconciler) riseByItself(r *rise) {
+// raiseWhenDue raises the level once all members have known a higher one for Timings.Rise. Until then, the operator can roll
+// back to an older release.
+func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	l := rc.crew.levels(rc.State())
-	if l.Highest <= l.Agreed || rc.mayRise(l, l.Highest) != nil {
-		*r = rise{}
+	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {
+		*r = pendingRaise{}
 		return
 	}
 	if r.to != l.Highest {
-		*r = rise{l.Highest, time.Now()}
+		*r = pendingRaise{l.Highest, time.Now()}
 	}
 	if time.Since(r.since) < rc.cfg.Timings.Rise {
 		return
@@ -141,6 +142,6 @@ func (rc *reconciler) riseByItself(r *rise) {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
 	if _, err := rc.raise(ctx, r.to); err != nil {
-		rc.cfg.Logger.Info("the feature level did not rise", "level", r.to, "error", err)
+		rc.cfg.Logger.Info("can't raise the feature level", "level", r.to, "error", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// release makes a node run a build with the given level.
+// release makes a node run a build that knows the given level.
 func (n *node) release(level agreement.Level, name string) {
 	n.adjust = func(c *Config) {
 		c.Build = agreement.Build{Level: level, Release: name, Zones: "2031a"}
@@ -25,7 +25,7 @@ const (
 	newLevel = agreement.Newest + 1
 )
 
-// TestTheLevelRisesWhenAllKnowIt: absent members count, too; from then on no node that lacks the level can join.
+// TestTheLevelRisesWhenAllKnowIt: absent members count, too. Afterwards, no node that lacks the level can join.
 func TestTheLevelRisesWhenAllKnowIt(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -91,7 +91,7 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	w.sameState(nodes...)
 }
 
-// TestRollBackBeforeTheLevel: a roll-back works as long as the level is the old one.
+// TestRollBackBeforeTheLevel: a roll-back works until the level rises.
 func TestRollBackBeforeTheLevel(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)

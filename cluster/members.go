@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// nearly is how many entries a node may be behind and still count as caught up.
-	nearly = 32
-	// heardWithin bounds the age of the last request for authority of a node that counts as caught up.
-	heardWithin = 3 * time.Second
-	// changeBound bounds one change.
+	// caughtUpMargin is how many entries a node may lag behind and still count as caught up.
+	caughtUpMargin = 32
+	// nodeReportTTL is how long the report in a node's request for authority stays valid.
+	nodeReportTTL = 3 * time.Second
+	// changeBound bounds one change of Raft's configuration, the members or the feature level.
 	changeBound = 5 * time.Second
 )
 
@@ -28,26 +28,26 @@ type reconciler struct {
 	*core
 	crew     *crew
 	governor *governor
-	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that knows
-	// less than the level being agreed on.
+	// changing holds a token while Raft's configuration or the feature level changes, so that no node is added that does not
+	// know the level being agreed on.
 	changing chan struct{}
 }
 
 // reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
 func (rc *reconciler) reconcileMembers() {
-	var records map[ring.NodeID]record
+	var records map[ring.NodeID]nodeHealth
 	outsiders := map[ring.NodeID]time.Time{}
-	var rising rise
-	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcile, func() (last bool) {
+	var rising pendingRaise
+	rc.loop(rc.cfg.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
-		rc.votersBefore(0)
+		rc.noteMostVoters(0)
 		if !rc.leads() || rc.State().Cluster.IsZero() {
-			records, rising = nil, rise{}
+			records, rising = nil, pendingRaise{}
 			return false
 		}
-		rc.riseByItself(&rising)
+		rc.raiseWhenDue(&rising)
 		if records == nil {
-			records = map[ring.NodeID]record{}
+			records = map[ring.NodeID]nodeHealth{}
 		}
 		for rc.leads() && rc.ctx.Err() == nil {
 			p, index := rc.plan(records)
@@ -58,7 +58,7 @@ func (rc *reconciler) reconcileMembers() {
 			if err := rc.carryOut(next, index); err != nil {
 				rc.cfg.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
 				r := records[next.node.ID]
-				r.refused = time.Now()
+				r.changeFailedAt = time.Now()
 				records[next.node.ID] = r
 				break
 			}
@@ -67,25 +67,25 @@ func (rc *reconciler) reconcileMembers() {
 	})
 }
 
-// plan updates the nodes' records and makes a plan; index is that of the configuration it is based on.
-func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
+// plan updates the nodes' records and makes a plan. It returns the index of the configuration that the plan is based on.
+func (rc *reconciler) plan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
 	_, index := rc.configuration()
 	state := rc.State()
 	p := &plan{now: time.Now(), self: rc.cfg.Self.ID, timings: rc.cfg.Timings, members: rc.crew.census(state)}
-	there := map[ring.NodeID]bool{}
+	present := map[ring.NodeID]bool{}
 	rc.crew.mu.Lock()
 	defer rc.crew.mu.Unlock()
 	for i := range p.members {
 		m := &p.members[i]
-		caughtUp := rc.crew.heard[m.ID].caughtUp(state.Index)
+		caughtUp := rc.crew.lastReports[m.ID].isCaughtUp(state.Index)
 		m.removing = m.removing || state.WasRemoved(m.boot)
-		m.record = records[m.ID].note(p.now, m, caughtUp)
-		records[m.ID], there[m.ID] = m.record, true
+		m.health = records[m.ID].updated(p.now, m, caughtUp)
+		records[m.ID], present[m.ID] = m.health, true
 	}
 	for id := range records {
-		if !there[id] {
+		if !present[id] {
 			delete(records, id)
-			delete(rc.crew.heard, id)
+			delete(rc.crew.lastReports, id)
 			delete(rc.crew.removing, id)
 		}
 	}
@@ -93,13 +93,13 @@ func (rc *reconciler) plan(records map[ring.NodeID]record) (*plan, uint64) {
 	return p, index
 }
 
-// carryOut makes a change. Raft refuses it if the configuration has changed since it was planned.
+// carryOut makes a change. Raft refuses it if the configuration has changed since index.
 func (rc *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeBound)
 	defer cancel()
-	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peer)
+	id, address := serverID(ch.node.ID), raft.ServerAddress(ch.node.peerAddress)
 	r := rc.raft.Load()
-	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peer)
+	log := rc.cfg.Logger.With("node", ch.node.ID, "address", ch.node.peerAddress)
 	select {
 	case rc.changing <- struct{}{}:
 		defer func() { <-rc.changing }()
@@ -111,7 +111,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		if err := rc.invite(ctx, ch.node); err != nil {
 			return err
 		}
-		log.Info("a node is added")
+		log.Info("adding a node")
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case moveNode:
 		if ch.node.ID != rc.cfg.Self.ID {
@@ -119,19 +119,19 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 				return err
 			}
 		}
-		log.Info("a node has a new address", "before", ch.node.at)
+		log.Info("changing a node's address", "before", ch.node.raftAddress)
 		if ch.node.Voter {
 			return rc.await(ctx, r.AddVoter(id, address, index, changeBound))
 		}
 		return rc.await(ctx, r.AddNonvoter(id, address, index, changeBound))
 	case promoteNode:
-		log.Info("a node becomes a voter")
-		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.at), index, changeBound))
+		log.Info("making a node a voter")
+		return rc.await(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeBound))
 	case demoteNode:
-		log.Info("a node is no longer a voter")
+		log.Info("demoting a voter")
 		return rc.await(ctx, r.DemoteVoter(id, index, changeBound))
 	case removeNode:
-		log.Info("a node is removed")
+		log.Info("removing a node")
 		return rc.await(ctx, r.RemoveServer(id, index, changeBound))
 	case forgetNode:
 		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
@@ -140,11 +140,11 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// invite calls a node at the address from gossip: an unreachable node must not be added, and a node that belongs to another
-// cluster says so.
+// invite calls a node at the address from gossip. It returns an error if the node is unreachable or refuses to join, because
+// it belongs to another cluster, say.
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
-	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.votersBefore(0)}
+	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.cfg.Build.Release, Voters: rc.noteMostVoters(0)}
 	conf, _ := rc.configuration()
 	for _, s := range conf.Servers {
 		in.Servers = append(in.Servers, nodeID(s.ID))
@@ -153,7 +153,7 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	if err != nil {
 		return err
 	}
-	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peer, MethodInvite, b)
+	_, remote, err := rc.cfg.Peers.CallAt(ctx, m.peerAddress, MethodInvite, b)
 	if err != nil {
 		return fmt.Errorf("invite node %s: %w", m.ID, err)
 	}
@@ -163,21 +163,21 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 	return nil
 }
 
-// outsider is how long gossip keeps listing a node that is gone and has no place in the agreed state.
-const outsider = time.Minute
+// outsiderGrace is how long gossip keeps a dead node that is neither in Raft's configuration nor in the agreed state.
+const outsiderGrace = time.Minute
 
-// dropOutsiders makes gossip forget nodes that are gone: removed, or never admitted. since is when each was first seen in
-// that state.
+// dropOutsiders makes gossip forget dead nodes that were removed from the cluster, or never admitted. since holds when each
+// of them was first seen in that state.
 func (rc *reconciler) dropOutsiders(since map[ring.NodeID]time.Time) {
 	gone := map[ring.NodeID]bool{}
 	for _, m := range rc.crew.census(rc.State()) {
-		if !m.seen || m.server || m.known || m.alive() || m.ID == rc.cfg.Self.ID {
+		if !m.inGossip || m.inRaft || m.inState || m.alive() || m.ID == rc.cfg.Self.ID {
 			continue
 		}
 		gone[m.ID] = true
 		if first, noted := since[m.ID]; !noted {
 			since[m.ID] = time.Now()
-		} else if time.Since(first) >= outsider {
+		} else if time.Since(first) >= outsiderGrace {
 			rc.gossip.Load().Forget(m.ID)
 		}
 	}

@@ -35,7 +35,7 @@ func (w *world) founded(count int) []*node {
 	return nodes
 }
 
-// voters waits until exactly these nodes vote.
+// voters waits until exactly these nodes are voters.
 func (w *world) voters(bound time.Duration, nodes ...*node) {
 	w.t.Helper()
 	w.until(bound, "configuration with these voters", func() bool {

@@ -12,52 +12,52 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Raft applies nothing until it hears from a leader, since it can't tell which of its entries are committed. A node that
-// restarts while it is cut off would know neither rules nor ring. So each node periodically records the index up to which
-// it has applied entries: these are certainly committed. The record may lag behind what was applied, but is never ahead of
-// it.
+// Raft applies nothing until it hears from a leader, because it can't tell which of its entries are committed. A node that
+// restarts while it is cut off would know neither the rules nor the ring. So each node periodically records the index up to
+// which it has applied entries: these are certainly committed. The record may lag behind the applied index, but is never
+// ahead of it.
 
 const (
-	// noteInterval is how often the applied index is recorded while there is news.
-	noteInterval = time.Second
+	// recordInterval is how often the applied index is recorded while the state changes.
+	recordInterval = time.Second
 	// recallAfter is how long after its start a node that is not in sync begins to rely on its memory, provided that it has
-	// not reached a majority for missingFor either.
+	// also been without a majority for missingFor.
 	recallAfter = 3 * time.Second
 	missingFor  = time.Second
 	// contactInterval is how often to check for a majority.
 	contactInterval = 100 * time.Millisecond
 )
 
-// AppliedNote stores what a node has applied: the index, and the cluster, so that the note is not mistaken for another
-// cluster's. A persist.Note is one.
+// AppliedNote stores how far a node has applied entries: the index, and the cluster's ID, so that the note is not mistaken
+// for another cluster's. *persist.Note implements it.
 type AppliedNote interface {
-	// Read returns what was last written, nil if nothing was.
+	// Read returns the content last written, or nil if there is none.
 	Read() ([]byte, error)
-	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more at the
-	// end.
+	// Write stores content, which need not survive a power cut. It is called at most once a second, and once more when the
+	// Cluster closes.
 	Write(content []byte) error
 }
 
 // memory is the state that an earlier process of this node had applied.
 type memory struct {
-	state   atomic.Pointer[agreement.State] // nil: nothing useful, or the applied state has caught up
-	relied  atomic.Bool                     // this node became ready by it
-	missing chan struct{}                   // capacity 1: no majority can be reached
-	noted   uint64                          // the recorded index; used by one goroutine at a time
+	state         atomic.Pointer[agreement.State] // nil if there is none, or the applied state has caught up with it
+	inUse         atomic.Bool                     // this node is ready because of its memory
+	noMajority    chan struct{}                   // capacity 1: no majority can be reached
+	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
 }
 
-// Last returns the newest state that this node uses: the applied one or, if the node has not been in sync since it started
-// and relies on its memory, the remembered one. It says nothing about which node owns what now.
+// Last returns the newest state that this node uses: normally the applied one. A node that relies on its memory because it
+// has not been in sync since it started uses the remembered one, which does not tell which node owns what now.
 func (c *core) Last() *agreement.State {
 	s := c.State()
-	if m := c.memory.state.Load(); m != nil && c.memory.relied.Load() && s.Index < m.Index {
+	if m := c.memory.state.Load(); m != nil && c.memory.inUse.Load() && s.Index < m.Index {
 		return m
 	}
 	return s
 }
 
-// recallState loads the remembered state. Call it before Raft runs. A node whose memory lacks rules, or that was not in the
-// remembered ring, has no memory.
+// recallState loads the remembered state. It must be called before Raft runs. It discards a state without rules, and one
+// whose ring lacks this node.
 func (c *Cluster) recallState() {
 	if c.cfg.Applied == nil {
 		return
@@ -66,22 +66,22 @@ func (c *Cluster) recallState() {
 	own := c.identity.Load().Cluster
 	if err != nil || len(b) != len(own)+8 || [16]byte(b) != own {
 		if err != nil {
-			c.cfg.Logger.Warn("the record of what was applied is lost", "error", err)
+			c.cfg.Logger.Warn("can't read the record of applied entries", "error", err)
 		}
 		return
 	}
-	c.memory.noted = binary.LittleEndian.Uint64(b[len(own):])
-	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.noted)
+	c.memory.recordedIndex = binary.LittleEndian.Uint64(b[len(own):])
+	s, err := stateAt(c.cfg.Build, c.cfg.Store, c.memory.recordedIndex)
 	if err != nil {
-		c.cfg.Logger.Warn("the record of what was applied can't be read in full", "error", err)
+		c.cfg.Logger.Warn("can't restore all recorded entries", "error", err)
 	}
 	if s.To.Rank(c.cfg.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
 	}
 }
 
-// stateAt returns the state after the applied entry with the given index, or a later state from a snapshot; with an error,
-// an earlier one.
+// stateAt returns the state after the entry with the given index, or a later state if a snapshot has one. With an error, it
+// returns an earlier state.
 func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State, error) {
 	m := newMachine(build, func() {})
 	list, err := store.Snapshots().List()
@@ -114,12 +114,12 @@ func stateAt(build agreement.Build, store Store, index uint64) (*agreement.State
 	return m.state.Load(), err
 }
 
-// noteApplied is the loop that records how far this node has applied, when there is news worth remembering.
-func (c *Cluster) noteApplied() {
+// recordApplied is the loop that records how far this node has applied entries, whenever rules, ring or regions have changed.
+func (c *Cluster) recordApplied() {
 	if c.cfg.Applied == nil {
 		return
 	}
-	t := time.NewTicker(noteInterval)
+	t := time.NewTicker(recordInterval)
 	defer t.Stop()
 	noted := agreement.New()
 	for failing, last := false, false; !last; {
@@ -130,22 +130,22 @@ func (c *Cluster) noteApplied() {
 		}
 		s := c.State()
 		// After a restart, the state being applied again may be older than the recorded one.
-		if s.Cluster.IsZero() || s.Index <= c.memory.noted || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
+		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) && s.History.Set() == noted.History.Set() && s.Regions == noted.Regions {
 			continue
 		}
 		err := c.cfg.Applied.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 		if err != nil && !failing {
-			c.cfg.Logger.Warn("can't record what was applied: after a restart without the others, less is remembered", "error", err)
+			c.cfg.Logger.Warn("can't record applied entries: if this node restarts cut off, it remembers less", "error", err)
 		}
 		if failing = err != nil; !failing {
-			noted, c.memory.noted = s, s.Index
+			noted, c.memory.recordedIndex = s, s.Index
 		}
 	}
 }
 
-// missContact is the loop of a node with a memory that waits for the others. It ends when the node is in sync, or relies on
-// its memory.
-func (c *Cluster) missContact() {
+// watchContact is the loop of a node with a memory that waits for contact with a majority. It ends when the node is in sync,
+// or signals that the node should rely on its memory.
+func (c *Cluster) watchContact() {
 	since := c.opened
 	c.loop(contactInterval, nil, func() (last bool) {
 		switch {
@@ -154,20 +154,19 @@ func (c *Cluster) missContact() {
 		case c.Ready() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
-			// A leader may emerge soon. Deciding alone meanwhile would admit more than the limit in a healthy cluster.
+			// A leader may be elected soon. If this node decided alone until then, a healthy cluster would exceed limits.
 			since = time.Now()
 		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
-			poke(c.memory.missing)
+			poke(c.memory.noMajority)
 			return true
 		}
 		return false
 	})
 }
 
-// reachesMajority reports whether this node and those that it can reach or gossip sees are a majority of the voters that it
-// knows.
+// reachesMajority reports whether a majority of the known voters is reachable or alive in gossip, including this node.
 func (c *Cluster) reachesMajority() bool {
-	alive, voters, seen := c.alive(), c.voterIDs(), 0
+	alive, voters, seen := c.aliveNodes(), c.voterIDs(), 0
 	for _, id := range voters {
 		if id == c.cfg.Self.ID || alive[id] || c.cfg.Peers.Reachable(id) {
 			seen++
@@ -176,29 +175,29 @@ func (c *Cluster) reachesMajority() bool {
 	return 2*seen > len(voters)
 }
 
-// relyOnMemory puts the remembered rules in force. It runs in the state feed's loop.
+// relyOnMemory puts the remembered rules in force. Only the state feed's loop calls it.
 func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
-		return // in sync just in time
+		return // in sync by now
 	}
-	c.cfg.Logger.Warn("no majority can be reached: this node decides alone, from what it remembers",
+	c.cfg.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
-	if c.State().Index < m.Index { // otherwise the snapshot had it all
-		c.tellRules(m)
+	if c.State().Index < m.Index { // otherwise a snapshot contained all of it
+		c.publishRules(m)
 	}
-	c.memory.relied.Store(true)
+	c.memory.inUse.Store(true)
 }
 
-// older reports whether s is older than the remembered state in force: rules never go back.
-func (c *core) older(s *agreement.State) bool {
+// olderThanMemory reports whether s is older than the remembered state in force, so that rules never go back.
+func (c *core) olderThanMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
-	if m == nil || !c.memory.relied.Load() {
+	if m == nil || !c.memory.inUse.Load() {
 		return false
 	}
 	if s.Index < m.Index {
 		return true
 	}
-	c.memory.state.Store(nil) // from here on, Last returns s
+	c.memory.state.Store(nil) // from now on, Last returns the applied state
 	return false
 }

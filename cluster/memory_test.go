@@ -30,9 +30,8 @@ func (s *slate) Write(content []byte) error {
 	return nil
 }
 
-// notes gives each node a slate, and records the versions of the rules that each process was told.
-//
-// Whichever process of whichever node uses the rules, and however it learned them, a subject has one hash.
+// notes gives each node a slate, and records the versions of the rules that each process receives. It checks that a subject
+// has the same hash in all processes of all nodes.
 func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	var mu sync.Mutex // guards hashes
 	hashes := map[rules.Hash]bool{}
@@ -62,8 +61,8 @@ func notes(t *testing.T, nodes []*node, snapshotBytes int64) {
 	}
 }
 
-// A former member that starts while no other node is there uses the rules and the ring that it had, without authority. When
-// the others are back it carries on as one of them. A second restart remembers as much.
+// A member that restarts while no other node runs uses the rules and the ring that it remembers, without authority. When the
+// other nodes are back, it rejoins them. After a second restart it remembers the same.
 func TestARestartedNodeRemembers(t *testing.T) {
 	for _, snapshotBytes := range []int64{1, 1 << 30} {
 		synctest.Test(t, func(t *testing.T) { remembers(t, snapshotBytes) })
@@ -129,7 +128,7 @@ func remembers(t *testing.T, snapshotBytes int64) {
 	}
 }
 
-// A node waits if it starts for the first time, or reaches enough others.
+// A node does not rely on its memory if it starts for the first time, or can reach a majority.
 func TestANodeThatIsNotAloneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -145,7 +144,7 @@ func TestANodeThatIsNotAloneWaits(t *testing.T) {
 		c.crash()
 		c.run()
 		w.ready(c)
-		if c.c.Load().memory.relied.Load() || !c.c.Load().Authority() {
+		if c.c.Load().memory.inUse.Load() || !c.c.Load().Authority() {
 			t.Error("it went by its memory")
 		}
 		c.crash()
@@ -157,13 +156,13 @@ func TestANodeThatIsNotAloneWaits(t *testing.T) {
 		a.run()
 		c.run()
 		w.ready(a, c)
-		if a.c.Load().memory.relied.Load() || c.c.Load().memory.relied.Load() {
+		if a.c.Load().memory.inUse.Load() || c.c.Load().memory.inUse.Load() {
 			t.Error("two of three went by their memory")
 		}
 		a.crash()
 		c.crash()
 		time.Sleep(10 * time.Second)
-		if fresh.c.Load().memory.relied.Load() {
+		if fresh.c.Load().memory.inUse.Load() {
 			t.Error("a new node has nothing to remember")
 		}
 	})

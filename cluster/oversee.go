@@ -11,83 +11,84 @@ import (
 )
 
 const (
-	// recordMargin is added to the latest clock that any region reported when it honoured a version, to get the time from
-	// which the record counts. It covers the difference between nodes' clocks; requests under an older version are decided
-	// by then.
+	// recordMargin is added to the latest clock that a region reported when it honoured a version. The sum is the time from
+	// which the record counts. The margin covers the difference between the nodes' clocks, and the time until requests under
+	// an older version are decided.
 	recordMargin = time.Second
-	// maxMarks bounds the marks of one round: the next round follows within a second.
-	maxMarks = 8
-	// freshFor bounds the age of the last report of a region that counts as present.
-	freshFor = 5 * time.Second
+	// maxMarksPerRound bounds the marks proposed in one round. The next round follows within a second.
+	maxMarksPerRound = 8
+	// regionReportTTL bounds the age of the last report of a region that counts as present.
+	regionReportTTL = 5 * time.Second
 	// maxReports bounds the regions whose reports are kept: the committed ones, and as many others.
 	maxReports = 2 * agreement.MaxRegions
 )
 
-// honourProgress is how far this whole region is, as its leader knows: the rules version that every node that may have
-// authority has applied. It waits for one version at a time, so that it gets there however fast new ones are written.
+// honourProgress tracks, on a region's leader, which version of the rules the region honours: every node that may have
+// authority has applied it. The leader waits for one version at a time, so that it makes progress no matter how fast new
+// versions are written.
 type honourProgress struct {
-	honoured standing // zero: none in this leadership
-	next     standing // being waited for; zero: none
-	index    uint64   // an index as of which next is in force
+	honoured rulesPosition // zero: none in this leadership
+	next     rulesPosition // the leader waits for this one; zero: none
+	index    uint64        // a node that has applied this index uses next
 }
 
-// waitFor sets the version to wait for, given what is in force now. Before there are rules, there is none.
-func (h *honourProgress) waitFor(now standing, index uint64) {
-	if !h.honoured.sameLine(now) {
-		h.honoured = standing{}
+// waitFor sets the version to wait for, given what is in force now. Before the first rules, it sets none.
+func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
+	if !h.honoured.sameTerm(now) {
+		h.honoured = rulesPosition{}
 	}
-	if h.next.Version > 0 && h.next.sameLine(now) {
+	if h.next.Version > 0 && h.next.sameTerm(now) {
 		return
 	}
-	h.next, h.index = standing{}, 0
+	h.next, h.index = rulesPosition{}, 0
 	if now.Version > h.honoured.Version {
 		h.next, h.index = now, index
 	}
 }
 
-// reached records that next is reached.
-func (h *honourProgress) reached() { h.honoured, h.next, h.index = h.next, standing{}, 0 }
+// markReached records that the region honours next.
+func (h *honourProgress) markReached() { h.honoured, h.next, h.index = h.next, rulesPosition{}, 0 }
 
-// honoured returns the state s and the newest version in its line that every node of this region that may have authority
-// has applied, 0 if there is none. Only the governing loop calls it.
+// updateHonoured returns the current state and the newest version of its rules that this region honours, or 0 if there is none.
+// Only governRegions calls it.
 //
-// It reads the index after the state, so that the index is not before the entry that brought the version. What this leader
-// finds stays true under the next one: see [authority.Giver.RequireApplied].
-func (g *governor) honoured(ctx context.Context) (*agreement.State, int64) {
+// It reads the index after the state, so that the index is not older than the entry with the version. The result stays true
+// under the next leader: see [authority.Giver.RequireApplied].
+func (g *governor) updateHonoured(ctx context.Context) (*agreement.State, int64) {
 	h := &g.progress
 	s := g.State()
-	h.waitFor(standingOf(s), g.machine.ruled.Load())
+	h.waitFor(positionOf(s), g.machine.rulesIndex.Load())
 	if h.next.Version > 0 && g.giver.RequireApplied(ctx, h.index) {
-		h.reached()
+		h.markReached()
 	}
 	return s, h.honoured.Version
 }
 
-// report is what a region has reported.
-type report struct {
-	standing // its Version is the newest that the region honours; an honoured version stays honoured
-	level    agreement.Level
-	clock    int64 // the latest wall clock that it reported, Unix ms
-	at       time.Time
+// regionReport is a region's last report.
+type regionReport struct {
+	rulesPosition // Version is the newest version that the region honours; once honoured, a version stays honoured
+	level         agreement.Level
+	clock         int64 // the latest wall clock that the region reported, Unix ms
+	at            time.Time
 }
 
-func (r *followRequest) report(now time.Time) report {
-	honoured := standing{World: r.World, Term: r.Term, Version: r.Honoured}
-	return report{standing: honoured, level: r.Level, clock: r.Clock, at: now}
+func (r *followRequest) report(now time.Time) regionReport {
+	honoured := rulesPosition{World: r.World, Term: r.Term, Version: r.Honoured}
+	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, at: now}
 }
 
-// fresh reports whether the region counts as present.
-func (r report) fresh(now time.Time) bool { return now.Sub(r.at) < freshFor }
+// isFresh reports whether the region counts as present.
+func (r regionReport) isFresh(now time.Time) bool { return now.Sub(r.at) < regionReportTTL }
 
-// reports are the regions' last reports, by name. A new leader hears them all again within moments.
-type reports map[string]report
+// regionReports are the regions' last reports, by name. A new leader receives all of them again within seconds.
+type regionReports map[string]regionReport
 
-// note stores a report; ok is false if there are too many regions.
-func (r reports) note(region string, now report) (ok bool) {
+// add stores a report. ok is false if too many regions report.
+func (r regionReports) add(region string, now regionReport) (ok bool) {
 	before, known := r[region]
 	if !known && len(r) >= maxReports {
-		for name, one := range r {
-			if !one.fresh(now.at) {
+		for name, old := range r {
+			if !old.isFresh(now.at) {
 				delete(r, name)
 				break
 			}
@@ -96,7 +97,7 @@ func (r reports) note(region string, now report) (ok bool) {
 			return false
 		}
 	}
-	if before.sameLine(now.standing) {
+	if before.sameTerm(now.rulesPosition) {
 		now.Version = max(now.Version, before.Version)
 	}
 	now.clock = max(now.clock, before.clock)
@@ -104,34 +105,35 @@ func (r reports) note(region string, now report) (ok bool) {
 	return true
 }
 
-// all returns the latest clock of the regions, and whether each has honoured the version or a later one of its line.
-func (r reports) all(names []string, h standing) (clock int64, ok bool) {
+// allHonour returns the regions' latest clock, and whether all of them honour the version or a later one of the same world and
+// term.
+func (r regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
 	for _, name := range names {
-		one, known := r[name]
-		if !known || !one.sameLine(h) || one.Version < h.Version {
+		report, known := r[name]
+		if !known || !report.sameTerm(h) || report.Version < h.Version {
 			return 0, false
 		}
-		clock = max(clock, one.clock)
+		clock = max(clock, report.clock)
 	}
 	return clock, true
 }
 
-// oversee is one round of the primary's leader: it adds regions that have begun to follow, asks all regions to honour the
-// version in force, and records that they do.
+// oversee is one round on the primary's leader: it adds regions that have begun to follow, checks which version of the rules
+// this region honours, and records versions that all regions honour.
 func (g *governor) oversee(ctx context.Context) error {
-	if err := g.requireGoverning(); err != nil {
+	if err := g.requirePrimaryLeader(); err != nil {
 		return err
 	}
 	if err := g.overtakeRegionAhead(ctx); err != nil {
 		return err
 	}
-	s, honoured := g.honoured(ctx)
-	own := followRequest{standing: standingOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
+	s, honoured := g.updateHonoured(ctx)
+	own := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clock: time.Now().UnixMilli(), Level: s.Level}
 	var list []string
 	g.mu.Lock()
-	g.reports.note(g.cfg.Self.Region, own.report(time.Now()))
-	for name, one := range g.reports {
-		if one.fresh(time.Now()) {
+	g.reports.add(g.cfg.Self.Region, own.report(time.Now()))
+	for name, report := range g.reports {
+		if report.isFresh(time.Now()) {
 			list = append(list, name)
 		}
 	}
@@ -141,35 +143,35 @@ func (g *governor) oversee(ctx context.Context) error {
 			return err
 		}
 	}
-	return g.record(ctx)
+	return g.recordVersions(ctx)
 }
 
-// overtakeRegionAhead begins a new term if some region is ahead of this one: another region was the primary meanwhile, or this one
-// has lost data. The regions then follow the new term, whatever they have.
+// overtakeRegionAhead begins a new term if a region is ahead of this one, because another region was the primary in the
+// meantime, or because this region has lost data. All regions then follow the new term, even if they have newer rules.
 func (g *governor) overtakeRegionAhead(ctx context.Context) error {
 	g.mu.Lock()
-	theirs := g.ahead
-	g.ahead = standing{}
+	theirs := g.regionAhead
+	g.regionAhead = rulesPosition{}
 	g.mu.Unlock()
-	if theirs == (standing{}) {
+	if theirs == (rulesPosition{}) {
 		return nil
 	}
-	// A deposed leader, or one that has not applied everything yet, is behind as well.
+	// A deposed leader, or one that has not applied everything yet, only seems to be behind. Applying an entry rules that out.
 	if _, err := g.propose(ctx, agreement.Empty{}); err != nil {
 		return err
 	}
-	mine := standingOf(g.State())
-	if !mine.before(theirs) {
+	mine := positionOf(g.State())
+	if !mine.isBefore(theirs) {
 		return nil
 	}
-	g.cfg.Logger.Warn("another region has later rules of an earlier term, or of another primary: what this region has counts",
+	g.cfg.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
 		"rules_version", mine.Version, "rules_version_there", theirs.Version, "term", mine.Term, "term_there", theirs.Term)
-	return g.become(ctx, theirs.Term+1)
+	return g.becomePrimary(ctx, theirs.Term+1)
 }
 
-// newcomers returns the reachable regions that will follow this one. oversee adds regions that already follow, with or
-// without a write.
-func (g *governor) newcomers() (list []string) {
+// prospectiveFollowers returns the reachable regions that are configured to follow this one. Regions that already follow are
+// added by oversee.
+func (g *governor) prospectiveFollowers() (list []string) {
 	if g.cfg.Far == nil {
 		return nil
 	}
@@ -181,7 +183,7 @@ func (g *governor) newcomers() (list []string) {
 	return list
 }
 
-// uncommitted returns list without the committed regions.
+// uncommitted returns list without the regions that are committed.
 func (g *governor) uncommitted(list []string) []string {
 	names := g.State().Regions.Names
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
@@ -203,22 +205,22 @@ func (g *governor) addRegionsExclusively(ctx context.Context, list []string) err
 func (g *governor) addRegions(ctx context.Context, list []string) error {
 	for _, name := range g.uncommitted(list) {
 		if len(g.State().Regions.Names) >= agreement.MaxRegions {
-			return fmt.Errorf("region %q is one more than the %d that there may be", name, agreement.MaxRegions)
+			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name, agreement.MaxRegions)
 		}
 		r, err := g.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err = errors.Join(err, r.Err); err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
-		g.cfg.Logger.Info("a region is added", "region", name, "rules_version", rulesVersion(g.State()))
+		g.cfg.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(g.State()))
 	}
 	return nil
 }
 
-// record takes the next steps towards recording every version. The candidate is recorded once all regions have honoured it;
-// then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their
-// windows turn.
-func (g *governor) record(ctx context.Context) error {
-	for range maxMarks {
+// recordVersions takes the next steps towards recording the version in force. A candidate is recorded once all regions honour it.
+// Then the version in force becomes the next candidate. Once that is recorded, earlier versions are dropped as their windows
+// end.
+func (g *governor) recordVersions(ctx context.Context) error {
+	for range maxMarksPerRound {
 		r := g.State().Regions
 		m, ok := g.nextMark(r)
 		if !ok || r.Refuses(m) != nil {
@@ -229,7 +231,7 @@ func (g *governor) record(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 		if held := r.Held[len(r.Held)-1]; m.At != 0 && held.At == 0 {
-			g.cfg.Logger.Info("all regions use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
+			g.cfg.Logger.Info("all regions now use a version of the rules", "rules_version", m.Version, "regions", len(r.Names))
 		}
 	}
 	return nil
@@ -241,7 +243,7 @@ func (g *governor) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
 		if held.Candidate {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			clock, all := g.reports.all(r.Names, standing{World: r.World, Term: r.Term, Version: held.Version})
+			clock, all := g.reports.allHonour(r.Names, rulesPosition{World: r.World, Term: r.Term, Version: held.Version})
 			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, all
 		}
 	}

@@ -25,68 +25,68 @@ func at(t *testing.T, world byte, term int64, versions int) *agreement.State {
 
 func TestHonoursWaitForOneVersionAtATime(t *testing.T) {
 	var h honourProgress
-	h.waitFor(standingOf(at(t, 0, 0, 0)), 1)
-	if h.next != (standing{}) {
+	h.waitFor(positionOf(at(t, 0, 0, 0)), 1)
+	if h.next != (rulesPosition{}) {
 		t.Errorf("have %+v before there are rules", h)
 	}
-	h.waitFor(standingOf(at(t, 1, 1, 0)), 2)
-	h.waitFor(standingOf(at(t, 1, 1, 1)), 3)
+	h.waitFor(positionOf(at(t, 1, 1, 0)), 2)
+	h.waitFor(positionOf(at(t, 1, 1, 1)), 3)
 	if h.next.Version != 1 || h.index != 3 {
 		t.Errorf("have %+v, want version 1 as of 3", h)
 	}
-	h.waitFor(standingOf(at(t, 1, 1, 2)), 4)
+	h.waitFor(positionOf(at(t, 1, 1, 2)), 4)
 	if h.next.Version != 1 || h.index != 3 {
 		t.Errorf("have %+v, want what was waited for before", h)
 	}
-	h.reached()
-	h.waitFor(standingOf(at(t, 1, 1, 3)), 5)
+	h.markReached()
+	h.waitFor(positionOf(at(t, 1, 1, 3)), 5)
 	if h.honoured.Version != 1 || h.next.Version != 3 || h.index != 5 {
 		t.Errorf("have %+v, want version 3 as of 5, after 1", h)
 	}
-	h.reached()
-	h.waitFor(standingOf(at(t, 1, 1, 3)), 6)
-	if h.honoured.Version != 3 || h.next != (standing{}) {
+	h.markReached()
+	h.waitFor(positionOf(at(t, 1, 1, 3)), 6)
+	if h.honoured.Version != 3 || h.next != (rulesPosition{}) {
 		t.Errorf("have %+v, want nothing to wait for", h)
 	}
 	for _, other := range []*agreement.State{at(t, 1, 2, 2), at(t, 2, 1, 2)} {
 		h := h
-		h.waitFor(standingOf(other), 7)
-		if h.honoured != (standing{}) || h.next.Version != 2 || h.index != 7 {
+		h.waitFor(positionOf(other), 7)
+		if h.honoured != (rulesPosition{}) || h.next.Version != 2 || h.index != 7 {
 			t.Errorf("have %+v, want to begin anew in another line", h)
 		}
 	}
 }
 
 func TestReports(t *testing.T) {
-	r := reports{}
+	r := regionReports{}
 	now := time.Unix(1_000_000_000, 0)
-	v := func(n int64) standing { return standing{World: agreement.WorldID{1}, Term: 1, Version: n} }
-	note := func(region string, h standing, clock int64, now time.Time) bool {
-		return r.note(region, report{standing: h, clock: clock, at: now})
+	v := func(n int64) rulesPosition { return rulesPosition{World: agreement.WorldID{1}, Term: 1, Version: n} }
+	note := func(region string, h rulesPosition, clock int64, now time.Time) bool {
+		return r.add(region, regionReport{rulesPosition: h, clock: clock, at: now})
 	}
 	names := []string{"eu", "us"}
 	note("eu", v(5), 100, now)
-	if _, ok := r.all(names, v(5)); ok {
+	if _, ok := r.allHonour(names, v(5)); ok {
 		t.Error("us has reported nothing, and has honoured it")
 	}
 	note("us", v(4), 200, now)
-	if _, ok := r.all(names, v(5)); ok {
+	if _, ok := r.allHonour(names, v(5)); ok {
 		t.Error("us has reported 4, and has honoured 5")
 	}
-	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
+	if clock, ok := r.allHonour(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v, want the later clock", clock, ok)
 	}
-	note("us", v(0), 150, now) // a new leader, which does not know yet and has another clock
-	if clock, ok := r.all(names, v(4)); !ok || clock != 200 {
+	note("us", v(0), 150, now) // a new leader that knows of no honoured version yet and has another clock
+	if clock, ok := r.allHonour(names, v(4)); !ok || clock != 200 {
 		t.Errorf("have %d, %v: what was honoured once stays so", clock, ok)
 	}
-	note("us", standing{World: agreement.WorldID{1}, Term: 2, Version: 9}, 300, now)
-	if _, ok := r.all(names, v(4)); ok {
-		t.Error("us goes by another term, and honours this one")
+	note("us", rulesPosition{World: agreement.WorldID{1}, Term: 2, Version: 9}, 300, now)
+	if _, ok := r.allHonour(names, v(4)); ok {
+		t.Error("us uses another term, but counts as honouring this one")
 	}
-	later := now.Add(freshFor)
-	if !r["us"].fresh(now) || r["us"].fresh(later) {
-		t.Error("what was reported long ago counts as new, or what is new does not")
+	later := now.Add(regionReportTTL)
+	if !r["us"].isFresh(now) || r["us"].isFresh(later) {
+		t.Error("an old report counts as fresh, or a fresh one does not")
 	}
 	for i := range maxReports {
 		note(string(rune('A'+i)), v(1), 1, later)
@@ -95,6 +95,6 @@ func TestReports(t *testing.T) {
 		t.Errorf("have %d regions, more than %d", len(r), maxReports)
 	}
 	if note("one more", v(1), 1, later) {
-		t.Error("there is no bound")
+		t.Error("the number of regions is not bounded")
 	}
 }

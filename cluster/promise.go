@@ -12,61 +12,61 @@ import (
 )
 
 const (
-	maxVoters = 5  // of a cluster; the other nodes only follow
-	maxExpect = 64 // nodes that may found a cluster together
+	maxVoters = 5  // voters in a cluster; the other nodes only follow
+	maxExpect = 64 // nodes that can found a cluster together
 )
 
-// promise is what a node has promised about the founding of a cluster. It is on disk before it is sent.
+// promise is a node's promise to take part in founding a cluster. The node stores it on disk before sending it.
 //
 // A proposer founds a cluster once it holds its own promise and one from each other node of its set, all for the same
-// attempt. A node has at most one promise at a time. So no node is ever in the sets of two foundings, and two foundings by
+// attempt. A node gives at most one promise at a time. So no node is ever in the sets of two foundings, and two foundings by
 // nodes that know the same candidates can't both complete.
 type promise struct {
-	Proposer ring.NodeID   `json:"proposer"` // zero: no promise is given
+	Proposer ring.NodeID   `json:"proposer"` // zero: no promise
 	Attempt  uint64        `json:"attempt"`
 	Set      []ring.NodeID `json:"set"` // sorted
-	// Decided is set by the proposer when it holds all promises, before its Raft has its first entry, so that what a crash
-	// in between leaves can be recognised.
+	// Decided is set when the proposer holds all promises, before it writes Raft's first entry. After a crash between the
+	// two, it shows that the founding can be completed.
 	Decided bool `json:"decided"`
-	// Used is the highest attempt that this node ever made as a proposer. Invariant: it never decreases, so "attempt n does
-	// not stand" stays true once said.
+	// Used is the highest attempt that this node ever made as a proposer. Invariant: it never decreases, so an attempt that
+	// does not stand will never stand again.
 	Used uint64 `json:"used"`
 }
 
-// same reports whether two promises are equal.
-func (p promise) same(q promise) bool {
+// equal reports whether two promises are equal.
+func (p promise) equal(q promise) bool {
 	return p.Proposer == q.Proposer && p.Attempt == q.Attempt && p.Decided == q.Decided && p.Used == q.Used &&
 		slices.Equal(p.Set, q.Set)
 }
 
-// none returns p without a promise.
-func (p promise) none() promise { return promise{Used: p.Used} }
+// withdrawn returns p with the promise withdrawn.
+func (p promise) withdrawn() promise { return promise{Used: p.Used} }
 
-// own reports whether p is an attempt of self.
-func (p promise) own(self ring.NodeID) bool { return p.Proposer == self }
+// isBy reports whether p is self's own attempt.
+func (p promise) isBy(self ring.NodeID) bool { return p.Proposer == self }
 
-// attempt returns a new attempt of self for a set.
-func (p promise) attempt(self ring.NodeID, set []ring.NodeID) promise {
+// newAttempt returns a new attempt by self to found a cluster of the set.
+func (p promise) newAttempt(self ring.NodeID, set []ring.NodeID) promise {
 	return promise{Proposer: self, Attempt: p.Used + 1, Set: set, Used: p.Used + 1}
 }
 
-// stands reports whether an attempt that self proposed may still found a cluster, or has.
+// stands reports whether an attempt by self may still found a cluster, or has founded one.
 func (p promise) stands(self ring.NodeID, attempt uint64) bool {
-	return p.own(self) && p.Attempt == attempt
+	return p.isBy(self) && p.Attempt == attempt
 }
 
-// outlook is what gossip shows a node whose Raft is empty.
-type outlook struct {
-	cluster bool          // there is a cluster, or one is being founded: found nothing
-	set     []ring.NodeID // the nodes to found one, lowest ID first; nil while there are too few
+// foundingView is a summary of gossip's members for a node whose Raft is empty.
+type foundingView struct {
+	clusterExists bool          // a cluster exists or is being founded: found none
+	set           []ring.NodeID // the nodes to found a cluster, lowest ID first; nil while there are too few
 }
 
-// lookOut makes an outlook of the members, which include self.
-func lookOut(self ring.NodeID, expect int, members []gossip.Member) outlook {
-	var out outlook
+// newFoundingView derives a founding view from the members, which include self.
+func newFoundingView(self ring.NodeID, expect int, members []gossip.Member) foundingView {
+	var out foundingView
 	for _, m := range members {
 		if m.ID != self && (m.Cluster != [16]byte{} || m.State == gossip.Alive && !m.Empty) {
-			return outlook{cluster: true}
+			return foundingView{clusterExists: true}
 		}
 		if m.State == gossip.Alive && m.Expect == expect && m.Empty && expect > 0 {
 			out.set = append(out.set, m.ID)
@@ -81,34 +81,34 @@ func lookOut(self ring.NodeID, expect int, members []gossip.Member) outlook {
 	return out
 }
 
-// step is a node's next action in a founding.
-type step uint8
+// foundingStep is an action in a founding.
+type foundingStep uint8
 
 const (
-	stepWait   step = iota
-	stepCheck       // ask the proposer that has this node's promise whether its attempt stands
-	stepGiveUp      // take back an attempt of this node's own
-	stepAsk         // ask the set for promises
+	stepWait   foundingStep = iota
+	stepCheck               // ask the proposer that holds this node's promise whether its attempt stands
+	stepGiveUp              // withdraw this node's own attempt
+	stepAsk                 // ask the set for promises
 )
 
-// next returns the next step of a node with an empty Raft. For stepAsk and stepGiveUp, the returned promise must replace p
-// on disk before anything else happens.
-func (p promise) next(self ring.NodeID, out outlook) (promise, step) {
+// nextStep returns the next step of a node whose Raft is empty. For stepAsk and stepGiveUp, the caller must store the returned
+// promise before it does anything else.
+func (p promise) nextStep(self ring.NodeID, out foundingView) (promise, foundingStep) {
 	switch {
-	case p.own(self) && out.cluster:
-		return p.none(), stepGiveUp
-	case p.own(self) && out.set == nil:
+	case p.isBy(self) && out.clusterExists:
+		return p.withdrawn(), stepGiveUp
+	case p.isBy(self) && out.set == nil:
 		return p, stepWait // missing nodes of the set may come back
-	case p.own(self) && out.set[0] != self:
-		return p.none(), stepGiveUp
-	case p.own(self) && slices.Equal(out.set, p.Set):
+	case p.isBy(self) && out.set[0] != self:
+		return p.withdrawn(), stepGiveUp
+	case p.isBy(self) && slices.Equal(out.set, p.Set):
 		return p, stepAsk
-	case !p.own(self) && !p.Proposer.IsZero():
+	case !p.isBy(self) && !p.Proposer.IsZero():
 		return p, stepCheck
-	case out.cluster || out.set == nil || out.set[0] != self:
+	case out.clusterExists || out.set == nil || out.set[0] != self:
 		return p, stepWait
 	}
-	return p.attempt(self, out.set), stepAsk
+	return p.newAttempt(self, out.set), stepAsk
 }
 
 // promiseRequest asks for a promise.
@@ -122,21 +122,21 @@ type promiseRequest struct {
 type promiseReply struct {
 	Given   bool        `json:"given"`
 	Cluster bool        `json:"cluster"` // refused: there is a cluster
-	To      ring.NodeID `json:"to"`      // refused: this proposer has the promise
+	To      ring.NodeID `json:"to"`      // refused: this proposer holds the promise
 }
 
-// answer returns the reply to a request. The returned promise must be on disk before the reply is sent. taken means that
-// the node's Raft isn't empty or that it knows of a cluster.
-func (p promise) answer(self ring.NodeID, r promiseRequest, taken bool) (promise, promiseReply) {
+// answer returns the reply to a request. The caller must store the returned promise before it sends the reply. taken means
+// that the node's Raft has data or that the node knows of a cluster.
+func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (promise, promiseReply) {
 	switch {
-	case taken:
+	case inCluster:
 		return p, promiseReply{Cluster: true}
 	case r.Proposer == self || !slices.Contains(r.Set, self) || !slices.Contains(r.Set, r.Proposer):
 		return p, promiseReply{To: p.Proposer}
 	case p.Proposer == r.Proposer && (r.Attempt < p.Attempt || r.Attempt == p.Attempt && !slices.Equal(r.Set, p.Set)):
-		return p, promiseReply{To: p.Proposer} // an old message
-	case p.own(self) && !p.Decided && r.Proposer.Compare(self) < 0:
-		// Its own attempt ends here: the proposer with the lower ID goes first.
+		return p, promiseReply{To: p.Proposer} // an outdated message
+	case p.isBy(self) && !p.Decided && r.Proposer.Compare(self) < 0:
+		// This node gives up its own attempt: the proposer with the lower ID goes first.
 	case !p.Proposer.IsZero() && p.Proposer != r.Proposer:
 		return p, promiseReply{To: p.Proposer}
 	}
@@ -149,10 +149,10 @@ var (
 	keyCluster = "rlnode.cluster"
 )
 
-// raftTerm is the key of Raft's own term.
+// raftTerm is the key under which Raft stores its term.
 const raftTerm = "CurrentTerm"
 
-// stableGet returns nil without an error if there is no such key.
+// stableGet returns the value of a key, or nil without an error if the key is missing.
 func stableGet(s raft.StableStore, key string) ([]byte, error) {
 	b, err := s.Get([]byte(key))
 	if err != nil && err.Error() == "not found" { // Raft also recognises it by this text

@@ -24,7 +24,7 @@ func ids(ns ...byte) []ring.NodeID {
 	return out
 }
 
-func TestLookOut(t *testing.T) {
+func TestFoundingView(t *testing.T) {
 	fresh := func(n byte) gossip.Member { return gossip.Member{ID: id(n), Expect: 3, Empty: true} }
 	with := func(m gossip.Member, change func(*gossip.Member)) gossip.Member {
 		change(&m)
@@ -33,21 +33,21 @@ func TestLookOut(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		members []gossip.Member
-		want    outlook
+		want    foundingView
 	}{
-		{"too few", []gossip.Member{fresh(1), fresh(2)}, outlook{}},
-		{"enough", []gossip.Member{fresh(3), fresh(1), fresh(2)}, outlook{set: ids(1, 2, 3)}},
-		{"the lowest", []gossip.Member{fresh(4), fresh(3), fresh(5), fresh(2)}, outlook{set: ids(2, 3, 4)}},
-		{"one is gone", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })}, outlook{}},
-		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 5 })}, outlook{}},
-		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 0 })}, outlook{}},
-		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, outlook{cluster: true}},
+		{"too few", []gossip.Member{fresh(1), fresh(2)}, foundingView{}},
+		{"enough", []gossip.Member{fresh(3), fresh(1), fresh(2)}, foundingView{set: ids(1, 2, 3)}},
+		{"the lowest", []gossip.Member{fresh(4), fresh(3), fresh(5), fresh(2)}, foundingView{set: ids(2, 3, 4)}},
+		{"one is gone", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.State = gossip.Failed })}, foundingView{}},
+		{"one expects others", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 5 })}, foundingView{}},
+		{"one only joins", []gossip.Member{fresh(1), fresh(2), with(fresh(3), func(m *gossip.Member) { m.Expect = 0 })}, foundingView{}},
+		{"a cluster", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Cluster[0] = 1 })}, foundingView{clusterExists: true}},
 		{"a cluster that failed", []gossip.Member{fresh(1), fresh(2), fresh(3),
-			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, outlook{cluster: true}},
-		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Empty = false })}, outlook{cluster: true}},
+			with(fresh(4), func(m *gossip.Member) { m.Cluster[0], m.State = 1, gossip.Failed })}, foundingView{clusterExists: true}},
+		{"one in the making", []gossip.Member{fresh(1), fresh(2), fresh(3), with(fresh(4), func(m *gossip.Member) { m.Empty = false })}, foundingView{clusterExists: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if have := lookOut(id(1), 3, test.members); have.cluster != test.want.cluster || !slices.Equal(have.set, test.want.set) {
+			if have := newFoundingView(id(1), 3, test.members); have.clusterExists != test.want.clusterExists || !slices.Equal(have.set, test.want.set) {
 				t.Errorf("have %+v, want %+v", have, test.want)
 			}
 		})
@@ -60,25 +60,25 @@ func TestNextStepOfAFounding(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		p    promise
-		out  outlook
-		want step
+		out  foundingView
+		want foundingStep
 		then promise
 	}{
-		{"nobody there", promise{}, outlook{}, stepWait, promise{}},
-		{"not the lowest", promise{}, outlook{set: ids(1, 2, 3)}, stepWait, promise{}},
-		{"the lowest", promise{Used: 3}, outlook{set: ids(2, 3, 4)}, stepAsk, own},
-		{"the lowest, and a cluster", promise{}, outlook{cluster: true}, stepWait, promise{}},
-		{"again", own, outlook{set: ids(2, 3, 4)}, stepAsk, own},
-		{"another set", own, outlook{set: ids(2, 3, 5)}, stepAsk, promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
-		{"a lower one has come", own, outlook{set: ids(1, 2, 3)}, stepGiveUp, promise{Used: 4}},
-		{"a cluster has come", own, outlook{cluster: true}, stepGiveUp, promise{Used: 4}},
-		{"others are away", own, outlook{}, stepWait, own},
-		{"another one's", other, outlook{set: ids(2, 3, 4)}, stepCheck, other},
-		{"another one's, and a cluster", other, outlook{cluster: true}, stepCheck, other},
+		{"nobody there", promise{}, foundingView{}, stepWait, promise{}},
+		{"not the lowest", promise{}, foundingView{set: ids(1, 2, 3)}, stepWait, promise{}},
+		{"the lowest", promise{Used: 3}, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
+		{"the lowest, and a cluster", promise{}, foundingView{clusterExists: true}, stepWait, promise{}},
+		{"again", own, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
+		{"another set", own, foundingView{set: ids(2, 3, 5)}, stepAsk, promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
+		{"a lower one has come", own, foundingView{set: ids(1, 2, 3)}, stepGiveUp, promise{Used: 4}},
+		{"a cluster has come", own, foundingView{clusterExists: true}, stepGiveUp, promise{Used: 4}},
+		{"others are away", own, foundingView{}, stepWait, own},
+		{"another one's", other, foundingView{set: ids(2, 3, 4)}, stepCheck, other},
+		{"another one's, and a cluster", other, foundingView{clusterExists: true}, stepCheck, other},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			then, step := test.p.next(id(2), test.out)
-			if step != test.want || !then.same(test.then) {
+			then, step := test.p.nextStep(id(2), test.out)
+			if step != test.want || !then.equal(test.then) {
 				t.Errorf("have step %d and %+v, want %d and %+v", step, then, test.want, test.then)
 			}
 		})
@@ -114,7 +114,7 @@ func TestAnswerToAProposer(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			then, reply := test.p.answer(id(3), test.ask, test.taken)
-			if reply != test.want || !then.same(test.then) {
+			if reply != test.want || !then.equal(test.then) {
 				t.Errorf("have %+v and %+v, want %+v and %+v", reply, then, test.want, test.then)
 			}
 		})
@@ -150,12 +150,12 @@ func TestTooManyForOneFounding(t *testing.T) {
 		{"one of three had another disk before", 2, 3, append(three[:3:3], node(4, failed, func(m *gossip.Member) { m.Address = "10.0.0.3" })), false},
 		{"founds nothing", 0, 9, three, false},
 	} {
-		err := tooMany(test.expect, test.named, test.members)
+		err := checkExpect(test.expect, test.named, test.members)
 		if errors.Is(err, ErrRefused) != test.refused || (err != nil) != test.refused {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	if err := tooMany(2, 0, three); err == nil || errors.Is(err, ErrRefused) {
+	if err := checkExpect(2, 0, three); err == nil || errors.Is(err, ErrRefused) {
 		t.Errorf("names that are being resolved: %v", err)
 	}
 }
@@ -180,12 +180,12 @@ func TestNoTwoFoundings(t *testing.T) {
 					seen = append(seen, gossip.Member{ID: other, Expect: expect, Empty: true})
 				}
 			}
-			p, step := promises[self].next(self, lookOut(self, expect, seen))
+			p, step := promises[self].nextStep(self, newFoundingView(self, expect, seen))
 			promises[self] = p
 			switch {
 			case chance.IntN(4) == 0: // lost, or a crash
 			case step == stepCheck && !promises[p.Proposer].stands(p.Proposer, p.Attempt):
-				promises[self] = p.none()
+				promises[self] = p.withdrawn()
 			case step == stepAsk:
 				if p = collect(chance, promises, self, p); p.Decided {
 					promises[self] = p
@@ -205,7 +205,7 @@ func TestNoTwoFoundings(t *testing.T) {
 	}
 }
 
-// collect asks a set for promises; the returned promise is decided if all gave theirs.
+// collect asks a set for promises. The returned promise is decided if all nodes gave theirs.
 func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.NodeID, p promise) promise {
 	for _, other := range p.Set {
 		if other == self {
@@ -215,8 +215,8 @@ func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.Node
 		promises[other] = next
 		switch {
 		case !reply.Given && !reply.To.IsZero() && reply.To.Compare(self) < 0:
-			promises[self] = p.none()
-			return p.none()
+			promises[self] = p.withdrawn()
+			return p.withdrawn()
 		case !reply.Given || chance.IntN(5) == 0:
 			return p
 		}
@@ -227,14 +227,14 @@ func collect(chance *rand.Rand, promises map[ring.NodeID]promise, self ring.Node
 
 func TestPromisesAreKept(t *testing.T) {
 	s := &store{disk: newDisk()}
-	if p, err := loadPromise(s); err != nil || !p.same(promise{}) {
+	if p, err := loadPromise(s); err != nil || !p.equal(promise{}) {
 		t.Errorf("have %+v, %v", p, err)
 	}
 	want := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 7, Decided: true}
 	if err := storePromise(s, want); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := loadPromise(s); err != nil || !p.same(want) {
+	if p, err := loadPromise(s); err != nil || !p.equal(want) {
 		t.Errorf("have %+v, %v, want %+v", p, err, want)
 	}
 	if err := s.Set([]byte(keyPromise), []byte("{")); err != nil {

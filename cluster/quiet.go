@@ -9,18 +9,18 @@ import (
 	"github.com/rlnode/rlnode/internal/hashilog"
 )
 
-// quiet lowers the levels of Raft's log lines. Raft's info lines are debug lines here. Its warnings and most of its errors
-// repeat with every failed heartbeat or write, and gossip, the store and this package report the underlying problem, so they
-// are debug lines, too. The remaining errors are warnings.
-type quiet struct{ slog.Handler }
+// quietHandler lowers the levels of Raft's log lines. Info lines become debug lines. Warnings and most errors repeat with every
+// failed heartbeat or write, while gossip, the store and this package report the underlying problem, so they become debug
+// lines, too. The remaining errors become warnings.
+type quietHandler struct{ slog.Handler }
 
 // raftLogger wraps l for Raft.
 func raftLogger(l *slog.Logger) hclog.Logger {
-	return hashilog.New(slog.New(quiet{l.Handler()}).With("from", "raft"))
+	return hashilog.New(slog.New(quietHandler{l.Handler()}).With("from", "raft"))
 }
 
-// quietLevel returns the level that a line of Raft deserves.
-func quietLevel(level slog.Level, message string) slog.Level {
+// loweredLevel returns the level at which to write one of Raft's lines.
+func loweredLevel(level slog.Level, message string) slog.Level {
 	if level < slog.LevelError {
 		return slog.LevelDebug
 	}
@@ -35,8 +35,8 @@ func quietLevel(level slog.Level, message string) slog.Level {
 	return slog.LevelWarn
 }
 
-// Enabled reports whether a line of that level may be written.
-func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+// Enabled reports whether a line of that level may be written. The final level also depends on the message; see Handle.
+func (q quietHandler) Enabled(ctx context.Context, level slog.Level) bool {
 	if level >= slog.LevelError {
 		level = slog.LevelWarn
 	} else {
@@ -46,8 +46,8 @@ func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
 }
 
 // Handle writes the line at its lowered level.
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	r.Level = quietLevel(r.Level, r.Message)
+func (q quietHandler) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = loweredLevel(r.Level, r.Message)
 	if !q.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}
@@ -55,7 +55,11 @@ func (q quiet) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs returns a quiet handler with attributes.
-func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return quietHandler{q.Handler.WithAttrs(attrs)}
+}
 
 // WithGroup returns a quiet handler with a group.
-func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }
+func (q quietHandler) WithGroup(name string) slog.Handler {
+	return quietHandler{q.Handler.WithGroup(name)}
+}

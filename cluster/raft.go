@@ -15,12 +15,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxAppend bounds the entries of one Raft message; each entry may have 8 MiB.
-const maxAppend = 16
+// maxAppendEntries bounds the entries of one Raft message. Each entry may be as large as 8 MiB.
+const maxAppendEntries = 16
 
-// enqueue bounds how long an entry waits for Raft to take it. It is longer than a disk may hang; on a timeout the entry has
-// not been proposed.
-const enqueue = 3 * time.Second
+// enqueueTimeout bounds how long an entry waits for Raft to accept it. It is longer than a disk may hang. After a timeout, the
+// entry was certainly not proposed.
+const enqueueTimeout = 3 * time.Second
 
 func raftConfig(cfg *Config) *raft.Config {
 	r := raft.DefaultConfig()
@@ -29,11 +29,11 @@ func raftConfig(cfg *Config) *raft.Config {
 	r.ElectionTimeout = cfg.Timings.Election
 	r.LeaderLeaseTimeout = cfg.Timings.LeaderLease
 	r.CommitTimeout = cfg.Timings.Commit
-	r.MaxAppendEntries = maxAppend
+	r.MaxAppendEntries = maxAppendEntries
 	r.SnapshotInterval = cfg.Timings.Snapshot
 	r.SnapshotThreshold = cfg.SnapshotEntries
 	r.TrailingLogs = cfg.TrailingEntries
-	// A removed leader carries on as a follower without contact; the node shuts Raft down when it is done.
+	// A removed leader continues as a follower without contact. The node shuts Raft down when it closes.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
 	r.Logger = raftLogger(cfg.Logger)
@@ -44,10 +44,10 @@ func raftConfig(cfg *Config) *raft.Config {
 func (c *core) startRaft() error {
 	s := c.cfg.Store
 	c.logs = watchLogs(s)
-	c.trans = newTransport(&c.cfg, addresses{c}, c.stillLeads, c.logs.beyond)
-	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.trans)
+	c.transport = newTransport(&c.cfg, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
+	r, err := raft.NewRaft(raftConfig(&c.cfg), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {
-		return errors.Join(fmt.Errorf("start Raft: %w", err), c.trans.Close())
+		return errors.Join(fmt.Errorf("start Raft: %w", err), c.transport.Close())
 	}
 	c.raft.Store(r)
 	return nil
@@ -60,21 +60,22 @@ func (c *core) stopRaft(bound time.Duration) error {
 		return nil
 	}
 	done := r.Shutdown()
-	err := c.trans.Close()
+	err := c.transport.Close()
 	ended := make(chan struct{})
 	var failed error
-	c.group.Go(func() {
+	c.loops.Go(func() {
 		failed = done.Error()
 		close(ended)
 	})
-	if !within(ended, bound) {
+	if !waitAtMost(ended, bound) {
 		return errors.Join(err, errors.New("stop Raft: it still waits for its store"))
 	}
 	return errors.Join(err, failed)
 }
 
-// stillLeads reports whether this node still has to send a term's entries to a node; see transport.
-func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
+// mustSendEntries reports whether this node leads in the term and has the other node in its configuration, so that it must send
+// it entries; see transport.
+func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false
@@ -83,7 +84,7 @@ func (c *core) stillLeads(to raft.ServerID, term uint64) bool {
 	return ok
 }
 
-// voterIDs returns the nodes that vote.
+// voterIDs returns the voters in Raft's newest configuration.
 func (c *core) voterIDs() (ids []ring.NodeID) {
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
@@ -94,8 +95,8 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 	return ids
 }
 
-// votes reports whether this node is a voter.
-func (c *core) votes() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
+// isVoter reports whether this node is a voter.
+func (c *core) isVoter() bool { return slices.Contains(c.voterIDs(), c.cfg.Self.ID) }
 
 // Entries returns the other reachable voters of this region, through which other regions can be called.
 func (c *core) Entries() []ring.NodeID {
@@ -121,22 +122,23 @@ func (c *core) configuration() (raft.Configuration, uint64) {
 	return f.Configuration(), f.Index()
 }
 
-// addresses finds nodes for Raft: where gossip last saw them, or else where they were when they were added.
-type addresses struct{ c *core }
+// addressProvider resolves node IDs for Raft to the addresses that gossip reported last, or else to those in Raft's
+// configuration.
+type addressProvider struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
-func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+func (a addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	n := nodeID(id)
 	address := a.c.cfg.Self.PeerAddress()
 	if n != a.c.cfg.Self.ID {
-		if address = (*a.c.known.Load())[n]; address == "" {
-			return "", fmt.Errorf("look for node %s: %w", n, ErrNotFound)
+		if address = (*a.c.nodeAddresses.Load())[n]; address == "" {
+			return "", fmt.Errorf("look up the address of node %s: %w", n, ErrNotFound)
 		}
 	}
 	return raft.ServerAddress(peer.RaftAddress(n, address)), nil
 }
 
-// Leader returns the node that leads, as far as this one knows; zero if none does.
+// Leader returns the leader that this node knows, or zero if it knows none.
 func (c *core) Leader() ring.NodeID {
 	r := c.raft.Load()
 	if r == nil {
@@ -146,16 +148,16 @@ func (c *core) Leader() ring.NodeID {
 	return nodeID(id)
 }
 
-// leads reports whether this node believes itself to be the leader. A stuck node can still lead Raft, but doesn't count; it
-// hands over the lead as soon as another node can take it.
+// leads reports whether this node considers itself the leader. A stuck node doesn't, even while it leads Raft: it hands over
+// the lead as soon as another node can take it.
 func (c *core) leads() bool {
 	r := c.raft.Load()
 	return r != nil && r.State() == raft.Leader && c.machine.stuck.Load() == nil
 }
 
-// propose has an entry agreed on, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly not
-// proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. A change of rules or regions
-// that is refused here is not proposed: another build might accept what this one refuses.
+// propose makes the cluster agree on an entry, if this node leads. The error wraps [ErrNoLeader] if the entry was certainly
+// not proposed, and [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was rejected. propose never
+// proposes a change of rules or regions that this build refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.cfg.Build.Propose(c.State(), e)
@@ -163,7 +165,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
 		if prepared != nil && prepared.Refused() != nil {
-			// An empty entry proves just as well that this node leads, and that this is the newest state.
+			// Agreeing on an empty entry proves that this node leads and has applied the newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
@@ -173,32 +175,32 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			continue
 		}
 		if prepared != nil {
-			c.machine.prepared.Store(prepared)
+			c.machine.lastPrepared.Store(prepared)
 		}
 		r, err := c.proposeBytes(ctx, b)
 		if err != nil || !errors.Is(r.Err, agreement.ErrBase) {
 			return r, err
 		}
-		// Something else was agreed on first, and has been applied here by now.
+		// Another entry was agreed on first. This node has applied it by now, so try again.
 	}
 }
 
-// confirm returns nil if this node, at some moment after the call, led in the Raft term of that reign's mark. The heartbeats
-// that Raft sends anyway tell.
-func (c *core) confirm(ctx context.Context, reign uint64) error {
-	mark := c.machine.mark.Load()
+// confirmLead returns nil if this node certainly led, at some moment after the call, in the Raft term of the reign's mark. The
+// replies to Raft's regular heartbeats prove that.
+func (c *core) confirmLead(ctx context.Context, reign uint64) error {
+	mark := c.machine.reignMark.Load()
 	leads := func() bool {
 		r := c.raft.Load()
 		return r.State() == raft.Leader && r.CurrentTerm() == mark.term
 	}
 	if mark == nil || mark.reign != reign || !leads() {
-		return fmt.Errorf("%w here in the term of that reign", ErrNoLeader)
+		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrNoLeader)
 	}
-	if err := c.trans.followers.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
+	if err := c.transport.confirmations.Await(ctx, c.cfg.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrNoLeader, err)
 	}
-	if !leads() { // looked at afterwards: this is this node's own answer
-		return fmt.Errorf("%w here any more", ErrNoLeader)
+	if !leads() { // this node's own vote; it must come after the majority's
+		return fmt.Errorf("%w: this node no longer leads", ErrNoLeader)
 	}
 	return nil
 }
@@ -208,7 +210,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
 	if !c.leads() {
-		return agreement.Result{}, fmt.Errorf("%w here", ErrNoLeader)
+		return agreement.Result{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	if err := c.cfg.Build.Proposes(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
@@ -217,12 +219,12 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 		result agreement.Result
 		err    error
 	}
-	o, err := finish(ctx, c, func() (o outcome) {
-		f := c.raft.Load().Apply(entry, enqueue)
+	o, err := runTask(ctx, c, func() (o outcome) {
+		f := c.raft.Load().Apply(entry, enqueueTimeout)
 		if err := f.Error(); err != nil {
 			o.err = proposeError(err)
 		} else {
-			o.result, o.err = applied(f.Response())
+			o.result, o.err = entryResult(f.Response())
 		}
 		return o
 	})
@@ -235,8 +237,9 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	return o.result, o.err
 }
 
-// finish runs a task that Close waits for, and waits for it until ctx ends: Raft knows no contexts.
-func finish[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
+// runTask runs a task that Close waits for, and waits for its result until ctx ends. It exists because Raft's futures don't
+// support contexts.
+func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
 	if !c.spawn(func() { done <- task() }) {
 		return result, ErrClosed
@@ -251,19 +254,19 @@ func finish[T any](ctx context.Context, c *core, task func() T) (result T, err e
 
 // await waits until a Raft operation has finished.
 func (c *core) await(ctx context.Context, f raft.Future) error {
-	result, err := finish(ctx, c, f.Error)
+	result, err := runTask(ctx, c, f.Error)
 	return cmp.Or(err, result)
 }
 
-// applied returns the machine's result for an entry.
-func applied(response any) (agreement.Result, error) {
+// entryResult converts the machine's response to an entry.
+func entryResult(response any) (agreement.Result, error) {
 	switch r := response.(type) {
 	case agreement.Result:
 		return r, nil
 	case error:
-		return agreement.Result{}, fmt.Errorf("%w here: %w", ErrOutcomeUnknown, r)
+		return agreement.Result{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, r)
 	}
-	return agreement.Result{}, fmt.Errorf("%w: there is no result", ErrOutcomeUnknown)
+	return agreement.Result{}, fmt.Errorf("%w: Raft returned no result", ErrOutcomeUnknown)
 }
 
 // proposeError classifies Raft's errors by whether the entry may have been proposed.
@@ -275,8 +278,8 @@ func proposeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // leadership lost, shutdown, a failed disk
 }
 
-// followLeadership passes changes of leadership on to the giver, in order. Raft keeps only the last notice that is not
-// received in time, so a short reign may be skipped, or two may look like one.
+// followLeadership is the loop that passes changes of leadership on to the giver, in order. Raft keeps only the last
+// notification that was not received in time, so a short leadership may be missed, or two may look like one.
 func (c *Cluster) followLeadership() {
 	for {
 		select {
@@ -285,7 +288,7 @@ func (c *Cluster) followLeadership() {
 			if leads {
 				c.giver.Lead()
 				poke(c.leadChanged)
-				poke(c.reconcile)
+				poke(c.reconcileNeeded)
 			} else {
 				c.giver.Follow()
 			}
@@ -298,12 +301,13 @@ func (c *Cluster) followLeadership() {
 	}
 }
 
-// snapshotBySize takes a snapshot once the entries since the last one reach SnapshotBytes; Raft itself only counts entries.
+// snapshotBySize is the loop that takes a snapshot once the entries since the last one reach SnapshotBytes. Raft itself
+// counts only their number.
 func (c *Cluster) snapshotBySize() {
 	c.loop(c.cfg.Timings.Snapshot/4, nil, func() (last bool) {
-		if c.machine.bytes.Load() >= c.cfg.SnapshotBytes {
+		if c.machine.entryBytes.Load() >= c.cfg.SnapshotBytes {
 			if err := c.raft.Load().Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-				c.cfg.Logger.Warn("no snapshot was taken", "error", err)
+				c.cfg.Logger.Warn("can't take a snapshot", "error", err)
 			}
 		}
 		return false

@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// record is what the leader has recorded about a node since it began to lead.
-type record struct {
-	boot     uint64
-	good     bool      // alive, and has applied nearly everything
-	goodFrom time.Time // when that began
-	bad      bool      // failed, or not seen
-	badFrom  time.Time
-	refused  time.Time // when a change for it last failed
+// nodeHealth is the health of a node that the leader has observed since it began to lead.
+type nodeHealth struct {
+	boot           uint64
+	healthy        bool      // alive, and has applied nearly everything
+	healthySince   time.Time // when good became true
+	failed         bool      // failed or left, or gossip has not seen it
+	failedSince    time.Time // when bad became true
+	changeFailedAt time.Time // when a change of this node last failed
 }
 
 // changeKind is a kind of change to Raft's configuration or the members.
@@ -37,7 +37,7 @@ type change struct {
 	node member
 }
 
-// plan is what a leader bases a change on.
+// plan is the input of the leader's next change.
 type plan struct {
 	now     time.Time
 	self    ring.NodeID
@@ -45,16 +45,17 @@ type plan struct {
 	timings Timings
 
 	// Derived from the members:
-	all, failed int            // voters, and those of them that failed
-	zones       map[string]int // voters by zone
-	candidate   *member        // the node to make a voter next; nil if there is none
+	voters, failedVoters int            // number of voters, and how many of them have failed
+	votersByZone         map[string]int // voters by zone
+	candidate            *member        // the node to make a voter next; nil if there is none
 }
 
-// next returns the one change to make now. Changes are made one at a time: each makes a configuration of its own, and the
-// next change is planned from the result.
+// next returns the one change to make now. Each change results in a new configuration, from which the next one is planned.
 func (p *plan) next() change {
-	p.count()
-	for _, rule := range []func() change{p.moved, p.gone, p.forgotten, p.newcomers, p.replaced, p.promoted, p.spread} {
+	p.countVoters()
+	for _, rule := range []func() change{
+		p.planMove, p.planRemoval, p.planForget, p.planAddition, p.planDemotion, p.planPromotion, p.planSpread,
+	} {
 		if c := rule(); c.kind != noChange {
 			return c
 		}
@@ -62,8 +63,8 @@ func (p *plan) next() change {
 	return change{}
 }
 
-// first returns a change for the first member that fits.
-func (p *plan) first(kind changeKind, fits func(*member) bool) change {
+// firstMember returns a change of the given kind to the first member that fits.
+func (p *plan) firstMember(kind changeKind, fits func(*member) bool) change {
 	for i := range p.members {
 		if fits(&p.members[i]) {
 			return change{kind, p.members[i]}
@@ -72,109 +73,112 @@ func (p *plan) first(kind changeKind, fits func(*member) bool) change {
 	return change{}
 }
 
-// moved updates the address of a node that has moved.
-func (p *plan) moved() change {
-	return p.first(moveNode, func(m *member) bool {
-		return m.server && m.alive() && m.peer != m.at &&
-			p.now.Sub(m.record.refused) >= retryNode
+// planMove updates the address of a node that has moved. After a failure it waits for retryNode.
+func (p *plan) planMove() change {
+	return p.firstMember(moveNode, func(m *member) bool {
+		return m.inRaft && m.alive() && m.peerAddress != m.raftAddress &&
+			p.now.Sub(m.health.changeFailedAt) >= retryNode
 	})
 }
 
-// gone removes from Raft a node that has left, that an operator removes, that failed long ago, or that failed and whose
-// address another node now has: Raft can have only one server at an address. It never removes a node that is in a ring.
-func (p *plan) gone() change {
-	return p.first(removeNode, func(m *member) bool {
-		long := m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Forgotten
-		displaced := m.record.bad && (p.failed == 0 || p.canAgree()) && slices.ContainsFunc(p.members, func(o member) bool {
-			return o.ID != m.ID && o.peer == m.at && o.alive()
+// planRemoval removes a node from Raft if it has left, if an operator removes it, if it failed long ago, or if it failed and
+// another node now has its address, because Raft can have only one server at an address. It never removes a node that is in
+// a ring.
+func (p *plan) planRemoval() change {
+	return p.firstMember(removeNode, func(m *member) bool {
+		long := m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.Forgotten
+		canDrop := p.failedVoters == 0 || p.canDropFailedVoter()
+		displaced := m.health.failed && canDrop && slices.ContainsFunc(p.members, func(o member) bool {
+			return o.ID != m.ID && o.peerAddress == m.raftAddress && o.alive()
 		})
-		return m.server && m.ID != p.self && !m.InRing && (m.removing || m.seen && m.State == gossip.Left || long || displaced)
+		left := m.inGossip && m.State == gossip.Left
+		return m.inRaft && m.ID != p.self && !m.InRing && (m.removing || left || long || displaced)
 	})
 }
 
-// forgotten removes a member that is not a server of Raft and not alive.
-func (p *plan) forgotten() change {
-	return p.first(forgetNode, func(m *member) bool {
-		return m.known && !m.server && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.record.bad)
+// planForget removes a member that is not a server of Raft and not alive.
+func (p *plan) planForget() change {
+	return p.firstMember(forgetNode, func(m *member) bool {
+		return m.inState && !m.inRaft && !m.InRing && m.ID != p.self && (m.removing || !(m.alive()) && m.health.failed)
 	})
 }
 
-// retryNode is how long to wait after a node could not be added or moved.
+// retryNode is how long to wait after a failure before trying again to add or move a node.
 const retryNode = 5 * time.Second
 
-// newcomers adds nodes that are alive, unless a server still has their address.
-func (p *plan) newcomers() change {
-	return p.first(addNode, func(m *member) bool {
-		return !m.server && m.alive() && !m.removing && p.now.Sub(m.record.refused) >= retryNode &&
-			!slices.ContainsFunc(p.members, func(o member) bool { return o.server && o.at == m.peer })
+// planAddition adds a node that is alive, unless a server still has its address.
+func (p *plan) planAddition() change {
+	return p.firstMember(addNode, func(m *member) bool {
+		return !m.inRaft && m.alive() && !m.removing && p.now.Sub(m.health.changeFailedAt) >= retryNode &&
+			!slices.ContainsFunc(p.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
 
-// count counts the voters, and picks the next one: from the zone with the fewest, then by ID.
-func (p *plan) count() {
-	p.all, p.failed, p.zones, p.candidate = 0, 0, map[string]int{}, nil
+// countVoters counts the voters and picks the candidate to become one: from the zone with the fewest voters, then by ID.
+func (p *plan) countVoters() {
+	p.voters, p.failedVoters, p.votersByZone, p.candidate = 0, 0, map[string]int{}, nil
 	for _, m := range p.members {
 		if m.Voter {
-			p.all++
-			p.zones[m.Zone]++
-			if m.record.bad {
-				p.failed++
+			p.voters++
+			p.votersByZone[m.Zone]++
+			if m.health.failed {
+				p.failedVoters++
 			}
 		}
 	}
 	for i := range p.members {
 		m := &p.members[i]
-		fits := m.server && !m.Voter && m.alive() && !m.removing && m.record.good && p.now.Sub(m.record.goodFrom) >= p.timings.Stable
-		if fits && (p.candidate == nil || p.zones[m.Zone] < p.zones[p.candidate.Zone]) {
+		fits := m.inRaft && !m.Voter && m.alive() && !m.removing && m.health.healthy && p.now.Sub(m.health.healthySince) >= p.timings.Stable
+		if fits && (p.candidate == nil || p.votersByZone[m.Zone] < p.votersByZone[p.candidate.Zone]) {
 			p.candidate = m
 		}
 	}
 }
 
-// canAgree reports whether the live voters can agree to drop a failed one.
-func (p *plan) canAgree() bool { return p.all-p.failed >= (p.all-1)/2+1 }
+// canDropFailedVoter reports whether the live voters are enough to agree on dropping a failed one.
+func (p *plan) canDropFailedVoter() bool { return p.voters-p.failedVoters >= (p.voters-1)/2+1 }
 
-// replaced demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
+// planDemotion demotes a failed voter if the live ones can agree to it, and either a candidate can take its place or the number
 // of voters is even: with one voter fewer, a smaller majority suffices.
-func (p *plan) replaced() change {
-	if p.candidate == nil && p.all%2 == 1 || p.failed == 0 || !p.canAgree() {
+func (p *plan) planDemotion() change {
+	if p.candidate == nil && p.voters%2 == 1 || p.failedVoters == 0 || !p.canDropFailedVoter() {
 		return change{}
 	}
-	return p.first(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != p.self && m.record.bad && p.now.Sub(m.record.badFrom) >= p.timings.Stable
+	return p.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != p.self && m.health.failed && p.now.Sub(m.health.failedSince) >= p.timings.Stable
 	})
 }
 
-// promoted makes a voter while there are too few. If a voter has failed, replaced acts first: the candidate is to take its
-// place, since an additional voter would enlarge the majority needed.
-func (p *plan) promoted() change {
-	if p.candidate == nil || p.all >= maxVoters || p.failed > 0 {
+// planPromotion makes the candidate a voter while there are fewer than maxVoters. If a voter has failed, it waits until
+// planDemotion has demoted that voter, because an additional voter would enlarge the majority needed.
+func (p *plan) planPromotion() change {
+	if p.candidate == nil || p.voters >= maxVoters || p.failedVoters > 0 {
 		return change{}
 	}
 	return change{promoteNode, *p.candidate}
 }
 
-// spread demotes a voter in a zone that has at least two more voters than the candidate's zone. promoted then takes the
-// candidate, which spreads the voters better.
-func (p *plan) spread() change {
-	if p.candidate == nil || p.all < maxVoters || p.failed > 0 {
+// planSpread demotes a voter in a zone that has at least two more voters than the candidate's zone. planPromotion then makes
+// the candidate a voter, which spreads the voters better over the zones.
+func (p *plan) planSpread() change {
+	if p.candidate == nil || p.voters < maxVoters || p.failedVoters > 0 {
 		return change{}
 	}
-	return p.first(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != p.self && p.zones[m.Zone] >= p.zones[p.candidate.Zone]+2
+	return p.firstMember(demoteNode, func(m *member) bool {
+		return m.Voter && m.ID != p.self && p.votersByZone[m.Zone] >= p.votersByZone[p.candidate.Zone]+2
 	})
 }
 
-// note returns the node's updated record.
-func (r record) note(now time.Time, m *member, caughtUp bool) record {
+// updated returns the node's updated record.
+func (r nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
 	good := m.alive() && caughtUp
-	if good && (!r.good || r.boot != m.boot) {
-		r.goodFrom = now
+	if good && (!r.healthy || r.boot != m.boot) {
+		r.healthySince = now
 	}
 	bad := m.State == gossip.Failed || m.State == gossip.Left
-	if bad && !r.bad {
-		r.badFrom = now
+	if bad && !r.failed {
+		r.failedSince = now
 	}
-	r.good, r.bad, r.boot = good, bad, m.boot
+	r.healthy, r.failed, r.boot = good, bad, m.boot
 	return r
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Recover makes a node the only voter of its cluster, for when the majority is gone for good. The node must not be running:
-// store is its Raft state, which the caller opens and closes. Everything in its log then counts as agreed on, so choose the
-// node with the longest log; what only others had is lost.
+// Recover makes a node the only voter of its cluster. Use it when the majority is gone for good. The node must not be
+// running: store is its Raft state, which the caller opens and closes. Everything in the node's log then counts as agreed on,
+// so choose the node with the longest log. Entries that only other nodes had are lost.
 //
-// address is where the node takes calls, host:port; if empty, the address in its configuration is used. Once started, the
-// node finds the other survivors through gossip and adds them again. A survivor whose log is not longer than this node's
-// can keep its data directory. One that has applied entries that this node never had must start with an empty directory,
-// because entries are never taken back. Never recover two nodes of one cluster: that makes two clusters with one ID.
+// address is the host:port at which the node accepts calls; if empty, Recover uses the address in the node's configuration.
+// Once started, the node finds the other survivors through gossip and adds them again. A survivor whose log is not longer
+// than this node's can keep its data directory. A survivor that has applied entries that this node never had must start with
+// an empty directory, because applied entries can't be undone. Never recover two nodes of one cluster: that makes two
+// clusters with one ID.
 //
 // build must be able to read the whole log: see Skip.
 func Recover(store Store, build agreement.Build, self ring.NodeID, address string, log *slog.Logger) error {
@@ -38,7 +39,7 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	id := serverID(self)
 	server, ok := findServer(conf, id)
 	if address == "" && !ok {
-		return fmt.Errorf("recover node %s: %w in the configuration: give its address", self, ErrNotFound)
+		return fmt.Errorf("recover node %s: %w: it is not in Raft's configuration: give its address", self, ErrNotFound)
 	}
 	if address != "" {
 		server.Address = raft.ServerAddress(address)
@@ -48,14 +49,14 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)
 	}
-	log.Info("this node is the only voter now", "node", self, "before", len(conf.Servers))
+	log.Info("this node is now the only voter", "node", self, "before", len(conf.Servers))
 	return nil
 }
 
-// Skip replaces an entry that no node can apply with an [agreement.Skipped], which changes nothing, in a node's log. hash
-// is the entry's SHA-256, so that no other entry is replaced by mistake. The node must not be running. Do this on every
-// node that has the entry in its log. A node that has applied the entry must not stay: its state would differ from the
-// others'.
+// Skip replaces, in a node's log, an entry that no node can apply with an [agreement.Skipped], which changes nothing. hash
+// is the entry's SHA-256 and prevents replacing another entry by mistake. The node must not be running. Do this on every
+// node that has the entry in its log. A node that has applied the entry must not remain in the cluster: its state would
+// differ from that of the other nodes.
 func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error {
 	list, err := store.Snapshots().List()
 	if err != nil {
@@ -71,7 +72,7 @@ func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error
 		return fmt.Errorf("read entry %d of the log: %w", index, err)
 	}
 	if l.Type != raft.LogCommand {
-		return fmt.Errorf("skip entry %d: %w: it is Raft's own", index, ErrRefused)
+		return fmt.Errorf("skip entry %d: %w: it is an entry of Raft itself", index, ErrRefused)
 	}
 	if have := sha256.Sum256(l.Data); have != hash {
 		return fmt.Errorf("skip entry %d: %w: its hash is %x", index, ErrRefused, have)

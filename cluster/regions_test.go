@@ -76,8 +76,8 @@ func TestWriteInAnyRegion(t *testing.T) {
 	})
 }
 
-// TestThePrimaryIsAway: a write fails clearly and soon, whether or not the cut has been noticed, and everything else
-// carries on.
+// TestThePrimaryIsAway: a write fails soon and with a clear error, whether or not a node has noticed the cut. Everything
+// else continues.
 func TestThePrimaryIsAway(t *testing.T) {
 	regionBubble(t, 2, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		w.startAll()
@@ -131,7 +131,7 @@ func TestAWriteCutInTheMiddle(t *testing.T) {
 		}
 		f.mu.Unlock()
 		if _, err := us.write(9, 0); !errors.Is(err, ErrOutcomeUnknown) {
-			t.Errorf("have %v, want ErrUnknown", err)
+			t.Errorf("have %v, want ErrOutcomeUnknown", err)
 		}
 		f.mu.Lock()
 		f.lose = nil
@@ -163,7 +163,7 @@ func TestALostAnswerIsNotASecondWrite(t *testing.T) {
 	})
 }
 
-// TestOneWayCuts: half a link counts as none, and no promise is broken.
+// TestOneWayCuts: a link that is cut in one direction counts as cut, and no promise is broken.
 func TestOneWayCuts(t *testing.T) {
 	for _, d := range [][2]string{{"eu", "us"}, {"us", "eu"}} {
 		t.Run(d[0]+" to "+d[1], func(t *testing.T) {
@@ -253,7 +253,7 @@ func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 	}
 }
 
-// sameVersion waits until all regions have the same version, and know that all have.
+// sameVersion waits until all regions use the same version, and know that they all do.
 func (w *world) sameVersion(bound time.Duration) {
 	w.t.Helper()
 	w.agree(bound, rulesVersion(w.aLeaderOf("eu").c.Load().State()))
@@ -479,8 +479,8 @@ func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error)
 	return nil, regions.ErrAway
 }
 
-// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions reachable at that time, even if they have not asked
-// for anything yet. Otherwise they would have to wait for the next window.
+// TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions that are reachable at that time, even if they do not
+// follow yet. Otherwise they would have to wait for the next window.
 func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 	regionBubble(t, 1, threeRegions, func(t *testing.T, w *world, f *farNet) {
 		for _, n := range w.nodes {
@@ -489,7 +489,7 @@ func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 		}
 		w.ready(w.nodes...)
 		eu := w.of("eu")[0]
-		// A write for a certain version does not, because it is for certain regions, too.
+		// A write that requires a version does not add a region, because it is meant for that version's regions.
 		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Names) != 1 {
 			t.Errorf("have version %d, %v, want 2, of one region", v, err)
 		}

@@ -6,17 +6,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Replacing returns an error if the next node must not be restarted yet although this one has just started: a voter is
-// gone, perhaps along with its disk, and no present node has taken its place. If one more voter were lost for good now, the
-// majority might be lost. Replacing returns nil if there are as many live voters as before, or no further node that could
-// vote.
+// Replacing returns an error if a rolling restart must wait: a voter is gone, perhaps along with its disk, and no live node
+// has taken its place. If another voter were lost for good now, the majority might be lost. Replacing returns nil if there
+// are as many live voters as before, or if no further live node could become a voter.
 //
-// The number of voters before is the highest of the voters that this process has seen, --bootstrap-expect, and the leader's
-// number when it added this node, by which time a dead voter may have been removed. It is at most maxVoters. A node counts
-// as live if it is reachable: gossip takes some seconds to notice that a node is gone, and a node with a new identity is
-// back sooner.
+// The number of voters before is the highest of the number that this process has seen, --bootstrap-expect, and the number
+// that the leader sent when it added this node, which may include a voter removed by then. It is at most maxVoters. A node
+// counts as live if it is reachable: gossip takes some seconds to notice that a node is gone, and a node that restarts with
+// a new identity is back sooner.
 func (c *core) Replacing() error {
-	if c.memory.relied.Load() {
+	if c.memory.inUse.Load() {
 		return nil // there is no other node to ask
 	}
 	conf, _ := c.configuration()
@@ -33,21 +32,21 @@ func (c *core) Replacing() error {
 			live++
 		}
 	}
-	wanted := min(c.votersBefore(0), servers)
-	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.replaced
-		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the rest yet", live, max(all, wanted))
+	wanted := min(c.noteMostVoters(0), servers)
+	if live < wanted || servers > 2 && live < all && (servers > live || all%2 == 0) { // see plan.planDemotion
+		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet", live, max(all, wanted))
 	}
 	return nil
 }
 
-// votersBefore returns how many voters there were at most, as far as this process knows. told is a number that another node
-// has just reported, or 0.
-func (c *core) votersBefore(told int) int {
+// noteMostVoters updates and returns the highest number of voters that this process knows of. reported is a number that
+// another node has just reported, or 0.
+func (c *core) noteMostVoters(reported int) int {
 	voters := len(c.voterIDs())
 	for {
-		old := c.voters.Load()
-		most := max(old, int64(min(max(told, voters, c.cfg.Expect), maxVoters)))
-		if c.voters.CompareAndSwap(old, most) {
+		old := c.mostVoters.Load()
+		most := max(old, int64(min(max(reported, voters, c.cfg.Expect), maxVoters)))
+		if c.mostVoters.CompareAndSwap(old, most) {
 			return int(most)
 		}
 	}

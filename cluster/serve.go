@@ -13,18 +13,18 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Methods of this package's calls between nodes: 1 to 31. Those of package authority are served here as well.
+// Methods of this package's calls between nodes, from 1 to 31. This package also serves those of package authority.
 const (
 	MethodPromise      peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodStands                              // attempt → bool
-	MethodInvite                              // invitation → done
+	MethodInvite                              // invitation → nothing
 	MethodPropose                             // an entry → agreement.Result; also from other regions
-	MethodRemove                              // departure → done
+	MethodRemove                              // removalRequest → nothing
 	MethodFollow                              // followRequest → followKind and its data; from other regions
-	MethodGoverns                             // nothing → nothing, if the node leads the primary region; from other regions
-	MethodRemoveRegion                        // a region's name → as MethodPropose; also from other regions
-	MethodFollowNow                           // done → done
-	MethodRaise                               // a feature level → the level agreed on
+	MethodGoverns                             // nothing → nothing; fails unless the node leads the primary; from other regions
+	MethodRemoveRegion                        // a region's name → agreement.Result; also from other regions
+	MethodFollowNow                           // nothing → nothing
+	MethodRaise                               // a feature level → the agreed level
 )
 
 // Codes of failed calls. All but codeUnknown mean that nothing was changed.
@@ -37,7 +37,7 @@ const (
 	codeNoPrimary
 )
 
-// kindsByCode maps codes to errors at both ends. The first match is sent.
+// kindsByCode maps codes to errors on both ends. The sender uses the first match.
 var kindsByCode = []struct {
 	code peer.Code
 	kind error
@@ -48,11 +48,11 @@ var kindsByCode = []struct {
 	{codeBusy, ErrNoLeader}, {peer.CodeNoMethod, ErrRefused},
 }
 
-// errBadCall means that a call is malformed.
+// errBadCall means that a call is malformed or has invalid arguments.
 var errBadCall = fmt.Errorf("%w: the call can't be read", ErrRefused)
 
-// foreign lists the methods that other regions may call. The leader serves all of them.
-var foreign = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
+// crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodGoverns, MethodPropose, MethodRemoveRegion}
 
 const (
 	// serveBound bounds the work on one call; removing a node waits until its authority expires.
@@ -68,8 +68,8 @@ type request struct {
 // handler answers a call for this package.
 type handler func(context.Context, request) ([]byte, error)
 
-// inJSON is a handler whose requests and replies are JSON.
-func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
+// jsonHandler is a handler whose requests and replies are JSON.
+func jsonHandler[In, Out any](serve func(context.Context, In) (Out, error)) handler {
 	return func(ctx context.Context, r request) ([]byte, error) {
 		var in In
 		if err := json.Unmarshal(r.body, &in); err != nil {
@@ -83,56 +83,56 @@ func inJSON[In, Out any](serve func(context.Context, In) (Out, error)) handler {
 	}
 }
 
-// done is an empty request or reply.
-type done struct{}
+// noBody is an empty request or reply.
+type noBody struct{}
 
-// near returns the handlers of calls from this region.
-func (c *Cluster) near() map[peer.Method]handler {
+// localHandlers returns the handlers for calls from this region.
+func (c *Cluster) localHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
-		MethodStands:              inJSON(c.founder.serveStands),
-		MethodInvite:              inJSON(c.founder.serveInvitation),
+		MethodStands:              jsonHandler(c.founder.serveStands),
+		MethodInvite:              jsonHandler(c.founder.serveInvitation),
 		MethodPropose:             c.governor.servePropose,
-		MethodRemove:              inJSON(c.serveRemove),
+		MethodRemove:              jsonHandler(c.serveRemove),
 		MethodFollow:              c.governor.serveFollow,
 		MethodGoverns:             c.governor.serveGoverns,
 		MethodRemoveRegion:        c.governor.serveRemoveRegion,
-		MethodFollowNow:           inJSON(c.governor.serveFollowNow),
-		MethodRaise:               inJSON(c.reconciler.raise),
-		authority.MethodAsk:       inJSON(c.crew.answer),
-		authority.MethodCommitted: inJSON(c.serveCommitted),
+		MethodFollowNow:           jsonHandler(c.governor.serveFollowNow),
+		MethodRaise:               jsonHandler(c.reconciler.raise),
+		authority.MethodAsk:       jsonHandler(c.crew.answerRequest),
+		authority.MethodCommitted: jsonHandler(c.serveCommitted),
 	}
 }
 
 // Handle registers this package's handlers with p.
 func (c *Cluster) Handle(p *peer.Peers) {
 	for m, h := range c.handlers {
-		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveBy(call, h) })
+		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveWith(call, h) })
 	}
-	for _, m := range foreign {
+	for _, m := range crossRegionMethods {
 		p.Handle(m, peer.Far, func(call *peer.Call) {
-			// The call is passed on to the leader, which sees this node as the caller. That is safe because no method open
-			// to other regions looks at its caller.
-			c.serveBy(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
+			// Forward the call to the leader, which sees this node as the caller. That is safe because no method that other
+			// regions may call uses its caller's identity.
+			c.serveWith(call, func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
 		})
 	}
 }
 
-// serveBy answers a call with a handler, on a goroutine of its own.
-func (c *core) serveBy(call *peer.Call, h handler) {
+// serveWith answers a call with a handler, on a new goroutine.
+func (c *core) serveWith(call *peer.Call, h handler) {
 	if !c.started.Load() {
-		call.Fail(codeNoLeader, "the node is starting")
+		call.Fail(codeNoLeader, "this node is still starting")
 		return
 	}
 	select {
-	case c.tasks <- struct{}{}:
+	case c.callSlots <- struct{}{}:
 	default:
 		call.Fail(codeBusy, "too many calls are being answered")
 		return
 	}
 	call.CopyBody()
 	if !c.spawn(func() {
-		defer func() { <-c.tasks }()
+		defer func() { <-c.callSlots }()
 		ctx, cancel := context.WithTimeout(c.ctx, serveBound)
 		defer cancel()
 		reply, err := h(ctx, request{from: call.From, body: call.Body})
@@ -142,12 +142,12 @@ func (c *core) serveBy(call *peer.Call, h handler) {
 		}
 		call.Reply(reply)
 	}) {
-		<-c.tasks
+		<-c.callSlots
 		call.Fail(codeNoLeader, ErrClosed.Error())
 	}
 }
 
-// codeOf returns the code and text that an error is sent as.
+// codeOf returns the code and text with which to send an error.
 func codeOf(err error) (peer.Code, string) {
 	if remote, ok := errors.AsType[*peer.RemoteError](err); ok {
 		return remote.Code, remote.Detail
@@ -178,10 +178,10 @@ func callError(err error) error {
 	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 }
 
-// toLeader addresses a callJSON to the leader.
+// toLeader addresses a call of callJSON to the leader.
 var toLeader ring.NodeID
 
-// callJSON calls a node that gossip knows, or the leader. Errors are as for callLeader.
+// callJSON makes a call in JSON to a node that gossip knows, or to the leader. It returns the same errors as callLeader.
 func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body, reply any) error {
 	b, err := json.Marshal(body)
 	switch {
@@ -202,21 +202,21 @@ func (c *core) callJSON(ctx context.Context, to ring.NodeID, m peer.Method, body
 	return nil
 }
 
-// callLeader makes a call to the leader. The error wraps ErrNoLeader if the leader certainly did not get it.
+// callLeader makes a call to the leader. The error wraps ErrNoLeader if the leader certainly did not carry it out.
 func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	leader := c.Leader()
 	switch {
 	case leader == c.cfg.Self.ID && c.leads():
 		return c.handlers[m](ctx, request{from: c.Identity(), body: body})
 	case leader.IsZero() || leader == c.cfg.Self.ID || !c.cfg.Peers.Reachable(leader):
-		return nil, fmt.Errorf("%w that could be reached", ErrNoLeader)
+		return nil, fmt.Errorf("%w that this node can reach", ErrNoLeader)
 	}
 	b, err := c.cfg.Peers.Call(ctx, leader, m, body)
 	return b, callError(err)
 }
 
-// serveCommitted returns the index up to which entries are committed, as the leader.
-func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
+// serveCommitted returns, on the leader, the index up to which entries are committed.
+func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timings.Write)
 	defer cancel()
 	index, err := c.giver.Committed(ctx)
@@ -226,14 +226,14 @@ func (c *core) serveCommitted(ctx context.Context, _ done) (uint64, error) {
 	return index, nil
 }
 
-// insist retries an idempotent operation until it succeeds, fails for good, or ctx ends. unknown means that an earlier
-// attempt may have succeeded.
-func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
+// retry retries an idempotent operation until it succeeds, fails for good, or ctx ends. It calls try with unknown set if an
+// earlier attempt may have succeeded.
+func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
 		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
 		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) || unknown && errors.Is(err, ErrNoPrimary)
-		if again && c.pause(ctx) {
+		if again && c.pauseBeforeRetry(ctx) {
 			continue
 		}
 		if again && unknown && !errors.Is(err, ErrOutcomeUnknown) {
@@ -246,8 +246,8 @@ func (c *core) insist(ctx context.Context, try func(unknown bool) error) error {
 	}
 }
 
-// pause waits retryPause before another attempt, and reports whether there is time for one.
-func (c *core) pause(ctx context.Context) bool {
+// pauseBeforeRetry waits for retryPause. It returns false if ctx ends or this node closes first.
+func (c *core) pauseBeforeRetry(ctx context.Context) bool {
 	t := time.NewTimer(retryPause)
 	defer t.Stop()
 	select {

@@ -33,7 +33,8 @@ func manySubjects(count int) rules.Change {
 
 var manyInSnapshot = flag.Int("snapshot-subjects", 50_000, "subjects that a late node gets at once; make models has more")
 
-// TestASnapshotBringsALateNodeUpToDate: the entries that it missed are gone, and it gets many subjects at once.
+// TestASnapshotBringsALateNodeUpToDate: the log no longer has the entries that the node missed. It receives many subjects at
+// once.
 func TestASnapshotBringsALateNodeUpToDate(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		few := func(c *Config) { c.SnapshotBytes, c.TrailingEntries = 1<<20, 8 }
@@ -129,7 +130,7 @@ func TestMachineSnapshots(t *testing.T) {
 	}
 }
 
-// TestRecover: one node of three is left, and carries on alone with what it has.
+// TestRecover: one node of three is left, and continues alone with its own data.
 func TestRecover(t *testing.T) {
 	var version int64
 	var left *node

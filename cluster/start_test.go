@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Before Start a node's part knows no other nodes, leads nothing and changes nothing, whatever it is asked, and it can be
-// closed.
+// Before Start, a Cluster knows no other nodes, leads nothing and changes nothing, no matter which methods are called, and it
+// can be closed.
 func TestBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -28,7 +28,7 @@ func TestBeforeStart(t *testing.T) {
 			t.Error("it is ready")
 		}
 		if c.Await(ctx, 1, 1) || c.crew.Behind() || c.crew.Split() || c.Condition() != nil || c.Replacing() != nil {
-			t.Error("it says something of what it does not know")
+			t.Error("it reports something that it can't know")
 		}
 		if err := c.CatchUp(ctx); !errors.Is(err, ErrNoLeader) {
 			t.Errorf("catch: have %v", err)

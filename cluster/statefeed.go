@@ -10,31 +10,31 @@ import (
 )
 
 // stateFeed passes applied states on to the rest of the node, in order, from one goroutine. Raft's goroutine never waits for
-// it: if states pile up, only the newest is passed on.
+// it. If states pile up, it passes only the newest one on.
 type stateFeed struct {
-	// mu guards told and waiter.
-	mu     sync.Mutex
-	told   *agreement.State // the last one passed on; its rules are in force
-	waiter chan struct{}    // closed and replaced each time told changes; nil without waiters
+	// mu guards published and waiter.
+	mu        sync.Mutex
+	published *agreement.State // the last state passed on; its rules are in force
+	waiter    chan struct{}    // closed the next time published changes; nil without waiters
 
-	rules *rules.Set // last ones passed on; only the loop uses it
+	publishedRules *rules.Set // the last rules passed on; only the loop uses it
 }
 
-// tell handles a new state. Only the loop calls it.
-func (c *Cluster) tell(before, now *agreement.State) {
+// publish passes a new state on. Only the loop calls it.
+func (c *Cluster) publish(before, now *agreement.State) {
 	if now.Cluster != before.Cluster {
-		c.founder.adopt(now.Cluster)
+		c.founder.recordCluster(now.Cluster)
 	}
-	// The ring first: rules may come into force slightly earlier on another node, but this node can't answer for a ring
-	// that it doesn't know.
+	// Pass the ring on first: other nodes may already use it, and this node can't answer them before it knows it. Rules may
+	// come into force at slightly different times on different nodes.
 	if c.cfg.OnState != nil && ringChanged(before, now) {
 		c.cfg.OnState(now)
 	}
-	if !c.older(now) {
-		c.tellRules(now)
+	if !c.olderThanMemory(now) {
+		c.publishRules(now)
 	}
 	c.feed.mu.Lock()
-	c.feed.told = now
+	c.feed.published = now
 	waiter := c.feed.waiter
 	c.feed.waiter = nil
 	c.feed.mu.Unlock()
@@ -43,7 +43,7 @@ func (c *Cluster) tell(before, now *agreement.State) {
 	}
 	if now.History != before.History || now.Regions != before.Regions {
 		poke(c.governor.wake)
-		c.holder.Poke() // the leader waits until a majority uses them
+		c.holder.Poke() // the leader waits until a majority has reported the new rules
 	}
 	if !ringChanged(before, now) {
 		return
@@ -54,18 +54,18 @@ func (c *Cluster) tell(before, now *agreement.State) {
 		c.holder.Revoke()
 	}
 	c.holder.Poke()
-	poke(c.reconcile)
+	poke(c.reconcileNeeded)
 }
 
-// tellRules passes new rules on. Only the loop calls it.
-func (c *Cluster) tellRules(s *agreement.State) {
-	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.feed.rules {
-		c.feed.rules = set
+// publishRules passes the state's rules on if they are new. Only the loop calls it.
+func (c *Cluster) publishRules(s *agreement.State) {
+	if set := s.SetFor(c.cfg.Self.Region); c.cfg.OnRules != nil && set != nil && set != c.feed.publishedRules {
+		c.feed.publishedRules = set
 		c.cfg.OnRules(set)
 	}
 }
 
-// ringChanged reports whether more has changed than rules and empty entries.
+// ringChanged reports whether the ring, the nodes' processes or the members differ, and not just the rules or the index.
 func ringChanged(before, now *agreement.State) bool {
 	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
 }
@@ -75,13 +75,13 @@ func (c *Cluster) feedStates() {
 	before := agreement.New()
 	for {
 		if now := c.machine.state.Load(); now != before {
-			c.tell(before, now)
+			c.publish(before, now)
 			before = now
 			continue
 		}
 		select {
-		case <-c.applied:
-		case <-c.memory.missing:
+		case <-c.stateApplied:
+		case <-c.memory.noMajority:
 			c.relyOnMemory()
 		case <-c.ctx.Done():
 			return
@@ -89,11 +89,11 @@ func (c *Cluster) feedStates() {
 	}
 }
 
-// wait waits until the state that was passed on satisfies ok, or ctx ends.
-func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
+// awaitState waits until the last state passed on satisfies ok, or ctx ends.
+func (c *core) awaitState(ctx context.Context, ok func(*agreement.State) bool) error {
 	for {
 		c.feed.mu.Lock()
-		if c.feed.told != nil && ok(c.feed.told) {
+		if c.feed.published != nil && ok(c.feed.published) {
 			c.feed.mu.Unlock()
 			return nil
 		}
@@ -114,15 +114,16 @@ func (c *core) wait(ctx context.Context, ok func(*agreement.State) bool) error {
 	}
 }
 
-// rulesVersion returns the version in force in a state, 0 if there is none.
+// rulesVersion returns the version of the rules in force in a state, or 0 if there is none.
 func rulesVersion(s *agreement.State) int64 {
 	_, v := s.History.Current()
 	return v.Number
 }
 
-// Await waits until this node has applied a revision and a version of the rules, and reports whether it has.
+// Await waits until this node uses at least the given revision of the state and version of the rules. It returns false if
+// ctx ends first or this node stops applying entries.
 func (c *core) Await(ctx context.Context, revision, version int64) bool {
-	return c.wait(ctx, func(s *agreement.State) bool {
+	return c.awaitState(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version
 	}) == nil
 }

@@ -27,7 +27,7 @@ func entryOf(t testing.TB, e agreement.Entry) []byte {
 	return b
 }
 
-// later is an unreleased build; its entries say so.
+// later is a build of an unreleased version; its entries name that version.
 var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 
 // TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is applied, and no snapshot that would hide the entry
@@ -49,7 +49,7 @@ func TestUnknownEntriesStopTheMachine(t *testing.T) {
 		m := newMachine(agreement.ThisBuild, func() {})
 		m.Apply(&raft.Log{Index: 3, Data: entryOf(t, agreement.Empty{})})
 		m.Apply(&raft.Log{Index: 4, Data: entry})
-		if _, err := applied(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
+		if _, err := entryResult(m.Apply(&raft.Log{Index: 5, Data: entryOf(t, agreement.Empty{})})); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrStuck) {
 			t.Errorf("unknown %s: have %v", name, err)
 		}
 		if have := m.state.Load().Index; have != 3 {
@@ -90,7 +90,7 @@ func (w *world) sameState(nodes ...*node) {
 	})
 }
 
-// TestANodeThatLacksAKindStops: the others carry on without it, and it resumes with the next release.
+// TestANodeThatLacksAKindStops: the other nodes continue without it, and it resumes with the next release.
 func TestANodeThatLacksAKindStops(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -135,7 +135,8 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 	})
 }
 
-// TestWhatIsRefusedIsNotWritten: another build may accept a document that the leader's build refuses, and would stop at it.
+// TestWhatIsRefusedIsNotWritten: a document that the leader's build refuses is not written to the log, because another build
+// might accept it.
 func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
@@ -239,7 +240,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 	})
 }
 
-// TestSkip: an entry that no node can apply is taken out of every log, and all nodes carry on.
+// TestSkip: an entry that no node can apply is replaced in every log, and all nodes continue.
 func TestSkip(t *testing.T) {
 	poison := append(entryOf(t, agreement.Settled{Epoch: 1}), "poison"...)
 	var old []*node
@@ -250,7 +251,7 @@ func TestSkip(t *testing.T) {
 		if err := f.Error(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := applied(f.Response()); !errors.As(err, &stuck) {
+		if _, err := entryResult(f.Response()); !errors.As(err, &stuck) {
 			t.Fatalf("have %v", err)
 		}
 		w.until(10*time.Second, "nobody who applies it", func() bool {

@@ -13,79 +13,79 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// errDiverged means that a node's state differs from what a majority has made of the same entries.
-var errDiverged = errors.New("its state differs from what a majority made of the same entries: " +
-	"stop it, take it out with rlnode remove, begin it with an empty data directory, and report this, with the releases of all nodes")
+// errDiverged means that a node's state differs from the majority's state after the same entries.
+var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
+	"stop it, take it out with rlnode remove, start it with an empty data directory, and report this, with the releases of all nodes")
 
 // hashReports collects the state hashes that nodes report with requests for authority, while this node leads.
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// hashes are the hashes by index, for the last keptHashes indices. compare bounds it to the nodes of Raft.
-	hashes  map[uint64]*checked
-	alarmed time.Time // when nodes last differed without a majority on any side; zero if never
+	// byIndex holds the hashes by index, for the last keptHashes indices. compare ignores nodes that are not in Raft.
+	byIndex   map[uint64]*indexHashes
+	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
 }
 
-// checked are the hashes that nodes have reported as of one index.
-type checked struct {
-	by    map[ring.NodeID]agreement.Hash
-	since time.Time // of the first report
+// indexHashes are the hashes that nodes have reported for one index.
+type indexHashes struct {
+	byNode map[ring.NodeID]agreement.Hash
+	since  time.Time // of the first report
 }
 
 const (
-	// keptHashes is for how many indices hashes are compared.
+	// keptHashes is the number of indices whose hashes are kept.
 	keptHashes = 4
-	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply nothing
-	// more. A node that has applied nothing for that long reports the hash of everything that it has applied.
+	// hashPatience is how long live nodes take at most to report an index after the first of them has, if they apply no
+	// further entries. A node that has applied nothing for that long reports the hash of its current state.
 	hashPatience = 2 * time.Second
 )
 
-// check returns the hash to report with a request for authority, given what this node has applied: as of the last index at
-// which all nodes can be compared, and, once nothing more has come for a while, of everything.
-func (c *crew) check(s *agreement.State) agreement.HashAt {
+// hashToReport returns the hash to report with a request for authority. Normally, it is the hash as of the last index at
+// which all nodes compute one. Once the state has not changed for hashPatience, it is the hash of the current state.
+func (c *crew) hashToReport(s *agreement.State) agreement.HashAt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.Index != c.still {
-		c.still, c.stillSince = s.Index, time.Now()
+	if s.Index != c.idleIndex {
+		c.idleIndex, c.idleSince = s.Index, time.Now()
 	}
-	if time.Since(c.stillSince) < hashPatience {
+	if time.Since(c.idleSince) < hashPatience {
 		return s.Check
 	}
 	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
 
-// split reports whether the nodes differ, and no side is a majority of all members.
-func (h *checked) split(members int) bool {
-	votes, most := count(h.by)
+// isSplit reports whether the nodes differ and no hash has a majority of all members.
+func (h *indexHashes) isSplit(members int) bool {
+	votes, most := countHashes(h.byNode)
 	return len(votes) > 1 && 2*votes[most] <= members
 }
 
-// note records a node's report. It reports whether the node differs from a majority of all members, and whether nodes
-// differ without a majority at an index that all live nodes have had the time to report.
-func (t *hashReports) note(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
+// add records a node's report. differs means that the node differs from a majority of all members. split means that the
+// nodes differ without a majority at an index that all live nodes have had time to report.
+func (t *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (differs, split bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.hashes == nil {
-		t.hashes = map[uint64]*checked{}
+	if t.byIndex == nil {
+		t.byIndex = map[uint64]*indexHashes{}
 	}
-	at := t.hashes[c.Index]
+	at := t.byIndex[c.Index]
 	if at == nil {
-		at = &checked{map[ring.NodeID]agreement.Hash{}, time.Now()}
-		t.hashes[c.Index] = at
-		for len(t.hashes) > keptHashes {
-			oldest := slices.Min(slices.Collect(maps.Keys(t.hashes)))
-			split = split || t.hashes[oldest].split(members)
-			delete(t.hashes, oldest)
+		at = &indexHashes{map[ring.NodeID]agreement.Hash{}, time.Now()}
+		t.byIndex[c.Index] = at
+		for len(t.byIndex) > keptHashes {
+			oldest := slices.Min(slices.Collect(maps.Keys(t.byIndex)))
+			split = split || t.byIndex[oldest].isSplit(members)
+			delete(t.byIndex, oldest)
 		}
 	}
-	at.by[id] = c.Hash
-	split = split || time.Since(at.since) >= hashPatience && at.split(members)
-	votes, most := count(at.by)
+	at.byNode[id] = c.Hash
+	split = split || time.Since(at.since) >= hashPatience && at.isSplit(members)
+	votes, most := countHashes(at.byNode)
 	return 2*votes[most] > members && most != c.Hash, split
 }
 
-// count counts the nodes behind each hash, and returns a hash with the highest count.
-func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+// countHashes counts the nodes for each hash, and returns a hash with the highest count.
+func countHashes(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range told {
 		if votes[hash]++; votes[hash] >= votes[most] {
@@ -95,50 +95,51 @@ func count(told map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, m
 	return votes, most
 }
 
-// compare checks the hash that comes with a request for authority, as the leader. It returns the answer for a node that
-// differs from a majority. Without a majority it is unknown which side is right: that only raises an alarm.
+// compare checks the hash in a request for authority, on the leader. If the node differs from a majority, it returns true and
+// the reply. Without a majority, nobody knows which side is right, so it only raises an alarm.
 func (c *crew) compare(r authority.Request) (authority.Reply, bool) {
 	conf, _ := c.configuration()
 	if _, member := findServer(conf, serverID(r.Node)); !member || r.Check.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}
-	differs, split := c.tally.note(r.Node, r.Check, len(conf.Servers))
+	differs, split := c.tally.add(r.Node, r.Check, len(conf.Servers))
 	if split {
-		c.alarm(r)
+		c.alarmSplit(r)
 	}
 	if !differs {
 		return authority.Reply{}, false
 	}
-	return authority.Reply{Differs: true, Why: "the node has made another state of the same entries than a majority"}, true
+	return authority.Reply{Differs: true, Why: "the node's state differs from the majority's after the same entries"}, true
 }
 
 // alarmEvery is the minimum interval between two log lines about differing nodes.
 const alarmEvery = 30 * time.Second
 
-func (c *crew) alarm(r authority.Request) {
+// alarmSplit logs that nodes differ without a majority.
+func (c *crew) alarmSplit(r authority.Request) {
 	t := &c.tally
 	t.mu.Lock()
-	due := time.Since(t.alarmed) >= alarmEvery
+	due := time.Since(t.lastAlarm) >= alarmEvery
 	if due {
-		t.alarmed = time.Now()
+		t.lastAlarm = time.Now()
 	}
 	t.mu.Unlock()
 	if due {
-		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and no side is a majority: all continue; "+
-			"compare rlnode rules and rlnode members of each", "node", r.Node, "entry", r.Check.Index)
+		c.cfg.Logger.Error("nodes disagree on the state after the same entries, and neither side has a majority: all nodes "+
+			"continue; compare the output of rlnode rules and rlnode members for each", "node", r.Node, "entry", r.Check.Index)
 	}
 }
 
-// Split reports whether nodes have recently reported different states to this leader without a majority on any side.
+// Split reports whether nodes have recently reported different states to this leader, without a majority for any of them.
 func (c *crew) Split() bool {
 	t := &c.tally
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return !t.alarmed.IsZero() && time.Since(t.alarmed) < 2*alarmEvery
+	return !t.lastAlarm.IsZero() && time.Since(t.lastAlarm) < 2*alarmEvery
 }
 
-// stopDiverged stops this node from applying, because its state differs from a majority's. A leader hands over the lead
-// first.
+// stopDiverged makes this node's machine stuck, because its state differs from the majority's. If this node leads, it first
+// hands over the lead.
 func (c *crew) stopDiverged(r authority.Request) {
 	c.transferLead(c.ctx)
 	c.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.Check.Index, errDiverged)})

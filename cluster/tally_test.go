@@ -21,7 +21,7 @@ func TestTally(t *testing.T) {
 		differs, split bool
 	}{
 		{1, 16, a, false, false},
-		{2, 16, b, false, false}, // two of five prove little
+		{2, 16, b, false, false}, // two of five are no majority
 		{3, 16, a, false, false},
 		{4, 16, a, false, false},
 		{2, 16, b, true, false},
@@ -40,20 +40,20 @@ func TestTally(t *testing.T) {
 		{1, 112, a, false, true}, // 48 is dropped, and had none
 		{1, 128, a, false, false},
 	} {
-		differs, split := tl.note(ring.NodeID{step.node}, agreement.HashAt{Index: step.index, Hash: step.hash}, 5)
+		differs, split := tl.add(ring.NodeID{step.node}, agreement.HashAt{Index: step.index, Hash: step.hash}, 5)
 		if differs != step.differs || split != step.split {
 			t.Errorf("step %d: have %v, %v", i, differs, split)
 		}
 	}
 	for i := range uint64(100) {
-		tl.note(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
+		tl.add(ring.NodeID{1}, agreement.HashAt{Index: 16 * (i + 3), Hash: a}, 5)
 	}
-	if len(tl.hashes) != keptHashes {
-		t.Errorf("%d indices are kept", len(tl.hashes))
+	if len(tl.byIndex) != keptHashes {
+		t.Errorf("%d indices are kept", len(tl.byIndex))
 	}
 }
 
-// astray makes a node's state differ from what its applied entries lead to.
+// astray makes a node's state differ from the one that its applied entries result in.
 func (n *node) astray() {
 	m := n.c.Load().machine
 	n.w.until(5*time.Second, "another state", func() bool {
@@ -62,10 +62,10 @@ func (n *node) astray() {
 		other.Hash[0]++
 		return m.state.CompareAndSwap(s, &other)
 	})
-	poke(n.c.Load().applied)
+	poke(n.c.Load().stateApplied)
 }
 
-// TestWhoDiffersFromAMajorityStops: whether a follower or the leader, which hands over the lead.
+// TestWhoDiffersFromAMajorityStops: a node that differs stops, be it a follower or the leader, which hands over the lead.
 func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		bubble(t, func(t *testing.T, w *world) {

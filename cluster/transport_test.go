@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// TestIdleFollowersAreLeftAlone: a cluster in which nothing happens sends its followers little but heartbeats, and writes
-// nothing; an entry goes out at once all the same.
+// TestIdleFollowersAreLeftAlone: an idle leader sends its followers little but heartbeats, and writes nothing. But it sends a
+// new entry at once.
 func TestIdleFollowersAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		time.Sleep(20 * time.Second)
 		leader := w.aLeader()
 		index, writes := leader.c.Load().State().Index, w.writes()
-		beats := leader.c.Load().trans.followers.Number()
+		beats := leader.c.Load().transport.confirmations.NextNumber()
 		time.Sleep(time.Minute)
 		if w.aLeader() != leader {
 			t.Skip("another node leads now")
@@ -25,7 +25,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 		if have := w.writes() - writes; have != 0 {
 			t.Errorf("%d writes of logs in a minute in which nothing happened", have)
 		}
-		if have := leader.c.Load().trans.followers.Number() - beats; have < 2*60*8 || have > 2*60*11 {
+		if have := leader.c.Load().transport.confirmations.NextNumber() - beats; have < 2*60*8 || have > 2*60*11 {
 			t.Errorf("%d heartbeats in a minute to two followers, want some ten a second to each", have)
 		}
 		for i := range 20 {
@@ -43,7 +43,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 	})
 }
 
-// writes counts what all nodes have written to their logs.
+// writes counts how many times all nodes have written to their logs.
 func (w *world) writes() (n int64) {
 	for _, one := range w.nodes {
 		one.store.mu.Lock()

@@ -24,7 +24,7 @@ type View struct {
 	Members   []Member // sorted by name
 }
 
-// View combines what gossip, Raft and the agreed state say.
+// View returns the cluster as this node sees it, from gossip, Raft and the agreed state.
 func (c *Cluster) View() View {
 	s := c.Last()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
@@ -38,7 +38,7 @@ func (c *Cluster) View() View {
 	return v
 }
 
-// Condition returns why checks should not be sent to this node although it decides; nil if they may be.
+// Condition returns why callers should not send checks to this node although it could decide them, or nil.
 func (c *Cluster) Condition() error {
 	switch {
 	case c.crew.removed.Load():
@@ -49,8 +49,8 @@ func (c *Cluster) Condition() error {
 	return nil
 }
 
-// Behind reports whether this node asks for authority and can't be granted any, because it lags behind what is agreed on.
-// While most nodes do, it is false on all of them: some node must be ready.
+// Behind reports whether this node asks for authority but can't be granted it, because it lags behind the agreed state. If
+// that holds for most nodes, Behind is false on all of them, because some node must be ready.
 func (c *crew) Behind() bool {
 	list := *c.withoutAuthority.Load()
 	nodes := len(list)
@@ -72,24 +72,24 @@ var (
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
-// Ready returns nil once this node knows the rules and the ring and has had authority, or relies on its memory because no
-// majority can be reached; otherwise the reason.
+// Ready returns nil once this node knows the rules and the ring and has had authority, or once it relies on its memory
+// because it can't reach a majority. Otherwise it returns the reason.
 func (c *Cluster) Ready() error {
 	c.feed.mu.Lock()
-	s := c.feed.told
+	s := c.feed.published
 	c.feed.mu.Unlock()
 	switch {
-	case c.memory.relied.Load():
+	case c.memory.inUse.Load():
 		return nil
 	case c.Stuck() != nil && !c.holder.EverValid():
-		return c.Stuck() // it was started with the wrong release
+		return c.Stuck() // the node was started with the wrong release
 	case (s == nil || s.Cluster.IsZero()) && c.memory.state.Load() != nil:
-		return errNoAuthority // it was in a cluster
+		return errNoAuthority // the node was in a cluster before
 	case s == nil || s.Cluster.IsZero():
-		if err := c.founder.tooOld.Load(); err != nil {
+		if err := c.founder.joinError.Load(); err != nil {
 			return *err
 		}
-		if lacks := c.founder.lacks.Load(); lacks != nil {
+		if lacks := c.founder.waitReason.Load(); lacks != nil {
 			return fmt.Errorf("%w: %w", errNoCluster, *lacks)
 		}
 		return errNoCluster
@@ -103,7 +103,7 @@ func (c *Cluster) Ready() error {
 	return c.Condition()
 }
 
-// Suspended returns how many nodes were taken out of the ring within the last hour although they are alive.
+// Suspended returns how many live nodes were taken out of the ring within the last hour.
 func (c *Cluster) Suspended() (n int) {
 	for _, b := range c.Last().Boots {
 		if s := b.Suspension; s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
@@ -118,12 +118,12 @@ func (c *Cluster) Figures(s figures.Sink) {
 	v := c.View()
 	s.Gauge("ring_epoch", "Number of the ring in use.", float64(c.State().Epoch))
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
-	s.Flag("stuck", "1 while this node applies nothing that the cluster agrees on, for want of another release, else 0.", c.Stuck() != nil)
+	s.Flag("stuck", "1 while this node can't apply what the cluster agrees on, because that needs another release, else 0.", c.Stuck() != nil)
 	s.Flag("states_differ",
-		"1 on a leader that has seen nodes make different states of the same entries, and no side is a majority, else 0.", c.crew.Split())
+		"1 on a leader that has seen nodes reach different states after the same entries, without a majority for any, else 0.", c.crew.Split())
 	s.Flag("behind",
-		"1 while this node asks for authority and can't be given any, because it is behind in what is agreed, else 0.", c.crew.Behind())
-	s.Level("suspended", "Nodes that were taken out of the ring within the last hour though they live, and have to do well for a while before they come back.", c.Suspended())
+		"1 while this node asks for authority but can't be granted it, because it is behind the agreed state, else 0.", c.crew.Behind())
+	s.Level("suspended", "Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.", c.Suspended())
 	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
 		members[v.Members[i].State]++
@@ -133,34 +133,34 @@ func (c *Cluster) Figures(s figures.Sink) {
 	}
 	following := c.Following()
 	s.Gauge("rules_recorded_version",
-		"Newest version of the rules that all regions are known to go by, as known here; 0 for none.", float64(following.Recorded))
+		"Newest version of the rules that this node knows all regions to use; 0 for none.", float64(following.Recorded))
 	if following.Leads {
 		s.Gauge("follow_age_seconds",
-			"Time since the primary region answered what is new; of the leader of another region only.", following.Age.Seconds())
+			"Time since the primary region last answered this leader of another region.", following.Age.Seconds())
 	}
 	if c.started.Load() {
-		s.Count("gossip_refused_total", "Messages to the gossip port thrown away because no node of this cluster sends such.",
+		s.Count("gossip_refused_total", "Messages to the gossip port that were dropped because no node of this cluster sends them.",
 			int64(c.gossip.Load().Refused()))
 		c.showRaft(s)
 	}
 }
 
-// showRaft reports Raft's metrics. Call it only once Raft has started.
+// showRaft reports Raft's metrics. Raft must have started.
 func (c *core) showRaft(s figures.Sink) {
 	r := c.raft.Load()
 	now := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {
-		s.Flag("raft_state", "1 for what this node is in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
+		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", now == state, "state", strings.ToLower(state.String()))
 	}
 	s.Gauge("raft_term", "Raft's term.", float64(r.CurrentTerm()))
 	s.Gauge("raft_commit_index", "Last entry known to be agreed on.", float64(r.CommitIndex()))
-	s.Gauge("raft_applied_index", "Last entry that this node has acted on.", float64(c.State().Index))
+	s.Gauge("raft_applied_index", "Last entry that this node has applied.", float64(c.State().Index))
 	s.Gauge("raft_last_index", "Last entry of this node's log, agreed on or not.", float64(r.LastIndex()))
 	contact := time.Duration(0)
 	if at := r.LastContact(); !at.IsZero() && now != raft.Leader {
 		contact = time.Since(at)
 	}
-	s.Gauge("raft_last_contact_seconds", "Time since the leader was heard; 0 on the leader.", contact.Seconds())
-	s.Level("raft_voters", "Nodes that vote.", len(c.voterIDs()))
-	s.Count("raft_leader_changes_total", "Times that this node won or lost leadership.", int64(c.leaderChanges.Load()))
+	s.Gauge("raft_last_contact_seconds", "Time since this node last heard from the leader; 0 on the leader.", contact.Seconds())
+	s.Level("raft_voters", "Voters in Raft's configuration.", len(c.voterIDs()))
+	s.Count("raft_leader_changes_total", "How many times this node has won or lost leadership.", int64(c.leaderChanges.Load()))
 }

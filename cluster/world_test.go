@@ -39,7 +39,7 @@ type node struct {
 	zone   string
 	id     ring.NodeID
 	boot   uint64
-	idle   bool // its part is not started
+	idle   bool // don't start its Cluster
 	expect int
 	join   []string
 	region string // "here" if empty
@@ -194,11 +194,11 @@ func (w *world) end() {
 	for _, n := range w.nodes {
 		n.stop()
 	}
-	// memberlist does not wait for its probes, and a bubble's time ends with its test.
+	// memberlist does not wait for its probes, but a bubble waits for all goroutines.
 	time.Sleep(time.Minute)
 }
 
-// until waits for a condition.
+// until waits for a condition, and fails the test if it does not hold within a bound.
 func (w *world) until(bound time.Duration, what string, ok func() bool) {
 	w.t.Helper()
 	end := time.Now().Add(bound)

@@ -15,11 +15,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// retryPause is how long to wait between two attempts of a write; an election takes several.
+// retryPause is how long to wait between two attempts of a write. An election takes several pauses.
 const retryPause = 50 * time.Millisecond
 
-// followedBound bounds how long a write waits for this region to follow a version that the primary has made.
-const followedBound = 2 * time.Second
+// awaitPrimaryBound bounds how long a write waits for this region to adopt a version that the primary has agreed on.
+const awaitPrimaryBound = 2 * time.Second
 
 // WriteOptions are the conditions of a change, and its author.
 type WriteOptions struct {
@@ -27,23 +27,23 @@ type WriteOptions struct {
 	By      string // the author
 }
 
-// Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors];
-// or it wraps [rules.ErrConflict], [rules.ErrNotFound], [ErrNoLeader] if nothing was changed because no leader could agree,
-// [ErrNoPrimary] if nothing was changed because the region where rules are written can't be reached, or [ErrOutcomeUnknown].
-// Without a deadline in ctx it takes at most Timings.Write.
+// Write changes the rules, and returns when the new version is in force on this node. The error is of type [rules.Errors],
+// or it wraps one of these: [rules.ErrConflict] or [rules.ErrNotFound]; [ErrNoLeader] or [ErrNoPrimary] if nothing was
+// changed, because no leader or not the primary region could be reached; [ErrOutcomeUnknown]. If ctx has no deadline, Write
+// takes at most Timings.Write.
 //
-// Outside the primary region, Write has the change made in the primary, and waits only briefly for it to arrive here. It
-// returns the primary's version whether or not it has arrived.
+// From a secondary region, Write sends the change to the primary, and waits only briefly for the new version to arrive in
+// this region. It returns the primary's version whether or not it has arrived.
 //
-// The entry carries a request ID that the cluster remembers, so it is safe to propose it again when the outcome of an
+// The entry carries a request ID that the cluster remembers. So it is safe to propose the entry again when the outcome of an
 // attempt is unknown.
 func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	when := time.Now()
 	if change.Part == rules.WholeDocument {
-		// Whether a whole document is valid does not depend on what is in force. A piece does depend on it, so the leader
-		// decides.
+		// A whole document is valid or not whatever rules are in force, so check it here. The validity of a part depends on
+		// them, so the leader checks it.
 		if _, err := rules.NewHistory().Write(rules.Write{Change: change, By: o.By, When: when}); err != nil {
 			return 0, err
 		}
@@ -54,39 +54,39 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.secondary() && o.IfMatch != 0 && !c.follows(c.State()) {
-		return 0, fmt.Errorf("%w: this region has not seen the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
+	if c.secondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
+		return 0, fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own", rules.ErrConflict, o.IfMatch)
 	}
 	var result agreement.Result
-	if err := c.insist(ctx, func(bool) (err error) {
+	if err := c.retry(ctx, func(bool) (err error) {
 		result, err = parseResult(c.governor.callPrimary(ctx, MethodPropose, b))
 		return err
 	}); err != nil {
-		return 0, c.inPrimary(err)
+		return 0, c.primaryError(err)
 	}
 	if result.Err != nil {
 		return 0, result.Err
 	}
 	if c.secondary() {
-		c.awaitFollowed(ctx, result.Version)
+		c.awaitPrimaryVersion(ctx, result.Version)
 		return result.Version, nil
 	}
-	if c.wait(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
-		return 0, fmt.Errorf("%w here: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
+	if c.awaitState(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
+		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet", ErrOutcomeUnknown, result.Version)
 	}
 	return result.Version, nil
 }
 
-// bound gives ctx a deadline if it has none.
-func (c *core) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// withWriteTimeout gives ctx a deadline if it has none.
+func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, c.cfg.Timings.Write)
 }
 
-// inPrimary translates an error of a call to the primary region.
-func (c *core) inPrimary(err error) error {
+// primaryError adds the primary region's name to the error of a call to it.
+func (c *core) primaryError(err error) error {
 	switch {
 	case !c.secondary():
 	case errors.Is(err, ErrOutcomeUnknown):
@@ -97,35 +97,35 @@ func (c *core) inPrimary(err error) error {
 	return err
 }
 
-// follows reports whether a state's rules are the primary's.
-func (c *core) follows(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
+// followsPrimary reports whether a state's rules are the primary's.
+func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.cfg.Primary }
 
-// awaitFollowed waits up to followedBound until a version of the primary's is in force here.
-func (c *core) awaitFollowed(ctx context.Context, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, followedBound)
+// awaitPrimaryVersion waits until a version of the primary's rules is in force on this node, but at most for awaitPrimaryBound.
+func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
+	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
 	if c.secondary() { // otherwise this region's own leader has agreed on it
-		if err := c.callJSON(ctx, toLeader, MethodFollowNow, done{}, &done{}); err != nil {
-			c.cfg.Logger.Debug("the leader could not be told of a new version", "error", err)
+		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
+			c.cfg.Logger.Debug("can't notify the leader of a new version", "error", err)
 		}
 	}
-	err := c.wait(ctx, func(s *agreement.State) bool { return c.follows(s) && rulesVersion(s) >= version })
+	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && rulesVersion(s) >= version })
 	if err != nil {
 		c.cfg.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
 	}
 }
 
-// serveFollowNow has the leader of a non-primary region ask for news, without waiting for it.
-func (g *governor) serveFollowNow(context.Context, done) (done, error) {
+// serveFollowNow makes the leader of a secondary region ask the primary for news, without waiting for the answer.
+func (g *governor) serveFollowNow(context.Context, noBody) (noBody, error) {
 	if !g.leads() {
-		return done{}, fmt.Errorf("%w here", ErrNoLeader)
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrNoLeader)
 	}
 	poke(g.wake)
-	return done{}, nil
+	return noBody{}, nil
 }
 
-// servePropose proposes a write of rules as the leader, one at a time. The result is computed beforehand: a large document
-// would hold up Raft's goroutine, which authority waits for.
+// servePropose proposes a write of rules on the leader, one at a time. It computes the result beforehand: a large document
+// would block Raft's goroutine, which authority depends on.
 func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timings.Write)
 	defer cancel()
@@ -134,7 +134,7 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
-	if err := g.requireGoverning(); err != nil {
+	if err := g.requirePrimaryLeader(); err != nil {
 		return nil, err
 	}
 	select {
@@ -143,16 +143,16 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
 	}
-	// Each write waits until a majority of the ring uses the previous one. So however many writes there are, no node that
-	// keeps pace with the majority is left behind.
-	if !g.giver.AwaitMajority(ctx, g.machine.ruled.Load()) {
+	// Each write waits until a majority of the ring uses the previous one. So even a stream of writes leaves no node behind
+	// that keeps pace with the majority.
+	if !g.giver.AwaitMajority(ctx, g.machine.rulesIndex.Load()) {
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrNoLeader)
 	}
-	// Rules written now must be shared with the regions present now, not only from the next window on. But a write that is
-	// conditional on a version is meant for that version's regions.
+	// The new rules must be shared with all regions that are present now, and not only from the next window on. But a write
+	// that requires a version is meant for that version's regions.
 	if write.IfMatch == 0 {
-		if err := g.addRegions(ctx, g.newcomers()); err != nil {
-			g.cfg.Logger.Info("a region was not added before a write", "error", err)
+		if err := g.addRegions(ctx, g.prospectiveFollowers()); err != nil {
+			g.cfg.Logger.Info("can't add a region before a write", "error", err)
 		}
 	}
 	result, err := g.propose(ctx, write)
@@ -162,7 +162,7 @@ func (g *governor) servePropose(ctx context.Context, r request) ([]byte, error) 
 	return result.MarshalJSON()
 }
 
-// parseResult reads an agreement.Result. The request behind an unreadable reply was carried out, so its outcome is unknown.
+// parseResult reads the agreement.Result in a reply. If it can't, the outcome is unknown, because the call was carried out.
 func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	if err == nil {
 		if err = json.Unmarshal(b, &r); err != nil {
@@ -172,44 +172,44 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 	return r, err
 }
 
-// CatchUp returns when this node has applied everything that had been agreed on when it was called. The error wraps
-// ErrNoLeader, or is the context's. Without a deadline in ctx it takes at most Timings.Write.
+// CatchUp waits until this node has applied everything that was agreed on before the call. The error wraps ErrNoLeader or
+// the context's error. If ctx has no deadline, CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
-	ctx, cancel := c.bound(ctx)
+	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 	var index uint64
-	err := c.insist(ctx, func(bool) error {
-		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, done{}, &index)
+	err := c.retry(ctx, func(bool) error {
+		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
-			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrNoLeader} // it is only a query, so nothing can be unknown
+			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrNoLeader} // a query has no outcome that could be unknown
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := c.wait(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
-		return fmt.Errorf("wait for what was agreed: %w", err)
+	if err := c.awaitState(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
+		return fmt.Errorf("wait until all agreed entries are applied: %w", err)
 	}
 	return nil
 }
 
-// begin is the loop that founds the cluster and seeds its rules, on whichever node leads first: a founder may die between
-// its first entries.
-func (c *Cluster) begin() {
+// initCluster is the loop that proposes a new cluster's first entries: its ID and its first rules. It runs on every node, because
+// a founder may die between these entries, and the next leader then completes them.
+func (c *Cluster) initCluster() {
 	c.loop(c.cfg.Timings.Founding, c.leadChanged, func() (last bool) {
 		if !c.leads() {
 			return false
 		}
-		err := c.beginOnce()
+		err := c.initClusterOnce()
 		if err != nil {
-			c.cfg.Logger.Debug("the cluster has not begun", "error", err)
+			c.cfg.Logger.Debug("can't propose the cluster's first entries yet", "error", err)
 		}
 		return err == nil
 	})
 }
 
-// foundingLevel returns the highest feature level that all founders know.
+// foundingLevel returns the highest feature level that all founders know, or 0 if gossip does not know one of them.
 func (c *Cluster) foundingLevel() agreement.Level {
 	level, members := c.cfg.Build.Level, c.gossipMembers()
 	conf, _ := c.configuration()
@@ -226,7 +226,8 @@ func (c *Cluster) foundingLevel() agreement.Level {
 	return level
 }
 
-func (c *Cluster) beginOnce() error {
+// initClusterOnce proposes whichever of the first entries are missing.
+func (c *Cluster) initClusterOnce() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.cfg.Timings.Write)
 	defer cancel()
 	// A leader knows the current state only after applying an entry of its own.
@@ -242,7 +243,7 @@ func (c *Cluster) beginOnce() error {
 			return err
 		}
 	}
-	if err := c.governor.claim(ctx); err != nil {
+	if err := c.governor.claimPrimary(ctx); err != nil {
 		return err
 	}
 	if rulesVersion(c.State()) != 0 || c.cfg.Seed == nil {
@@ -254,7 +255,7 @@ func (c *Cluster) beginOnce() error {
 		return err
 	}
 	if r.Err != nil && !errors.Is(r.Err, rules.ErrConflict) {
-		c.cfg.Logger.Error("the first rules are not valid; write others", "error", r.Err)
+		c.cfg.Logger.Error("the first rules are invalid; write new ones", "error", r.Err)
 	}
 	return nil
 }

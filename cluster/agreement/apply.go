@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ErrRejected reports that an entry's conditions don't hold, or that it is invalid. It changed nothing.
+// ErrRejected means that an entry is invalid or that its conditions don't hold. The entry changed nothing.
 var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
@@ -20,18 +20,18 @@ type Result struct {
 	Err error
 }
 
-// Apply calls [Build.Apply] on this build.
+// Apply calls [Build.Apply] on [ThisBuild].
 func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 	return ThisBuild.Apply(s, index, entry, nil)
 }
 
-// Apply returns the state after an entry, written by Encode, with the given index in Raft's log. A rejected entry changes
-// nothing but Index. An entry whose index is not above State.Index has been applied already and changes nothing at all.
+// Apply returns the state after an entry that has the given index in Raft's log. A rejected entry changes nothing but Index
+// and the hashes. An entry whose index is not above State.Index has been applied already and changes nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and this build must not apply anything more: nodes that can read
-// the entry have a different state from here on.
+// If the error is an [*Unreadable], nothing has changed, and this build must apply no further entries: nodes that can read
+// the entry now have a different state.
 //
-// If p was prepared for the entry, applying it takes no time. The result is the same.
+// If p was prepared for the entry, Apply uses its result instead of computing it. The outcome is the same.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
@@ -46,28 +46,28 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	if err != nil {
 		return s, Result{Err: b.unreadable(e.level, e.release, err)}
 	}
-	next.chained(s, entry, r)
+	next.setHash(s, entry, r)
 	return &next, r
 }
 
-// applyTo builds next, which starts as s with the entry's index. On an error, s stays in force.
-func (w *written) applyTo(next, s *State, p *Prepared) (Result, error) {
+// applyTo applies the entry to next, a copy of s with the entry's index. On an error, the caller must discard next.
+func (w *signedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	if err := s.checkLevel(w.Entry, w.level); err != nil {
 		return Result{Err: err}, nil
 	}
 	apply := func() Result {
-		if e, write := w.Entry.(Rules); write && p.fits(s, e) {
+		if e, isRules := w.Entry.(Rules); isRules && p.fits(s, e) {
 			return e.enact(next, p.after, p.err)
 		}
 		return w.apply(next)
 	}
-	if w.terms == nil {
+	if w.transition == nil {
 		return apply(), nil
 	}
-	return w.terms.applyOn(s, next, apply)
+	return w.transition.applyOn(s, next, apply)
 }
 
-// Prepared is a change of rules or regions whose result was computed before its entry is applied.
+// Prepared is a change of rules or regions whose result is computed before its entry is applied.
 type Prepared struct {
 	request RequestID
 	before  *rules.History
@@ -77,27 +77,26 @@ type Prepared struct {
 	refused error
 }
 
-// Refused returns why the change can't be made, nil if it can. Don't propose a refused change: here it would change
-// nothing, and a build that accepts it would stop because the results differ.
+// Refused returns why the change can't be made, or nil if it can. Don't propose a refused change: it would change nothing,
+// and a node whose build accepts it would stop because the results differ.
 func (p *Prepared) Refused() error { return p.refused }
 
-// Holds reports whether the rules and regions in s are those that the change was prepared for.
+// Holds reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e, provided that nothing else is written before it, so that applying it takes no time. It
-// changes nothing.
+// Prepare computes the result of e in advance, so that applying e takes no time unless another change is applied first.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.err = e.write(s.History)
 	return p
 }
 
-// fits reports whether p was made for e and for the current s.
+// fits reports whether p was prepared for e and for the rules in s.
 func (p *Prepared) fits(s *State, e Rules) bool {
-	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answered(e.Request) == nil
+	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() && s.answerTo(e.Request) == nil
 }
 
-// rejected returns the result for conditions that don't hold. Its caller must not have changed the state.
+// rejected returns the result of a rejected entry. The caller must not have changed the state.
 func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
@@ -123,18 +122,18 @@ func (s *State) checkLevel(e Entry, level Level) error {
 		return nil
 	}
 	if level > s.Level {
-		return rejected("it takes feature level %d, and the cluster is at %d", level, s.Level).Err
+		return rejected("it needs feature level %d, and the cluster is at %d", level, s.Level).Err
 	}
 	return nil
 }
 
 func (e Raise) apply(next *State) Result {
 	if e.Level <= next.Level {
-		return rejected("the feature level is %d already", next.Level)
+		return rejected("the feature level is already %d", next.Level)
 	}
 	for id := range next.Members {
-		if b, booted := next.Boots[id]; booted && b.knows() < e.Level {
-			return rejected("%s knows feature level %d", id, b.knows())
+		if b, booted := next.Boots[id]; booted && b.knownLevel() < e.Level {
+			return rejected("%s knows feature level %d", id, b.knownLevel())
 		}
 	}
 	next.Level = e.Level
@@ -144,17 +143,17 @@ func (e Raise) apply(next *State) Result {
 func (e Skipped) apply(*State) Result { return Result{} }
 
 func (e Ring) apply(next *State) Result {
-	if r := next.mayMove(e.Epoch); r.Err != nil {
+	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
 	members, strangers := maps.Clone(next.Members), next.Strangers
 	ids := make([]ring.NodeID, 0, len(e.Members))
 	for _, m := range e.Members {
-		if what := m.tooLong(); what != "" {
+		if what := m.oversizedField(); what != "" {
 			return rejected("the %s of %s has more than %d bytes", what, m.ID, maxText)
 		}
 		if members[m.ID] = m; next.Generations[m.ID] > 0 {
-			strangers = without(strangers, m.ID)
+			strangers = withoutID(strangers, m.ID)
 		}
 		ids = append(ids, m.ID)
 	}
@@ -170,8 +169,8 @@ func (e Ring) apply(next *State) Result {
 	return Result{}
 }
 
-// tooLong returns the name of the first text that is too long, or "".
-func (m *Member) tooLong() string {
+// oversizedField returns the name of the first field that is too long, or "".
+func (m *Member) oversizedField() string {
 	for _, text := range [][2]string{{"name", m.Name}, {"address", m.Address}, {"region", m.Region}, {"zone", m.Zone}} {
 		if len(text[1]) > maxText {
 			return text[0]
@@ -180,8 +179,8 @@ func (m *Member) tooLong() string {
 	return ""
 }
 
-// mayMove rejects a move to epoch unless it is the next one and the last move has ended.
-func (s *State) mayMove(epoch int64) Result {
+// checkMove rejects a move to epoch unless it is the next one and the last move has ended.
+func (s *State) checkMove(epoch int64) Result {
 	switch {
 	case s.Epoch == math.MaxInt64 || epoch != s.Epoch+1:
 		return rejected("epoch %d does not follow %d", epoch, s.Epoch)
@@ -192,7 +191,7 @@ func (s *State) mayMove(epoch int64) Result {
 }
 
 func (e Leave) apply(next *State) Result {
-	if r := next.mayMove(e.Epoch); r.Err != nil {
+	if r := next.checkMove(e.Epoch); r.Err != nil {
 		return r
 	}
 	switch {
@@ -200,8 +199,8 @@ func (e Leave) apply(next *State) Result {
 		return rejected("%s is not in the ring", e.Node)
 	case len(next.From.Members()) == 1:
 		return rejected("%s is alone in the ring", e.Node)
-	case !e.Why.known():
-		return rejected("there is no reason %q", e.Why)
+	case !e.Why.isKnown():
+		return rejected("unknown reason %q", e.Why)
 	}
 	next.Epoch = e.Epoch
 	next.suspend(e.Node, e.Why, e.When)
@@ -221,20 +220,20 @@ func (e Settled) apply(next *State) Result {
 }
 
 func (e Ended) apply(next *State) Result {
-	if r := next.mayReign(e.Reign); r.Err != nil {
+	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
 	have := next.Generation(e.Node)
 	switch {
 	case e.Node.IsZero():
-		return rejected("no node is named")
+		return rejected("the node is zero")
 	case e.Generation != have || have == math.MaxInt64:
 		return rejected("%s has generation %d, not %d", e.Node, have, e.Generation)
-	case !e.Why.known():
-		return rejected("there is no reason %q", e.Why)
+	case !e.Why.isKnown():
+		return rejected("unknown reason %q", e.Why)
 	}
 	if e.Why == Removed {
-		next.remove(e.Node)
+		next.recordRemoved(e.Node)
 	}
 	next.suspend(e.Node, e.Why, e.When)
 	next.setGeneration(e.Node, have+1)
@@ -258,25 +257,25 @@ func (e Ended) apply(next *State) Result {
 }
 
 func (e Boot) apply(next *State) Result {
-	if r := next.mayReign(e.Reign); r.Err != nil {
+	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
 	last, known := next.Boots[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
-		return rejected("no node or no process is named")
+		return rejected("the node or its boot is zero")
 	case last.Boot == e.Boot:
 		return Result{}
 	case max(1, e.Level) < next.Level:
 		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
 	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
 		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
-	case last.Was(e.Boot):
-		return rejected("%s has had another process since", e.Node)
+	case last.WasFormer(e.Boot):
+		return rejected("%s has started another process since", e.Node)
 	case !known && len(next.Boots) >= MaxBoots:
-		return rejected("%d nodes have booted, and no more can", len(next.Boots))
+		return rejected("%d nodes have registered processes, the most allowed", len(next.Boots))
 	}
-	next.setBoot(e.Node, last.next(e, next.Index))
+	next.setBoot(e.Node, last.successor(e, next.Index))
 	next.Revision = next.Index
 	return Result{}
 }
@@ -299,20 +298,22 @@ func (e Forget) apply(next *State) Result {
 }
 
 func (e Rules) apply(next *State) Result {
-	if a := next.answered(e.Request); a != nil {
+	if a := next.answerTo(e.Request); a != nil {
 		return a.Result
 	}
 	history, err := e.write(next.History)
 	return e.enact(next, history, err)
 }
 
-// write is the slow part: parsing and compiling a document of 100,000 subjects takes about a second.
+// write returns the history with the change. It is slow: parsing and compiling a document of 100,000 subjects takes about a
+// second.
 func (e Rules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
 		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, When: e.When,
 	})
 }
 
+// enact puts the result of write in force, and remembers the answer to the request.
 func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	if err != nil {
@@ -320,13 +321,13 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	} else if doc, _ := history.Current(); Level(doc.Level()) > next.Level {
 		r.Err = rules.Errors{{Message: fmt.Sprintf("durations in days, inline limits and the section envoy need feature level %d, and the cluster is at %d",
 			doc.Level(), next.Level)}}
-	} else if regions := next.Regions.next(); regions.hold(history) != nil {
-		r.Err = rules.Errors{{Message: errHeld.Error()}}
+	} else if regions := next.Regions.nextRevision(); regions.holdVersion(history) != nil {
+		r.Err = rules.Errors{{Message: errTooManyHeld.Error()}}
 	} else {
 		next.History, next.Regions = history, regions
 		_, v := history.Current()
 		r.Version = v.Number
 	}
-	next.remember(e.Request, r)
+	next.rememberAnswer(e.Request, r)
 	return r
 }

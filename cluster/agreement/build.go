@@ -9,19 +9,20 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Level is a feature level: all members of a cluster must know a level before anything that needs it may be written.
+// Level is a feature level. All members of a cluster must know a level before any of them writes data that needs it.
 type Level uint32
 
-// Newest is the newest level that this source knows. It rises by one with each release that adds a kind of entry, a format
-// or a field, or that applies an entry differently. Such a change is written, and takes effect, only from that level on.
+// Newest is the newest level that this source code knows. It rises by one with each release that adds a kind of entry, a
+// format or a field, or that applies an entry differently. Such a change takes effect only once the agreed level includes
+// it.
 const Newest Level = 2
 
-// Build describes what one build can read, and how it signs what it writes.
+// Build describes which data a build of the program can read, and how it signs the data that it writes.
 type Build struct {
-	Level   Level  // the newest it knows
+	Level   Level  // the newest level that it knows
 	Release string // for people: printable ASCII without spaces; truncated to MaxRelease bytes when written
-	Zones   string // the version of its time zones; as Release
-	// Lacks is for tests: it reports the kinds of entries, by type name, that this build can't read.
+	Zones   string // the version of its time zone data, in the same format
+	// Lacks is for tests: it reports whether this build can't read a kind of entry, given its type name.
 	Lacks func(kind string) bool
 }
 
@@ -31,16 +32,16 @@ const MaxRelease = 64
 // ThisBuild is the build of this program, without a release name.
 var ThisBuild = Build{Level: Newest}
 
-// Unreadable reports that an entry or snapshot contains something that this build doesn't know or reads differently.
-// Carrying on without it would make this node's state diverge from that of nodes that know it.
+// Unreadable is the error for an entry or snapshot with content that this build doesn't know or reads differently. A node
+// that ignored the content would diverge from nodes that know it.
 type Unreadable struct {
-	Needs   Level  // the level needed to read it; 0 if that can't be read either
+	Needs   Level  // the level needed to read it; 0 if even that is unreadable
 	Release string // the release that wrote it; "" if unknown
 	Knows   Level  // the level of this build
 	Err     error  // wraps ErrEntry, ErrSnapshot or ErrDiffers
 }
 
-// Error says what is wrong and which release is needed.
+// Error returns the cause and the release needed.
 func (u *Unreadable) Error() string {
 	needs := "another release is needed"
 	switch {
@@ -57,18 +58,18 @@ func (u *Unreadable) Error() string {
 // Unwrap returns Err.
 func (u *Unreadable) Unwrap() error { return u.Err }
 
-// unreadable wraps err with what is needed to read the data.
+// unreadable wraps err with the level and release needed to read the data.
 func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 	return &Unreadable{Needs: needs, Release: release, Knows: b.Level, Err: err}
 }
 
-// signature appends the level needed to read the rest, and the release that wrote it. Entries and snapshots of all
-// releases, past and future, have it after their first bytes.
-func (b *Build) signature(to []byte, needs Level) []byte {
+// appendSignature appends the level needed to read the data that follows, and this build's release. Entries and snapshots of all
+// releases, past and future, have a signature after their first bytes.
+func (b *Build) appendSignature(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
-var errSignature = errors.New("it does not say who wrote it")
+var errSignature = errors.New("its signature is invalid")
 
 // decodeSignature is the inverse of signature.
 func decodeSignature(d *wire.Decoder) (needs Level, release string, err error) {

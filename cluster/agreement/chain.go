@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// HashEvery is the interval between two hashes that are compared, in indices of Raft's log.
+// HashEvery is the interval, in indices of Raft's log, at which nodes compare hashes.
 const HashEvery = 16
 
 // Hash is a SHA-256 hash.
@@ -20,15 +20,16 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 // UnmarshalText is the inverse of MarshalText.
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
-// HashAt is State.Hash as of an index. That is a multiple of HashEvery, so that nodes that have applied different numbers of
-// entries can be compared, or follows the last entry of a node that applies nothing more. The zero value is no hash.
+// HashAt is State.Hash before the entry with a given index. The index is a multiple of HashEvery, so that nodes that have
+// applied different numbers of entries can be compared, or, for an idle node, that of the next entry. The zero value is no
+// hash.
 type HashAt struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`
 }
 
-// chained sets next.Hash: the hash of s extended by the entry and its outcome.
-func (next *State) chained(s *State, entry []byte, r Result) {
+// setHash sets next.Hash to the hash of s extended by the entry and its outcome.
+func (next *State) setHash(s *State, entry []byte, r Result) {
 	if next.Index/HashEvery != s.Index/HashEvery {
 		next.Check = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}

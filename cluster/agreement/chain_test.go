@@ -2,8 +2,8 @@ package agreement
 
 import "testing"
 
-// TestTheHashTellsWaysApart: equal entries make equal hashes, also through a snapshot. Another entry, or another outcome,
-// makes another hash from there on.
+// TestTheHashTellsWaysApart: equal entries result in equal hashes, also through a snapshot. After a different entry or
+// outcome, all hashes differ.
 func TestTheHashTellsWaysApart(t *testing.T) {
 	same := func(s *State) *State { return do(t, reread(t, s), Reign{3}) }
 	s := rich(t)

@@ -25,57 +25,58 @@ import (
 //	uvarint   the feature level needed to read it
 //	uvarint   length of the release
 //	release   the release that wrote it, text
-//	byte      1 if the entry has terms, else 0
-//	80 bytes  the terms, if any: see Terms; numbers big endian
+//	byte      1 if the entry has a Transition, else 0
+//	80 bytes  the Transition, if any; numbers big endian
 //	uvarint   length of the JSON
 //	JSON      the entry
 //	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
-// Every release writes everything up to the release in this way, so that a build that can't read the rest can say which
-// can.
+// Every release writes everything up to the release in this way. So a build that can't read the rest can still report which
+// release can.
 const (
-	entryMark   = 0xe7 // no kind has this number; entries once began with their kind
+	entryMark   = 0xe7 // no kind has this number: old entries begin with their kind
 	entryFormat = 2
 
 	maxHead = 64 << 10 // bounds the JSON of Rules, in bytes
 )
 
-// kinds has an entry of each kind at its number. The numbers are part of the format: append new kinds.
+// kinds has an entry of each kind at its number. The numbers are part of the format, so append new kinds at the end.
 var kinds = [...]Entry{
 	1: Found{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{}, Boot{}, Reign{}, Primary{}, Region{}, Mark{},
 	Adopt{}, Skipped{}, Raise{},
 }
 
-// ErrEntry reports bytes or a value that are not a valid entry.
+// ErrEntry means that bytes or a value are not a valid entry.
 var ErrEntry = errors.New("not an entry")
 
-// kindOf returns the number of an entry's kind; below 1 if e is not an entry.
+// kindOf returns the number of an entry's kind, or a number below 1 if e is not an entry.
 func kindOf(e Entry) int {
 	return slices.IndexFunc(kinds[:], func(k Entry) bool { return k != nil && reflect.TypeOf(k) == reflect.TypeOf(e) })
 }
 
-// needs returns the feature level needed to read an entry.
-func needs(e Entry) Level {
+// neededLevel returns the feature level needed to read an entry.
+func neededLevel(e Entry) Level {
 	switch e := e.(type) {
 	case Raise:
-		return max(1, e.Level) // a node that doesn't know the level stops here rather than at a later entry
+		return max(1, e.Level) // a node that doesn't know the level should stop here, not at a later entry
 	case Found:
 		return max(1, e.Level)
 	}
 	return 1
 }
 
-// Encode writes an entry, with its signature. The error wraps [ErrEntry].
+// Encode encodes an entry, with this build's signature. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
-func (b *Build) encode(e Entry, terms *Transition) ([]byte, error) {
+// encode encodes an entry with its transition, which may be nil.
+func (b *Build) encode(e Entry, transition *Transition) ([]byte, error) {
 	kind := kindOf(e)
 	if kind < 1 {
 		return nil, fmt.Errorf("%w: %T", ErrEntry, e)
 	}
-	head := b.signature([]byte{entryMark, byte(kind), entryFormat}, needs(e))
-	if head = wire.AppendBool(head, terms != nil); terms != nil {
-		head = terms.append(head)
+	head := b.appendSignature([]byte{entryMark, byte(kind), entryFormat}, neededLevel(e))
+	if head = wire.AppendBool(head, transition != nil); transition != nil {
+		head = transition.appendTo(head)
 	}
 	return appendBody(head, e)
 }
@@ -87,8 +88,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	switch x := e.(type) {
 	case Rules:
 		if !utf8.ValidString(x.Change.Name) || !utf8.ValidString(x.Change.Attribute) {
-			// JSON would turn it into another name.
-			return nil, fmt.Errorf("%w: the name of a piece must be valid UTF-8", ErrEntry)
+			// JSON would replace invalid bytes, which makes another name.
+			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
 		}
 		if tail = x.Change.Body; len(tail) > rules.MaxDocument {
 			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), rules.MaxDocument)
@@ -108,65 +109,65 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
 	if len(text) > most {
-		return nil, fmt.Errorf("%w: apart from the rules it has %d bytes, more than %d", ErrEntry, len(text), most)
+		return nil, fmt.Errorf("%w: without the rules it has %d bytes, more than %d", ErrEntry, len(text), most)
 	}
 	b = slices.Grow(b, binary.MaxVarintLen64+len(text)+len(tail))
 	return append(wire.AppendText(b, text), tail...), nil
 }
 
-// inMillis rounds a time down to what entries keep: UTC milliseconds.
+// inMillis truncates a time to the precision of entries, which is milliseconds, in UTC.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of Encode, for entries that this build can read. The body of a change aliases entry. The error is
-// an [*Unreadable] that wraps [ErrEntry].
+// Decode is the inverse of Encode. The body of a change of rules aliases entry. The error is an [*Unreadable] that wraps
+// [ErrEntry].
 func (b *Build) Decode(entry []byte) (Entry, error) {
 	w, err := b.decode(entry)
 	return w.Entry, err
 }
 
-// written is an entry with its signature and terms.
-type written struct {
+// signedEntry is an entry with its signature and transition.
+type signedEntry struct {
 	Entry
-	level   Level // needed to read it
-	release string
-	terms   *Transition // nil if there are none
+	level      Level // the level needed to read it
+	release    string
+	transition *Transition // nil if there are none
 }
 
-func (b *Build) decode(entry []byte) (written, error) {
+func (b *Build) decode(entry []byte) (signedEntry, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return written{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		return signedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
 	}
 	d := wire.NewDecoder(entry[3:])
 	level, release, err := decodeSignature(d)
-	w := written{level: level, release: release}
+	w := signedEntry{level: level, release: release}
 	switch {
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrEntry, err)
 	case level > b.Level:
-		err = fmt.Errorf("%w that is known here: kind %d", ErrEntry, entry[1])
+		err = fmt.Errorf("%w that this build knows: kind %d", ErrEntry, entry[1])
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:
-		if w.terms = decodeTerms(d); d.Failed() {
-			err = fmt.Errorf("%w: its terms are cut off, or unknown", ErrEntry)
+		if w.transition = decodeTransition(d); d.Failed() {
+			err = fmt.Errorf("%w: its transition is truncated or unknown", ErrEntry)
 		} else {
 			w.Entry, err = decodeBody(int(entry[1]), d.Rest())
 		}
-		if err == nil && needs(w.Entry) > level {
-			err = fmt.Errorf("%w: it needs level %d, but names %d", ErrEntry, needs(w.Entry), level)
+		if err == nil && neededLevel(w.Entry) > level {
+			err = fmt.Errorf("%w: it needs level %d, but states %d", ErrEntry, neededLevel(w.Entry), level)
 		}
 	}
 	if err == nil && b.Lacks != nil && b.Lacks(fmt.Sprintf("%T", w.Entry)) {
 		err = fmt.Errorf("%w: unknown kind %d", ErrEntry, entry[1])
 	}
 	if err != nil {
-		return written{}, b.unreadable(level, release, err)
+		return signedEntry{}, b.unreadable(level, release, err)
 	}
 	return w, nil
 }
 
-// Proposes returns why a leader must not propose an entry in state s, or nil: this build, or one that knows only the agreed
-// level, could not read it.
+// Proposes returns an error if a leader must not propose an entry in state s, because this build or one that knows only the
+// agreed level could not read it.
 func (b *Build) Proposes(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {
@@ -183,10 +184,10 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	d := wire.NewDecoder(b)
 	text, tail := d.View(math.MaxInt), d.Rest()
 	if d.Failed() {
-		return nil, fmt.Errorf("%w: %T is cut off", ErrEntry, kinds[kind])
+		return nil, fmt.Errorf("%w: %T is truncated", ErrEntry, kinds[kind])
 	}
 	to := reflect.New(reflect.TypeOf(kinds[kind]))
-	if err := strict(text, to.Interface()); err != nil {
+	if err := decodeStrict(text, to.Interface()); err != nil {
 		return nil, fmt.Errorf("%w: %T: %w", ErrEntry, kinds[kind], err)
 	}
 	switch e := to.Interface().(type) {
@@ -198,7 +199,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	case *Adopt:
 		e.InForce.When = inMillis(e.InForce.When)
 		if err := unpackTexts(tail, e.Held); err != nil {
-			return nil, fmt.Errorf("%w: rules that are followed: %w", ErrEntry, err)
+			return nil, fmt.Errorf("%w: rules to adopt: %w", ErrEntry, err)
 		}
 	default:
 		if len(tail) > 0 {
@@ -208,16 +209,16 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	return to.Elem().Interface().(Entry), nil
 }
 
-// strict reads JSON and rejects anything else. A field unknown to this build would mean something to another one, and their
-// states would diverge.
-func strict(b []byte, to any) error {
+// decodeStrict decodes JSON, and rejects unknown fields and trailing data. Another build might use a field that this one ignored,
+// and the states would diverge.
+func decodeStrict(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after its end")
+		return errors.New("data after the end of the JSON")
 	}
 	return nil
 }

@@ -14,43 +14,42 @@ import (
 )
 
 const (
-	// MaxFollow bounds what other regions follow, in bytes: it must fit in one message.
+	// MaxFollow bounds the encoded state that other regions adopt, in bytes: it must fit in one message.
 	MaxFollow = 15 << 20
 
-	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes
+	maxTexts    = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
 	deflateFrom = 64 << 10                           // documents of at least this many bytes are compressed
 )
 
-// Adopt copies the primary's state of regions and rules, as [State.AppendFollow] wrote it there. It is accepted if it comes
-// from another world; otherwise its term, version and revision, compared in this order, must be later than the current
-// ones.
+// Adopt copies the primary's regions and rules, as [State.AppendFollow] wrote them there. It is accepted if it comes from
+// another world. Otherwise, its term, version and revision, compared in this order, must be later than the current ones.
 type Adopt struct {
-	Regions               // the last in Held is the version in force; each has its Text and no Set
+	Regions               // the last of Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
-// AppendFollow appends to b what other regions follow: at most [MaxFollow] bytes, or an error. The bytes are computed once
-// for as long as neither rules nor regions change.
+// AppendFollow appends to b the rules and regions for other regions to adopt: at most [MaxFollow] bytes, or an error. It
+// caches the bytes as long as neither rules nor regions change.
 func (s *State) AppendFollow(b []byte) ([]byte, error) {
-	kept := s.Regions.kept()
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	if kept.follow == nil {
+	cache := s.Regions.cacheOrNew()
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	if cache.followBytes == nil {
 		e, err := s.follow()
 		if err != nil {
 			return b, err
 		}
-		if kept.follow, err = appendBody(nil, e); err != nil {
+		if cache.followBytes, err = appendBody(nil, e); err != nil {
 			return b, err
 		}
 	}
-	return append(b, kept.follow...), nil
+	return append(b, cache.followBytes...), nil
 }
 
-// follow returns what AppendFollow writes.
+// follow returns the entry that AppendFollow encodes.
 func (s *State) follow() (Adopt, error) {
 	e := Adopt{Regions: *s.Regions}
-	e.sets, e.Held = nil, slices.Clone(e.Held)
+	e.cache, e.Held = nil, slices.Clone(e.Held)
 	_, e.InForce = s.History.Current()
 	for i := range e.Held {
 		h := &e.Held[i]
@@ -66,7 +65,7 @@ func (s *State) follow() (Adopt, error) {
 // ParseFollow is the inverse of [State.AppendFollow]. The error wraps [ErrEntry].
 func ParseFollow(b []byte) (Adopt, error) {
 	if len(b) > MaxFollow {
-		return Adopt{}, fmt.Errorf("%w: what is followed has %d bytes, more than %d", ErrEntry, len(b), MaxFollow)
+		return Adopt{}, fmt.Errorf("%w: the state to adopt has %d bytes, more than %d", ErrEntry, len(b), MaxFollow)
 	}
 	e, err := decodeBody(kindOf(Adopt{}), b)
 	if err != nil {
@@ -75,13 +74,13 @@ func ParseFollow(b []byte) (Adopt, error) {
 	return e.(Adopt), nil
 }
 
-// First byte of the documents in an Adopt: how they are written.
+// First byte of the documents in an Adopt: their encoding.
 const (
 	plainTexts = iota
 	deflatedTexts
 )
 
-// packTexts writes the documents of versions, compressed if they are large.
+// packTexts encodes the documents of versions, compressed if they are large.
 func packTexts(held []Held) ([]byte, error) {
 	var texts []string
 	for _, h := range held {
@@ -104,7 +103,7 @@ func unpackTexts(b []byte, held []Held) error {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
 	if len(b) == 0 || b[0] > deflatedTexts {
-		return errors.New("their texts are in an unknown format")
+		return errors.New("the documents have an unknown format")
 	}
 	raw := b[1:]
 	if b[0] == deflatedTexts {
@@ -120,6 +119,7 @@ func unpackTexts(b []byte, held []Held) error {
 	return err
 }
 
+// deflate appends raw to b, compressed.
 func deflate(b, raw []byte) ([]byte, error) {
 	out := bytes.NewBuffer(b)
 	w, err := flate.NewWriter(out, flate.BestSpeed)
@@ -133,14 +133,14 @@ func deflate(b, raw []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// inflate is the inverse of deflate. It reads no more than the documents may hold.
+// inflate is the inverse of deflate. It reads at most as many bytes as valid documents can have.
 func inflate(b []byte) ([]byte, error) {
 	const around = 64 * MaxHeld
 	return io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b)), maxTexts+around))
 }
 
-// appendTexts writes texts that are much alike: for each, how many leading and trailing bytes it shares with the one
-// before, then the bytes between with their length.
+// appendTexts encodes texts that resemble one another. For each, it writes how many leading and trailing bytes it shares
+// with the text before, then the bytes between with their length.
 func appendTexts(b []byte, texts []string) []byte {
 	before := ""
 	for _, text := range texts {
@@ -169,7 +169,7 @@ func parseTexts(b []byte, n int) ([]string, error) {
 		begin, end := int(d.UpTo(rules.MaxDocument)), int(d.UpTo(rules.MaxDocument))
 		between := d.View(rules.MaxDocument)
 		if d.Failed() || begin+end > len(before) || begin+end+len(between) > rules.MaxDocument {
-			return nil, errors.New("a text is cut off, or too long")
+			return nil, errors.New("a document is truncated or too long")
 		}
 		before = before[:begin] + string(between) + before[len(before)-end:]
 		texts = append(texts, before)
@@ -181,22 +181,22 @@ func (e Adopt) apply(next *State) Result {
 	have := next.Regions
 	switch {
 	case e.World.IsZero() || e.Primary == "":
-		return rejected("what is followed has no world, or no primary region")
+		return rejected("the state to adopt has no world or no primary region")
 	case len(e.Held) > 0 && e.InForce.Number != e.Held[len(e.Held)-1].Version:
-		return rejected("what is followed is version %d of the rules, and not", e.InForce.Number)
-	case e.World == have.World && !e.after(next):
-		return rejected("version %d, revision %d of term %d is not later than what is here", e.InForce.Number, e.Revision, e.Term)
+		return rejected("version %d of the rules is in force, but is not the last one held", e.InForce.Number)
+	case e.World == have.World && !e.isLaterThan(next):
+		return rejected("version %d, revision %d of term %d is not later than the current state", e.InForce.Number, e.Revision, e.Term)
 	}
 	history, err := e.history(next)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
 	adopted := e.Regions
-	adopted.sets, adopted.Held = &sets{}, slices.Clone(e.Held)
+	adopted.cache, adopted.Held = &regionCache{}, slices.Clone(e.Held)
 	for i := range adopted.Held {
 		h := &adopted.Held[i]
 		if h.Set = history.Set(); i < len(e.Held)-1 {
-			if h.Set, err = have.compiled(h); err != nil {
+			if h.Set, err = have.compileHeld(h); err != nil {
 				return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, h.Version, err)}
 			}
 		}
@@ -209,15 +209,15 @@ func (e Adopt) apply(next *State) Result {
 	return Result{Version: e.InForce.Number}
 }
 
-// after reports whether e is later than s.
-func (e Adopt) after(s *State) bool {
+// isLaterThan reports whether e is later than s.
+func (e Adopt) isLaterThan(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
 	return slices.Compare([]uint64{uint64(e.Term), uint64(e.InForce.Number), e.Revision}, []uint64{uint64(r.Term), uint64(v.Number), r.Revision}) > 0
 }
 
 // history returns the history of s with e's version in force. A later version of the same world is added to the local
-// history. Otherwise the local history never was the primary's, or no longer is, and is replaced.
+// history. In any other case, the local history differs from the primary's and is replaced.
 func (e Adopt) history(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil
@@ -233,8 +233,8 @@ func (e Adopt) history(s *State) (*rules.History, error) {
 	return s.History.Adopt(e.InForce, text, !same || v.Number >= e.InForce.Number)
 }
 
-// compiled returns the set of an adopted version: the local one if its document is the same.
-func (r *Regions) compiled(a *Held) (*rules.Set, error) {
+// compileHeld returns the set of an adopted version. It reuses the local set if the document is the same.
+func (r *Regions) compileHeld(a *Held) (*rules.Set, error) {
 	for _, h := range r.Held {
 		if h.Version != a.Version {
 			continue

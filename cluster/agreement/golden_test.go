@@ -49,8 +49,8 @@ func goldenEntries() []Entry {
 	}
 }
 
-// TestGolden: the encoding of entries of each kind, and of the snapshot that they lead to, stays the same. So do the
-// results of entries: the hash is chained over them.
+// TestGolden: the encoding of each kind of entry and of the resulting snapshot stays the same. So do the results of entries,
+// because the hash is chained over them.
 func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	s := New()

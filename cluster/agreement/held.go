@@ -9,43 +9,43 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// turnSlack is added to the longest window before a recorded version is dropped, in ms, because clocks differ.
+// turnSlack, in ms, is added to the longest window before a recorded version is dropped, because clocks differ.
 const turnSlack = int64(time.Minute / time.Millisecond)
 
-// errHeld reports that no more versions can be held.
-var errHeld = errors.New("too many changes of global limits count at once: wait until all regions have followed and windows have turned, or remove a region that is gone")
+// errTooManyHeld means that no further version can be held.
+var errTooManyHeld = errors.New("too many versions of global limits are in use at once: wait until all regions have followed and the windows have ended, or remove a region that is gone")
 
-// hold makes h's version in force the last one held. r is not shared yet.
-func (r *Regions) hold(h *rules.History) error {
+// holdVersion makes h's version in force the last one held. r must not be shared yet.
+func (r *Regions) holdVersion(h *rules.History) error {
 	_, v := h.Current()
 	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
 	held := slices.Clone(r.Held)
-	if !divided(append(held, fresh)) {
+	if !needsShares(append(held, fresh)) {
 		fresh.At = min(max(1, v.When.UnixMilli()), rules.MaxRecordedAt)
 		r.Held = []Held{fresh}
 		return nil
 	}
-	if !divided(held) {
+	if !needsShares(held) {
 		for i := range held {
-			held[i].At = 0 // no region was waited for, so what they used before is unknown
+			held[i].At = 0 // these versions counted as recorded without waiting for any region, so other regions may lag behind
 		}
 	}
-	if last := r.last(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.alike(&fresh) {
-		held = held[:len(held)-1] // regions that use it give the same shares as with fresh
+	if last := r.inForce(); last != nil && last.At == 0 && !last.Candidate && !last.Doubtful && last.sameShares(&fresh) {
+		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
-	r.Held = turned(append(held, fresh), v.When.UnixMilli())
+	r.Held = pruneHeld(append(held, fresh), v.When.UnixMilli())
 	size := 0
 	for _, h := range r.Held {
 		size += h.Set.Document.Weight()
 	}
 	if n := len(r.Held); n > MaxHeld || n > 4 && size > MaxHeldBytes {
-		return errHeld
+		return errTooManyHeld
 	}
 	return nil
 }
 
-// turned returns held without the recorded versions under which no current window began. now is in Unix ms.
-func turned(held []Held, now int64) []Held {
+// pruneHeld returns held without the recorded versions under which no current window can have begun. now is in Unix ms.
+func pruneHeld(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
 		longest = max(longest, held[i].Set.MaxGlobalSpan())
@@ -56,23 +56,23 @@ func turned(held []Held, now int64) []Held {
 	return held
 }
 
-// errNotTurned reports that every held version still counts.
-var errNotTurned = errors.New("no version of the rules is held whose windows have turned")
+// errNothingToPrune means that every held version still counts.
+var errNothingToPrune = errors.New("every held version of the rules still has open windows")
 
-// letGo returns r without the versions that no longer count at now, in Unix ms. All held versions are recorded. Without
-// letGo, a last change followed by a long quiet time would burden every check.
-func (r *Regions) letGo(now int64) (*Regions, error) {
-	kept := turned(r.Held, now)
+// prune returns r without the versions that no longer count at now, in Unix ms. All held versions must be recorded. Without
+// prune, old versions would slow down every check until the next change.
+func (r *Regions) prune(now int64) (*Regions, error) {
+	kept := pruneHeld(r.Held, now)
 	if len(kept) == len(r.Held) {
-		return nil, errNotTurned
+		return nil, errNothingToPrune
 	}
-	changed := r.next()
+	changed := r.nextRevision()
 	changed.Held = slices.Clone(kept)
 	return changed, nil
 }
 
-// divided reports whether there are limits to divide, and several regions to divide them between.
-func divided(held []Held) bool {
+// needsShares reports whether there are global limits, and several regions that share them.
+func needsShares(held []Held) bool {
 	limits := false
 	var names []string
 	for _, h := range held {
@@ -83,13 +83,13 @@ func divided(held []Held) bool {
 	return limits && len(slices.Compact(names)) > 1
 }
 
-// alike reports whether both versions give each region the same share of every limit.
-func (h *Held) alike(other *Held) bool {
+// sameShares reports whether both versions give each region the same share of every limit.
+func (h *Held) sameShares(other *Held) bool {
 	return slices.Equal(h.Names, other.Names) && h.Set.DividesAs(other.Set)
 }
 
 func (e Mark) apply(next *State) Result {
-	changed, err := next.Regions.mark(e)
+	changed, err := next.Regions.withMark(e)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
@@ -99,40 +99,40 @@ func (e Mark) apply(next *State) Result {
 
 // Refuses returns why e would be rejected now, or nil.
 func (r *Regions) Refuses(e Mark) error {
-	_, err := r.mark(e)
+	_, err := r.withMark(e)
 	return err
 }
 
-// mark returns r with e applied.
-func (r *Regions) mark(e Mark) (*Regions, error) {
+// withMark returns r with e applied.
+func (r *Regions) withMark(e Mark) (*Regions, error) {
 	candidate := slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
-	last := r.last()
+	last := r.inForce()
 	switch {
 	case r.Primary == "" || last == nil:
 		return nil, errors.New("there is no primary region yet, or there are no rules")
 	case e.At < 0 || e.At > rules.MaxRecordedAt:
-		return nil, fmt.Errorf("%d is no time", e.At)
+		return nil, fmt.Errorf("%d is not a valid time", e.At)
 	case e.At == 0 && candidate >= 0:
 		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
 	case e.At == 0 && (e.Version != last.Version || last.At != 0):
-		return nil, fmt.Errorf("version %d of the rules is not in force, or recorded", e.Version)
+		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", e.Version)
 	case e.At != 0 && candidate < 0 && e.Version == last.Version && last.At != 0:
-		return r.letGo(e.At)
+		return r.prune(e.At)
 	case e.At != 0 && (candidate < 0 || r.Held[candidate].Version != e.Version):
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
 	}
-	changed := r.next()
+	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
 	if e.At == 0 {
-		changed.last().Candidate = true
+		changed.inForce().Candidate = true
 		return changed, nil
 	}
-	changed.record(candidate, e.At)
+	changed.recordCandidate(candidate, e.At)
 	return changed, nil
 }
 
-// record marks Held[candidate] as recorded at a time, and drops what no longer matters. r is not shared yet.
-func (r *Regions) record(candidate int, at int64) {
+// recordCandidate marks Held[candidate] as recorded at a time, and drops versions that no longer count. r must not be shared yet.
+func (r *Regions) recordCandidate(candidate int, at int64) {
 	now := at
 	if candidate > 0 {
 		at = max(at, r.Held[candidate-1].At)
@@ -141,14 +141,14 @@ func (r *Regions) record(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.At == 0 {
-			// In the same window, regions may have used an earlier version that they were not asked to honour.
+			// A region may have used this version in the same window, although it was never a candidate.
 			h.At = at
 		}
-		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].alike(&h) {
+		if n := len(recorded); n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
 			h.At = recorded[n-1].At
 			recorded = recorded[:n-1]
 		}
 		recorded = append(recorded, h)
 	}
-	r.Held = turned(append(recorded, r.Held[candidate+1:]...), now)
+	r.Held = pruneHeld(append(recorded, r.Held[candidate+1:]...), now)
 }

@@ -6,18 +6,18 @@ import (
 	"fmt"
 )
 
-// ErrID reports that a text is not an ID of 32 hexadecimal digits.
+// ErrID means that a text is not an ID of 32 hexadecimal digits.
 var ErrID = errors.New("not an ID of 32 hexadecimal digits")
 
-// ID permanently names one thing of a kind. The zero value names nothing.
+// ID identifies one thing of a kind permanently. The zero value identifies nothing.
 type ID[Kind any] [16]byte
 
 // The kinds of ID.
 type (
 	ClusterID = ID[ofCluster]
-	// WorldID names the regions that follow one another's rules.
+	// WorldID identifies a group of regions that share their rules.
 	WorldID = ID[ofWorld]
-	// RequestID distinguishes a write of rules from all others, so that a retry doesn't write twice.
+	// RequestID identifies a write of rules, so that a retry doesn't write twice.
 	RequestID = ID[ofRequest]
 
 	ofCluster struct{}
@@ -28,7 +28,7 @@ type (
 // String returns 32 hexadecimal digits.
 func (id ID[Kind]) String() string { return hex.EncodeToString(id[:]) }
 
-// IsZero reports whether id names nothing.
+// IsZero reports whether id is the zero value.
 func (id ID[Kind]) IsZero() bool { return id == ID[Kind]{} }
 
 // MarshalText returns the digits of String.
@@ -37,7 +37,7 @@ func (id ID[Kind]) MarshalText() ([]byte, error) { return []byte(id.String()), n
 // UnmarshalText is the inverse of MarshalText. The error wraps [ErrID].
 func (id *ID[Kind]) UnmarshalText(text []byte) error { return decodeHex(id[:], text) }
 
-// decodeHex changes to only if text has exactly the hexadecimal digits that fill it.
+// decodeHex decodes text into to. It changes to only if text is valid and has exactly the right length.
 func decodeHex(to, text []byte) error {
 	if len(text) != 2*len(to) {
 		return fmt.Errorf("%w: %d bytes", ErrID, len(text))

@@ -18,7 +18,7 @@ type failer interface {
 	Fatalf(string, ...any)
 }
 
-// invariants checks what is true of every state that entries can make.
+// invariants checks the invariants of a single state.
 func invariants(t failer, s *State) {
 	t.Helper()
 	if (s.From == nil) != (s.Epoch == 0) || (s.To == nil) != (s.Epoch == 0) {
@@ -46,7 +46,7 @@ func invariants(t failer, s *State) {
 	}
 }
 
-// follows checks what is true of a state and the next one.
+// follows checks the invariants of a state and the next one.
 func follows(t failer, before, after *State) {
 	t.Helper()
 	if after.Index != before.Index+1 || after.Epoch < before.Epoch || after.LastEnded < before.LastEnded || after.Revision < before.Revision {
@@ -79,7 +79,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 	reason := func() Reason {
 		return rapid.SampledFrom([]Reason{"", Silent, Unreachable, Behind, Removed, "unknown"}).Draw(t, "why")
 	}
-	when := func() int64 { return rapid.Int64Range(0, 2*forgiven.Milliseconds()).Draw(t, "when") }
+	when := func() int64 { return rapid.Int64Range(0, 2*suspensionReset.Milliseconds()).Draw(t, "when") }
 	switch rapid.IntRange(0, 16).Draw(t, "kind") {
 	case 0:
 		return found
@@ -152,8 +152,8 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	return nil
 }
 
-// Whatever the entries are, the state stays consistent, and a state that was read from a snapshot on the way behaves like
-// one that never was.
+// After any sequence of entries the state is consistent, and a state that was restored from a snapshot on the way behaves
+// like the original.
 func TestEntriesKeepTheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, other := New(), New()

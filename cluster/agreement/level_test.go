@@ -33,13 +33,13 @@ func TestLevels(t *testing.T) {
 			t.Errorf("have %v at level %d, want %q", r.Err, s.Level, why)
 		}
 	}
-	refused(Raise{Level: Newest}, fmt.Sprintf("is %d already", Newest))
+	refused(Raise{Level: Newest}, fmt.Sprintf("is already %d", Newest))
 	refused(Raise{Level: Newest + 1}, fmt.Sprintf("knows feature level %d", Newest))
-	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.Knows(node(2)) != Newest+1 {
+	if r := apply(&next, Boot{Node: node(2), Boot: 9, Level: Newest + 1, Release: "v9.1.0", Zones: "2031a"}); r.Err != nil || s.KnownLevel(node(2)) != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
 	// An entry of a later level may not be written before the level is raised.
-	raw := append(next.signature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
+	raw := append(next.appendSignature([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
 	if err := next.Proposes(s, raw); !errors.Is(err, ErrRejected) {
 		t.Errorf("have %v", err)
 	}
@@ -48,7 +48,7 @@ func TestLevels(t *testing.T) {
 	}
 	before := s
 	if r := apply(&ThisBuild, Raise{Level: Newest + 1}); !errors.As(r.Err, new(*Unreadable)) || s != before {
-		t.Errorf("a build that doesn't know the level went on: %v", r.Err)
+		t.Errorf("a build that doesn't know the level continued: %v", r.Err)
 	}
 	if r := apply(&next, Raise{Level: Newest + 1}); r.Err != nil || s.Level != Newest+1 {
 		t.Errorf("have %v", r.Err)
@@ -73,7 +73,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// TestRulesNeedALevel: a document with what an earlier release can't read is refused until all nodes know it.
+// TestRulesNeedALevel: a document with features of a later release is refused until the agreed level includes them.
 func TestRulesNeedALevel(t *testing.T) {
 	for body, level := range map[string]Level{
 		"rules: [{name: r, key: [ip], limits: [{limit: 1, per: 24h}]}]": 1,

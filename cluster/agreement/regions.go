@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of what is agreed on about regions.
+// Bounds of Regions.
 const (
 	// MaxRegions bounds Regions.Names.
 	MaxRegions = 32
@@ -21,59 +21,59 @@ const (
 	MaxRegionName = 64
 	// MaxHeld bounds Regions.Held.
 	MaxHeld = 64
-	// MaxHeldBytes roughly bounds the documents in Regions.Held; four are held whatever their size.
+	// MaxHeldBytes roughly bounds the size of the documents in Regions.Held. Four may be held whatever their size.
 	MaxHeldBytes = 64 << 20
 )
 
-// Regions is what is agreed on about regions. It is immutable.
+// Regions is the agreed state about regions. It is immutable.
 type Regions struct {
-	World    WorldID  `json:"world"`    // of the rules; zero if no primary has begun one and none was followed
-	Term     int64    `json:"term"`     // of the primary: rises each time another region becomes primary
-	Primary  string   `json:"primary"`  // the region where rules are written; "" before the first
+	World    WorldID  `json:"world"`    // of the rules; zero before this region has become the primary or followed one
+	Term     int64    `json:"term"`     // of the primary: rises each time another region becomes the primary
+	Primary  string   `json:"primary"`  // the region where rules are written; "" if there is none yet
 	Names    []string `json:"names"`    // the regions that the primary has committed, sorted; at most MaxRegions
-	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force. Empty before the first.
-	Revision uint64   `json:"revision"` // rises with every change of this struct at the primary; copied by followers
+	Held     []Held   `json:"held"`     // versions that still count, oldest first; the last is in force
+	Revision uint64   `json:"revision"` // rises with every change of this struct in the primary; copied by followers
 
-	sets *sets // nil: nothing is cached
+	cache *regionCache // nil: nothing is cached
 }
 
 // Held is a version of the rules that still counts for shares. Recorded versions come first.
 //
-// Without global limits to divide, or with only one region to use them, each version counts as recorded once it is written,
-// and only the one in force is held.
+// If there are no global limits, or only one region uses them, each version counts as recorded once it is written, and only
+// the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
-	Names   []string `json:"names"` // the regions that divide limits in this version, sorted
+	Names   []string `json:"names"` // the regions that share limits in this version, sorted
 	// At is when the version was recorded, in Unix ms. From this wall time on, no region uses an older version or one that
 	// divides limits differently. 0: not recorded.
 	At        int64 `json:"at,omitempty"`
-	Candidate bool  `json:"candidate,omitempty"` // all regions were asked to honour it; the next to be recorded
-	// Doubtful: it was not recorded when the primary, or its term, changed. The former primary may have recorded it, and
-	// some region may have used it, earlier than At.
+	Candidate bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
+	// Doubtful means that the version was not recorded when the primary or its term changed. The former primary may have
+	// recorded it, and a region may have used it, earlier than At.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
-// sets caches the last result of SetFor for each region, and the bytes of AppendFollow.
-type sets struct {
-	mu     sync.Mutex // guards the fields below
-	set    map[string]*rules.Set
-	follow []byte // nil: not requested yet
+// regionCache caches the last result of SetFor for each region, and the bytes of AppendFollow.
+type regionCache struct {
+	mu          sync.Mutex // guards the fields below
+	byRegion    map[string]*rules.Set
+	followBytes []byte // nil: not computed yet
 }
 
-// Primary makes a region the primary: the one where rules are written. It begins the world, if there is none yet, and
-// commits the region. Repeating it changes nothing, unless its term is later.
+// Primary makes a region the primary, where rules are written. It begins a world, if there is none yet, and commits the
+// region. Repeating it changes nothing, unless its term is later.
 type Primary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
-	// Term is the least term afterwards, for a primary that other regions are ahead of; 0 if it doesn't matter.
+	// Term is the minimum of the new term, for a primary that other regions are ahead of; 0 if there is none.
 	Term int64 `json:"term,omitempty"`
-	When int64 `json:"when,omitempty"`
+	When int64 `json:"when,omitempty"` // Unix ms
 }
 
-// Region commits a region, or removes one other than the primary. If there are rules, it makes a new version of them with
-// the same document. Only the primary region's leader proposes it.
+// Region commits a region, or removes a region other than the primary. If there are rules, it makes a new version of them
+// with the same document. Only the primary region's leader proposes it.
 type Region struct {
 	Name   string `json:"name"`
 	Remove bool   `json:"remove,omitempty"`
@@ -81,64 +81,64 @@ type Region struct {
 	When   int64  `json:"when,omitempty"` // Unix ms
 }
 
-// Mark asks all regions to honour the version in force, which becomes the candidate, or records that they do. For a version
-// that is already recorded, it drops the earlier versions whose windows have turned. Only the primary region's leader
-// proposes it.
+// Mark makes the version in force the candidate, which all regions are asked to honour, or records that they honour it. If
+// the version is already recorded, Mark drops the earlier versions whose windows have ended. Only the primary region's
+// leader proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// At, in Unix ms, is at least what any region's clocks showed when it began using Version or a newer one. 0: Version
-	// becomes the candidate.
+	// At, in Unix ms, is not earlier than the reading of any region's clock when it began to use Version or a newer one.
+	// 0: Version becomes the candidate.
 	At int64 `json:"at,omitempty"`
 }
 
-// validRegion reports whether name can name a region.
+// validRegion reports whether name is a valid region name.
 func validRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
 }
 
-// next returns a copy of r to change, with the next revision.
-func (r *Regions) next() *Regions {
+// nextRevision returns a copy of r with the next revision, for the caller to change.
+func (r *Regions) nextRevision() *Regions {
 	next := *r
 	next.Revision++
-	next.sets = &sets{}
+	next.cache = &regionCache{}
 	return &next
 }
 
-// kept returns the cache of r, or an empty one to discard.
-func (r *Regions) kept() *sets {
-	if r.sets == nil {
-		return &sets{}
+// cacheOrNew returns the cache of r, or an empty one to discard.
+func (r *Regions) cacheOrNew() *regionCache {
+	if r.cache == nil {
+		return &regionCache{}
 	}
-	return r.sets
+	return r.cache
 }
 
-// last returns the version in force, nil before the first.
-func (r *Regions) last() *Held {
+// inForce returns the version in force, or nil if there is none.
+func (r *Regions) inForce() *Held {
 	if len(r.Held) == 0 {
 		return nil
 	}
 	return &r.Held[len(r.Held)-1]
 }
 
-// SetFor returns the compiled rules in force, with the shares of a region and the cluster's key for subjects. It is nil
-// before the first version, and while there is no key: counters never use any other key. It returns the same pointer as
-// long as neither rules nor regions change.
+// SetFor returns the compiled rules in force, with a region's shares and the cluster's key for subjects. It returns nil
+// before the first version, and while there is no key, because counters must never use another key. It returns the same
+// pointer as long as neither rules nor regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	set, r := s.History.Set(), s.Regions
 	if set == nil || len(s.Secret) == 0 {
 		return nil
 	}
-	kept := r.kept()
-	kept.mu.Lock()
-	defer kept.mu.Unlock()
-	if out := kept.set[region]; out != nil {
+	cache := r.cacheOrNew()
+	cache.mu.Lock()
+	defer cache.mu.Unlock()
+	if out := cache.byRegion[region]; out != nil {
 		return out
 	}
-	if kept.set == nil || len(kept.set) > MaxRegions {
-		kept.set = map[string]*rules.Set{}
+	if cache.byRegion == nil || len(cache.byRegion) > MaxRegions {
+		cache.byRegion = map[string]*rules.Set{}
 	}
-	kept.set[region] = s.setFor(region)
-	return kept.set[region]
+	cache.byRegion[region] = s.setFor(region)
+	return cache.byRegion[region]
 }
 
 func (s *State) setFor(region string) *rules.Set {
@@ -165,11 +165,11 @@ func (e Primary) apply(next *State) Result {
 	case e.World.IsZero():
 		return rejected("the world has no ID")
 	case e.Term < 0 || e.Term > maxTerm:
-		return rejected("%d is no term", e.Term)
+		return rejected("%d is not a valid term", e.Term)
 	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.Term <= r.Term:
 		return Result{}
 	}
-	changed := r.next()
+	changed := r.nextRevision()
 	if changed.Primary != e.Region {
 		changed.Primary = e.Region
 		changed.Term++
@@ -178,25 +178,25 @@ func (e Primary) apply(next *State) Result {
 	if begins := r.World.IsZero(); begins {
 		changed.World = e.World
 		changed.Names = []string{e.Region}
-		if h := r.last(); h != nil {
-			// No other region has followed these rules: there is nothing to wait for.
+		if h := r.inForce(); h != nil {
+			// No other region has followed these rules, so there is none to wait for.
 			changed.Held = []Held{{Version: h.Version, Names: changed.Names, At: max(1, h.At), Set: h.Set}}
 		}
 		next.Regions = changed
 		return Result{}
 	}
 	if changed.Term != r.Term {
-		changed.doubt()
+		changed.markDoubtful()
 	}
 	if slices.Contains(r.Names, e.Region) {
 		next.Regions = changed
 		return Result{}
 	}
-	return next.commit(changed, Region{Name: e.Region, When: e.When})
+	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
 }
 
-// doubt marks that unrecorded versions may have been recorded elsewhere. r is not shared yet.
-func (r *Regions) doubt() {
+// markDoubtful marks unrecorded versions as possibly recorded by another primary. r must not be shared yet.
+func (r *Regions) markDoubtful() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
 		r.Held[i].Doubtful = r.Held[i].Doubtful || r.Held[i].At == 0
@@ -216,23 +216,23 @@ func (e Region) apply(next *State) Result {
 	case e.Remove && !committed:
 		return Result{Err: fmt.Errorf("remove region %q: %w", e.Name, rules.ErrNotFound)}
 	case !e.Remove && committed:
-		return rejected("the region %s is committed", e.Name)
+		return rejected("the region %s is already committed", e.Name)
 	}
-	return next.commit(r.next(), e)
+	return next.commitRegion(r.nextRevision(), e)
 }
 
-// commit applies e to changed, makes it the current regions, and writes a new version of the rules if there are any.
-func (s *State) commit(changed *Regions, e Region) Result {
+// commitRegion applies e to changed, and puts the result in force. If there are rules, it writes a new version of them.
+func (s *State) commitRegion(changed *Regions, e Region) Result {
 	names, what := slices.Clone(changed.Names), "region "+e.Name+" joins"
 	if e.Remove {
 		what = "region " + e.Name + " leaves"
 		names = slices.DeleteFunc(names, func(name string) bool { return name == e.Name })
 	} else if names = append(names, e.Name); len(names) > MaxRegions {
-		return rejected("there are %d regions, and no more can be", MaxRegions)
+		return rejected("there are already %d regions, the most allowed", MaxRegions)
 	}
 	slices.Sort(names)
 	changed.Names = names
-	if s.Regions.last() == nil {
+	if s.Regions.inForce() == nil {
 		s.Regions = changed
 		return Result{}
 	}
@@ -245,7 +245,7 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
-	if err := changed.hold(history); err != nil {
+	if err := changed.holdVersion(history); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}
 	s.History, s.Regions = history, changed
@@ -253,14 +253,15 @@ func (s *State) commit(changed *Regions, e Region) Result {
 	return Result{Version: v.Number}
 }
 
-// check validates regions that were read: entries must be able to produce them. number is that of the version in force.
+// check returns an error if no sequence of entries could have produced r, which was read from outside. number is the version
+// in force.
 func (r *Regions) check(number int64) error {
 	switch {
 	case r.Term < 0 || (r.Term == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
 		return errors.New("the primary region, its term and its world do not fit together")
 	case r.Primary != "" && !validRegion(r.Primary):
 		return fmt.Errorf("%q is not a region's name", r.Primary)
-	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.last().Version != number:
+	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.inForce().Version != number:
 		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
 	if err := checkNames(r.Names); err != nil {
@@ -294,7 +295,7 @@ func checkNames(names []string) error {
 	}
 	for i, name := range names {
 		if !validRegion(name) || i > 0 && name <= names[i-1] {
-			return fmt.Errorf("the region name %q is not valid, or not in order", name)
+			return fmt.Errorf("the region name %q is invalid or out of order", name)
 		}
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TestManyVersionsAreRecorded: rules that are written faster than they are recorded are all recorded eventually, and there
-// is room for more.
+// TestManyVersionsAreRecorded: even if rules are written faster than they are recorded, they are all recorded eventually, and
+// further ones can be written.
 func TestManyVersionsAreRecorded(t *testing.T) {
 	s, now := New(), int64(1_000_000_000_000)
 	apply := func(e Entry) error {
@@ -47,7 +47,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 				break
 			}
 		}
-		last := s.Regions.last()
+		last := s.Regions.inForce()
 		if last.At == 0 {
 			_ = apply(Mark{Version: last.Version})
 		} else {
@@ -56,14 +56,14 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 	for range 2 { // the second write drops what the first has recorded
 		now += 10 * time.Minute.Milliseconds()
-		_ = apply(Mark{Version: s.Regions.last().Version})
-		_ = apply(Mark{Version: s.Regions.last().Version, At: now})
+		_ = apply(Mark{Version: s.Regions.inForce().Version})
+		_ = apply(Mark{Version: s.Regions.inForce().Version, At: now})
 	}
 	if have := s.Regions.Held; len(have) != 1 || have[0].At == 0 {
 		t.Errorf("have %+v, want only the version in force, recorded", have)
 	}
 	if wrote < 100 {
-		t.Errorf("only %d of %d versions could be written: it is stuck with %+v", wrote, limit, s.Regions.Held)
+		t.Errorf("only %d of %d versions could be written: the state is stuck with %+v", wrote, limit, s.Regions.Held)
 	}
 }
 

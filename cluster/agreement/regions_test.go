@@ -108,7 +108,7 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" || limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 || limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
 		t.Errorf("have %+v, held %s", v, held(s))
 	}
-	// An hour later the old versions no longer matter.
+	// An hour later the old versions no longer count.
 	s = do(t, s, Mark{Version: 3}, Mark{3, 4_000_000})
 	if held(s) != "2r 3r" || limitIn(t, s, "eu", time.UnixMilli(5_000_000)) != 90 {
 		t.Errorf("held %s", held(s))
@@ -117,7 +117,7 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	for i := range MaxRegions - 1 {
 		many = do(t, many, Region{Name: fmt.Sprintf("r%02d", i)})
 	}
-	rejects(t, many, encoded(t, Region{Name: "one more"}), "no more can be")
+	rejects(t, many, encoded(t, Region{Name: "one more"}), "the most allowed")
 	if len(many.Regions.Names) != MaxRegions || !slices.IsSorted(many.Regions.Names) {
 		t.Errorf("have %v", many.Regions.Names)
 	}
@@ -144,7 +144,7 @@ func TestWhatIsHeld(t *testing.T) {
 		{Mark{7, 1_800_000_000_002}, "2r 4r 5r 7r"}, // 6 and 7 divide nothing
 		{global(60, ""), "2r 4r 5r 7r 8"},
 		{Mark{Version: 8}, "2r 4r 5r 7r 8c"},
-		{Mark{8, 1_900_000_000_000}, "7r 8r"}, // all windows have turned
+		{Mark{8, 1_900_000_000_000}, "7r 8r"}, // all windows have ended
 	} {
 		s = do(t, s, tt.entry)
 		if have := held(s); have != tt.want {
@@ -169,11 +169,11 @@ func TestRejectedRegions(t *testing.T) {
 		{s, Primary{World: WorldID{1}}, "name has 1 to 64"}, {s, Primary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
 		{s, Primary{Region: "eu"}, "no ID"},
 		{s, Region{}, "name has 1 to 64"}, {s, Region{Name: long}, "name has 1 to 64"},
-		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is committed"}, {s, Region{Name: "eu", Remove: true}, "is the primary"},
+		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is already committed"}, {s, Region{Name: "eu", Remove: true}, "is the primary"},
 		{alone, Mark{Version: 1}, "no primary"}, {s, Mark{Version: 4}, "version 3 of the rules is the candidate"},
-		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"}, {s, Mark{3, -5}, "no time"},
-		{s, Mark{3, rules.MaxRecordedAt + 1}, "no time"}, {do(t, s, Mark{3, 5}), Mark{Version: 3}, "not in force"},
-		{begun(t), Mark{Version: 1}, "no rules"}, {do(t, begun(t), write(1, 1)), Mark{Version: 1}, "or recorded"},
+		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"}, {s, Mark{3, -5}, "not a valid time"},
+		{s, Mark{3, rules.MaxRecordedAt + 1}, "not a valid time"}, {do(t, s, Mark{3, 5}), Mark{Version: 3}, "not in force"},
+		{begun(t), Mark{Version: 1}, "no rules"}, {do(t, begun(t), write(1, 1)), Mark{Version: 1}, "already recorded"},
 	} {
 		rejects(t, tt.state, encoded(t, tt.entry), tt.why)
 		if m, ok := tt.entry.(Mark); ok {
@@ -207,7 +207,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	if !errors.As(r.Err, &wrong) || next.History != s.History || next.Regions != s.Regions {
 		t.Errorf("have %v", r.Err)
 	}
-	rejects(t, s, encoded(t, Region{Name: "za"}), "too many changes")
+	rejects(t, s, encoded(t, Region{Name: "za"}), "too many versions")
 	reread(t, s)
 	if _, r := ahead(t, s, founded(New())); r.Err != nil {
 		t.Error(r.Err)
@@ -236,11 +236,11 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 		}
 	}
 	if !errors.As(r.Err, &wrong) || len(s.Regions.Held) < 5 {
-		t.Errorf("%d are held, and %v", len(s.Regions.Held), r.Err)
+		t.Errorf("%d versions are held, and %v", len(s.Regions.Held), r.Err)
 	}
 }
 
-// followed returns what s offers to follow.
+// followed returns the entry that s offers to other regions.
 func followed(t testing.TB, s *State) Adopt {
 	t.Helper()
 	b, err := s.AppendFollow(nil)
@@ -254,7 +254,7 @@ func followed(t testing.TB, s *State) Adopt {
 	return e
 }
 
-// ahead applies to the state to what from offers to follow, and returns the outcome.
+// ahead applies the entry that from offers to the state to, and returns the outcome.
 func ahead(t testing.TB, from *State, to *State) (*State, Result) {
 	t.Helper()
 	b, err := from.AppendFollow([]byte("x"))
@@ -278,7 +278,7 @@ func TestFollow(t *testing.T) {
 		}
 		have, want := *next.Regions, *s.Regions
 		for _, r := range []*Regions{&have, &want} {
-			r.Held, r.sets = slices.Clone(r.Held), nil
+			r.Held, r.cache = slices.Clone(r.Held), nil
 			for i := range r.Held {
 				r.Held[i].Set = nil
 			}
@@ -313,7 +313,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("another primary: have %+v, version %d", r, v.Number)
 		}
 	}
-	// Even before the first rules there is something to follow.
+	// Even before the first rules, there is a state to follow.
 	next, r := ahead(t, begun(t, "us"), founded(New()))
 	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Names) != 2 {
 		t.Errorf("have %+v, %+v", r, next.Regions)
@@ -325,7 +325,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Whatever a message says, the adopted state is consistent.
+// The adopted state is consistent, no matter what a message contains.
 func TestContradictoryFollow(t *testing.T) {
 	for name, harm := range map[string]func(*Adopt){
 		"world":           func(e *Adopt) { e.World = WorldID{} },
@@ -382,7 +382,7 @@ func TestContradictoryFollow(t *testing.T) {
 	}
 }
 
-// Large documents that are much alike take little more space than one.
+// Large documents that resemble one another take little more space than one.
 func TestFollowIsSmall(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString("version: 1\nrules:\n  - {name: w, key: [tenant], scope: global, limits: [{limit: 5, per: 1m, algorithm: fixed-window}]}\nsubjects:\n  tenant:\n")
@@ -413,18 +413,18 @@ func TestSetForIsKept(t *testing.T) {
 		t.Error("there are rules in force before there is a key for subjects")
 	}
 	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 || eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
-		t.Error("it is made anew")
+		t.Error("the set is compiled again")
 	}
 	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {
-		t.Error("it is made anew by what has nothing to do with it")
+		t.Error("the set is compiled again after an unrelated change")
 	}
 	if next := do(t, s, Mark{3, 5}); next.SetFor("eu") == eu {
-		t.Error("it is kept though the shares have changed")
+		t.Error("the set is kept although the shares have changed")
 	}
 	for i := range 100 {
 		s.SetFor(fmt.Sprint(i))
 	}
-	if n := len(s.Regions.sets.set); n > MaxRegions+1 {
+	if n := len(s.Regions.cache.byRegion); n > MaxRegions+1 {
 		t.Errorf("%d are kept", n)
 	}
 	if bare := (&State{Secret: s.Secret, History: s.History, Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {

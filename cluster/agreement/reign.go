@@ -7,12 +7,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// keptFormer is how many former processes of a node are remembered. A remembered one can't be named again.
-const keptFormer = 16
+// maxFormer is how many former processes of a node are remembered. A remembered process can't be registered again.
+const maxFormer = 16
 
-// Reign marks that a leader begins to lead. From here on, entries that carry another reign's number are rejected. So a
-// decision that a leader made before it lost the lead can't take effect after another leader, even if it leads again by
-// then.
+// Reign marks the beginning of a leader's reign. From then on, entries that carry another reign's number are rejected. So a
+// decision that a leader made before it lost the lead can't take effect once another node has led, even if the former leader
+// leads again.
 type Reign struct {
 	Number uint64 `json:"number"` // random; not zero
 }
@@ -25,40 +25,40 @@ func (e Reign) apply(next *State) Result {
 	return Result{}
 }
 
-// mayReign rejects a decision of another reign than the current one. Zero stands for any.
-func (s *State) mayReign(reign uint64) Result {
+// checkReign rejects a decision from any reign but the current one. Zero stands for any reign.
+func (s *State) checkReign(reign uint64) Result {
 	if reign != 0 && reign != s.Reign {
-		return rejected("the leader that decided it was deposed since")
+		return rejected("the leader that decided this has lost the lead since")
 	}
 	return Result{}
 }
 
-// Was reports whether boot is one of the node's remembered former processes.
-func (b Booted) Was(boot uint64) bool { return slices.Contains(b.Former, boot) }
+// WasFormer reports whether boot is one of the node's remembered former processes.
+func (b Booted) WasFormer(boot uint64) bool { return slices.Contains(b.Former, boot) }
 
-// knows returns the newest feature level that the process knows.
-func (b Booted) knows() Level { return max(1, b.Level) }
+// knownLevel returns the newest feature level that the process knows.
+func (b Booted) knownLevel() Level { return max(1, b.Level) }
 
-// next returns the successor of b. It copies the slice, which other states share.
-func (b Booted) next(e Boot, index uint64) Booted {
+// successor returns the node's next process, after b. It copies Former, which other states share.
+func (b Booted) successor(e Boot, index uint64) Booted {
 	former := slices.Clone(b.Former)
 	if b.Boot != 0 {
 		former = append(former, b.Boot)
 	}
 	return Booted{
-		Boot: e.Boot, Index: index, Former: former[max(0, len(former)-keptFormer):],
-		Level: e.Level, Release: e.Release, Zones: e.Zones, Suspension: b.Suspension.restarted(),
+		Boot: e.Boot, Index: index, Former: former[max(0, len(former)-maxFormer):],
+		Level: e.Level, Release: e.Release, Zones: e.Zones, Suspension: b.Suspension.afterRestart(),
 	}
 }
 
-// setBoot sets b in a fresh copy of the map.
+// setBoot sets a node's process in a fresh copy of the map.
 func (s *State) setBoot(id ring.NodeID, b Booted) {
 	s.Boots = maps.Clone(s.Boots)
 	s.Boots[id] = b
 }
 
-// possible reports whether entries could have produced b, which was read from a snapshot.
-func (b Booted) possible(last uint64) bool {
-	return b.Boot != 0 && b.Index <= last && len(b.Former) <= keptFormer && !b.Was(b.Boot) && !b.Was(0) &&
+// isPossible reports whether entries up to index last could have produced b, which was read from a snapshot.
+func (b Booted) isPossible(last uint64) bool {
+	return b.Boot != 0 && b.Index <= last && len(b.Former) <= maxFormer && !b.WasFormer(b.Boot) && !b.WasFormer(0) &&
 		b.Suspension.Times >= 0 && b.Suspension.Times <= maxSuspended
 }

@@ -41,22 +41,22 @@ func TestReign(t *testing.T) {
 
 func TestFormerProcessesNeverComeBack(t *testing.T) {
 	s := do(t, New(), found)
-	const all = keptFormer + 4
+	const all = maxFormer + 4
 	for boot := range uint64(all) {
 		s = do(t, s, Boot{Node: node(1), Boot: boot + 1})
 	}
 	s = reread(t, s)
 	have := s.Boots[node(1)]
-	if have.Boot != all || have.Index != s.Index || len(have.Former) != keptFormer {
+	if have.Boot != all || have.Index != s.Index || len(have.Former) != maxFormer {
 		t.Fatalf("have %+v", have)
 	}
-	for boot := uint64(all - keptFormer); boot < all; boot++ {
+	for boot := uint64(all - maxFormer); boot < all; boot++ {
 		b, _ := ThisBuild.Encode(Boot{Node: node(1), Boot: boot})
-		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) || next.Boot(node(1)) != all || !have.Was(boot) {
+		if next, r := s.Apply(s.Index+1, b); !errors.Is(r.Err, ErrRejected) || next.Boot(node(1)) != all || !have.WasFormer(boot) {
 			t.Errorf("process %d: have %v, want it rejected", boot, r.Err)
 		}
 	}
-	if have.Was(all) || have.Was(1) || (Booted{}).Was(0) {
+	if have.WasFormer(all) || have.WasFormer(1) || (Booted{}).WasFormer(0) {
 		t.Error("a process is called a former one that isn't among the last")
 	}
 	// Repeating it changes nothing, not even the index that must be applied.

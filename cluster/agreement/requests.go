@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than one.
+// Bounds of a remembered answer, in bytes of text. All answers together take at most 32 MiB, and usually less than 1 MiB.
 const (
 	maxAnswer = 4 << 10
 	maxPhrase = 1 << 10 // bounds a path or a message
@@ -22,7 +22,7 @@ type answer struct {
 	Result  Result    `json:"result"`
 }
 
-// resultText is a Result as it is stored and sent.
+// resultText is the JSON form of a Result.
 type resultText struct {
 	Version int64        `json:"version,omitempty"`
 	Error   string       `json:"error,omitempty"` // one of the words below, or empty
@@ -46,8 +46,7 @@ func kindOfError(err error) int {
 	return len(errorKinds) - 1
 }
 
-// MarshalJSON keeps the error's text, and whether it is one of rules.Errors, rules.ErrConflict, rules.ErrNotFound or
-// ErrRejected.
+// MarshalJSON encodes the error as its text and its kind: rules.Errors, rules.ErrConflict, rules.ErrNotFound or ErrRejected.
 func (r Result) MarshalJSON() ([]byte, error) {
 	t := resultText{Version: r.Version}
 	if r.Err != nil && !errors.As(r.Err, &t.Wrong) {
@@ -59,7 +58,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON is the inverse of MarshalJSON.
 func (r *Result) UnmarshalJSON(b []byte) error {
 	var t resultText
-	if err := strict(b, &t); err != nil {
+	if err := decodeStrict(b, &t); err != nil {
 		return err
 	}
 	*r = Result{Version: t.Version}
@@ -73,12 +72,12 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 		}
 	}
 	if t.Error != "" && r.Err == nil {
-		return fmt.Errorf("a result of an unknown kind, %.64q", t.Error)
+		return fmt.Errorf("unknown kind of error %.64q in a result", t.Error)
 	}
 	return nil
 }
 
-// ReportedError is an error that was reported before, or on another node.
+// ReportedError is an error that was remembered, or that another node reported.
 type ReportedError struct {
 	Text string
 	Kind error
@@ -90,8 +89,8 @@ func (e *ReportedError) Error() string { return e.Text }
 // Unwrap returns the kind.
 func (e *ReportedError) Unwrap() error { return e.Kind }
 
-// answered returns the remembered answer to a request, or nil.
-func (s *State) answered(id RequestID) *answer {
+// answerTo returns the remembered answer to a request, or nil.
+func (s *State) answerTo(id RequestID) *answer {
 	if id.IsZero() {
 		return nil
 	}
@@ -102,32 +101,32 @@ func (s *State) answered(id RequestID) *answer {
 	return s.Answers[i]
 }
 
-// remember adds an answer and drops the oldest if there are too many.
-func (s *State) remember(id RequestID, r Result) {
+// rememberAnswer adds an answer, and drops the oldest one if there are too many.
+func (s *State) rememberAnswer(id RequestID, r Result) {
 	if id.IsZero() {
 		return
 	}
 	a := &answer{Request: id, Result: r}
 	var wrong rules.Errors
 	if errors.As(r.Err, &wrong) {
-		a.Result.Err = first(wrong)
+		a.Result.Err = firstMistakes(wrong)
 	} else if r.Err != nil {
-		a.Result.Err = &ReportedError{phrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
+		a.Result.Err = &ReportedError{truncatePhrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
 	}
 	kept := s.Answers
 	if len(kept) >= KeptRequests {
 		kept = kept[len(kept)-KeptRequests+1:]
 	}
-	// Copy: other states may share the old slice.
+	// Copy the slice, because other states may share it.
 	s.Answers = append(slices.Clone(kept), a)
 }
 
-// first returns as many of the first mistakes as an answer has room for, and the number of the others.
-func first(wrong rules.Errors) rules.Errors {
+// firstMistakes returns as many of the first mistakes as fit in an answer, and the number of the others.
+func firstMistakes(wrong rules.Errors) rules.Errors {
 	size := 0
 	var out rules.Errors
 	for i, e := range wrong {
-		e.Path, e.Message = phrase(e.Path), phrase(e.Message)
+		e.Path, e.Message = truncatePhrase(e.Path), truncatePhrase(e.Message)
 		if size += len(e.Path) + len(e.Message); size > maxAnswer {
 			return append(out, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
 		}
@@ -136,8 +135,8 @@ func first(wrong rules.Errors) rules.Errors {
 	return out
 }
 
-// phrase returns the part of a text that is remembered. It survives a JSON round trip unchanged.
-func phrase(s string) string {
+// truncatePhrase truncates a text to the part that is remembered. The result survives a JSON round trip unchanged.
+func truncatePhrase(s string) string {
 	if len(s) > maxPhrase {
 		s = s[:maxPhrase]
 	}

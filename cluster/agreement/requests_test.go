@@ -93,12 +93,12 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 	for i := range 10 {
 		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptRequests+i)))
 	}
-	if len(s.Answers) != KeptRequests || s.answered(request(9).Request) != nil || s.answered(request(10).Request) == nil ||
-		s.answered(request(KeptRequests+9).Request) == nil {
+	if len(s.Answers) != KeptRequests || s.answerTo(request(9).Request) != nil || s.answerTo(request(10).Request) == nil ||
+		s.answerTo(request(KeptRequests+9).Request) == nil {
 		t.Errorf("%d answers", len(s.Answers))
 	}
-	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answered(request(0).Request) != nil {
-		t.Error("two states share what differs")
+	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) || branch.answerTo(request(0).Request) != nil {
+		t.Error("two states share a slice that differs")
 	}
 	reread(t, s)
 }
@@ -119,7 +119,7 @@ func TestRememberedMistakesAreBounded(t *testing.T) {
 	if last := some[len(some)-1].Message; !strings.HasPrefix(last, "and ") || len(r.Err.Error()) > 4*maxAnswer {
 		t.Errorf("the last is %q", last)
 	}
-	long := first(rules.Errors{{Path: strings.Repeat("ä", maxPhrase), Message: "\xff" + strings.Repeat("x", maxPhrase)}})
+	long := firstMistakes(rules.Errors{{Path: strings.Repeat("ä", maxPhrase), Message: "\xff" + strings.Repeat("x", maxPhrase)}})
 	if len(long) != 1 || len(long[0].Path) > maxPhrase || len(long[0].Message) > maxPhrase {
 		t.Errorf("have %v", long)
 	}

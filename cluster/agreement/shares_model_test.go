@@ -15,9 +15,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The model of shares. Its regions follow late and at random, or not at all for a while; they restart and become the
-// primary. Their nodes' clocks differ; nodes apply late, and lose their authority for a time. Each node takes all that it
-// may. What the model knows about the versions is which one each node uses at each moment.
+// The model of shares. Its regions follow late and at random, or not at all for a while. They restart, and they become the
+// primary. Their nodes' clocks differ. Nodes apply entries late, and lose their authority for a time. Each node admits as
+// much as it may. The model knows which version each node uses at each moment.
 
 const (
 	modelWindow = 10 * time.Second
@@ -31,16 +31,16 @@ type world struct {
 	bucket  bool
 	regions []*region
 	primary *region
-	// forget removes from shares what a broken rule would leave out; nil: nothing.
+	// forget breaks a rule: it removes something from the shares. nil: nothing is removed.
 	forget func(*rules.Shares)
 	hasty  bool // a broken primary: it records versions that not all regions have honoured
-	// How a broken node gets wrong what its region had not honoured. begun: it remembers nothing from before its restart,
-	// and takes what it then applies for new. careless: it ignores its authority.
+	// Broken nodes. begun: the node remembers nothing from before its restart, and treats what it then applies as new.
+	// careless: it ignores that it has no authority.
 	begun, careless bool
 	steps           []string
 
-	limits map[int64]int64 // by window: the largest of any version then in force; unlimited without rules
-	// For buckets: what was taken, and the limits that some region used, in order of time.
+	limits map[int64]int64 // by window: the highest limit of the versions then in force; unlimited without rules
+	// For buckets: the cost taken, and the limits that a region used, in order of time.
 	spent   []spending
 	inForce []bound
 }
@@ -98,7 +98,7 @@ func (w *world) use(r *region, n *asker) {
 	n.set, n.term = n.opened.Stamp(set, now), r.state.Regions.Term
 }
 
-// turmoil makes a node lose its authority, get it back once it has applied what its region has, or restart.
+// turmoil makes a node lose its authority, get it back once it has applied its region's state, or restart.
 func (w *world) turmoil(r *region) string {
 	n := r.nodes[w.rand.IntN(2)]
 	switch {
@@ -119,7 +119,7 @@ func (w *world) turmoil(r *region) string {
 	return r.name + " restarts"
 }
 
-// current reports whether a region has everything that the primary wrote, though perhaps not all that it recorded.
+// current reports whether a region has everything that the primary wrote, though perhaps not everything that it recorded.
 func (w *world) current(r *region) bool {
 	mine, primary := r.state, w.primary.state
 	_, a := mine.History.Current()
@@ -128,7 +128,7 @@ func (w *world) current(r *region) bool {
 		slices.Contains(mine.Regions.Names, r.name)
 }
 
-// report makes a region report what it honours.
+// report makes a region report the version that it honours.
 func (w *world) report(r *region) {
 	_, v := r.state.History.Current()
 	least := v.Number
@@ -269,7 +269,7 @@ func (w *world) follow(r *region) {
 	_ = w.do(r, e) // refused if there is nothing new
 }
 
-// mark does what the primary's leader does.
+// mark proposes marks like the primary's leader.
 func (w *world) mark() string {
 	primary := w.primary
 	regions := primary.state.Regions
@@ -292,13 +292,13 @@ func (w *world) mark() string {
 		}
 		return fmt.Sprintf("records %d at %d: %v", h.Version, at-modelBegin, w.do(primary, Mark{h.Version, max(1, at)}))
 	}
-	if last := regions.last(); last != nil && last.At == 0 {
+	if last := regions.inForce(); last != nil && last.At == 0 {
 		return fmt.Sprintf("asks for %d: %v", last.Version, w.do(primary, Mark{Version: last.Version}))
 	}
 	return ""
 }
 
-// limit returns what a node of r uses: its share, and the whole limit, which is unlimited if there is none. share is nil
+// limit returns the share and the whole limit that a node of r uses. Without a limit, the whole is unlimited. share is nil
 // for a node that decides nothing.
 func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms.Limit) {
 	set := n.set
@@ -321,7 +321,7 @@ func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms
 	return m.Hits[0].Limits[0], whole
 }
 
-// spend makes every node take all that it may.
+// spend makes every node take as much as it may.
 func (w *world) spend() {
 	for _, r := range w.regions {
 		number := (w.now + r.owner) / modelWindow.Milliseconds()
@@ -335,7 +335,7 @@ func (w *world) spend() {
 	}
 }
 
-// broken names a window in which more was used than any version in force in it allows.
+// broken names a window in which the nodes used more than any version then in force allows.
 func (w *world) broken() string {
 	for number, limit := range w.limits {
 		sum := int64(0)
@@ -353,7 +353,7 @@ func (w *world) broken() string {
 	return ""
 }
 
-// run is one life of the model. It returns what was broken, and the steps up to there.
+// run runs the model once. It returns the broken promise, if any, and the steps that led to it.
 func (w *world) run(steps int) (string, []string) {
 	_ = w.do(w.regions[0], Primary{Region: "eu", World: WorldID{1}})
 	for range steps {
@@ -372,8 +372,8 @@ func (w *world) run(steps int) (string, []string) {
 
 var lives = flag.Int("lives", 40, "how many random lives each model of shares has; make models has more")
 
-// Whatever is written, whichever region follows when, and whatever the clocks say: no window admits more than some version
-// in force in it allows.
+// No window admits more than a version that was in force in it allows, no matter what is written, when regions follow, and
+// how far the clocks differ.
 func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	for seed := range *lives {
 		if broken, steps := newWorld(uint64(seed), false).run(150); broken != "" {
@@ -475,8 +475,8 @@ func (w *world) take() {
 	}
 }
 
-// burst names a span in which more was taken than the largest of the limits in force in it admits: its burst, and what
-// drains meanwhile at its rate.
+// burst names a span in which more was taken than the highest limit in force in it admits: its burst, plus what drains at its
+// rate in the meantime.
 func (w *world) burst() string {
 	for i, from := range w.spent {
 		sum, amount, burst := int64(0), int64(0), int64(0)
@@ -495,7 +495,7 @@ func (w *world) burst() string {
 	return ""
 }
 
-// Over any span, the buckets of all regions together give no more than one bucket.
+// Over any span, the buckets of all regions together admit no more than one bucket.
 func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
 	for seed := range *lives {
 		if broken, steps := newWorld(uint64(seed), true).run(150); broken != "" {
@@ -504,7 +504,7 @@ func TestG8_SharesOfBucketsNeverAddUpToMore(t *testing.T) {
 	}
 }
 
-// Once all regions have followed and the windows have turned, each region has its whole share.
+// Once all regions have followed and the windows have ended, each region has its whole share.
 func TestSharesSettle(t *testing.T) {
 	for seed := range *lives / 2 {
 		w := newWorld(uint64(seed), seed%2 == 0)
@@ -523,7 +523,7 @@ func TestSharesSettle(t *testing.T) {
 			w.mark()
 		}
 		primary := w.primary.state
-		if last := primary.Regions.last(); last != nil && last.At == 0 {
+		if last := primary.Regions.inForce(); last != nil && last.At == 0 {
 			t.Fatalf("seed %d: held are %s", seed, held(primary))
 		}
 		w.now += 400_000

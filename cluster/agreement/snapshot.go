@@ -13,45 +13,45 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// snapshotFormat is the first byte of a snapshot. After it come, as in entries, the feature level needed to read it and the
-// release that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON; From; To;
-// and the documents of the versions that are held but not in force. From and To are empty before the first ring, and To is
-// also empty if it is the same as From. Then come the rules, and a CRC32C of everything before it, little endian.
+// snapshotFormat is the first byte of a snapshot. Then come, as in entries, the feature level needed to read the snapshot
+// and the release that wrote it. Four parts follow, each prefixed with its length as a uvarint: the small fields as JSON;
+// From; To; and the documents of the versions that are held but not in force. From and To are empty before the first ring,
+// and To is also empty if it is the same as From. Then come the rules and, little endian, a CRC32C of everything before it.
 //
 // Every release writes the format, the level, the release and the sum in this way.
 const snapshotFormat = 4
 
-// ErrSnapshot reports bytes that are no snapshot, or a damaged one.
+// ErrSnapshot means that bytes are not a snapshot, or that the snapshot is damaged.
 var ErrSnapshot = errors.New("not a snapshot")
 
-// AppendBinary calls [Build.AppendSnapshot] on this build.
+// AppendBinary calls [Build.AppendSnapshot] on [ThisBuild].
 func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.AppendSnapshot(b, s) }
 
-// AppendSnapshot appends the whole state to b. One release writes equal states as equal bytes.
+// AppendSnapshot appends the whole state to b. The same build encodes equal states as equal bytes.
 func (w *Build) AppendSnapshot(b []byte, s *State) ([]byte, error) {
 	parts := [4][]byte{}
 	var err error
 	if parts[0], err = json.Marshal(s); err != nil {
-		return b, fmt.Errorf("write what is agreed: %w", err)
+		return b, fmt.Errorf("write the agreed state: %w", err)
 	}
 	if parts[3], err = s.Regions.documents(); err != nil {
-		return b, fmt.Errorf("write what is agreed about regions: %w", err)
+		return b, fmt.Errorf("write the held versions of the rules: %w", err)
 	}
 	for i, t := range []*ring.Table{s.From, s.To} {
 		if t == nil || i == 1 && t == s.From {
 			continue
 		}
 		if parts[1+i], err = t.AppendBinary(nil); err != nil {
-			return b, fmt.Errorf("write ring: %w", err)
+			return b, fmt.Errorf("write a ring: %w", err)
 		}
 	}
 	start := len(b)
-	b = w.signature(append(b, snapshotFormat), s.Level)
+	b = w.appendSignature(append(b, snapshotFormat), s.Level)
 	for _, p := range parts {
 		b = wire.AppendText(slices.Grow(b, len(p)+binary.MaxVarintLen64), p)
 	}
 	if b, err = s.History.AppendBinary(b); err != nil {
-		return b[:start], fmt.Errorf("write rules: %w", err)
+		return b[:start], fmt.Errorf("write the rules: %w", err)
 	}
 	return wire.AppendSum(b, start), nil
 }
@@ -80,18 +80,18 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 			return err
 		}
 	}
-	if last := r.last(); last != nil {
+	if last := r.inForce(); last != nil {
 		last.Set = history.Set()
 	}
 	return err
 }
 
-// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is
-// undamaged but this build can't read it.
+// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is an [*Unreadable] if the snapshot is intact
+// but this build can't read it.
 func (w *Build) Parse(b []byte) (*State, error) {
 	content, ok := wire.CutSum(b)
 	if !ok || len(content) == 0 {
-		return nil, fmt.Errorf("%w: it is cut off, or the checksum is wrong", ErrSnapshot)
+		return nil, fmt.Errorf("%w: it is truncated, or its checksum is wrong", ErrSnapshot)
 	}
 	d := wire.NewDecoder(content[1:])
 	needs, release, err := decodeSignature(d)
@@ -101,7 +101,7 @@ func (w *Build) Parse(b []byte) (*State, error) {
 		err = fmt.Errorf("unknown format %d", b[0])
 	case err != nil:
 	case needs > w.Level:
-		err = errors.New("it is of a later release")
+		err = errors.New("a later release wrote it")
 	default:
 		if s, err = parse(d); err == nil && s.Level != needs {
 			err = fmt.Errorf("its level is %d, not %d", s.Level, needs)
@@ -123,8 +123,8 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 		return nil, d.Err()
 	}
 	s := New()
-	s.Regions.sets = &sets{}
-	if err := strict(parts[0], s); err != nil {
+	s.Regions.cache = &regionCache{}
+	if err := decodeStrict(parts[0], s); err != nil {
 		return nil, err
 	}
 	if len(parts[1]) > 0 {
@@ -142,7 +142,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 		return nil, err
 	}
 	if s.Members == nil || s.Generations == nil || s.Boots == nil || s.Regions == nil {
-		return nil, errors.New("a part is missing that every snapshot has")
+		return nil, errors.New("a required field is missing")
 	}
 	if err := s.Regions.compile(parts[3], s.History); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	return s, nil
 }
 
-// check validates a state that was read: entries must be able to produce it.
+// check returns an error if no sequence of entries could have produced s, which was read from a snapshot.
 func (s *State) check() error {
 	_, v := s.History.Current()
 	if err := s.Regions.check(v.Number); err != nil {
@@ -169,7 +169,7 @@ func (s *State) check() error {
 	case s.Settled != (s.From == s.To):
 		return errors.New("it is settled with two rings, or unsettled with one")
 	case s.Check.Index > s.Index || s.Check.Index%HashEvery != 0:
-		return fmt.Errorf("there can be no check as of entry %d", s.Check.Index)
+		return fmt.Errorf("the check can't be as of entry %d", s.Check.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)
 	case len(s.Members) > MaxKnown || len(s.Boots) > MaxBoots || len(s.Answers) > KeptRequests ||
@@ -189,7 +189,7 @@ func (s *State) check() error {
 		}
 	}
 	for id, b := range s.Boots {
-		if !b.possible(s.Index) {
+		if !b.isPossible(s.Index) {
 			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, b.Boot, b.Index, b.Former)
 		}
 	}
@@ -204,15 +204,15 @@ func (s *State) check() error {
 	}
 	for i, id := range s.Strangers {
 		if _, known := s.Members[id]; known || s.Generations[id] == 0 || slices.Contains(s.Strangers[:i], id) {
-			return fmt.Errorf("%s is listed as a stranger, but is none", id)
+			return fmt.Errorf("%s is listed as a stranger, but is not one", id)
 		}
 	}
 	if unknown != len(s.Strangers) {
-		return errors.New("a stranger is not listed")
+		return errors.New("a stranger is missing from the list")
 	}
 	for _, a := range s.Answers {
 		if a == nil {
-			return errors.New("a kept answer is empty")
+			return errors.New("a remembered answer is null")
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// rich returns a state that has something of everything.
+// rich returns a state with content in every field.
 func rich(t testing.TB) *State {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3), Boot{Node: node(1), Boot: 7}, Boot{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0}, Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
@@ -34,7 +34,7 @@ func TestSnapshots(t *testing.T) {
 			s, a = s.Apply(s.Index+1, encoded(t, e))
 			back, b = back.Apply(back.Index+1, encoded(t, e))
 			if (a.Err == nil) != (b.Err == nil) || a.Version != b.Version || !bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
-				t.Fatalf("%T: they go different ways: %v, %v", e, a.Err, b.Err)
+				t.Fatalf("%T: the states diverge: %v, %v", e, a.Err, b.Err)
 			}
 		}
 	}
@@ -64,11 +64,11 @@ func TestDamagedSnapshots(t *testing.T) {
 		}
 	}
 	if _, err := ThisBuild.Parse(seal(append(bytes.Clone(good[:len(good)-4]), 0))); !errors.Is(err, ErrSnapshot) {
-		t.Errorf("more behind: have %v", err)
+		t.Errorf("trailing data: have %v", err)
 	}
 }
 
-// A snapshot whose parts don't fit each other is refused, even with the right checksum.
+// A snapshot whose parts contradict one another is refused, even with the right checksum.
 func TestContradictorySnapshots(t *testing.T) {
 	tests := map[string]func(*State){
 		"secret":        func(s *State) { s.Secret = s.Secret[1:] },
@@ -87,7 +87,7 @@ func TestContradictorySnapshots(t *testing.T) {
 		"no process":    func(s *State) { s.Boots[node(1)] = Booted{Index: 1} },
 		"later process": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Index: s.Index + 1} },
 		"too many processes": func(s *State) {
-			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, keptFormer+1)}
+			s.Boots[node(1)] = Booted{Boot: 1, Former: make([]uint64, maxFormer+1)}
 		},
 		"a process twice": func(s *State) { s.Boots[node(1)] = Booted{Boot: 1, Former: []uint64{2, 1}} },
 		"unknown member":  func(s *State) { delete(s.Members, node(4)) },
@@ -112,8 +112,8 @@ func TestContradictorySnapshots(t *testing.T) {
 	}
 }
 
-// TestUnreadableSnapshots: for an undamaged snapshot with unknown content, the error says which release is needed; for a
-// damaged one, it does not.
+// TestUnreadableSnapshots: for an intact snapshot with unknown content, the error names the release needed. For a damaged
+// one, it does not.
 func TestUnreadableSnapshots(t *testing.T) {
 	writer := Build{Level: 3, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))
@@ -123,15 +123,15 @@ func TestUnreadableSnapshots(t *testing.T) {
 	if _, err := ThisBuild.Parse(good); err != nil {
 		t.Fatal(err)
 	}
-	body := good[len(writer.signature([]byte{snapshotFormat}, 1)) : len(good)-4]
+	body := good[len(writer.appendSignature([]byte{snapshotFormat}, 1)) : len(good)-4]
 	field := bytes.Replace(body, []byte(`"epoch"`), []byte(`"epoxy"`), 1)
 	for name, test := range map[string]struct {
 		snapshot []byte
 		why      string
 	}{
-		"level":  {append(writer.signature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
-		"format": {append(writer.signature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
-		"field":  {append(writer.signature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
+		"level":  {append(writer.appendSignature([]byte{snapshotFormat}, 3), body...), "run release v9.1.0 or a later one"},
+		"format": {append(writer.appendSignature([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
+		"field":  {append(writer.appendSignature([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},
 	} {
 		_, err := ThisBuild.Parse(seal(test.snapshot))
 		if !errors.As(err, new(*Unreadable)) || !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.why) {
@@ -173,7 +173,7 @@ func FuzzParse(f *testing.F) {
 				back, _ = back.Apply(back.Index+1, encoded(t, e))
 			}
 			if !bytes.Equal(snapshotOf(t, s), snapshotOf(t, back)) {
-				t.Fatal("they go different ways")
+				t.Fatal("the states diverge")
 			}
 		}
 	})
@@ -205,7 +205,7 @@ func FuzzApply(f *testing.F) {
 			invariants(t, next)
 			reread(t, next)
 			if !bytes.Equal(snapshotOf(t, next), snapshotOf(t, again)) || !bytes.Equal(before, snapshotOf(t, s)) {
-				t.Fatal("it depends on more than the entry")
+				t.Fatal("the result depends on more than the entry")
 			}
 		}
 	})

@@ -10,28 +10,29 @@ import (
 
 // Bounds of a State.
 const (
-	// MaxKnown bounds State.Members. Nodes that are gone for good must be forgotten before more can join.
+	// MaxKnown bounds State.Members. Once it is reached, nodes that are gone for good must be forgotten before more can join.
 	MaxKnown = 4096
-	// MaxBoots bounds State.Boots: members, and as many nodes that have yet to become members.
+	// MaxBoots bounds State.Boots: members, and as many nodes that are not members yet.
 	MaxBoots = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules are remembered.
 	KeptRequests = 4096
 	// KeptStrangers bounds the nodes outside State.Members whose generations are remembered. A dropped node's generation
-	// starts at 0 again; by then the node is long gone, or KeptStrangers others were ended or forgotten after it.
+	// starts at 0 again. By then, KeptStrangers other nodes have been ended or forgotten after it.
 	KeptStrangers = 4096
 )
 
-// State is what is agreed on. It is immutable: its fields, and what they point to, are read-only.
+// State is the agreed state of the cluster. It is immutable: its fields and everything that they point to are read-only.
 type State struct {
 	Cluster ClusterID `json:"cluster"`          // zero before Found
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before Found
-	Index   uint64    `json:"index"`            // of the last entry applied
-	// Hash is chained over all entries and their outcomes: nodes with the same Index and different Hashes have diverged.
+	Index   uint64    `json:"index"`            // index of the last entry applied
+	// Hash is chained over all entries and their outcomes: nodes with the same Index but different Hashes have diverged.
 	// Check is its value at the last multiple of HashEvery.
 	Hash  Hash   `json:"hash"`
 	Check HashAt `json:"check"`
-	Level Level  `json:"level"` // the feature level; at least 1, and it never decreases
-	// Revision is the index of the last entry that changed which node may own what: a Ring, Leave, Settled, Ended or Boot.
+	Level Level  `json:"level"` // the feature level; at least 1, never decreases
+	// Revision is the index of the last entry that changed which node may own which partition: a Ring, Leave, Settled, Ended
+	// or Boot.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
@@ -39,25 +40,25 @@ type State struct {
 	// it; they are the same pointer while Settled; their members are in Members.
 	From *ring.Table `json:"-"`
 	To   *ring.Table `json:"-"`
-	// Members are all nodes that ever were in a ring and were not forgotten.
+	// Members are all nodes that were ever in a ring and were not forgotten.
 	Members     map[ring.NodeID]Member `json:"members"`
-	Generations map[ring.NodeID]int64  `json:"generations"` // how often each node was ended; zeros are left out
+	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
 	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
-	// Boots are the processes that may have authority. What earlier processes held in memory is gone.
+	// Boots are the processes that may have authority. Everything that earlier processes held in memory is gone.
 	Boots   map[ring.NodeID]Booted `json:"boots"`
-	Reign   uint64                 `json:"reign"` // of the leader that last marked its begin; 0 before the first
+	Reign   uint64                 `json:"reign"` // the current reign; 0 before the first
 	History *rules.History         `json:"-"`     // never nil
 	Regions *Regions               `json:"regions"`
 
 	memory
 }
 
-// memory is what a State remembers about the past.
+// memory is the part of a State that is about the past.
 type memory struct {
 	// Answers are the answers to the last writes of rules, oldest first.
 	Answers []*answer `json:"answers"`
-	// Strangers have a generation and are not in Members: they were forgotten, or ended before they joined a ring. Oldest
-	// first.
+	// Strangers are nodes that have a generation but are not in Members, because they were forgotten, or ended before they
+	// joined a ring. Oldest first.
 	Strangers []ring.NodeID `json:"strangers"`
 	// Removed are the last KeptRemoved processes that operators removed, oldest first.
 	Removed []uint64 `json:"removed"`
@@ -66,14 +67,14 @@ type memory struct {
 // Booted describes a node's process.
 type Booted struct {
 	Boot  uint64 `json:"boot"`
-	Index uint64 `json:"index"` // of the entry that named it
+	Index uint64 `json:"index"` // of the entry that registered it
 	// Former are the last processes before it, oldest first.
 	Former []uint64 `json:"former,omitempty"`
-	// Level, Release and Zones are what the process knows; see Boot.
+	// Level, Release and Zones are copied from the Boot entry.
 	Level   Level  `json:"level,omitempty"`
 	Release string `json:"release,omitempty"`
 	Zones   string `json:"zones,omitempty"`
-	// Suspension describes a member that was taken out of the ring although it is alive.
+	// Suspension is not zero if the member was taken out of the ring while it was alive.
 	Suspension Suspension `json:"suspension,omitzero"`
 }
 
@@ -82,32 +83,32 @@ func New() *State {
 	return &State{
 		Level: 1, Settled: true, Members: map[ring.NodeID]Member{}, Generations: map[ring.NodeID]int64{},
 		Boots:   map[ring.NodeID]Booted{},
-		History: rules.NewHistory(), Regions: &Regions{sets: &sets{}},
+		History: rules.NewHistory(), Regions: &Regions{cache: &regionCache{}},
 	}
 }
 
-// Generation returns how often a node was ended.
+// Generation returns how many times a node was ended.
 func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 
-// Boot returns the process of a node that may have authority, 0 if none was named.
+// Boot returns the process of a node that may have authority, or 0 if none is registered.
 func (s *State) Boot(id ring.NodeID) uint64 { return s.Boots[id].Boot }
 
-// Owner returns the node where the token of partition p starts and the one it moves to. Both are zero before the first
-// ring, and the same if p doesn't move.
+// Owner returns the node where the token of partition p starts, and the node to which it moves. Both are zero before the
+// first ring, and equal if p doesn't move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
-// Knows returns the newest feature level that a node's process knows, 0 if it has no process.
-func (s *State) Knows(id ring.NodeID) Level {
+// KnownLevel returns the newest feature level that a node's process knows, or 0 if no process is registered.
+func (s *State) KnownLevel(id ring.NodeID) Level {
 	if b, ok := s.Boots[id]; ok {
-		return b.knows()
+		return b.knownLevel()
 	}
 	return 0
 }
 
-// InRing reports whether id is a member of the settled ring, or of the ring that partitions are moving to.
+// InRing reports whether id is a member of the settled ring, or of the ring being moved to.
 func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
 
-// move begins the move to the ring to. The state is settled if there is nothing to move.
+// move begins the move between two rings. The state is settled at once if there is nothing to move.
 func (s *State) move(from, to *ring.Table) {
 	s.From, s.To, s.Settled, s.Revision = from, to, false, s.Index
 	if from == nil || from.Equal(to) {
@@ -115,7 +116,7 @@ func (s *State) move(from, to *ring.Table) {
 	}
 }
 
-// setGeneration sets a generation in a fresh copy of the map, and drops the oldest stranger if there are too many.
+// setGeneration sets a node's generation in a fresh copy of the map, and lists the node as a stranger if it is one.
 func (s *State) setGeneration(id ring.NodeID, generation int64) {
 	s.Generations = maps.Clone(s.Generations)
 	s.Generations[id] = generation
@@ -124,16 +125,17 @@ func (s *State) setGeneration(id ring.NodeID, generation int64) {
 	}
 }
 
-// addStranger adds a node that has a generation and isn't in Members. s must have its own copy of Generations.
+// addStranger adds a node that has a generation and isn't in Members, and drops the oldest stranger if there are too many.
+// s must have its own copy of Generations.
 func (s *State) addStranger(id ring.NodeID) {
-	s.Strangers = append(without(s.Strangers, id), id)
+	s.Strangers = append(withoutID(s.Strangers, id), id)
 	if len(s.Strangers) > KeptStrangers {
 		delete(s.Generations, s.Strangers[0])
 		s.Strangers = slices.Delete(s.Strangers, 0, 1)
 	}
 }
 
-// without returns a copy of ids without id.
-func without(ids []ring.NodeID, id ring.NodeID) []ring.NodeID {
+// withoutID returns a copy of ids without id.
+func withoutID(ids []ring.NodeID, id ring.NodeID) []ring.NodeID {
 	return slices.DeleteFunc(slices.Clone(ids), func(other ring.NodeID) bool { return other == id })
 }

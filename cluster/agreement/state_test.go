@@ -182,7 +182,7 @@ func TestEndedPromotesInPlace(t *testing.T) {
 	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) || s.Generation(node(2)) != 2 || s.LastEnded != 4 {
 		t.Errorf("in a move: %+v", s)
 	}
-	// No other node moves: what remains is as before.
+	// The rest of the ring is as before.
 	s = do(t, s, Ended{Node: node(4), Generation: 0})
 	if s.Settled != s.From.Equal(s.To) {
 		t.Errorf("settled is %t", s.Settled)
@@ -228,7 +228,7 @@ func TestForget(t *testing.T) {
 	if _, known := s.Members[node(3)]; known || len(s.Members) != 2 {
 		t.Errorf("have %v", s.Members)
 	}
-	// It may come back, but not as what it was before.
+	// The node may come back, but with another generation.
 	if s.Generation(node(3)) != 1 {
 		t.Errorf("generation %d", s.Generation(node(3)))
 	}
@@ -249,12 +249,12 @@ func TestBoots(t *testing.T) {
 		t.Errorf("have %+v, revision %d", s.Boots, s.Revision)
 	}
 	for _, e := range []Boot{{Node: node(1)}, {Boot: 1}} {
-		rejects(t, s, encoded(t, e), "named")
+		rejects(t, s, encoded(t, e), "is zero")
 	}
 	for i := range MaxBoots { // this state is not shared
 		s.Boots[node(10+i)] = Booted{Boot: 1, Index: 1}
 	}
-	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "no more can")
+	rejects(t, s, encoded(t, Boot{Node: node(2), Boot: 1}), "the most allowed")
 	do(t, s, Boot{Node: node(10), Boot: 2})
 }
 
@@ -272,7 +272,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		t.Errorf("%d generations, %d of the member", len(s.Generations), s.Generation(node(1)))
 	}
 	if s.Generation(node(109)) != 0 || s.Generation(node(110)) != 1 {
-		t.Error("it was not the oldest that was let go")
+		t.Error("the dropped stranger was not the oldest")
 	}
 	s = do(t, s, Ended{Node: node(110), Generation: 1}, Ended{Node: node(99), Generation: 0})
 	if s.Generation(node(110)) != 2 || s.Generation(node(111)) != 0 {
@@ -325,7 +325,7 @@ func TestRejected(t *testing.T) {
 		{"last epoch settled", moving, Settled{Epoch: 1}, "epoch is 2, not 1"},
 		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
 		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}), Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
-		{"nobody ended", base, Ended{}, "no node"},
+		{"nobody ended", base, Ended{}, "node is zero"},
 		{"stranger forgotten", base, Forget{node(7)}, "not known"},
 		{"member forgotten", base, Forget{node(1)}, "in a ring"},
 		{"joining member forgotten", moving, Forget{node(4)}, "in a ring"},
@@ -344,7 +344,7 @@ func TestUnreadableEntries(t *testing.T) {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3))
 	later := Build{Level: 3, Release: "v9.1.0"}
 	raw := func(level Level, kind, format byte, text string) []byte {
-		return append(append(later.signature([]byte{entryMark, kind, format}, level), 0), text...)
+		return append(append(later.appendSignature([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	body := func(text string) string { return string(wire.AppendText(nil, text)) }
 	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(Rules{}))
@@ -356,20 +356,20 @@ func TestUnreadableEntries(t *testing.T) {
 		"nothing":         {nil, "another release is needed"},
 		"old":             {[]byte{emptyKind, 1}, "another release is needed"},
 		"cut":             {[]byte{entryMark, emptyKind}, "another release is needed"},
-		"no level":        {[]byte{entryMark, emptyKind, 1, 0, 0}, "does not say who wrote it"},
-		"release cut":     {[]byte{entryMark, emptyKind, 1, 1, 9, 'v'}, "does not say who wrote it"},
-		"release":         {[]byte{entryMark, emptyKind, 1, 1, 1, '\n'}, "does not say who wrote it"},
+		"no level":        {[]byte{entryMark, emptyKind, 1, 0, 0}, "its signature is invalid"},
+		"release cut":     {[]byte{entryMark, emptyKind, 1, 1, 9, 'v'}, "its signature is invalid"},
+		"release":         {[]byte{entryMark, emptyKind, 1, 1, 1, '\n'}, "its signature is invalid"},
 		"terms cut":       {raw(1, emptyKind, entryFormat, "")[:len(raw(1, emptyKind, entryFormat, ""))-1], wrote},
 		"unknown kind":    {raw(1, 99, entryFormat, body("{}")), "unknown kind 99; " + wrote},
 		"kind 0":          {raw(1, 0, entryFormat, body("{}")), "unknown kind 0; " + wrote},
 		"unknown format":  {raw(1, emptyKind, 1, ""), "unknown format 1 of kind 2; " + wrote},
-		"no length":       {raw(1, emptyKind, entryFormat, ""), "is cut off"},
+		"no length":       {raw(1, emptyKind, entryFormat, ""), "is truncated"},
 		"more than empty": {raw(1, emptyKind, entryFormat, body("{}")+"x"), "1 bytes after"},
 		"no JSON":         {raw(1, ringKind, entryFormat, body("{")), wrote},
-		"more behind":     {raw(1, settledKind, entryFormat, body(`{"epoch":1}1`)), "there is more after its end"},
+		"more behind":     {raw(1, settledKind, entryFormat, body(`{"epoch":1}1`)), "data after the end of the JSON"},
 		"unknown field":   {raw(1, settledKind, entryFormat, body(`{"epoch":1,"when":2}`)), wrote},
-		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is cut off"},
-		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is cut off"},
+		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is truncated"},
+		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is truncated"},
 		"rules' part":     {raw(1, rulesKind, entryFormat, body(`{"change":{"Part":5}}`)), "unknown part 5"},
 		"later level":     {raw(3, 99, 7, "?"), fmt.Sprintf("feature level 3 is needed, and this release knows %d: run release v9.1.0 or a later one", Newest)},
 	} {
@@ -389,7 +389,7 @@ func TestUnreadableEntries(t *testing.T) {
 	}
 }
 
-// rejects checks that an entry changes nothing but the index.
+// rejects checks that an entry is rejected with a certain error, and changes nothing but the index and the hashes.
 func rejects(t *testing.T, s *State, raw []byte, why string) {
 	t.Helper()
 	next, r := s.Apply(s.Index+5, raw)

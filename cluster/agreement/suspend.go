@@ -7,68 +7,69 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reason is why a leader takes a node out of the ring that has not asked to leave.
+// Reason is a leader's reason for taking a node out of the ring that has not asked to leave.
 type Reason string
 
 // The reasons. "" gives none.
 const (
-	Silent      Reason = "silent"      // it does not ask for authority
+	Silent      Reason = "silent"      // the node does not ask for authority
 	Unreachable Reason = "unreachable" // most nodes can't reach it, or only through another node
-	Behind      Reason = "behind"      // it asks, but can't be granted any
-	Removed     Reason = "removed"     // an operator removes it; its process never gets authority again
+	Behind      Reason = "behind"      // the node asks for authority, but can't be granted it
+	Removed     Reason = "removed"     // an operator removes the node; its process never gets authority again
 )
 
-// known reports whether r is one of the above, or empty.
-func (r Reason) known() bool {
+// isKnown reports whether r is one of the reasons above, or empty.
+func (r Reason) isKnown() bool {
 	return slices.Contains([]Reason{"", Silent, Unreachable, Behind, Removed}, r)
 }
 
-// Suspension records how often a node was taken out of the ring although its process lives.
+// Suspension records how many times a node was taken out of the ring while its process was alive.
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
-	// Silent: it was silent the last time. If another process follows, this one was killed, and that time does not count.
+	// Silent means that the last reason was Silent. If the node then starts a new process, the old one was dead, so that time
+	// does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
 const (
 	// maxSuspended bounds Suspension.Times.
 	maxSuspended = 16
-	// forgiven is how long after the last suspension the count starts over.
-	forgiven = time.Hour
-	// shortest and longest bound Suspension.Patience.
-	shortest = 10 * time.Second
-	longest  = 10 * time.Minute
+	// suspensionReset is how long after the last suspension Times starts over.
+	suspensionReset = time.Hour
+	// minPatience and maxPatience bound Suspension.Patience.
+	minPatience = 10 * time.Second
+	maxPatience = 10 * time.Minute
 	// KeptRemoved is how many removed processes are remembered.
 	KeptRemoved = 256
 )
 
-// Patience returns how long a node must do well before it rejoins the ring: 10 s after the first suspension, doubling with
-// each further one, at most 10 min; 0 if it was never suspended.
+// Patience returns how long a node must stay healthy before it rejoins the ring: 10 s after the first suspension, doubling
+// with each further one up to 10 min, or 0 if the node was never suspended.
 func (s Suspension) Patience() time.Duration {
 	if s.Times == 0 {
 		return 0
 	}
-	return min(shortest<<(s.Times-1), longest)
+	return min(minPatience<<(s.Times-1), maxPatience)
 }
 
-// suspend records that a member was taken out of the ring.
+// suspend records that a member was taken out of the ring while it was alive.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	b, booted := s.Boots[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
 		return
 	}
 	times := b.Suspension.Times
-	if when-b.Suspension.Last >= forgiven.Milliseconds() {
+	if when-b.Suspension.Last >= suspensionReset.Milliseconds() {
 		times = 0
 	}
 	b.Suspension = Suspension{Times: min(times+1, maxSuspended), Last: when, Silent: why == Silent}
 	s.setBoot(id, b)
 }
 
-// restarted returns what a node's next process inherits of a suspension. If the node was last suspended for silence, its
-// process was killed, and that time does not count.
-func (s Suspension) restarted() Suspension {
+// afterRestart returns the suspension of the node's next process. If the node was last suspended for silence, its process was
+// dead, so that time does not count.
+func (s Suspension) afterRestart() Suspension {
 	if s.Silent {
 		s.Silent = false
 		if s.Times--; s.Times == 0 {
@@ -78,8 +79,8 @@ func (s Suspension) restarted() Suspension {
 	return s
 }
 
-// remove records that an operator removed the current process of a node.
-func (s *State) remove(id ring.NodeID) {
+// recordRemoved records that an operator removed the current process of a node.
+func (s *State) recordRemoved(id ring.NodeID) {
 	boot := s.Boot(id)
 	if boot == 0 || s.WasRemoved(boot) {
 		return

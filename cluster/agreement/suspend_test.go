@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestSuspensions: counts how often a node was taken out of the ring although it is alive.
+// TestSuspensions: a node's suspensions are counted, and its patience grows with them.
 func TestSuspensions(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	world := func() *State {
@@ -19,7 +19,7 @@ func TestSuspensions(t *testing.T) {
 	patience := func(s *State, want time.Duration) {
 		t.Helper()
 		if have := s.Boots[node(2)].Suspension.Patience(); have != want {
-			t.Fatalf("the node has to do well for %s, not %s", have, want)
+			t.Fatalf("the node must stay healthy for %s, want %s", have, want)
 		}
 	}
 	t.Run("it doubles, up to ten minutes", func(t *testing.T) {

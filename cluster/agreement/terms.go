@@ -10,21 +10,22 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// ErrBase reports that the state an entry was proposed for has changed. The entry changed nothing, and is proposed again
-// for the new state. ErrBase wraps ErrRejected.
+// ErrBase means that rules or regions have changed since the entry was proposed. The entry changed nothing, and its proposer
+// must propose it again for the new state. ErrBase wraps ErrRejected.
 var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
 
-// ErrDiffers reports that an entry has another result here than where it was proposed.
-var ErrDiffers = errors.New("an entry has another result here than where it was proposed")
+// ErrDiffers means that this build applies an entry with another result than its proposer.
+var ErrDiffers = errors.New("an entry has another result than on the node that proposed it")
 
-// Edition identifies the rules in force and the agreed regions: everything that the result of changing either depends on.
+// Edition identifies the rules in force and the agreed regions. The result of a change to either depends on nothing else.
 type Edition struct {
-	Number int64 // of the version in force
+	Number int64 // version in force
 	Hash   [sha256.Size]byte
 }
 
-// Transition are the state that an entry which may change rules or regions was proposed for, and its result. Every node parses
-// rules when it applies them: builds that read them differently would diverge.
+// Transition is the edition that an entry which may change rules or regions was proposed for, and the edition that it
+// results in. Every node parses rules when it applies them. Without transitions, builds that parse them differently would
+// diverge unnoticed.
 type Transition struct{ Base, Result Edition }
 
 // Edition returns the edition of s.
@@ -33,12 +34,12 @@ func (s *State) Edition() (Edition, error) {
 	document := s.History.Hash()
 	text, err := json.Marshal(s.Regions)
 	if err != nil {
-		return Edition{}, fmt.Errorf("write what is agreed about regions: %w", err)
+		return Edition{}, fmt.Errorf("encode the agreed regions: %w", err)
 	}
 	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
 }
 
-func (t *Transition) append(b []byte) []byte {
+func (t *Transition) appendTo(b []byte) []byte {
 	for _, e := range []Edition{t.Base, t.Result} {
 		b = binary.BigEndian.AppendUint64(b, uint64(e.Number))
 		b = append(b, e.Hash[:]...)
@@ -46,8 +47,8 @@ func (t *Transition) append(b []byte) []byte {
 	return b
 }
 
-// decodeTerms reads the terms; nil if there are none.
-func decodeTerms(d *wire.Decoder) *Transition {
+// decodeTransition reads the transition of an entry. It returns nil if there is none.
+func decodeTransition(d *wire.Decoder) *Transition {
 	if !d.Bool() {
 		return nil
 	}
@@ -68,36 +69,38 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose writes an entry as a leader proposes it in state s: one that may change rules or regions carries its terms.
-// Propose also returns the prepared result: applying Rules then takes no time, and a refused entry need not be proposed.
+// Propose encodes an entry for a leader to propose in state s. An entry that may change rules or regions carries its
+// Transition. For such an entry, Propose also returns the prepared result, so that applying Rules takes no time and the
+// caller can tell that an entry would be refused.
 func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
 		return out, nil, err
 	}
-	var terms Transition
+	var transition Transition
 	var err error
-	if terms.Base, err = s.Edition(); err != nil {
+	if transition.Base, err = s.Edition(); err != nil {
 		return nil, nil, err
 	}
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
-	if w, write := e.(Rules); !write {
+	if w, isRules := e.(Rules); !isRules {
 		p.refused = e.apply(&next).Err
-	} else if s.answered(w.Request) == nil {
+	} else if s.answerTo(w.Request) == nil {
 		p = s.Prepare(w)
 		p.refused = w.enact(&next, p.after, p.err).Err
 	}
 	p.regions = s.Regions
-	if terms.Result, err = next.Edition(); err != nil {
+	if transition.Result, err = next.Edition(); err != nil {
 		return nil, nil, err
 	}
-	out, err := b.encode(e, &terms)
+	out, err := b.encode(e, &transition)
 	return out, p, err
 }
 
-// applyOn applies an entry with terms. next is s with the entry's index. If the error wraps ErrDiffers, s stays in force.
+// applyOn applies an entry with a transition. next is a copy of s with the entry's index. On an error, the caller must
+// discard next.
 func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {
@@ -112,7 +115,7 @@ func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error
 		return Result{}, err
 	}
 	if have != t.Result {
-		return Result{}, fmt.Errorf("%w: version %d with hash %x, and not version %d with hash %x", ErrDiffers,
+		return Result{}, fmt.Errorf("%w: version %d with hash %x instead of version %d with hash %x", ErrDiffers,
 			have.Number, have.Hash, t.Result.Number, t.Result.Hash)
 	}
 	return r, nil

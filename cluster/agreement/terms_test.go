@@ -38,7 +38,7 @@ func TestAnotherBaseIsRejected(t *testing.T) {
 	}
 }
 
-// TestAnotherResultStopsTheNode: builds that read one document differently don't carry on side by side.
+// TestAnotherResultStopsTheNode: builds that read one document differently don't keep running side by side.
 func TestAnotherResultStopsTheNode(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
 	writer := Build{Level: Newest, Release: "v9.1.0"}

@@ -48,7 +48,7 @@ func TestQuickRestart(t *testing.T) {
 				t.Errorf("it was registered after %v, want %v", took, tt.after)
 			}
 			if d.cried > 0 {
-				t.Error("that was taken for a copy")
+				t.Error("the new process was taken for a copy")
 			}
 			behind := d.request(tt.node)
 			behind.Applied = d.state.Boots[id(tt.node)].Index - 1
@@ -92,7 +92,7 @@ func TestClone(t *testing.T) {
 		}
 	}
 	if d.cried < 1 || d.cried > 2 {
-		t.Errorf("an operator was told %d times in ten seconds, want once or twice", d.cried)
+		t.Errorf("the operator was alerted %d times in ten seconds, want once or twice", d.cried)
 	}
 	// A copy of the leader's own directory gets nothing, even if the leader's own process is silent.
 	d.now += time.Minute
@@ -128,7 +128,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestNobodyIsEndedInAReignsFirstTerm: not even a node that gave its authority up.
+// TestNobodyIsEndedInAReignsFirstTerm: not even a node that gave up its authority is ended.
 func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -142,7 +142,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d.want(d.run(2*tickEvery, 1, 2), "Ended")
 }
 
-// TestWhoGaveUpIsEndedAtOnce: there is no need to wait until its authority expires.
+// TestWhoGaveUpIsEndedAtOnce: the leader need not wait until the node's authority expires.
 func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -150,10 +150,10 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).State = gossip.Left
-	d.want(d.run(patience+2*tickEvery, 1, 2), "Ended")
+	d.want(d.run(silencePatience+2*tickEvery, 1, 2), "Ended")
 }
 
-// TestAProcessThatAsksIsNotReplaced: not even one that can't be granted anything because it is behind.
+// TestAProcessThatAsksIsNotReplaced: not even if it is refused because it is behind.
 func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -170,7 +170,7 @@ func TestAProcessThatAsksIsNotReplaced(t *testing.T) {
 	}
 }
 
-// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is under way when the old process asks again.
+// TestNothingIsGrantedToAProcessThatIsBeingReplaced: the entry is pending when the old process asks again.
 func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)

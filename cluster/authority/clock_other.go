@@ -4,5 +4,5 @@ package authority
 
 import "time"
 
-// boottime reports that this platform has no known boot-time clock.
+// boottime returns false: this platform has no known boot-time clock.
 func boottime() (time.Duration, bool) { return 0, false }

@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// voting is a model of Raft's elections, changes of membership included: who leads in which term. Messages are late, lost,
-// and overtake each other. Nodes are numbered; the log has nothing but configurations and each leader's first entry.
+// voting is a model of Raft's elections, including changes of membership. Messages are delayed, lost and reordered. Nodes are
+// numbered. The log contains only configurations and each leader's first entry.
 type voting struct {
 	random   *rand.Rand
 	now      int // events so far
@@ -112,7 +112,7 @@ func (v *voting) step() {
 	case x < 20 && n.leads:
 		for to := range modelNodes {
 			if v.random.IntN(4) > 0 {
-				l := letter{from: n.n, to: to, term: n.term, number: n.answers.Number()}
+				l := letter{from: n.n, to: to, term: n.term, number: n.answers.NextNumber()}
 				if v.random.IntN(2) == 0 {
 					l.log = slices.Clone(n.log)
 				}
@@ -209,9 +209,9 @@ func (v *voting) answered(n *voter, l letter) {
 	case "the term of an answer is not looked at":
 		term = n.term
 	case "an answer counts from when it arrives":
-		number = n.answers.Number()
+		number = n.answers.NextNumber()
 	}
-	n.answers.Answered(id(byte(l.from+1)), term, number)
+	n.answers.RecordAnswer(id(byte(l.from+1)), term, number)
 	if !n.leads || l.term != n.term || !l.ok {
 		return
 	}
@@ -243,8 +243,8 @@ func (v *voting) voters(n *voter) (ids []ring.NodeID) {
 	return ids
 }
 
-// answer answers the questions that are confirmed, and returns false if one should not have been: a later leader had been
-// elected before it was asked.
+// answer answers the questions that are confirmed. It returns false if one of them should not have been confirmed, because a
+// later leader had been elected before it was asked.
 func (v *voting) answer() bool {
 	right := true
 	v.asked = slices.DeleteFunc(v.asked, func(q asked) bool {
@@ -268,7 +268,7 @@ func (v *voting) answer() bool {
 	return right
 }
 
-// TestConfirmedLeadersLed: whoever is confirmed led when it was asked; each way to be less strict is found out.
+// TestConfirmedLeadersLed: a confirmed leader led when it was asked. The model detects each way to be less strict.
 func TestConfirmedLeadersLed(t *testing.T) {
 	const seeds, steps = 400, 4000
 	for _, sabotage := range []string{
@@ -295,10 +295,10 @@ func TestConfirmedLeadersLed(t *testing.T) {
 				}
 			}
 			if sabotage != "" {
-				t.Error("it is not found")
+				t.Error("the model does not detect it")
 			}
 			if t.Logf("%d elections, %d confirmations", elections, granted); granted < 10*seeds || elections < 2*seeds {
-				t.Error("the model shows nothing")
+				t.Error("the model confirms nothing")
 			}
 		})
 	}
@@ -309,22 +309,22 @@ func TestAwaitReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Confirmations
 		voters := []ring.NodeID{id(1), id(2), id(3)}
-		early := c.Number()
+		early := c.NextNumber()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() { ended <- c.Await(ctx, id(1), 5, func() []ring.NodeID { return voters }) }()
 		synctest.Wait()
-		c.Answered(id(2), 5, early)
-		c.Answered(id(3), 4, c.Number())
-		c.Answered(id(4), 5, c.Number())
+		c.RecordAnswer(id(2), 5, early)
+		c.RecordAnswer(id(3), 4, c.NextNumber())
+		c.RecordAnswer(id(4), 5, c.NextNumber())
 		synctest.Wait()
 		select {
 		case err := <-ended:
 			t.Fatalf("have %v without a majority", err)
 		default:
 		}
-		c.Answered(id(2), 5, c.Number())
+		c.RecordAnswer(id(2), 5, c.NextNumber())
 		if err := <-ended; err != nil {
 			t.Errorf("have %v", err)
 		}

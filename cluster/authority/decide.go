@@ -10,19 +10,19 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// view is the input to a decision, besides the ledger.
+// view is the input of a decision, besides the ledger.
 type view struct {
-	now   time.Duration
-	wall  time.Time
-	state *agreement.State
-	ruled uint64 // index as of which the newest rules are in force
-	nodes map[ring.NodeID]Node
+	now        time.Duration
+	wallClock  time.Time
+	state      *agreement.State
+	rulesIndex uint64 // a node that has applied this index uses the newest rules
+	nodes      map[ring.NodeID]Node
 	// members are the members of From and To, sorted.
 	members []ring.NodeID
 }
 
-func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64, nodes []Node) *view {
-	v := &view{now: now, wall: wall, state: s, ruled: ruled, nodes: make(map[ring.NodeID]Node, len(nodes))}
+func newView(now time.Duration, wallClock time.Time, s *agreement.State, rulesIndex uint64, nodes []Node) *view {
+	v := &view{now: now, wallClock: wallClock, state: s, rulesIndex: rulesIndex, nodes: make(map[ring.NodeID]Node, len(nodes))}
 	for _, n := range nodes {
 		v.nodes[n.ID] = n
 	}
@@ -32,8 +32,8 @@ func newView(now time.Duration, wall time.Time, s *agreement.State, ruled uint64
 	return v
 }
 
-// nextEntry brings the ledger up to date and returns the entry to propose now, nil if there is none. The caller reports the
-// outcome through outcomeKnown before it calls nextEntry again, and calls detectStall at least every tickEvery.
+// nextEntry updates the ledger and returns the entry to propose now, or nil. The caller must report the entry's outcome with
+// outcomeKnown before it calls nextEntry again, and must call nextEntry or detectStall at least every tickEvery.
 func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 	l.detectStall(v.now)
 	l.raiseFloor(v)
@@ -51,24 +51,24 @@ func (l *authorityLedger) nextEntry(v *view) agreement.Entry {
 	return nil
 }
 
-// detectStall detects whether this loop has stalled. After a stall requests may lie unread, so it discards all evidence
-// against nodes and cancels every pending end.
+// detectStall detects whether the giver's loop has stalled. After a stall, requests may be waiting unread, so it discards all
+// evidence against nodes and cancels every pending end.
 func (l *authorityLedger) detectStall(now time.Duration) {
 	if now-l.lastTick > tickEvery+loopSlack {
-		l.trusted = now
+		l.silenceFrom = now
 		for _, r := range l.records {
-			r.cutSince, r.relayedSince, r.failingSince, r.staleSince, r.ending = never, never, never, never, false
+			r.unreachableSince, r.relayedSince, r.failingSince, r.blockingSince, r.ending = never, never, never, never, false
 		}
 	}
 	l.lastTick = now
 }
 
-// observeReports records since when a majority of the asking nodes can't reach a node, or reach it only through another,
-// and which nodes ask without success. A node's own reports count in the vote about itself.
+// observeReports records since when a majority of the asking nodes can't reach a node or can reach it only through another
+// node, and which nodes ask without success. A node's own reports count in the vote about itself.
 func (l *authorityLedger) observeReports(v *view) {
 	cut, relayed, reporters := map[ring.NodeID]int{}, map[ring.NodeID]int{}, 0
 	for _, r := range l.records {
-		if r.boot == 0 || l.silence(v.now, r.asked) >= patience || r.asked == never {
+		if r.boot == 0 || l.silence(v.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
 			continue
 		}
 		reporters++
@@ -79,33 +79,33 @@ func (l *authorityLedger) observeReports(v *view) {
 			relayed[id]++
 		}
 	}
-	mark := func(since *time.Duration, is bool) {
+	mark := func(since *time.Duration, holds bool) {
 		switch {
-		case !is:
+		case !holds:
 			*since = never
 		case *since == never:
 			*since = v.now
 		}
 	}
-	// A refusal proves nothing about a node while this leader can't commit anything.
-	proved := l.provesLead(v.now)
+	// While this leader can't prove that it leads, a refusal is no evidence against a node.
+	proved := l.leadIsConfirmed(v.now)
 	l.failing = nil
-	for _, id := range l.sorted() {
+	for _, id := range l.sortedNodes() {
 		r := l.record(v.state, id)
-		mark(&r.cutSince, 2*cut[id] > reporters)
+		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
-		mark(&r.staleSince, proved && !v.state.Settled && v.state.InRing(id) && r.asked != never && r.applied < v.state.Revision)
-		mark(&r.wellSince, r.relayedSince == never && l.hasAuthority(v.now, v.state, id))
-		if !proved || l.silence(v.now, max(r.asked, r.newerAsked)) >= patience {
+		mark(&r.blockingSince, proved && !v.state.Settled && v.state.InRing(id) && r.lastAsked != never && r.applied < v.state.Revision)
+		mark(&r.healthySince, r.relayedSince == never && l.hasAuthority(v.now, v.state, id))
+		if !proved || l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= silencePatience {
 			r.failingSince = never
 		}
-		if r.failingSince != never && v.now-r.failingSince >= patience && len(l.failing) < maxReported {
+		if r.failingSince != never && v.now-r.failingSince >= silencePatience && len(l.failing) < maxReported {
 			l.failing = append(l.failing, id)
 		}
 	}
 }
 
-// review weighs the evidence against a member of the ring.
+// review decides, from the evidence against a member of the ring, whether to end it.
 func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	r := l.record(v.state, id)
 	if r == nil {
@@ -113,40 +113,41 @@ func (l *authorityLedger) review(v *view, id ring.NodeID) {
 	}
 	node := v.nodes[id]
 	failed := node.State == gossip.Failed || node.State == gossip.Left
-	cut := r.cutSince != never
-	asked := max(r.asked, r.newerAsked)
-	silent := l.silence(v.now, asked) >= patience
-	end := func(why agreement.Reason) { r.ending, r.endingSince, r.why = true, v.now, why }
-	back := asked > r.endingSince && !failed && !cut && r.why != agreement.Behind
+	cut := r.unreachableSince != never
+	asked := max(r.lastAsked, r.nextAsked)
+	silent := l.silence(v.now, asked) >= silencePatience
+	end := func(why agreement.Reason) { r.ending, r.endingSince, r.endingReason = true, v.now, why }
+	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
 	switch {
 	case len(v.members) == 1:
 		r.ending = false
 	case node.Removed:
 		end(agreement.Removed)
-	case r.ending && back:
+	case r.ending && isBack:
 		r.ending = false
 	case r.ending:
 	case silent && (failed || cut):
 		end(agreement.Silent)
-	case cut && v.now-r.cutSince >= cutPatience:
+	case cut && v.now-r.unreachableSince >= unreachablePatience:
 		end(agreement.Unreachable)
 	case l.endsFailing(v, id, r):
 		end(agreement.Behind)
 	}
 }
 
-// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it can be
-// reached, or because it holds up a ring change by not applying it. It records that decision. At most one node is ended per
-// failingPause, and only while at least half of the ring has authority without it. A leader hands over the lead first.
+// endsFailing reports whether to end a node because it asks without success, because it doesn't ask although it is reachable,
+// or because it blocks a ring change by not applying it. It records the time of that decision. It ends at most one node per
+// failingPause, and only while at least half of the ring has authority without it. If the node is this leader, endsFailing
+// transfers the lead instead.
 func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
-	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.without >= failingPatience
-	// A node whose disk hangs may not even learn which node leads: Raft waits until its term is saved.
-	asksNothing := l.silence(v.now, max(r.asked, r.newerAsked)) >= failingPatience && l.provesLead(v.now)
-	stale := r.staleSince != never && v.now-r.staleSince >= failingPatience
-	if !failing && !asksNothing && !stale || v.now-l.failingEnded < failingPause || !l.canSpare(v, id) {
+	failing := r.failingSince != never && v.now-r.failingSince >= failingPatience && r.withoutAuthority >= failingPatience
+	// A node whose disk hangs may never learn which node leads, because Raft must save its term first.
+	asksNothing := l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= failingPatience && l.leadIsConfirmed(v.now)
+	blocking := r.blockingSince != never && v.now-r.blockingSince >= failingPatience
+	if !failing && !asksNothing && !blocking || v.now-l.lastFailingEnd < failingPause || !l.canSpare(v, id) {
 		return false
 	}
-	l.failingEnded = v.now
+	l.lastFailingEnd = v.now
 	if id == l.self {
 		l.transferLead()
 		return false
@@ -154,65 +155,67 @@ func (l *authorityLedger) endsFailing(v *view, id ring.NodeID, r *record) bool {
 	return true
 }
 
-// provesLead reports whether it was confirmed less than patience ago that this node leads.
-func (l *authorityLedger) provesLead(now time.Duration) bool { return now-l.proved < patience }
+// leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.
+func (l *authorityLedger) leadIsConfirmed(now time.Duration) bool {
+	return now-l.leadConfirmedAt < silencePatience
+}
 
 // canSpare reports whether at least half of the ring has authority without id.
 func (l *authorityLedger) canSpare(v *view, id ring.NodeID) bool {
-	hold := 0
+	withAuthority := 0
 	for _, other := range v.members {
 		if other != id && l.hasAuthority(v.now, v.state, other) {
-			hold++
+			withAuthority++
 		}
 	}
-	return 2*hold >= len(v.members)
+	return 2*withAuthority >= len(v.members)
 }
 
-// dropStale drops nodes that are not members and no longer ask. A dropped node has no authority: it expired long ago.
+// dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
 func (l *authorityLedger) dropStale(v *view) {
 	maps.DeleteFunc(l.records, func(id ring.NodeID, r *record) bool {
 		if _, member := slices.BinarySearchFunc(v.members, id, ring.NodeID.Compare); member {
 			return false
 		}
 		r.ending = false
-		return l.silence(v.now, max(r.asked, r.newerAsked)) >= recordTTL
+		return l.silence(v.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
 	})
 }
 
-// bootEntry registers a node's new process once the previous one certainly has no authority left.
+// bootEntry returns the entry to register a node's new process, once the previous one certainly has no authority left.
 func (l *authorityLedger) bootEntry(v *view) agreement.Entry {
-	for _, id := range l.sorted() {
+	for _, id := range l.sortedNodes() {
 		r := l.record(v.state, id)
-		if r.newer == 0 || r.newer == r.boot || r.newerStuck || r.ending || v.now-r.newerAsked >= Term {
+		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || v.now-r.nextAsked >= Term {
 			continue
 		}
-		gone := r.boot == 0 || r.gaveUp ||
-			id == l.self && r.newer == l.boot || // this process holds the lock on the data directory
-			l.expired(v.now, r) && l.silence(v.now, r.asked) >= patience
-		if gone {
-			r.replacing = true
-			e := r.newerBuild
-			e.Node, e.Boot, e.Reign = id, r.newer, l.reign
+		expired := r.boot == 0 || r.gaveUp ||
+			id == l.self && r.nextBoot == l.boot || // this process holds the lock on the data directory
+			l.expired(v.now, r) && l.silence(v.now, r.lastAsked) >= silencePatience
+		if expired {
+			r.bootProposed = true
+			e := r.nextBuild
+			e.Node, e.Boot, e.Reign = id, r.nextBoot, l.reign
 			return e
 		}
 	}
 	return nil
 }
 
-// endEntry ends a node that is due to be ended and certainly has no authority left. It ends none until Wait after the
-// reign's first entry: an earlier leader may have granted authority.
+// endEntry returns the entry to end a node that is due to be ended and certainly has no authority left. It ends no node
+// within EndingWait after the reign's first entry, because an earlier leader may have granted authority.
 func (l *authorityLedger) endEntry(v *view) agreement.Entry {
-	if v.now-l.since < EndingWait {
+	if v.now-l.reignBegan < EndingWait {
 		return nil
 	}
 	for _, id := range v.members {
 		if r := l.records[id]; r != nil && r.ending && l.expired(v.now, r) {
-			r.ended = true
-			return l.endedEntry(v, id, r.why)
+			r.endProposed = true
+			return l.endedEntry(v, id, r.endingReason)
 		}
 	}
-	// Record a removed process that is in no ring, so that no leader admits it.
-	for _, id := range l.sorted() {
+	// Also end a removed process that is in no ring, so that no later leader admits it.
+	for _, id := range l.sortedNodes() {
 		boot := v.state.Boot(id)
 		if n := v.nodes[id]; n.Removed && n.Boot == boot && boot != 0 && !v.state.InRing(id) && !v.state.WasRemoved(boot) {
 			return l.endedEntry(v, id, agreement.Removed)
@@ -222,11 +225,11 @@ func (l *authorityLedger) endEntry(v *view) agreement.Entry {
 }
 
 func (l *authorityLedger) endedEntry(v *view, id ring.NodeID, why agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wall.UnixMilli()}
+	return agreement.Ended{Node: id, Generation: v.state.Generation(id), Reign: l.reign, Why: why, When: v.wallClock.UnixMilli()}
 }
 
-// settleEntry ends a move once every member has settled it. Reports from before the last Ended or Boot say nothing about
-// the moves that those entries caused.
+// settleEntry returns the entry to end a move, once every member has settled it. Reports from before the last Ended or Boot
+// don't count, because those entries may have caused further hand-offs.
 func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
 	if v.state.Settled || !l.allHaveAuthority(v) {
 		return nil
@@ -239,8 +242,8 @@ func (l *authorityLedger) settleEntry(v *view) agreement.Entry {
 	return agreement.Settled{Epoch: v.state.Epoch, Revision: v.state.Revision}
 }
 
-// allHaveAuthority reports whether every member has authority. A member without it comes back or is ended; until then it
-// could hand nothing over, so no ring change begins or settles.
+// allHaveAuthority reports whether every member has authority. A member without it can hand nothing over. So no ring change
+// begins or settles until it comes back or is ended.
 func (l *authorityLedger) allHaveAuthority(v *view) bool {
 	for _, id := range v.members {
 		if !l.hasAuthority(v.now, v.state, id) {
@@ -250,8 +253,8 @@ func (l *authorityLedger) allHaveAuthority(v *view) bool {
 	return true
 }
 
-// leaveEntry lets one member that wants to leave go, unless it is the only one. It also removes a member that most nodes
-// reach only through others, which would otherwise carry all of its traffic forever.
+// leaveEntry returns the entry to take a member out of the ring that wants to leave, unless it is the only one. It also takes
+// out a member that most nodes reach only through other nodes, which would otherwise carry all of its traffic forever.
 func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
 	if !v.state.Settled || len(v.members) < 2 || !l.allHaveAuthority(v) {
 		return nil
@@ -266,10 +269,10 @@ func (l *authorityLedger) leaveEntry(v *view) agreement.Entry {
 			continue
 		}
 		if id != l.self {
-			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wall.UnixMilli()}
+			return agreement.Leave{Epoch: v.state.Epoch + 1, Node: id, Why: agreement.Unreachable, When: v.wallClock.UnixMilli()}
 		}
-		if v.now-l.failingEnded >= failingPause {
-			l.failingEnded = v.now
+		if v.now-l.lastFailingEnd >= failingPause {
+			l.lastFailingEnd = v.now
 			l.transferLead()
 		}
 	}
@@ -284,8 +287,8 @@ func (l *authorityLedger) observeRing(v *view) {
 		if n.State != gossip.Alive || n.Removed || !n.Supports || !l.hasAuthority(v.now, v.state, id) || r.leaving || r.boot != n.Boot {
 			continue
 		}
-		// A new member must be directly reachable. One that was taken out must also do well for a while first.
-		if v.state.InRing(id) || r.wellSince != never && v.now-r.wellSince >= v.state.Boots[id].Suspension.Patience() {
+		// A new member must be directly reachable. A node that was suspended must also stay healthy for a while.
+		if v.state.InRing(id) || r.healthySince != never && v.now-r.healthySince >= v.state.Boots[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}
@@ -293,19 +296,19 @@ func (l *authorityLedger) observeRing(v *view) {
 	if !slices.Equal(wanted, l.wanted) {
 		l.wanted, l.wantedSince = wanted, v.now
 	}
-	if v.state.To != l.to {
-		l.to, l.toSince = v.state.To, v.now
+	if v.state.To != l.lastRing {
+		l.lastRing, l.ringSince = v.state.To, v.now
 	}
 }
 
-// ringEntry adds nodes to the ring, and rebuilds a ring that has had a hole or outdated settings for holePatience. It never
-// drops a member: members go by leaving or by being ended.
+// ringEntry returns the entry to add nodes to the ring, or to rebuild a ring that has had a hole or outdated settings for
+// holePatience. It never drops a member: members leave, or are ended.
 func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	s := v.state
 	if s.Cluster.IsZero() || !s.Settled || len(l.wanted) == 0 || v.now-l.wantedSince < wantedPatience || !l.allHaveAuthority(v) {
 		return nil
 	}
-	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.since < firstRing {
+	if s.Epoch == 0 && len(l.wanted) < l.expect && v.now-l.reignBegan < firstRingWait {
 		return nil
 	}
 	ids := slices.Clone(v.members)
@@ -315,8 +318,8 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 		}
 	}
 	settings := ring.DefaultSettings()
-	stale := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.toSince >= holePatience
-	if len(ids) == len(v.members) && !stale {
+	outdated := s.Epoch > 0 && (!s.To.Canonical() || s.To.Settings() != settings) && v.now-l.ringSince >= holePatience
+	if len(ids) == len(v.members) && !outdated {
 		return nil
 	}
 	slices.SortFunc(ids, ring.NodeID.Compare)
@@ -324,7 +327,7 @@ func (l *authorityLedger) ringEntry(v *view) agreement.Entry {
 	for _, id := range ids {
 		n, known := v.nodes[id]
 		if !known || !n.Supports {
-			return nil // a member that can't compute this ring
+			return nil // this member can't compute the ring
 		}
 		e.Members = append(e.Members, n.Member)
 	}
@@ -336,16 +339,16 @@ func (l *authorityLedger) outcomeKnown(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.Boot:
 		if r := l.records[e.Node]; r != nil {
-			r.replacing = false
+			r.bootProposed = false
 		}
 	case agreement.Ended:
 		if r := l.records[e.Node]; r != nil {
-			r.ended = false
+			r.endProposed = false
 		}
 	}
 }
 
-// sorted returns the ledger's nodes in order, so that equal ledgers decide alike.
-func (l *authorityLedger) sorted() []ring.NodeID {
+// sortedNodes returns the ledger's nodes in order, so that equal ledgers make equal decisions.
+func (l *authorityLedger) sortedNodes() []ring.NodeID {
 	return slices.SortedFunc(maps.Keys(l.records), ring.NodeID.Compare)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// stays makes a node apply nothing more from now on.
+// stays makes a node apply no further entries.
 func (d *desk) stays(n byte) {
 	applied, generation := d.state.Index, d.state.Generation(id(n))
 	d.change(n, func(q *Request) { q.Applied, q.Generation = applied, generation })
@@ -23,7 +23,7 @@ func (d *desk) change(n byte, alter func(*Request)) {
 	d.alter[n] = alter
 }
 
-// rule brings new rules into force.
+// rule puts new rules in force.
 func (d *desk) rule() {
 	d.apply(agreement.Empty{})
 	d.ruled = d.state.Index
@@ -41,7 +41,8 @@ func ended(entries []agreement.Entry) (list []agreement.Ended) {
 
 func (d *desk) inRing(n byte) bool { return d.state.InRing(id(n)) }
 
-// TestWhoAsksInVainIsEnded: each reason of the node's own ends it after five seconds without authority, and no sooner.
+// TestWhoAsksInVainIsEnded: a node that is refused for a reason of its own is ended after five seconds without authority, and
+// no sooner.
 func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
@@ -51,7 +52,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
 			d.rule()
-			d.run(followTime+Term, 1, 2, 3, 4)
+			d.run(rulesGrace+Term, 1, 2, 3, 4)
 		},
 		"it applies nothing more, and says so": func(d *desk) {
 			d.change(3, func(q *Request) { q.Stuck, q.Without = true, max(q.Without, time.Millisecond) })
@@ -70,7 +71,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			}
 			list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4))
 			if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || d.inRing(3) {
-				t.Fatalf("have %+v, want that node 3 is ended", list)
+				t.Fatalf("have %+v, want an end of node 3", list)
 			}
 			if d.state.Boots[id(3)].Suspension.Times != 1 {
 				t.Error("it is not counted")
@@ -79,7 +80,8 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	}
 }
 
-// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, as none was ended, but no move can finish without it.
+// TestWhoHoldsUpAChangeOfTheRingIsEnded: the node has authority, because no node was ended, but no move can finish without
+// it.
 func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	d := newDesk(t, 4)
 	d.up(1, 2, 3, 4)
@@ -93,11 +95,11 @@ func TestWhoHoldsUpAChangeOfTheRingIsEnded(t *testing.T) {
 	}
 	list := ended(d.run(2*Term+time.Second, 1, 2, 3, 4, 5))
 	if len(list) != 1 || list[0].Node != id(3) || list[0].Why != agreement.Behind || !d.inRing(5) || !d.state.Settled {
-		t.Errorf("have %+v, want that node 3 is ended", list)
+		t.Errorf("have %+v, want an end of node 3", list)
 	}
 }
 
-// TestWhoIsNotEndedForAsking: reasons that are not the node's own, and leaders that can't commit.
+// TestWhoIsNotEndedForAsking: no node is ended for reasons that are not its own, or by a leader that can't commit.
 func TestWhoIsNotEndedForAsking(t *testing.T) {
 	t.Run("a leader whose entries do not commit", func(t *testing.T) {
 		d := newDesk(t, 3)
@@ -156,7 +158,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 			t.Fatalf("%+v is ended", list)
 		}
 		if list := ended(d.run(3*time.Second, 1, 2, 3)); len(list) != 1 {
-			t.Fatalf("have %+v, want that node 3 is ended", list)
+			t.Fatalf("have %+v, want an end of node 3", list)
 		}
 	})
 }
@@ -204,7 +206,7 @@ func TestALeaderHandsOn(t *testing.T) {
 		t.Fatalf("%+v is ended", list)
 	}
 	if d.handed < 1 || d.handed > 3 {
-		t.Errorf("the lead was handed on %d times", d.handed)
+		t.Errorf("the lead was transferred %d times", d.handed)
 	}
 }
 
@@ -223,7 +225,7 @@ func TestPatience(t *testing.T) {
 		}
 		d.run(5*time.Second, 1, 2, 3)
 		if !slices.Equal(d.ledger.failing, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want that node 3 is said to be behind", d.ledger.failing)
+			t.Fatalf("have %v, want node 3 reported as behind", d.ledger.failing)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickEvery, 1, 2, 3)
@@ -237,8 +239,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// TestFloor: a node that has not applied new rules is refused followTime after a majority of the ring has, or as soon as
-// all others have; not before.
+// TestFloor: a node that has not applied new rules is refused as soon as all other nodes have, or rulesGrace after a majority
+// of the ring has, but not before.
 func TestFloor(t *testing.T) {
 	refused := func(d *desk, n byte) bool { return d.ask(d.request(n)).Why == whyRules }
 	t.Run("a majority has", func(t *testing.T) {
@@ -246,7 +248,7 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3, 4)
 		d.stays(4)
 		d.rule()
-		d.run(followTime-tickEvery, 1, 2, 3, 4)
+		d.run(rulesGrace-tickEvery, 1, 2, 3, 4)
 		if refused(d, 4) {
 			t.Fatal("it is refused too soon")
 		}
@@ -271,12 +273,12 @@ func TestFloor(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		for range 400 {
-			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for that
+			if d.ledger.appliedByMajority(d.state, d.ruled) { // each write waits for this
 				d.rule()
 			}
 			d.run(tickEvery, 1, 2, 3)
-			if len(d.ledger.rises) > int(followTime/tickEvery)+1 {
-				t.Fatalf("%d versions are looked at", len(d.ledger.rises))
+			if len(d.ledger.pendingFloors) > int(rulesGrace/tickEvery)+1 {
+				t.Fatalf("%d versions are looked at", len(d.ledger.pendingFloors))
 			}
 		}
 		if d.inRing(3) {
@@ -294,8 +296,8 @@ func TestFloor(t *testing.T) {
 	})
 }
 
-// TestReachedOnlyByOthers: a node that most nodes reach only through others leaves the ring in a planned way, once, and
-// does not rejoin before they reach it directly.
+// TestReachedOnlyByOthers: a node that most nodes reach only through other nodes is taken out of the ring once, with a
+// hand-off, and rejoins only after they reach it directly.
 func TestReachedOnlyByOthers(t *testing.T) {
 	d := newDesk(t, 5)
 	d.up(1, 2, 3, 4, 5)
@@ -327,7 +329,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another one does not lead forever.
+// TestALeaderThatIsReachedByOthersHandsOn: a leader that most nodes reach only through another node hands over the lead.
 func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -336,7 +338,7 @@ func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 	}
 	d.want(d.run(25*time.Second, 1, 2, 3))
 	if d.handed < 1 || d.handed > 3 {
-		t.Errorf("the lead was handed on %d times", d.handed)
+		t.Errorf("the lead was transferred %d times", d.handed)
 	}
 }
 
@@ -347,11 +349,11 @@ func TestRemovedByForce(t *testing.T) {
 	d.node(3).State, d.node(3).Removed = gossip.Left, true
 	list := ended(d.run(EndingWait+time.Second, 1, 2, 3))
 	if len(list) != 1 || list[0].Why != agreement.Removed || d.inRing(3) {
-		t.Fatalf("have %+v, want that node 3 is ended", list)
+		t.Fatalf("have %+v, want an end of node 3", list)
 	}
 	d.node(3).State, d.node(3).Removed = gossip.Alive, false
 	if reply := d.ask(d.request(3)); !reply.Removed {
-		t.Fatalf("have %+v, want that it is told", reply)
+		t.Fatalf("have %+v, want a refusal that says removed", reply)
 	}
 	d.run(time.Minute, 1, 2, 3)
 	if d.inRing(3) {
@@ -360,7 +362,7 @@ func TestRemovedByForce(t *testing.T) {
 	d.node(3).Boot++
 	d.run(10*time.Second, 1, 2, 3)
 	if !d.inRing(3) {
-		t.Fatal("another process of it is not taken in")
+		t.Fatal("the node's next process is not admitted")
 	}
 	t.Run("out of the ring", func(t *testing.T) {
 		d := newDesk(t, 3)
@@ -370,7 +372,7 @@ func TestRemovedByForce(t *testing.T) {
 		d.node(4).Removed = true
 		d.want(d.run(5*time.Second, 1, 2, 3, 4), "Ended")
 		if reply := d.ask(d.request(4)); !reply.Removed {
-			t.Fatalf("have %+v, want that it is told", reply)
+			t.Fatalf("have %+v, want a refusal that says removed", reply)
 		}
 	})
 }

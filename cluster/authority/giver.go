@@ -24,24 +24,24 @@ const (
 	confirmEvery = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
-	// restartPause is how long to pause after a proposal that was rejected or whose outcome is unknown.
+	// restartPause is how long to pause after a proposal was rejected or failed, or a confirmation failed.
 	restartPause = 250 * time.Millisecond
-	// maxWaiting bounds the questions waiting for the next confirmation or for a majority of the ring.
+	// maxWaiting bounds the questions that wait for the next confirmation or for a majority of the ring.
 	maxWaiting = 8192
 )
 
-// ErrNotLeading reports that this node does not lead, or can't prove that it does.
+// ErrNotLeading means that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is suspect: it is not added to the ring, and it
+// Node is a node as gossip knows it. A member that gossip has not seen yet is Suspect: it is not added to the ring, and it
 // does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64
 	State gossip.State
-	// Removed: an operator is removing this process, alive or not.
+	// Removed means that an operator is removing this process, alive or not.
 	Removed bool
-	// Supports: the node can compute a ring with this build's ring.DefaultSettings.
+	// Supports means that the node can compute a ring with this build's ring.DefaultSettings.
 	Supports bool
 }
 
@@ -49,20 +49,20 @@ type Node struct {
 type GiverConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
-	// Expect is how many nodes the cluster starts with: the first ring waits 3 s for them.
+	// Expect is how many nodes the cluster starts with. The first ring waits for them, but at most 3 s.
 	Expect int
-	// State returns what this node has applied. Once Propose returns, it includes that entry.
+	// State returns the state that this node has applied. After Propose has returned, it includes that entry.
 	State func() *agreement.State
-	// Propose returns the entry's result after it was applied here. An error means that the outcome is unknown.
+	// Propose returns the entry's result after this node has applied it. An error means that the outcome is unknown.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
-	// Confirm returns nil if this node, at some moment after the call, led in the Raft term in which it proposed the mark of
-	// that reign. No later leader had been elected then.
+	// Confirm returns nil if, at some moment after the call, this node led in the Raft term in which it proposed the mark of
+	// the reign, and no later leader had been elected yet.
 	Confirm func(ctx context.Context, reign uint64) error
-	// Nodes returns gossip's view, including this node.
+	// Nodes returns gossip's nodes, including this node.
 	Nodes func() []Node
-	// Ruled returns the index as of which the newest rules that this node has applied are in force. It is called from the
-	// Giver's loop and must not block.
-	Ruled func() uint64
+	// RulesIndex returns an index at which the newest rules that this node has applied were in force: a node that has applied it
+	// uses these rules or newer ones. The Giver's loop calls it, so it must not block.
+	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
 	// Now reads a monotonic clock. It may stand still in suspend.
@@ -70,52 +70,54 @@ type GiverConfig struct {
 	Logger *slog.Logger
 }
 
-// Giver grants and ends authority while its node leads. Its one loop calls State, Nodes and Now, which must not block.
+// Giver grants and ends authority while its node leads. Its loop calls State, Nodes and Now, which must not block.
 type Giver struct {
-	config    GiverConfig
-	orders    chan bool // true: lead, false: follow
-	questions chan *question
-	outcomes  chan outcome
-	ctx       context.Context
-	cancel    context.CancelFunc
-	group     sync.WaitGroup
+	config      GiverConfig
+	leadChanges chan bool // true: this node leads; false: it follows
+	questions   chan *question
+	outcomes    chan outcome
+	ctx         context.Context
+	cancel      context.CancelFunc
+	group       sync.WaitGroup
 
 	// run owns the fields below.
 	reign *reign // nil while this node follows
 }
 
-// reign is the time from one mark in the log to the next. A leader whose proposal failed begins a new one.
+// reign is a leader's time from its mark in the log to the next mark. A leader whose proposal or confirmation fails begins a
+// new reign.
 type reign struct {
 	number uint64
 	ctx    context.Context
 	cancel context.CancelFunc
 	ledger *authorityLedger // nil until the mark has been applied
 
-	waiting    []*question     // for a confirmation that has not begun
-	asked      []*question     // for the confirmation under way
-	behind     []*question     // for a majority of the ring to apply an index; with waiting, at most maxWaiting
-	confirmAt  time.Duration   // when the last confirmation began
-	confirming bool            // a confirmation is under way
-	proposal   agreement.Entry // under way; nil if none is
-	pause      time.Duration   // no decision before this
-	restartAt  time.Duration   // without a ledger: when to start over; never while the mark is under way
+	waiting          []*question     // questions that wait for the next confirmation
+	inConfirmation   []*question     // questions that wait for the pending confirmation
+	awaitingMajority []*question     // questions that wait until a majority of the ring has applied an index
+	lastConfirmAt    time.Duration   // when the last confirmation began
+	confirming       bool            // a confirmation is pending
+	proposal         agreement.Entry // the pending proposal; nil if there is none
+	pausedUntil      time.Duration   // no decision before this time
+	restartAt        time.Duration   // without a ledger: when to start over; never while the mark is pending
 }
 
-// question waits for the confirmation that this node leads.
+// question is a caller's request that needs the confirmation that this node leads. Together, at most maxWaiting questions are
+// in reign.waiting and reign.awaitingMajority.
 type question struct {
 	request *Request // nil if the question is not about authority
-	// answer builds the reply afterwards.
-	answer func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
-	// majorityAt is the index asked about by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
-	majorityAt uint64
-	gone       <-chan struct{} // with majorityAt: closed when the caller stops waiting
-	reply      chan Reply      // capacity 1
+	// buildReply builds the reply after the confirmation.
+	buildReply func(l *authorityLedger, now time.Duration, s *agreement.State) Reply
+	// majorityIndex is the index of a question by AwaitMajority, which waits for a majority of the ring instead; otherwise 0.
+	majorityIndex uint64
+	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
+	reply         chan Reply      // capacity 1
 }
 
 // outcome is the result of a proposal or a confirmation.
 type outcome struct {
 	reign  *reign
-	entry  agreement.Entry // nil: a confirmation
+	entry  agreement.Entry // nil for a confirmation
 	result agreement.Result
 	err    error
 }
@@ -123,7 +125,7 @@ type outcome struct {
 // NewGiver returns a Giver that starts as a follower.
 func NewGiver(c GiverConfig) *Giver {
 	g := &Giver{
-		config: c, orders: make(chan bool), questions: make(chan *question),
+		config: c, leadChanges: make(chan bool), questions: make(chan *question),
 		outcomes: make(chan outcome),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -131,33 +133,33 @@ func NewGiver(c GiverConfig) *Giver {
 	return g
 }
 
-// Lead reports that this node has won the lead. Call Lead and Follow from one goroutine, in order. A lead that was lost and
-// won again is Follow then Lead, or just Lead.
-func (g *Giver) Lead() { g.order(true) }
+// Lead tells the Giver that this node has won the lead. Call Lead and Follow from one goroutine, in order. If this node has
+// lost the lead and won it back, call Follow and Lead, or just Lead.
+func (g *Giver) Lead() { g.setLeading(true) }
 
-// Follow reports that this node has lost the lead. After it returns, nothing is granted.
-func (g *Giver) Follow() { g.order(false) }
+// Follow tells the Giver that this node has lost the lead. After it returns, the Giver grants nothing.
+func (g *Giver) Follow() { g.setLeading(false) }
 
-func (g *Giver) order(lead bool) {
+func (g *Giver) setLeading(lead bool) {
 	select {
-	case g.orders <- lead:
+	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
 	}
 }
 
-// Answer grants the request once it is confirmed that this node led after the call, or refuses it.
+// Answer grants the request after a confirmation that this node led after the call, or refuses it.
 func (g *Giver) Answer(ctx context.Context, r Request) Reply {
-	return g.ask(ctx, &question{request: &r, answer: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
+	return g.submit(ctx, &question{request: &r, buildReply: func(l *authorityLedger, now time.Duration, s *agreement.State) Reply {
 		reply := l.grant(now, s, &r)
 		reply.Failing = l.failing
 		return reply
 	}})
 }
 
-// Committed waits in the same way for a caller that wants to read what is agreed now, and returns the index to wait for.
+// Committed returns an index that includes everything agreed on before the call. Like Answer, it waits for a confirmation.
 // The error wraps ErrNotLeading or is the context's.
 func (g *Giver) Committed(ctx context.Context) (uint64, error) {
-	reply := g.ask(ctx, &question{answer: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
+	reply := g.submit(ctx, &question{buildReply: func(_ *authorityLedger, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
 	if !reply.Granted {
@@ -166,23 +168,23 @@ func (g *Giver) Committed(ctx context.Context) (uint64, error) {
 	return reply.Index, nil
 }
 
-// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node has
-// applied. If so, no node gets authority again without having applied it: not from this leader, and not from a later one,
-// since a leader starts with the newest rules that it finds applied. RequireApplied waits as Answer does, because a deposed
-// leader's knowledge of the nodes proves nothing.
+// RequireApplied reports whether every node that may have authority has applied the entry at index, which this node must
+// have applied. If so, no node that has not applied it will get authority: not from this leader, and not from a later one,
+// because a leader requires the newest rules that it has applied when its reign begins. Like Answer, RequireApplied waits for
+// a confirmation, because a deposed leader's knowledge of the nodes proves nothing.
 func (g *Giver) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{answer: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
+	return g.submit(ctx, &question{buildReply: func(l *authorityLedger, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: l.requireApplied(now, index)}
 	}}).Granted
 }
 
 // AwaitMajority waits until a majority of the ring has applied the entry at index, and reports whether it has.
 func (g *Giver) AwaitMajority(ctx context.Context, index uint64) bool {
-	return g.ask(ctx, &question{majorityAt: index, gone: ctx.Done()}).Granted
+	return g.submit(ctx, &question{majorityIndex: index, cancelled: ctx.Done()}).Granted
 }
 
-// ask submits a question and waits for the reply. It is refused if ctx ends first.
-func (g *Giver) ask(ctx context.Context, q *question) Reply {
+// submit submits a question and waits for the reply. If ctx ends first, it returns a refusal.
+func (g *Giver) submit(ctx context.Context, q *question) Reply {
 	q.reply = make(chan Reply, 1)
 	select {
 	case g.questions <- q:
@@ -200,7 +202,7 @@ func (g *Giver) ask(ctx context.Context, q *question) Reply {
 	return Reply{Why: whyNotLeading}
 }
 
-// Close stops the loop and everything it has under way.
+// Close stops the loop and everything that it has started.
 func (g *Giver) Close() error {
 	g.cancel()
 	g.group.Wait()
@@ -211,22 +213,22 @@ func (g *Giver) Close() error {
 func (g *Giver) run() {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	defer g.follow()
+	defer g.endReign()
 	for {
 		if g.reign == nil {
 			tick.Stop()
 		}
 		var wake <-chan time.Time
-		if wait, needed := g.confirm(); needed {
+		if wait, needed := g.startConfirmation(); needed {
 			wake = time.After(wait)
 		}
 		select {
 		case <-g.ctx.Done():
 			return
-		case lead := <-g.orders:
-			g.follow()
+		case lead := <-g.leadChanges:
+			g.endReign()
 			if lead {
-				g.lead()
+				g.beginReign()
 				tick.Reset(tickEvery)
 			}
 		case q := <-g.questions:
@@ -240,9 +242,9 @@ func (g *Giver) run() {
 	}
 }
 
-// lead begins a reign by proposing its mark.
-func (g *Giver) lead() {
-	r := &reign{confirmAt: never, pause: never, restartAt: never}
+// beginReign begins a reign by proposing its mark.
+func (g *Giver) beginReign() {
+	r := &reign{lastConfirmAt: never, pausedUntil: never, restartAt: never}
 	var number [8]byte
 	rand.Read(number[:]) // never fails
 	r.number = max(1, binary.BigEndian.Uint64(number[:]))
@@ -251,36 +253,36 @@ func (g *Giver) lead() {
 	g.propose(agreement.Reign{Number: r.number})
 }
 
-// follow ends the reign, if there is one.
-func (g *Giver) follow() {
+// endReign ends the reign, if there is one.
+func (g *Giver) endReign() {
 	r := g.reign
 	if r == nil {
 		return
 	}
 	r.cancel()
 	g.reign = nil
-	r.refuse()
+	r.refuseAll()
 }
 
-// refuse answers every waiting question with a refusal.
-func (r *reign) refuse() {
-	for _, q := range slices.Concat(r.waiting, r.asked, r.behind) {
+// refuseAll answers every waiting question with a refusal.
+func (r *reign) refuseAll() {
+	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
 		q.reply <- Reply{Why: whyNotLeading}
 	}
-	r.waiting, r.asked, r.behind = nil, nil, nil
+	r.waiting, r.inConfirmation, r.awaitingMajority = nil, nil, nil
 }
 
 // propose starts a proposal of the current reign.
 func (g *Giver) propose(e agreement.Entry) {
-	g.start(func(ctx context.Context, o *outcome) {
+	g.startTask(func(ctx context.Context, o *outcome) {
 		o.entry = e
 		o.result, o.err = g.config.Propose(ctx, e)
 	})
 }
 
-// start starts a task of the current reign. At most two are under way, a confirmation and a proposal, besides cancelled ones
+// startTask starts a task of the current reign. At most two run at a time, a confirmation and a proposal, besides cancelled tasks
 // of earlier reigns.
-func (g *Giver) start(task func(context.Context, *outcome)) {
+func (g *Giver) startTask(task func(context.Context, *outcome)) {
 	r := g.reign
 	g.group.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, proposeTimeout)
@@ -294,18 +296,18 @@ func (g *Giver) start(task func(context.Context, *outcome)) {
 	})
 }
 
-// accept accepts a question. A question that arrives before the reign's mark has been applied is handled after it.
+// accept answers a question or queues it. A question that arrives before the reign's mark has been applied waits for that.
 func (g *Giver) accept(q *question) {
 	r := g.reign
 	switch {
 	case r == nil:
 		q.reply <- Reply{Why: whyNotLeading}
 		return
-	case len(r.waiting)+len(r.behind) >= maxWaiting:
+	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
 		q.reply <- Reply{Why: whyBusy}
 		return
-	case q.majorityAt != 0:
-		r.behind = append(r.behind, q)
+	case q.majorityIndex != 0:
+		r.awaitingMajority = append(r.awaitingMajority, q)
 		g.answerMajority()
 		return
 	}
@@ -321,54 +323,57 @@ func (g *Giver) accept(q *question) {
 	r.waiting = append(r.waiting, q)
 }
 
-// answerMajority answers the questions waiting for a majority of the ring, and drops those whose callers stopped waiting.
+// answerMajority answers questions whose index a majority of the ring has applied, and drops those whose callers have stopped
+// waiting.
 func (g *Giver) answerMajority() {
 	r := g.reign
 	if r.ledger == nil {
 		return
 	}
 	state := g.config.State()
-	r.behind = slices.DeleteFunc(r.behind, func(q *question) bool {
+	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *question) bool {
 		select {
-		case <-q.gone:
+		case <-q.cancelled:
 			return true
 		default:
 		}
-		there := r.ledger.appliedByMajority(state, q.majorityAt)
-		if there {
+		applied := r.ledger.appliedByMajority(state, q.majorityIndex)
+		if applied {
 			q.reply <- Reply{Granted: true}
 		}
-		return there
+		return applied
 	})
 }
 
-// confirm begins a confirmation if a question waits for one and it is time. If it is too early, it returns how long to wait.
-func (g *Giver) confirm() (wait time.Duration, needed bool) {
+// startConfirmation begins a confirmation if a question waits for one and the last one is long enough ago. Otherwise, if a
+// question waits, it returns how long to wait.
+func (g *Giver) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.ledger == nil || r.confirming || len(r.waiting) == 0 {
 		return 0, false
 	}
 	now := g.config.Now()
-	if wait := r.confirmAt + confirmEvery - now; wait > 0 {
+	if wait := r.lastConfirmAt + confirmEvery - now; wait > 0 {
 		return wait, true
 	}
-	r.asked, r.waiting = r.waiting, nil
-	r.confirming, r.confirmAt = true, now
-	g.start(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
+	r.inConfirmation, r.waiting = r.waiting, nil
+	r.confirming, r.lastConfirmAt = true, now
+	g.startTask(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
 	return 0, false
 }
 
-// handleOutcome handles the outcome of a proposal or a confirmation. An error, or a mark that isn't the last one in the log, means that this
-// leader may be wrong about what is agreed. It starts over with a new mark, which fails if it has been deposed.
+// handleOutcome handles the outcome of a proposal or a confirmation. After an error, or if another leader's mark is the last
+// one in the log, this leader may not know the agreed state. It then starts over with a new mark, which fails if this leader
+// has been deposed.
 func (g *Giver) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
-		return // also the second of two outcomes, after the first was a failure
+		return // outdated, or the second outcome after the first one was a failure
 	}
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
-		g.config.Logger.Debug("a leader's proposal or confirmation failed", "error", o.err)
-		r.refuse()
+		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
+		r.refuseAll()
 		r.cancel()
 		r.ledger, r.restartAt = nil, g.config.Now()+restartPause
 		return
@@ -376,7 +381,7 @@ func (g *Giver) handleOutcome(o outcome) {
 	switch o.entry.(type) {
 	case agreement.Reign:
 		r.ledger = newAuthorityLedger(g.config.Self, g.config.Boot, g.config.Expect, r.number, g.config.Now())
-		r.ledger.floor, r.ledger.transferLead = g.config.Ruled(), g.config.TransferLead
+		r.ledger.floor, r.ledger.transferLead = g.config.RulesIndex(), g.config.TransferLead
 		r.ledger.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
 		early := r.waiting
 		r.waiting = nil
@@ -389,26 +394,26 @@ func (g *Giver) handleOutcome(o outcome) {
 		r.ledger.outcomeKnown(o.entry)
 		r.proposal = nil
 		if o.result.Err != nil {
-			g.config.Logger.Warn("a leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
-			r.pause = g.config.Now() + restartPause
+			g.config.Logger.Warn("the leader's entry was rejected", "entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
+			r.pausedUntil = g.config.Now() + restartPause
 		} else {
-			g.config.Logger.Debug("a leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
+			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
 		g.proposeNext()
 	}
 }
 
-// answerConfirmed replies to the questions that waited for the confirmation.
+// answerConfirmed answers the questions that waited for the confirmation.
 func (g *Giver) answerConfirmed(state *agreement.State) {
 	r := g.reign
-	r.ledger.proved = g.config.Now()
-	for _, q := range r.asked {
-		q.reply <- q.answer(r.ledger, g.config.Now(), state)
+	r.ledger.leadConfirmedAt = g.config.Now()
+	for _, q := range r.inConfirmation {
+		q.reply <- q.buildReply(r.ledger, g.config.Now(), state)
 	}
-	r.asked, r.confirming = nil, false
+	r.inConfirmation, r.confirming = nil, false
 }
 
-// proposeNext proposes the next entry, one at a time.
+// proposeNext proposes the next entry, unless one is pending. Without a ledger, it starts a new reign when it is time.
 func (g *Giver) proposeNext() {
 	r := g.reign
 	if r == nil {
@@ -417,16 +422,16 @@ func (g *Giver) proposeNext() {
 	now := g.config.Now()
 	if r.ledger == nil {
 		if r.restartAt != never && now >= r.restartAt {
-			g.follow()
-			g.lead()
+			g.endReign()
+			g.beginReign()
 		}
 		return
 	}
-	if r.proposal != nil || now < r.pause {
+	if r.proposal != nil || now < r.pausedUntil {
 		r.ledger.detectStall(now)
 		return
 	}
-	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.Ruled(), g.config.Nodes()))
+	r.proposal = r.ledger.nextEntry(newView(now, time.Now(), g.config.State(), g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)
 	}

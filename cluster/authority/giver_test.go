@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
-// sequence is a log that any of several leaders may write, one at a time.
+// sequence is a log shared by several leaders, of which only one may write at a time.
 type sequence struct {
 	mu      sync.Mutex // guards the fields below
 	state   *agreement.State
@@ -37,7 +37,7 @@ func (s *sequence) giver(t *testing.T, n int) *Giver {
 		},
 		Propose: func(ctx context.Context, e agreement.Entry) (agreement.Result, error) { return s.propose(ctx, n, e) },
 		Confirm: func(ctx context.Context, reign uint64) error { return s.confirm(ctx, n, reign) },
-		Ruled: func() uint64 {
+		RulesIndex: func() uint64 {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.ruled
@@ -157,7 +157,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 			t.Fatalf("have %+v from the leader", have)
 		}
 		s.mu.Lock()
-		s.leader = 2 // node 1 isn't told
+		s.leader = 2 // node 1 doesn't notice
 		s.mu.Unlock()
 		two.Lead()
 		if have := two.Answer(ctx, s.request(1)); !have.Granted {
@@ -176,7 +176,7 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 	})
 }
 
-// TestALateOutcomeOfAnEarlierReign: the leader was confirmed, then deposed, and only then learns of the confirmation.
+// TestALateOutcomeOfAnEarlierReign: the leader learns of its confirmation only after it has been deposed.
 func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -204,7 +204,7 @@ func TestALateOutcomeOfAnEarlierReign(t *testing.T) {
 	})
 }
 
-// TestAMarkThatIsNotTheLast: another leader led between this leader's first entry and its learning the outcome.
+// TestAMarkThatIsNotTheLast: another leader led before this leader learned the outcome of its first entry.
 func TestAMarkThatIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -221,16 +221,16 @@ func TestAMarkThatIsNotTheLast(t *testing.T) {
 		close(held)
 		synctest.Wait()
 		if leading(g) {
-			t.Error("it leads by a mark that isn't the last")
+			t.Error("it leads with a mark that isn't the last")
 		}
 		time.Sleep(time.Second)
 		if !leading(g) {
-			t.Error("it does not begin anew")
+			t.Error("it does not start over")
 		}
 	})
 }
 
-// TestOneConfirmationForAllThatWait: however many ask, confirmations are as rare.
+// TestOneConfirmationForAllThatWait: the number of confirmations does not depend on the number of requests.
 func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -259,7 +259,7 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 	})
 }
 
-// TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives while one is under way waits for the next.
+// TestAConfirmationThatBeganBeforeDoesNotCount: a request that arrives during a confirmation waits for the next one.
 func TestAConfirmationThatBeganBeforeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -307,7 +307,7 @@ func TestAFailedProposalBeginsANewReign(t *testing.T) {
 	})
 }
 
-// TestTwoOutcomesAndOneFails: the decision's outcome arrives after a confirmation that failed has ended the reign.
+// TestTwoOutcomesAndOneFails: a proposal's outcome arrives after a failed confirmation has ended the reign.
 func TestTwoOutcomesAndOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -341,14 +341,15 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 func leading(g *Giver) bool {
 	synctest.Wait()
 	leads := g.reign != nil && g.reign.ledger != nil
-	// The loop takes a question before it changes what was read here.
+	// The loop must accept the question before it can change the fields read here.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	g.Answer(ctx, Request{})
 	return leads
 }
 
-// TestFollowed: the giver reports when a majority of the ring has applied an index, and forgets callers that have given up.
+// TestFollowed: AwaitMajority returns when a majority of the ring has applied an index. The giver forgets callers that have
+// stopped waiting.
 func TestFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSequence()
@@ -363,13 +364,13 @@ func TestFollowed(t *testing.T) {
 		for range 20 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 			if g.AwaitMajority(ctx, index) {
-				t.Fatal("nobody has applied it")
+				t.Fatal("no node has applied it")
 			}
 			cancel()
 		}
 		g.Answer(t.Context(), r)
-		if have := len(g.reign.behind); have != 0 {
-			t.Errorf("%d questions are left that nobody waits for", have)
+		if have := len(g.reign.awaitingMajority); have != 0 {
+			t.Errorf("%d questions are left whose callers have stopped waiting", have)
 		}
 		told := make(chan bool, 1)
 		go func() { told <- g.AwaitMajority(t.Context(), index) }()
@@ -377,7 +378,7 @@ func TestFollowed(t *testing.T) {
 		r.Applied = index
 		g.Answer(t.Context(), r)
 		if !<-told {
-			t.Error("it is not told")
+			t.Error("the caller gets no confirmation")
 		}
 	})
 }

@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// askEvery is the interval between requests. It is short enough that several requests may be lost before the term is
-	// over.
+	// askEvery is the interval between requests. It is short enough that authority survives several lost requests.
 	askEvery = Term / 8
 	// askTimeout bounds one attempt.
 	askTimeout = Term / 2
-	// maxAsks bounds the attempts under way: one, and a second that doesn't wait for the first.
+	// maxAsks bounds the concurrent attempts: one, and a second that doesn't wait for the first.
 	maxAsks = 2
-	// giveUpPause is how long to wait before telling the leader again that authority is given up.
+	// giveUpPause is how long GiveUp waits between two attempts to reach the leader.
 	giveUpPause = Term / 40
 )
 
@@ -31,30 +30,30 @@ type HolderConfig struct {
 	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its readings may lag by Slack and are never
 	// ahead.
 	Boottime func() time.Duration
-	// Ask sends the request to the leader. It returns when ctx ends at the latest.
+	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, r Request) (Reply, error)
-	// Status returns the current Request except for Node, Boot, GivingUp and Without. It must not block.
+	// Status returns the next Request, except for Node, Boot, GivingUp and Without. It must not block.
 	Status func() Request
-	// OnChange is called after Valid has changed, from one goroutine. It must not block for long.
+	// OnChange is called after Valid has changed, always from the same goroutine. It must not block for long.
 	OnChange func()
 	Logger   *slog.Logger
 }
 
-// Holder keeps a node's authority alive, and knows when the node has none.
+// Holder obtains authority for a node, renews it, and tracks when it ends.
 type Holder struct {
 	config HolderConfig
 
 	// until is the reading of Boottime at which authority ends; 0 without authority.
-	until atomic.Int64
-	once  atomic.Bool
+	until     atomic.Int64
+	everValid atomic.Bool
 
-	// mu guards the fields that an answer is judged by, and writes to until.
+	// mu guards the fields below, and writes to until.
 	mu         sync.Mutex
-	era        uint64        // raised whenever authority is dropped; answers to requests of an earlier era are ignored
-	generation int64         // the generation until was granted for
-	lost       time.Duration // the reading at which authority was last dropped, or this process began
+	era        uint64        // increases whenever authority is dropped; replies to requests of an earlier era are ignored
+	generation int64         // the generation for which authority was granted
+	lostAt     time.Duration // the reading at which authority was last dropped, or this process began
 	gaveUp     bool
-	why        string // of the last refusal or failure; empty after a grant
+	why        string // why the last attempt brought no authority; empty after a grant
 
 	poke    chan struct{} // capacity 1
 	changed chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
@@ -66,12 +65,12 @@ type Holder struct {
 // NewHolder returns a Holder without authority. Start makes it ask; Close stops it.
 func NewHolder(c HolderConfig) *Holder {
 	h := &Holder{config: c, poke: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
-	h.lost = c.Boottime()
+	h.lostAt = c.Boottime()
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
 
-// Start begins asking, immediately.
+// Start begins to ask for authority, immediately.
 func (h *Holder) Start() { h.group.Go(h.run) }
 
 // Valid reports whether this node may act as an owner now.
@@ -81,39 +80,39 @@ func (h *Holder) Valid() bool {
 }
 
 // EverValid reports whether this process has ever had authority.
-func (h *Holder) EverValid() bool { return h.once.Load() }
+func (h *Holder) EverValid() bool { return h.everValid.Load() }
 
-// Until returns the clock reading at which authority ends unless renewed; 0 without authority.
+// Until returns the reading of Boottime at which authority ends unless renewed, or 0 without authority.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
-// Poke asks now, because the leader has changed or this node has applied something.
+// Poke makes the Holder ask now, because the leader has changed or this node has applied an entry.
 func (h *Holder) Poke() { signal(h.poke) }
 
-// Revoke ends authority at once and voids the requests under way, because this node has applied its own Ended. Call it
-// after Status returns the new generation.
+// Revoke ends authority at once and invalidates pending requests, because this node has applied its own Ended. Call it only
+// once Status returns the new generation.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
-	h.drop(now)
+	h.dropAuthority(now)
 	h.mu.Unlock()
 	signal(h.changed)
 	h.Poke()
 }
 
-// drop ends authority and voids the requests under way. The caller holds mu.
-func (h *Holder) drop(now time.Duration) {
-	h.lost = h.lostSince(now)
+// dropAuthority ends authority and invalidates pending requests. The caller holds mu.
+func (h *Holder) dropAuthority(now time.Duration) {
+	h.lostAt = h.lostSince(now)
 	h.era++
 	h.until.Store(0)
 }
 
-// GiveUp ends authority for good: this process never has any again. It returns once the leader knows, so that the node's
-// next process need not wait, or when ctx ends.
+// GiveUp ends this process's authority for good. It returns when the leader has acknowledged that, so that the node's next
+// process need not wait, or when ctx ends.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	h.gaveUp = true
-	h.drop(now)
+	h.dropAuthority(now)
 	h.mu.Unlock()
 	signal(h.changed)
 	for {
@@ -133,14 +132,14 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	}
 }
 
-// Close stops asking. It doesn't give authority up; authority expires.
+// Close stops the Holder. It doesn't give up authority, which stays valid until it expires.
 func (h *Holder) Close() error {
 	h.cancel()
 	h.group.Wait()
 	return nil
 }
 
-// attempts are the requests under way, oldest first. They belong to run.
+// attempts are the pending requests, oldest first. Only run uses them.
 type attempts []*attempt
 
 type attempt struct {
@@ -155,17 +154,17 @@ func (h *Holder) run() {
 	defer tick.Stop()
 	expiry := time.NewTimer(0)
 	defer expiry.Stop()
-	var under attempts
+	var pending attempts
 	defer func() {
-		for _, a := range under {
+		for _, a := range pending {
 			a.cancel()
 		}
 	}()
-	wish, valid := true, false
+	shouldAsk, valid := true, false
 	for {
-		under = under.running()
-		if wish && len(under) < maxAsks {
-			under, wish = append(under, h.startAttempt()), false
+		pending = pending.withoutDone()
+		if shouldAsk && len(pending) < maxAsks {
+			pending, shouldAsk = append(pending, h.startAttempt()), false
 		}
 		h.dropOutdated()
 		if now := h.Valid(); now != valid {
@@ -179,18 +178,18 @@ func (h *Holder) run() {
 		case <-h.ctx.Done():
 			return
 		case <-tick.C:
-			wish = true
+			shouldAsk = true
 		case <-h.poke:
-			wish = true
-			under.makeRoom()
+			shouldAsk = true
+			pending.cancelStale()
 		case <-h.changed:
 		case <-expiry.C:
 		}
 	}
 }
 
-// running removes the attempts that have ended.
-func (at attempts) running() attempts {
+// withoutDone removes the attempts that have ended.
+func (at attempts) withoutDone() attempts {
 	return slices.DeleteFunc(at, func(a *attempt) bool {
 		done := a.done.Load()
 		if done {
@@ -200,9 +199,8 @@ func (at attempts) running() attempts {
 	})
 }
 
-// makeRoom cancels the oldest attempt if all slots are taken and it has been under way for at least Term/4: it may have
-// gone to a leader that is gone.
-func (at attempts) makeRoom() {
+// cancelStale cancels the oldest attempt if maxAsks are pending and it is at least Term/4 old: its leader may be gone.
+func (at attempts) cancelStale() {
 	if len(at) == maxAsks && time.Since(at[0].began) >= Term/4 {
 		at[0].cancel()
 	}
@@ -220,16 +218,16 @@ func (h *Holder) startAttempt() *attempt {
 	return a
 }
 
-// lostSince returns the reading since when there is no authority; now while there is some. The caller holds mu.
+// lostSince returns the reading since which this node has had no authority, or now if it has authority. The caller holds mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
-	return min(max(h.lost, h.Until()), now)
+	return min(max(h.lostAt, h.Until()), now)
 }
 
 // request returns the request to send, with GivingUp unset.
 func (h *Holder) request() Request {
 	r := h.config.Status()
 	r.Node, r.Boot, r.GivingUp = h.config.Self, h.config.Boot, false
-	r.Unreachable, r.Relayed, r.Release, r.Zones = capped(r.Unreachable), capped(r.Relayed), truncate(r.Release), truncate(r.Zones)
+	r.Unreachable, r.Relayed, r.Release, r.Zones = truncateList(r.Unreachable), truncateList(r.Relayed), truncateText(r.Release), truncateText(r.Zones)
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,8 +235,8 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is built: any later delay, in this process, the network or
-// the leader, can only shorten it.
+// ask makes one attempt. The term counts from before the request is built, so that delays in this process, the network or
+// the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	h.mu.Lock()
 	era, gaveUp := h.era, h.gaveUp
@@ -249,36 +247,36 @@ func (h *Holder) ask(ctx context.Context) {
 	sent := h.config.Boottime()
 	r := h.request()
 	reply, err := h.config.Ask(ctx, r)
-	present := h.config.Status().Generation
+	currentGeneration := h.config.Status().Generation
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case err != nil:
-		h.why = "the leader can't be asked"
+		h.why = "the leader can't be reached"
 		h.config.Logger.Debug("request for authority failed", "error", err)
 	case !reply.Granted:
 		if h.why != reply.Why {
 			h.config.Logger.Debug("authority was refused", "why", reply.Why)
 		}
 		h.why = reply.Why
-	case era == h.era && present == r.Generation:
+	case era == h.era && currentGeneration == r.Generation:
 		h.why = ""
 		h.generation = r.Generation
 		if until := int64(sent + Term - Slack); until > h.until.Load() {
 			h.until.Store(until)
-			h.once.Store(true)
+			h.everValid.Store(true)
 		}
 	}
 }
 
-// dropOutdated drops authority granted for an old generation, in case Revoke was not called.
+// dropOutdated drops authority granted for an old generation, in case Revoke was not called yet.
 func (h *Holder) dropOutdated() {
-	present, now := h.config.Status().Generation, h.config.Boottime()
+	currentGeneration, now := h.config.Status().Generation, h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.until.Load() != 0 && h.generation != present {
-		h.drop(now)
+	if h.until.Load() != 0 && h.generation != currentGeneration {
+		h.dropAuthority(now)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// asker answers a Holder as told, after a delay.
+// asker answers a Holder's requests as the test sets, after a delay.
 type asker struct {
 	mu         sync.Mutex // guards the fields below
 	start      time.Time
@@ -108,7 +108,7 @@ func TestTheTermCountsFromSending(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		if _, _, changes := a.seen(); changes != 2 {
-			t.Errorf("%d changes were told, want 2", changes)
+			t.Errorf("%d changes were reported, want 2", changes)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		a.set(func() { a.hang = false })
 		time.Sleep(300 * time.Millisecond)
 		if left := h.Until() - time.Hour - time.Since(a.start); left < Term-2*askEvery-Slack {
-			t.Errorf("one that hangs kept the next from asking: %v left", left)
+			t.Errorf("a hanging request blocked the next one: %v left", left)
 		}
 		a.set(func() { a.hang = true })
 		time.Sleep(time.Minute)
@@ -248,7 +248,7 @@ func TestGiveUp(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if told.Load() {
-			t.Error("there was nobody to tell")
+			t.Error("GiveUp returned although the leader did not answer")
 		}
 		a.set(func() { a.err = nil })
 		group.Wait()
@@ -258,7 +258,7 @@ func TestGiveUp(t *testing.T) {
 		}
 		synctest.Wait()
 		if got, _, _ := a.seen(); !got[len(got)-1].GivingUp {
-			t.Errorf("the last word is %+v", got[len(got)-1])
+			t.Errorf("the last request is %+v", got[len(got)-1])
 		}
 		a.set(func() { a.err = errors.New("no leader") })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// TestHonoured: the answer is no unless every node that has or may have authority has applied the entry, and nodes that get
-// authority later have applied it.
+// TestHonoured: RequireApplied returns true only if every node that may have authority has applied the entry. Nodes that get
+// authority later have applied it, too.
 func TestHonoured(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -18,7 +18,7 @@ func TestHonoured(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	if d.ledger.requireApplied(d.now, index) {
-		t.Error("nobody has told that it has applied the entry, and all are said to have")
+		t.Error("true, although no node has reported that it has applied the entry")
 	}
 	for _, n := range []byte{1, 3} {
 		if r := d.ask(d.request(n)); !r.Granted {
@@ -26,15 +26,15 @@ func TestHonoured(t *testing.T) {
 		}
 	}
 	if d.ledger.requireApplied(d.now, index) {
-		t.Error("node 2 has authority, and has not applied the entry")
+		t.Error("true, although node 2 has authority and has not applied the entry")
 	}
 	if r := d.ask(old); !r.Granted {
-		t.Errorf("before that is asked for: have %+v, want authority for the node that is behind", r)
+		t.Errorf("before the entry is required: have %+v, want authority for the node that is behind", r)
 	}
 	asked := d.now
 	for !d.ledger.requireApplied(d.now, index) {
 		if d.now += tickEvery; d.now-asked > time.Minute {
-			t.Fatal("authority that has run out counts for ever")
+			t.Fatal("expired authority still counts")
 		}
 		d.ask(d.request(1))
 		d.ask(d.request(3))
@@ -46,14 +46,14 @@ func TestHonoured(t *testing.T) {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
 	if r := d.ask(d.request(2)); !r.Granted {
-		t.Errorf("have %+v, want authority for who has caught up", r)
+		t.Errorf("have %+v, want authority for the node that has caught up", r)
 	}
 	if !d.ledger.requireApplied(d.now, index) {
-		t.Error("what was honoured is not any more")
+		t.Error("an honoured entry is no longer honoured")
 	}
 }
 
-// TestHonouredByANewLeader: what an earlier leader granted must expire first, and the new leader keeps the earlier floor.
+// TestHonouredByANewLeader: the grants of an earlier leader must expire first, and the new leader keeps the earlier floor.
 func TestHonouredByANewLeader(t *testing.T) {
 	d := newDesk(t, 3)
 	d.run(10*time.Second, 1, 2, 3)
@@ -93,7 +93,7 @@ func TestALeaderBeginsWithTheNewestRules(t *testing.T) {
 			t.Errorf("have %+v, want a refusal of who has not applied the newest rules", r)
 		}
 		if r := g.Answer(ctx, s.request(1)); !r.Granted {
-			t.Errorf("have %+v, want authority for who has", r)
+			t.Errorf("have %+v, want authority for the node that has", r)
 		}
 	})
 }
@@ -105,12 +105,12 @@ func TestGiverTellsWhatIsHonoured(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if g.RequireApplied(ctx, 1) {
-			t.Error("a node that follows knows what is honoured")
+			t.Error("a follower reports an entry as honoured")
 		}
 		g.Lead()
 		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickEvery) {
 			if time.Since(begun) > 2*EndingWait {
-				t.Fatal("nothing is honoured though nobody has authority")
+				t.Fatal("nothing is honoured although no node has authority")
 			}
 		}
 		s.mu.Lock()
@@ -119,7 +119,7 @@ func TestGiverTellsWhatIsHonoured(t *testing.T) {
 		short, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
 		if g.RequireApplied(short, 1) {
-			t.Error("a leader that was deposed tells what is honoured")
+			t.Error("a deposed leader reports an entry as honoured")
 		}
 	})
 }

@@ -87,7 +87,7 @@ func (d *desk) ask(q Request) Reply {
 	if r := d.ledger.handleRequest(d.now, d.state, &q); r.Why != "" {
 		return r
 	}
-	d.ledger.proved = d.now
+	d.ledger.leadConfirmedAt = d.now
 	reply := d.ledger.grant(d.now, d.state, &q)
 	if reply.Granted {
 		d.granted[q.Node[15]] = d.now
@@ -214,7 +214,7 @@ func TestJoin(t *testing.T) {
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
 	}
-	// A node whose gossiped process is not the registered one joins no ring, though it had authority a moment ago.
+	// A node whose process in gossip is not the registered one joins no ring, even if it had authority a moment ago.
 	d.node(5)
 	d.run(100*time.Millisecond, 1, 2, 3, 4, 5)
 	d.node(5).Boot++
@@ -302,14 +302,14 @@ func TestEnding(t *testing.T) {
 		{"it is just silent", gossip.Alive, false, false, failingPatience},
 		{"gossip suspects it", gossip.Suspect, false, false, failingPatience},
 		{"gossip alone", gossip.Failed, false, true, 0},
-		{"nobody reaches it though it asks", gossip.Alive, true, true, cutPatience + EndingWait - 300*time.Millisecond},
+		{"nobody reaches it though it asks", gossip.Alive, true, true, unreachablePatience + EndingWait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDesk(t, 3)
 			d.up(1, 2, 3)
 			began := d.now
-			granted := d.ledger.records[id(3)].granted
+			granted := d.ledger.records[id(3)].lastGranted
 			d.node(3).State = tt.state
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickEvery
@@ -404,7 +404,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 		e = d.decide()
 	}
 	d.want([]agreement.Entry{e}, "Ended")
-	// The entry is under way. The node is back, and the leader's loop was stalled for long.
+	// The entry is pending. The node is back, and the leader's loop has stalled for a long time.
 	d.node(3).State = gossip.Alive
 	d.now += time.Minute
 	q := d.request(3)
@@ -437,7 +437,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	if have := d.ask(old); have.Why != whyGeneration {
 		t.Errorf("have %+v for the old generation", have)
 	}
-	// The same process was cut off and must do well for a while. Meanwhile the ring without it is rebuilt.
+	// The same process was cut off and must stay healthy for a while. In the meantime, the ring is rebuilt without it.
 	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
 	if d.inRing(3) {
 		t.Fatal("it is back too soon")
@@ -467,7 +467,7 @@ func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	}
 	d.node(2).State = gossip.Alive
 	if have := d.ask(d.request(3)); !have.Granted {
-		t.Errorf("have %+v for the request that lay unread", have)
+		t.Errorf("have %+v for the request that waited unread", have)
 	}
 	d.node(3).State = gossip.Alive
 	d.want(d.run(5*time.Second, 1, 2, 3))
@@ -491,7 +491,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
 }
 
-// TestAGrantIsJudgedAgain: the obstacle appeared while the empty entry was under way.
+// TestAGrantIsJudgedAgain: a reason for a refusal appears during the confirmation.
 func TestAGrantIsJudgedAgain(t *testing.T) {
 	tests := []struct {
 		name  string

@@ -16,8 +16,8 @@ func newTestGiver(c GiverConfig) *Giver {
 		start := time.Now()
 		c.Now = func() time.Duration { return time.Since(start) }
 	}
-	if c.Ruled == nil {
-		c.Ruled = func() uint64 { return 0 }
+	if c.RulesIndex == nil {
+		c.RulesIndex = func() uint64 { return 0 }
 	}
 	c.TransferLead, c.Logger = func() {}, slog.New(slog.DiscardHandler)
 	return NewGiver(c)

@@ -8,75 +8,75 @@ import (
 )
 
 const (
-	// Term is how long authority lasts, counted by its holder from when it sent the request: "A" in the docs.
+	// Term is how long authority lasts. Its holder counts the term from when it sent the request. In the docs, it is "A".
 	Term = 2 * time.Second
-	// EndingWait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, by which
-	// two nodes' clocks may differ in pace.
+	// EndingWait is how long a leader waits until authority that it granted has certainly expired: the term plus 1 %, the
+	// maximum by which two nodes' clocks may differ in pace.
 	EndingWait = Term + Term/100
 )
 
 // Methods of this package's calls between nodes: 32 to 47. Messages are JSON.
 const (
 	MethodAsk       = 32 // Request → Reply
-	MethodCommitted = 33 // nothing → the index that must be applied
+	MethodCommitted = 33 // nothing → the index up to which entries are agreed on
 )
 
 const (
-	// maxReported bounds each list of nodes in a request or reply. Further nodes are left out: the lists are hints.
+	// maxReported bounds each list of nodes in a request or reply. The sender omits further nodes: the lists are hints.
 	maxReported = 1024
 	// maxText bounds each text in a request, in bytes.
 	maxText = 255
 )
 
-// Request is a node's request for authority, and what the leader must know about the node.
+// Request is a node's request for authority. It also reports everything that the leader must know about the node.
 type Request struct {
 	Node        ring.NodeID   `json:"node"`
 	Boot        uint64        `json:"boot"`                  // the process; never 0
-	Generation  int64         `json:"generation"`            // of Node, as the node has applied it
+	Generation  int64         `json:"generation"`            // the node's generation in the state that it has applied
 	Applied     uint64        `json:"applied"`               // Raft index
 	Settled     int64         `json:"settled"`               // the epoch that the node has settled
-	Unreachable []ring.NodeID `json:"unreachable,omitempty"` // peers that it can't reach
-	Relayed     []ring.NodeID `json:"relayed,omitempty"`     // peers that it reaches only through another node
-	Leaving     bool          `json:"leaving,omitempty"`     // it wants to leave the ring
-	GivingUp    bool          `json:"giving_up,omitempty"`   // it gives its authority up now, and this process never asks again
-	Stuck       bool          `json:"stuck,omitempty"`       // it applies nothing more and must have no authority
-	// StoreFails: it can't store entries, so it should not lead.
+	Unreachable []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
+	Relayed     []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
+	Leaving     bool          `json:"leaving,omitempty"`     // the node wants to leave the ring
+	GivingUp    bool          `json:"giving_up,omitempty"`   // the process has given up its authority, and will never ask again
+	Stuck       bool          `json:"stuck,omitempty"`       // the node no longer applies entries and must have no authority
+	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
-	// Without is how long the process has had no authority; 0 while it has some.
+	// Without is how long the process has been without authority; 0 while it has authority.
 	Without time.Duration `json:"without,omitempty"`
 
-	// Level is the newest feature level that the process knows. Release and Zones, its release and its time zone version,
-	// are for people.
+	// Level is the newest feature level that the process knows. Release and Zones, its release and the version of its time
+	// zone data, are for people.
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
 	Zones   string          `json:"zones"`
 
-	// Check is the hash of what the node has applied, as of an index.
+	// Check is the hash of the node's state as of an index.
 	Check agreement.HashAt `json:"check"`
 }
 
 // Reply is the leader's answer.
 type Reply struct {
 	Granted bool   `json:"granted"`
-	Why     string `json:"why,omitempty"` // of a refusal, in a few words
-	// Differs, with a refusal: a majority's state differs from the node's at the index of its check.
+	Why     string `json:"why,omitempty"` // the reason for a refusal, in a few words
+	// Differs, in a refusal, means that a majority's state differs from the node's at the index of its Check.
 	Differs bool `json:"differs,omitempty"`
-	// Removed, with a refusal: an operator has removed this process from the cluster.
+	// Removed, in a refusal, means that an operator has removed this process from the cluster.
 	Removed bool `json:"removed,omitempty"`
-	// Index is, with a grant, what the leader had applied; with a refusal of a node that is behind, what the node must
-	// apply before it asks again; otherwise 0.
+	// Index is, in a grant, the index that the leader has applied. In a refusal of a node that is behind, it is the index
+	// that the node must apply before it asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
-	// Failing are the members of the ring that ask for authority and can't be granted any.
+	// Failing are the nodes that ask for authority without success.
 	Failing []ring.NodeID `json:"behind,omitempty"`
 }
 
-// withinBounds reports whether a request from another node respects the limits that senders do.
+// withinBounds reports whether a request respects the bounds that every Holder respects.
 func (r *Request) withinBounds() bool {
 	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported && max(len(r.Release), len(r.Zones)) <= maxText && r.Without >= 0
 }
 
-// capped truncates a list to what is sent.
-func capped(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
+// truncateList truncates a list to its bound in messages.
+func truncateList(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
 
-// truncate truncates a text to what is sent.
-func truncate(text string) string { return text[:min(len(text), maxText)] }
+// truncateText truncates a text to its bound in messages.
+func truncateText(text string) string { return text[:min(len(text), maxText)] }

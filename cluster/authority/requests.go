@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// handleRequest records a request and returns the reason for refusing it; empty if it may be granted once this
+// handleRequest records a request. It returns a refusal, or a reply without a reason if the request may be granted once this
 // node's lead is confirmed.
 func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
 	switch {
@@ -25,8 +25,8 @@ func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q
 	case q.Boot != r.boot:
 		return Reply{Why: l.handleOtherProcess(now, s, r, q)}
 	}
-	r.asked = now
-	r.leaving, r.without = q.Leaving, q.Without
+	r.lastAsked = now
+	r.leaving, r.withoutAuthority = q.Leaving, q.Without
 	r.unreachable, r.relayed = q.Unreachable, q.Relayed
 	if q.Generation == s.Generation(q.Node) {
 		r.settled, r.applied = q.Settled, q.Applied
@@ -39,54 +39,54 @@ func (l *authorityLedger) handleRequest(now time.Duration, s *agreement.State, q
 	return reply
 }
 
-// trackFailing records whether the node asks without success: for a reason of its own, or although it was granted authority
-// before.
+// trackFailing records whether the node asks without success, given the reason for the refusal, or "" if there is none. Only
+// reasons of the node's own count, and grants that have not given it authority.
 func (r *record) trackFailing(now time.Duration, why string) {
 	switch why {
 	case whyEnding:
 		return
 	case whyStuck, whyLevel, whyBehind, whyBootBehind, whyRules, whyGeneration:
 	case "":
-		if r.granted == never {
-			r.without = 0
+		if r.lastGranted == never {
+			r.withoutAuthority = 0
 		}
 	default:
-		r.without = 0
+		r.withoutAuthority = 0
 	}
 	switch {
-	case r.without == 0:
+	case r.withoutAuthority == 0:
 		r.failingSince = never
 	case r.failingSince == never:
 		r.failingSince = now
 	}
 }
 
-// knows returns the newest feature level that the asking process knows.
-func (r *Request) knows() agreement.Level { return max(1, r.Level) }
+// knownLevel returns the newest feature level that the asking process knows.
+func (r *Request) knownLevel() agreement.Level { return max(1, r.Level) }
 
-// handleOtherProcess records a request from a process that is not the registered one, and returns the reason for refusing
-// it.
+// handleOtherProcess records a request from a process that is not the registered one. It returns the reason for refusing the
+// request.
 func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
 	switch {
 	case q.GivingUp:
 		return whyGaveUp
-	case s.Boots[q.Node].Was(q.Boot):
+	case s.Boots[q.Node].WasFormer(q.Boot):
 		return whyReplaced
 	case q.Node == l.self && q.Boot != l.boot:
 		l.alarmClone(now, r, q.Node)
 		return whyClone
 	}
-	if r.newer != q.Boot {
-		r.newer, r.newerSince = q.Boot, now
+	if r.nextBoot != q.Boot {
+		r.nextBoot, r.nextSince = q.Boot, now
 	}
-	r.newerAsked = now
-	if r.asked > r.newerSince && now-r.asked < patience {
+	r.nextAsked = now
+	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
 		l.alarmClone(now, r, q.Node)
 		return whyClone
 	}
-	low := q.knows() < s.Level
-	r.newerStuck = q.Stuck || low
-	r.newerBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	low := q.knownLevel() < s.Level
+	r.nextUnfit = q.Stuck || low
+	r.nextBuild = agreement.Boot{Level: q.Level, Release: q.Release, Zones: q.Zones}
 	why := whyRegister
 	switch {
 	case q.Stuck:
@@ -94,22 +94,23 @@ func (l *authorityLedger) handleOtherProcess(now time.Duration, s *agreement.Sta
 	case low:
 		why = whyLevel
 	}
-	if l.silence(now, r.asked) >= patience {
-		r.without = q.Without
+	if l.silence(now, r.lastAsked) >= silencePatience {
+		r.withoutAuthority = q.Without
 		r.trackFailing(now, why)
 	}
 	return why
 }
 
+// alarmClone alerts the operator that two processes use one identity, at most once per alarmEvery and node.
 func (l *authorityLedger) alarmClone(now time.Duration, r *record, id ring.NodeID) {
-	if now-r.alarmedAt >= alarmEvery {
-		r.alarmedAt = now
-		l.alarm("two processes with one identity ask for authority; the newer one is refused", id)
+	if now-r.lastAlarm >= alarmEvery {
+		r.lastAlarm = now
+		l.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
 }
 
-// judge returns why the request can't be granted now; an empty reason if it can. It runs twice: when the request arrives
-// and when it is granted.
+// judge returns a refusal if the request can't be granted now, or else the zero Reply. It is called twice: when the request
+// arrives, and again before it is granted.
 func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 	r := l.record(s, q.Node)
 	switch {
@@ -119,9 +120,9 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 		return Reply{Why: whyReplaced}
 	case r.gaveUp:
 		return Reply{Why: whyGaveUp}
-	case r.ending || r.ended:
+	case r.ending || r.endProposed:
 		return Reply{Why: whyEnding}
-	case r.replacing:
+	case r.bootProposed:
 		return Reply{Why: whyReplacing}
 	case q.Stuck:
 		return Reply{Why: whyStuck}
@@ -137,21 +138,22 @@ func (l *authorityLedger) judge(s *agreement.State, q *Request) Reply {
 	return Reply{}
 }
 
-// grant judges the request again, after the confirmation. If nothing speaks against it, grant records the time. The reply is
-// sent after that.
+// grant judges the request again, after the confirmation, and grants or refuses it. It records the time of a grant before
+// the reply is sent.
 func (l *authorityLedger) grant(now time.Duration, s *agreement.State, q *Request) Reply {
 	reply := l.judge(s, q)
 	if reply.Why == "" {
-		l.records[q.Node].granted = now
+		l.records[q.Node].lastGranted = now
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
 }
 
-// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor to keep it
-// that way. A node with authority from an earlier leader that has not asked this one may have applied less.
+// requireApplied reports whether every node that may have authority has applied index. If so, it raises the floor, so that
+// this stays true. It returns false while nodes may have authority from an earlier leader, because they may not have asked
+// this one yet.
 func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
-	if now-l.since < EndingWait {
+	if now-l.reignBegan < EndingWait {
 		return false
 	}
 	for _, r := range l.records {
@@ -163,7 +165,7 @@ func (l *authorityLedger) requireApplied(now time.Duration, index uint64) bool {
 	return true
 }
 
-// appliedByMajority reports whether a majority of the ring has applied index; true without a ring.
+// appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
 func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bool {
 	members, have := s.To.Members(), 0
 	for _, id := range members {
@@ -174,15 +176,15 @@ func (l *authorityLedger) appliedByMajority(s *agreement.State, index uint64) bo
 	return 2*have > len(members) || len(members) == 0
 }
 
-// raiseFloor makes the floor follow the newest rules. It rises once every node that may have authority has applied them, or
-// followTime after a majority of the ring has.
+// raiseFloor raises the floor to the newest rules, once every node that may have authority has applied them, or rulesGrace
+// after a majority of the ring has.
 func (l *authorityLedger) raiseFloor(v *view) {
-	if v.ruled > l.floor && !l.requireApplied(v.now, v.ruled) && l.appliedByMajority(v.state, v.ruled) &&
-		(len(l.rises) == 0 || l.rises[len(l.rises)-1].index < v.ruled) {
-		l.rises = append(l.rises, rise{v.ruled, v.now})
+	if v.rulesIndex > l.floor && !l.requireApplied(v.now, v.rulesIndex) && l.appliedByMajority(v.state, v.rulesIndex) &&
+		(len(l.pendingFloors) == 0 || l.pendingFloors[len(l.pendingFloors)-1].index < v.rulesIndex) {
+		l.pendingFloors = append(l.pendingFloors, pendingFloor{v.rulesIndex, v.now})
 	}
-	for len(l.rises) > 0 && (l.rises[0].index <= l.floor || v.now-l.rises[0].at >= followTime) {
-		l.floor = max(l.floor, l.rises[0].index)
-		l.rises = l.rises[1:]
+	for len(l.pendingFloors) > 0 && (l.pendingFloors[0].index <= l.floor || v.now-l.pendingFloors[0].at >= rulesGrace) {
+		l.floor = max(l.floor, l.pendingFloors[0].index)
+		l.pendingFloors = l.pendingFloors[1:]
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
-// What a member reported before a node was ended says nothing about the moves that the end caused.
+// A member's reports from before a node was ended don't count for the hand-offs that the end has caused.
 func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
@@ -17,7 +17,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 	}
 	lasting := d.request(4)
 	lasting.Settled = 1
-	for range 60 { // three nodes have done their part, node 4 has not
+	for range 60 { // three nodes have settled, node 4 has not
 		d.now += tickEvery
 		if lasting.Applied = d.state.Index; d.now/tickEvery%5 == 0 {
 			for n := byte(1); n <= 3; n++ {
@@ -47,10 +47,10 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 		}
 	}
 	if d.state.Settled {
-		t.Fatal("nothing is to be moved any more")
+		t.Fatal("the state is settled too soon")
 	}
 	if e := d.decide(); e != nil {
-		t.Fatalf("have %#v, though nobody has reported anything since the end", e)
+		t.Fatalf("have %#v, although no node has reported since the end", e)
 	}
 
 }

@@ -44,7 +44,7 @@ type world struct {
 	failure string
 }
 
-// process is one process of a node. It does nothing while it is stopped; its Boottime goes on.
+// process is one process of a node. While it is stopped, it does nothing, but its Boottime advances.
 type process struct {
 	w      *world
 	id     ring.NodeID
@@ -59,7 +59,7 @@ type process struct {
 	stopped   time.Time     // until when
 	suspended time.Duration // how long its monotonic clock stood still
 	cut       time.Time     // until when it can reach no other node
-	slander   time.Time     // until when gossip says it failed and nodes report it, whatever it does
+	slander   time.Time     // until when gossip and other nodes wrongly report that it failed
 	applied   int           // index in states
 	seen      []time.Time   // when each entry is applied here
 	settled   int64
@@ -141,14 +141,14 @@ func (p *process) gate() {
 	}
 }
 
-// boottime lags by up to Slack, as a Clock's readings may.
+// boottime returns a reading that lags by up to Slack, like a Clock's.
 func (p *process) boottime() time.Duration {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
 	return time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - p.w.upTo(Slack)
 }
 
-// valid checks as an owner whose clock lags as far as it may.
+// valid calls Valid with a clock that lags as far as it may.
 func (p *process) valid() (bool, int64) {
 	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - Slack
 	p.holder.mu.Lock()
@@ -202,7 +202,7 @@ func (p *process) apply() {
 	}
 }
 
-// follow tells the giver about changes of the lead, late.
+// follow passes changes of leadership on to the giver, with a delay.
 func (p *process) follow() {
 	for {
 		select {
@@ -227,7 +227,7 @@ func (p *process) follow() {
 
 var errLost = errors.New("the lead is lost")
 
-// propose commits if this process leads when the entry arrives, whether it knew that or not.
+// propose commits an entry if this process leads when the entry arrives, whether the process knows that or not.
 func (p *process) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	p.gate()
 	time.Sleep(p.w.delay())
@@ -394,7 +394,7 @@ func (p *process) status() Request {
 	return r
 }
 
-// down reports whether a node looks dead to others. The caller holds mu.
+// down reports whether a node looks dead to other nodes. The caller holds mu.
 func (w *world) down(p *process) bool {
 	now := time.Now()
 	return now.Before(p.stopped) || now.Before(p.cut)
@@ -536,8 +536,8 @@ func (w *world) run(span time.Duration) {
 	w.group.Wait()
 }
 
-// TestNeverTwoOwners: once any node has applied an Ended, the ended node's authority is not valid and never becomes valid
-// again for that generation. A replaced process has none.
+// TestNeverTwoOwners: once any node has applied an Ended, the ended node has no valid authority, and never has any again for
+// that generation. A replaced process has none either.
 func TestNeverTwoOwners(t *testing.T) {
 	seeds := make([]uint64, 0, *seedsFlag)
 	for s := range *seedsFlag {
@@ -576,7 +576,7 @@ func TestNeverTwoOwners(t *testing.T) {
 	t.Logf("seeds 1 to %d", len(seeds))
 	for _, k := range []string{"agreement.Ended", "agreement.Boot", "agreement.Ring", "valid"} {
 		if *seedFlag == 0 && total[k] < len(seeds) {
-			t.Errorf("only %d times %s: the simulation shows nothing", total[k], k)
+			t.Errorf("only %d times %s: the simulation proves nothing", total[k], k)
 		}
 	}
 }
