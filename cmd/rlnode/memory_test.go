@@ -63,16 +63,22 @@ func TestMillionKeys(t *testing.T) {
 // resident returns the node's resident memory in bytes.
 func resident(t *testing.T, s *serving) int64 {
 	t.Helper()
+	return statusOf(t, s, "VmRSS")
+}
+
+// statusOf returns a size that the kernel reports of the node, in bytes.
+func statusOf(t *testing.T, s *serving, field string) int64 {
+	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	if err != nil {
 		t.Skip("resident memory can't be read here")
 	}
 	var kilobytes int64
 	for line := range strings.Lines(string(status)) {
-		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kilobytes); n == 1 {
+		if n, _ := fmt.Sscanf(line, field+": %d kB", &kilobytes); n == 1 {
 			return kilobytes << 10
 		}
 	}
-	t.Fatal("no VmRSS")
+	t.Fatal("no " + field)
 	return 0
 }
