@@ -16,8 +16,8 @@ const (
 )
 
 // DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
-// the partition over. It decides from the copy here and within shares, which are the limits cut down to what one node may
-// spend (a share with Amount 0 allows nothing). It returns Shut if this node must not act. All ops must be of partitions
+// the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
+// spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
 func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
@@ -80,7 +80,7 @@ func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}
-		// An owner that handed the token over has no authority either; then the other end decides.
+		// An owner that handed the token over also answers that it has no authority. Then the other end decides.
 		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && why != WithoutAuthority {
 			return false
 		}
@@ -91,15 +91,15 @@ func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 	return true
 }
 
-// takenNow describes a Take at now.
+// takenNow returns the Taken of a Take at now.
 func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
-// DecideAlone decides ops by this node alone, in fallback; the caller has applied the shares. If counters of ops are
-// here, from an owner that lost its authority, a standby or a checkpoint, they must admit the ops too, under the whole
-// limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner, once it is known
-// which node that is. An op without a cost is only a question, and owes nothing. The verdict is never Shut.
+// DecideAlone decides ops on this node alone, in fallback; the caller has already applied the shares. If this node has
+// counters of ops, as an owner without authority, as a standby or from a checkpoint, they must admit the ops too, under the
+// whole limits; otherwise the verdict is Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
+// once the owner is known. An op without a cost owes nothing. The verdict is never Shut.
 func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,7 +118,7 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 	if verdict == counters.Admitted {
 		verdict = k.cfg.Table.TakeUngated(now, take)
 	} else {
-		k.cfg.Table.PeekUngated(now, take) // fills in what they have left
+		k.cfg.Table.PeekUngated(now, take) // fills in their Decisions
 	}
 	for i := range ops {
 		op, absent := &ops[i], int64(0)
@@ -137,15 +137,14 @@ func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Ver
 	return verdict
 }
 
-// countsHere reports whether the next owner of p continues from the counters here, or pushes over them. If so, costs
-// admitted here are counted in them. While p moves, and after a restart, they may be replaced or merged, so they are only
-// looked at.
+// countsHere reports whether costs admitted here are counted in the counters here: the next owner of p continues from them,
+// or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with the absent debt added to its cost.
+// copyDecision copies to op the decision on asked, which is op with its absent debt added to the cost.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	absent := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
@@ -159,8 +158,8 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 }
 
 // Forgive takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
-// refused it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes
-// none.
+// refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
+// never make any.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

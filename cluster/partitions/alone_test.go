@@ -10,12 +10,12 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owe admits one check at n alone.
+// owe decides one check at n alone.
 func owe(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	if v := n.keeper.DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
-		t.Fatalf("%s by itself: %v, %+v", n.ip, v, ops[0].Decision)
+		t.Fatalf("%s alone: %v, %+v", n.ip, v, ops[0].Decision)
 	}
 }
 
@@ -46,11 +46,11 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		time.Sleep(900 * time.Millisecond)
 		if !f.usedIs(keys, 1) {
-			t.Error("told at once")
+			t.Error("reported at once")
 		}
 		time.Sleep(1300 * time.Millisecond)
 		if !f.usedIs(keys, 3) {
-			t.Errorf("not told: have %d", f.used(keyOf(keys[0])))
+			t.Errorf("not reported: have %d used", f.used(keyOf(keys[0])))
 		}
 		time.Sleep(5 * time.Second)
 		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 3) {
@@ -59,8 +59,8 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 	})
 }
 
-// An owner without authority continues from its own counters. If it was not ended, they are all there is; if it was, the
-// next owner is told.
+// An owner without authority continues from its own counters. If it was not ended, they stay in use and its debts are
+// dropped; if it was, it reports its debts to the next owner.
 func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	}
 }
 
-// A node that has a copy, or counters whose owner it no longer knows, continues from them: costs already in them and
-// those it admits alone stay within the limit together.
+// A node that has a copy, or counters from a checkpoint, continues from them: costs already in them and those that it
+// admits alone stay within the limit together.
 func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -119,11 +119,11 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 			}
 		}
 		f.net.Rejoin(b.ip)
-		f.eventually("the owner is told", func() bool { return f.used(keyOf(i)) == 1010 })
+		f.eventually("the debt is reported", func() bool { return f.used(keyOf(i)) == 1010 })
 	})
 }
 
-// A forgiven debt is not owed; and forgiving more often than was recorded in full makes no quota.
+// A forgiven debt is not debited. Forgiving more than was recorded makes no quota.
 func TestForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -148,7 +148,7 @@ func TestForgiven(t *testing.T) {
 	})
 }
 
-// Beyond the bound, no more debts are recorded, and checks are still decided; debts that are over make room.
+// Beyond the bound, no more debts are recorded, and checks are still decided. Expired debts make room.
 func TestDebtsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -174,7 +174,7 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
-// Debts of inline subjects are at most half of those that there may be, in fallback and in all. Rules have the other half.
+// Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
 	newLedger := func() *debtLedger {
@@ -189,7 +189,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		}
 		return &counters.Op{Key: k, Limit: &limit, Cost: 1}
 	}
-	// owe records debts until there is no room for more, and returns how many.
+	// owe records debts until there is no room for more, and returns their number.
 	owe := func(first int, inline, alone bool) (n int) {
 		for i := first; i < first+2*maxDebts; i++ {
 			one := op(i, inline)
@@ -216,7 +216,7 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 	}
 	again := newLedger()
 	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inline != maxDebts/2 {
-		t.Errorf("have %d debts back, %d inline, %v", n, again.inline, err)
+		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inline, err)
 	}
 	for p := range l.debts {
 		for key := range l.debts[p] {
@@ -224,11 +224,11 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		}
 	}
 	if l.n != 0 || l.inline != 0 {
-		t.Errorf("%d debts are left, %d inline", l.n, l.inline)
+		t.Errorf("have %d debts left, %d of them inline", l.n, l.inline)
 	}
 }
 
-// Debts outlive the process, and the next one reports them, once.
+// Debts outlive the process. The next one reports them, once.
 func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -241,7 +241,7 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 			owe(t, c, i, counters.Admitted)
 		}
 		if c.keeper.DebtsChanged() == before {
-			t.Error("nobody would write them down")
+			t.Error("DebtsChanged has not changed")
 		}
 		text := c.keeper.AppendDebts(nil)
 		c.kill()
@@ -262,7 +262,7 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-// Whatever was written, reading it ends, and yields nothing out of bounds.
+// Decoding any debts from disk ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
 		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
@@ -287,7 +287,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		again := newKeeper()
 		if n, err := again.RestoreDebts(k.AppendDebts(nil)); err != nil || n != k.debts.n {
-			t.Errorf("have %d of %d back, %v", n, k.debts.n, err)
+			t.Errorf("restored %d of %d, %v", n, k.debts.n, err)
 		}
 	})
 }

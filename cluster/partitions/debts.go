@@ -13,30 +13,28 @@ import (
 )
 
 const (
-	// maxDebts bounds the counters for which this node owes an unreachable owner debts. If there is no room for one more,
-	// this node does not act.
+	// maxDebts bounds the counters with debts. When there is no room for another, this node does not act as a standby.
 	maxDebts = 1 << 16
-	// maxFallbackDebts bounds the debts up to which those of a fallback may still be added: the rest is for acting.
-	// Beyond it, the check is decided all the same, and its debt is dropped.
+	// maxFallbackDebts is the number of debts from which fallback adds no more: the rest is for acting as a standby.
+	// Beyond it, checks are still decided, and their debts are dropped.
 	maxFallbackDebts = maxDebts / 4 * 3
-	// inlineDebts is the part of each of these bounds, as a divisor, that is open to inline counters.
+	// inlineDebts divides each of these bounds to give the bound for inline counters.
 	inlineDebts = 2
 	// maxOwed keeps sums from overflowing.
 	maxOwed = 1 << 60
 )
 
-// owed is a cost that was admitted without the owner, and the limit it was admitted under.
+// owed is a cost that was admitted without the owner, and the limit that admitted it.
 type owed struct {
 	limit algorithms.Limit
 	taken algorithms.Taken // when the last part of it was taken
-	cost  int64            // debited up to the capacity at most: see due
+	cost  int64            // the owner debits at most the limit's capacity: see capped
 }
 
-// capped caps a part of the cost at the limit's capacity: no subject must be locked out for longer than it takes to
-// regain that.
+// capped returns cost, at most the limit's capacity: no subject must be locked out for longer than it takes to regain that.
 func (o *owed) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
-// timeLeft returns how long it takes until nothing of the due cost counts any more.
+// timeLeft returns the time until no part of the capped cost counts any more.
 func (o *owed) timeLeft(now algorithms.Now) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
@@ -59,7 +57,7 @@ func (o *owed) sameWindow(taken algorithms.Taken) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
 
-// append encodes the debt of a counter.
+// append encodes o, owed for the counter of key.
 func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	b = o.limit.Append(counters.AppendKey(b, key), 0)
 	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
@@ -67,7 +65,7 @@ func (o *owed) append(b []byte, key counters.Key, now algorithms.Now) []byte {
 	return binary.AppendUvarint(b, uint64(o.cost))
 }
 
-// decodeOwed decodes a debt that owed.append encoded passed nanoseconds ago.
+// decodeOwed decodes what owed.append encoded passed nanoseconds ago.
 func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters.Key, o owed) {
 	key = counters.DecodeKey(d)
 	o.limit.Decode(d, 0)
@@ -79,22 +77,22 @@ func decodeOwed(d *wire.Decoder, now algorithms.Now, passed int64) (key counters
 	return key, o
 }
 
-// debt is the cost that this node admitted from one counter without its owner, while acting for it or in fallback.
+// debt is the cost that this node admitted from one counter without its owner, as a standby or in fallback.
 type debt struct {
 	owed
-	// absent is how much of cost is missing in the counter here: there was no counter, or the owner has overwritten it
-	// since, or the copy was dropped. Invariant: 0 <= absent <= cost.
+	// absent is the part of cost that the counter here lacks: there was no counter, or the owner has overwritten it since,
+	// or the copy was dropped. Invariant: 0 <= absent <= cost.
 	absent   int64
-	fallback bool // none of it comes from acting: report it a while after the owner is back
-	// sealed is how much of cost is in seals. Invariant: 0 <= sealed <= cost.
+	fallback bool // all of it was admitted in fallback, so it is reported a while after the owner is back
+	// sealed is the part of cost that is in seals. Invariant: 0 <= sealed <= cost.
 	sealed int64
-	// restored: an earlier process recorded it. Merging the counters here with a copy may lose their part of it, so the
-	// next owner debits all of it.
+	// restored is set if an earlier process recorded the debt. A merge of the counters here with a copy may lose the part
+	// they have, so the next owner debits all of it.
 	restored bool
 }
 
-// missing returns how much of the debt must still be debited from the counters here; elsewhere is how much of it another
-// owner has already debited.
+// missing returns the part of the debt that must still be debited from the counters here. elsewhere is the part that
+// another owner has already debited.
 func (d *debt) missing(elsewhere int64) int64 {
 	if d.restored {
 		return max(0, d.cost-elsewhere)
@@ -108,8 +106,8 @@ func (d *debt) reduce(cost int64) {
 	d.absent = min(d.absent, d.cost)
 }
 
-// debtLedger holds the debts that owners must be told of, by partition and counter. It has no lock of its own. Invariant:
-// n is the number of debts, at most maxDebts; inline of them are of inline counters.
+// debtLedger holds the debts to report to owners, by partition and counter. It has no lock of its own. Invariant: n is the
+// number of debts, at most maxDebts; inline of them are for inline counters.
 type debtLedger struct {
 	self      ring.NodeID
 	table     *counters.Table
@@ -117,11 +115,11 @@ type debtLedger struct {
 	bootIndex uint64 // the entry that registered this process
 
 	debts   map[int]map[counters.Key]*debt
-	seals   map[int][]*seal // by partition that has debts, in ascending order of their numbers
-	numbers uint64          // the last one given
+	seals   map[int][]*seal // by partition with debts, in ascending order of their numbers
+	numbers uint64          // the last number assigned to a seal
 	n       int
 	inline  int
-	changes uint64 // rises with every change, so debts are written to disk only when there is something new
+	changes uint64 // rises with every change, so debts are written to disk only after changes
 }
 
 func newDebtLedger(cfg *Config) debtLedger {
@@ -145,7 +143,7 @@ func (l *debtLedger) hasRoom(ops []counters.Op) bool {
 // get returns the debt of a counter, or nil if there is none.
 func (l *debtLedger) get(key counters.Key) *debt { return l.debts[key.Partition()][key] }
 
-// getOrAdd returns the debt of a counter, and adds an empty one if there was none.
+// getOrAdd returns the debt of a counter. If there is none, it adds an empty one.
 func (l *debtLedger) getOrAdd(key counters.Key) *debt {
 	p := key.Partition()
 	if l.debts[p] == nil {
@@ -158,7 +156,7 @@ func (l *debtLedger) getOrAdd(key counters.Key) *debt {
 	return l.debts[p][key]
 }
 
-// count adds n to the number of debts, of the counter's sort.
+// count adds n to the number of debts, and for an inline counter to the number of inline ones.
 func (l *debtLedger) count(key counters.Key, n int) {
 	l.n += n
 	if key.Inline() {
@@ -166,7 +164,7 @@ func (l *debtLedger) count(key counters.Key, n int) {
 	}
 }
 
-// full reports whether there may be no more debts of a counter's sort, within a bound on all debts.
+// full reports whether key's counter can't have a new debt, given a bound on all debts.
 func (l *debtLedger) full(key counters.Key, bound int) bool {
 	return l.n >= bound || key.Inline() && l.inline >= bound/inlineDebts
 }
@@ -204,8 +202,8 @@ func (l *debtLedger) noteDropped(p int) {
 	l.changes++
 }
 
-// owe records the cost of an admitted op; the counter here has all of it but absent. It returns false if there is no
-// room, which happens only to costs admitted alone, in fallback.
+// owe records the cost of an admitted op, taken at from; the counter here has all of it except absent. It returns false if
+// there is no room, which happens only in fallback (alone).
 func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, alone bool) bool {
 	known := l.get(op.Key) != nil
 	if !known && alone && l.full(op.Key, maxFallbackDebts) {
@@ -214,7 +212,7 @@ func (l *debtLedger) owe(op *counters.Op, from algorithms.Taken, absent int64, a
 	d := l.getOrAdd(op.Key)
 	d.fallback = alone && (d.fallback || !known)
 	if d.limit = *op.Limit; !d.sameWindow(from) {
-		d.cost, d.absent, d.sealed = 0, 0, 0 // they belong to a window that is over
+		d.cost, d.absent, d.sealed = 0, 0, 0 // they belong to an earlier window
 	}
 	d.taken = from
 	d.cost = min(d.cost+op.Cost, maxOwed)
@@ -245,7 +243,7 @@ func (l *debtLedger) forgive(at algorithms.Now, op *counters.Op) {
 	}
 }
 
-// debitOwn drops the debts of a partition whose token is here: this node is their creditor now. It first debits the parts
+// debitOwn drops the debts of a partition whose token is here: this node owes them to itself now. It first debits the parts
 // that the counters lack.
 func (l *debtLedger) debitOwn(p int, now algorithms.Now) {
 	l.debitMissing(p, now, l.debitedElsewhere(p, now))
@@ -266,7 +264,7 @@ func (l *debtLedger) debitMissing(p int, now algorithms.Now, elsewhere map[count
 	}
 }
 
-// prune forgets debts that are over.
+// prune drops expired debts.
 func (l *debtLedger) prune(now algorithms.Now) {
 	l.pruneSeals(now)
 	for _, list := range l.debts {
@@ -278,10 +276,10 @@ func (l *debtLedger) prune(now algorithms.Now) {
 	}
 }
 
-// debtsFormat is the first byte of debts on disk. The wall clock in nanoseconds as a varint and the number of debts as a
-// uvarint follow. Then each debt: 1 if it is of the fallback alone, absent as a uvarint, and the rest as in a message.
-// Then the seals, as in a message.
-const debtsFormat = 3 // 1 and 2 belong to versions that encoded limits differently
+// debtsFormat is the first byte of debts on disk. After it come the wall clock in nanoseconds, as a varint, and the number
+// of debts, as a uvarint. Then each debt: fallback as a byte, absent as a uvarint, and the rest as in a message. Then the
+// seals, as in a message.
+const debtsFormat = 3 // earlier releases used 1 and 2, with other encodings of limits
 
 func (l *debtLedger) append(b []byte, now algorithms.Now) []byte {
 	b = binary.AppendVarint(append(b, debtsFormat), now.Wall)
@@ -324,7 +322,7 @@ func (l *debtLedger) restore(b []byte, now algorithms.Now) (int, error) {
 	}
 	for d.More() {
 		if s := decodeSeal(d, now, passed); s != nil {
-			s.reported = true // perhaps by the process before
+			s.reported = true // perhaps by the earlier process
 			l.restoreSeal(s, restored)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A debt of the next window, made while the last window's is being acknowledged, stays.
+// An acknowledgement for the last window's debt leaves a newer debt of the next window alone.
 func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -35,13 +35,13 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	})
 }
 
-// A standby that gives its copies to an owner that lost its memory still owes debts that a push has overwritten in them.
+// A standby sends its copies to an owner that lost its memory. It still owes the debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
-		f.net.Isolate(a.ip) // otherwise there would be a path
+		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
 			act(t, b, i)
@@ -51,7 +51,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.mu.Lock()
-		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the payment is in flight when a is killed
+		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the report is in flight when a is killed
 		b.keeper.mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
@@ -72,12 +72,12 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 			}
 		}
 		if wrong > 0 {
-			t.Errorf("%d of %d have not 2 used", wrong, len(keys))
+			t.Errorf("%d of %d keys do not have 2 used", wrong, len(keys))
 		}
 	})
 }
 
-// Debts that an owner has acknowledged outlive it, because the debtor then drops them.
+// Debts that an owner has acknowledged must outlive it, because the debtor then drops them.
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
 		synctest.Test(t, func(t *testing.T) {
@@ -97,13 +97,13 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 			f.end(a)
 			time.Sleep(time.Second)
 			if !f.usedIs(keys, 1) {
-				t.Errorf("delay %v: forgotten: have %d used", delay, f.used(keyOf(keys[0])))
+				t.Errorf("delay %v: debts forgotten: have %d used", delay, f.used(keyOf(keys[0])))
 			}
 		})
 	}
 }
 
-// An owner whose standby can't be reached acknowledges debts all the same, and one that stops does not wait.
+// An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -125,8 +125,8 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 	})
 }
 
-// An owner that is ended while it waits for its standby has forgotten the debts, and says so: they are reported to the
-// next owner.
+// An owner that is ended while it waits for its standby has forgotten the debts, and refuses them: the debtor reports them
+// to the next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -141,7 +141,7 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // an acknowledgement takes twice as long
-		f.eventually("the debts are told", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
+		f.eventually("the debts are reported", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
 		f.net.Isolate(b.ip) // a's pushes do not arrive
 		f.end(a)
 		f.net.Rejoin(b.ip)
@@ -152,8 +152,8 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	})
 }
 
-// A node that handed a partition over acts while the ring is not settled and the next owner can't be reached. Its debts
-// are debited once: by the next owner when it is back, or by itself if that one is ended.
+// A node that handed a partition over acts for the next owner if that can't be reached before the ring is settled. Its
+// debts are debited once: by the next owner when it is back, or by this node if the next owner is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 				if v := a.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
-					t.Fatalf("it acts for an owner that can be reached: %v", v)
+					t.Fatalf("the node acts for an owner that can be reached: %v", v)
 				}
 			}
 			time.Sleep(200 * time.Millisecond) // time to push
@@ -199,8 +199,8 @@ func TestWhoHandedOverActs(t *testing.T) {
 	}
 }
 
-// A debt of a window that begins with its first hit is over a window after it arose, also at a process whose clock reads
-// otherwise, and wherever the wall clock is set.
+// If windows begin with the first hit, a debt expires one window after it arose. That also holds in a process with another
+// clock reading, and whatever the wall clock says.
 func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
 	here := algorithms.Now{Steady: 9e18, Wall: 5e18}

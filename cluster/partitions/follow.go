@@ -12,34 +12,35 @@ import (
 )
 
 const (
-	// messageSize is the size in bytes from which a message to a follower is sent.
+	// messageSize is the size in bytes at which a message is full and is sent.
 	messageSize = 128 << 10
-	// maxUnacked bounds the bytes that a follower has not acknowledged; beyond it, copies wait.
+	// maxUnacked is the number of unacknowledged bytes above which a follower gets no further copies.
 	maxUnacked = 4 << 20
-	// maxBehind bounds the same bytes for changes; beyond it, the follower gets whole copies instead.
+	// maxBehind is the number of unacknowledged bytes above which a follower gets whole copies instead of changes.
 	maxBehind = 32 << 20
 	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
-	// probeInterval is how long a follower goes without a message before it is sent an empty one, so that each owner
-	// knows whether its followers take copies even while nothing changes.
+	// probeInterval is the time after which a follower gets an empty message if there was no other. So each owner notices a
+	// follower that accepts no copies even while nothing changes.
 	probeInterval = time.Second
 	// lagTime is how long a follower may leave messages unanswered before it counts as lagging.
 	lagTime = 5 * time.Second
 )
 
-// followers are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards all but the loop's
-// fields.
+// followers are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the fields
+// that only the loop uses.
 type followers map[ring.NodeID]*follower
 
+// follower is this node's view of one node that gets copies.
 type follower struct {
 	node    ring.NodeID
-	parts   [ring.Partitions]*progress // nil where no copy was begun
+	parts   [ring.Partitions]*progress // nil if no copy was begun
 	unacked int                        // bytes
 	// sent is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
 	sent     uint64
 	inFlight []uint64
-	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer
-	// or, if it had answered everything by then, with the next message. Zero if nothing is unanswered.
+	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer or,
+	// if that left no message unanswered, at the next message. It is zero while no message is unanswered.
 	probed, since time.Time
 
 	// The message being assembled; only the loop uses it.
@@ -47,7 +48,7 @@ type follower struct {
 	inside  []sentSection // the sections in it
 }
 
-// progress is how far a follower is with one partition.
+// progress is the state of a follower's copy of one partition.
 type progress struct {
 	whole    bool // it has acknowledged the whole copy
 	inFlight int  // unacknowledged messages about the partition
@@ -61,7 +62,7 @@ type sentSection struct {
 	of   *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
-// followerOf returns node's follower record, which it creates if needed.
+// followerOf returns node's follower, which it creates if needed.
 func (fs followers) followerOf(node ring.NodeID) *follower {
 	if fs[node] == nil {
 		fs[node] = &follower{node: node}
@@ -69,7 +70,7 @@ func (fs followers) followerOf(node ring.NodeID) *follower {
 	return fs[node]
 }
 
-// progressOf returns how far node is with p; nil if no copy was begun.
+// progressOf returns node's progress with p; nil if no copy was begun.
 func (fs followers) progressOf(p int, node ring.NodeID) *progress {
 	if f := fs[node]; f != nil {
 		return f.parts[p]
@@ -90,9 +91,9 @@ func (fs followers) unfollow(p int) {
 	}
 }
 
-// update brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
-// no longer follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have
-// lost their copies.
+// update brings the followers of self in line with a new view. It forgets a node's progress with partitions that the node
+// no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
+// or were ended, because they have lost their copies.
 func (fs followers) update(v, before *view, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
@@ -130,8 +131,7 @@ func (f *follower) messageSent() uint64 {
 	return f.sent
 }
 
-// messageAnswered records the answer to a message. The follower needs a whole copy of each partition that it has not
-// taken.
+// messageAnswered records the answer to a message. The follower needs a new copy of each partition that it declined.
 func (f *follower) messageAnswered(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.inFlight = slices.DeleteFunc(f.inFlight, func(n uint64) bool { return n == number })
@@ -156,13 +156,13 @@ func (f *follower) messageAnswered(number uint64, size int, inside []sentSection
 }
 
 // followersOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other end, so that if either of the two is lost, the other continues from its copy.
+// other end. If one end is lost, the other continues from its copy.
 func (v *view) followersOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}
 	switch {
 	case from == to:
-		both[0] = v.From.Standby(p) // it takes over until the ring is settled
+		both[0] = v.From.Standby(p) // it would take over before the ring is settled
 	case from == self:
 		both = [2]ring.NodeID{to, v.From.Standby(p)}
 	}
@@ -179,7 +179,7 @@ func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.No
 	return buf
 }
 
-// owns reports whether changes in p must be sent to others.
+// owns reports whether this node makes changes in p that its followers need.
 func (k *Keeper) owns(p int) bool {
 	ph := phase(k.phases[p].Load())
 	return ph == owning || ph == freezing
@@ -206,7 +206,7 @@ func (k *Keeper) pushChanges() {
 	k.flushAll()
 }
 
-// pushTo adds changes in p to the messages for followers that already have, or are getting, the copy before them.
+// pushTo adds changes in p to the messages for the followers that have an earlier copy, or are getting one.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
@@ -228,8 +228,8 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	}
 }
 
-// pushCopies begins copies for followers that have none, as far as they keep up. It reports whether there were any. It runs
-// in the loop.
+// pushCopies sends copies to the followers that have none, as long as they keep up. It reports whether copies were missing.
+// It runs in the loop.
 func (k *Keeper) pushCopies() (missed bool) {
 	v := k.view.Load()
 	if !v.member || v.From == nil || k.neverFollowed() {
@@ -268,7 +268,7 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 		k.mu.Unlock()
 		return
 	}
-	// From here on changes are sent as well; earlier ones are in the copy.
+	// From here on, changes are sent, too; earlier ones are in the copy.
 	f.parts[p] = &progress{}
 	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
@@ -282,8 +282,8 @@ func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.add(f, &s, nil)
 }
 
-// add puts records of s.p into the message for f, as s and as many further sections as needed, and sends the message once
-// it is long enough. Afterwards s is the start of the section that follows.
+// add appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever it is
+// full. Afterwards s is the head of the next section.
 func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {
@@ -334,7 +334,7 @@ func (k *Keeper) flush(f *follower) {
 			k.failed(f.node)
 		}
 		k.mu.Unlock()
-		// While nothing moves, only confirmations wait for an acknowledgement of changes.
+		// While nothing moves, an acknowledgement of changes concerns only confirmations.
 		k.wakeConfirms()
 		if !plain || !all {
 			k.wake()
@@ -343,14 +343,14 @@ func (k *Keeper) flush(f *follower) {
 	f.message, f.inside = f.message[:0], nil
 }
 
-// answers reports whether a follower whose call ended with err is answering messages. One that has not yet learned the
-// agreed state answers too.
+// answers reports whether err, the result of a call, is an answer of the follower. One that can't accept the message,
+// because it has not applied the agreed state yet, still answers.
 func answers(err error) bool {
 	var remote *peer.RemoteError
 	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each follower that has not been sent one for a while. It runs in the loop.
+// probe sends an empty message to each follower that has got no message for probeInterval. It runs in the loop.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*follower
@@ -366,8 +366,8 @@ func (k *Keeper) probe() {
 	}
 }
 
-// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for
-// five seconds. If more than half of the reachable followers lag, the fault is here, and the list is empty.
+// Lagging lists this node's followers that can be reached but have not answered for lagTime. If more than half of the
+// reachable followers lag, the fault is likely here, and the list is empty.
 func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -412,6 +412,6 @@ func (k *Keeper) serve(c *peer.Call) {
 	select {
 	case k.inbox <- message{c, time.Now()}:
 	default:
-		c.Fail(codeBusy, "too much is waiting")
+		c.Fail(codeBusy, "too many messages are waiting")
 	}
 }

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxFrozen bounds the partitions that are frozen at once: their checks wait.
+	// maxFrozen bounds the partitions that are frozen at once, because their checks wait.
 	maxFrozen = 256
 	// flipTimeout bounds how long the answer to a flip or a question may take.
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to where the ring wants them, once their copies are there. It runs in the loop.
+// handOver moves tokens to their owners in the next ring, once those have whole copies. It runs in the loop.
 func (k *Keeper) handOver() {
 	v := k.view.Load()
 	if !v.member || v.Settled || v.From == nil {
@@ -52,7 +52,7 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 	return frozen
 }
 
-// tokens is a message about tokens to one process of a node: it either offers tokens, or asks which ones the process has
+// tokens is a message about tokens to one process of a node: it either offers tokens, or asks which ones that process has
 // taken.
 type tokens struct {
 	boot     uint64
@@ -90,7 +90,7 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
 	}
 }
 
-// flips returns offers of the frozen partitions whose last changes are acknowledged, by receiver. It sets their phase to
+// flips returns, by receiver, offers of the frozen partitions whose last changes are acknowledged. It sets their phase to
 // flipping.
 func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	k.mu.Lock()
@@ -113,8 +113,8 @@ func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
 	return offers
 }
 
-// askDoubtful asks the other ends of moves whether they took the tokens that this node is in doubt about. It reports whether
-// there are any.
+// askDoubtful asks the other ends of moves whether they took the tokens that may be here. It reports whether this node is
+// in doubt about any.
 func (k *Keeper) askDoubtful() (doubts bool) {
 	v := k.view.Load()
 	questions := map[ring.NodeID]*tokens{}
@@ -136,8 +136,7 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	return doubts
 }
 
-// tokensAnswered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were
-// taken.
+// tokensAnswered handles the answer to an offer or a question. Without an answer, the tokens may or may not be taken.
 func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,7 +169,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool,
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
-			// If the node that was sent the token says so itself, no node has had it since it was frozen here.
+			// If the receiver of the flip says so itself, no other node has decided the partition since it was frozen here.
 			k.resume(v, p, pt.frozenHere() && !pt.otherReplaced(v))
 		}
 	}
@@ -188,8 +187,8 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// acceptFlips accepts offered tokens, or answers which of the asked-for tokens are here. If the token is not here
-// afterwards, its offer becomes void, and the answer says so.
+// acceptFlips accepts offered tokens, or answers which tokens are here. If a token is not here afterwards, the answer says
+// so, and this node no longer accepts the sender's offers up to this one.
 func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 	boot, asks := d.Uint64(), d.Bool()
 	var taken []int
@@ -205,7 +204,7 @@ func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		// Without authority, no node would decide the partition.
+		// This node accepts no token without authority: no node would decide the partition.
 		good := !asks && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self &&
 			from != to && pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
 			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
@@ -233,14 +232,14 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt.nextTenure()
 	k.followers.unfollow(p)
 	if !k.collecting {
-		// The other node has the same counters, so from now on changes are enough for it.
+		// The other node has the same counters, so it needs only changes from now on.
 		k.followers.followerOf(from).parts[p] = &progress{whole: true}
 	}
 	k.setPhase(p, owning)
 	k.debts.debitOwn(p, k.cfg.Now())
 }
 
-// voidFlips voids flips up to an attempt: their sender is told that they were not taken.
+// voidFlips records that this node accepts no flip up to an attempt: the answer says that it was not taken.
 func (pt *partState) voidFlips(boot, attempt uint64) {
 	if pt.void.boot != boot {
 		pt.void = void{boot: boot}

@@ -17,7 +17,7 @@ func three(t *testing.T) *fleet {
 	return f
 }
 
-// Planned joins and leaves: nothing is forgotten, no two nodes decide the same partition, and every check is decided.
+// Planned joins and leaves forget nothing. No two nodes decide the same partition, and every check is decided.
 func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -54,7 +54,7 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 			total += l.admitted[i].Load()
 		}
 		if total == 0 {
-			t.Error("nothing was admitted")
+			t.Error("no check was admitted")
 		}
 		for _, n := range f.nodes {
 			t.Logf("%s: %+v", n.ip, n.keeper.Stats())

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// contactPause is how long after an owner returns it is told about fallback debts; up to twice as long, at random.
-	// Every node has something to tell it then, and it has its standbys to bring up to date.
+	// contactPause is the delay before fallback debts are reported to an owner that is back, plus as much again at random.
+	// By then all nodes have debts to report, and the owner has to bring its standbys up to date.
 	contactPause = time.Second
-	// debtsCheck is the time between searches for debts that are over.
+	// debtsCheck is the time between two searches for expired debts.
 	debtsCheck = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts it was told of. It is below
+	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it. It is shorter than
 	// debtsTimeout.
 	standbyWait = time.Second
-	// maxDebtsWaiting bounds the messages about debts that wait for standbys; the next one is refused, and retried by its
-	// sender.
+	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The owner refuses further ones, and their
+	// senders try again.
 	maxDebtsWaiting = 64
 	// debtsPerMessage bounds the debts in one message.
 	debtsPerMessage = 4096
@@ -47,7 +47,8 @@ func (p *payment) add(s *seal, now algorithms.Now) bool {
 	return true
 }
 
-// payDebts reports debts to owners that can be reached again, until they acknowledge them. It runs in the loop.
+// payDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
+// runs in the loop.
 func (k *Keeper) payDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
@@ -98,8 +99,8 @@ func (k *Keeper) payDebts() {
 	}
 }
 
-// waitsForOwner reports whether an owner is away, or has not been back for long enough to be told about fallbacks. The
-// caller holds mu.
+// waitsForOwner reports whether it is too early to report fallback debts to owner: it is away, or has only just come back.
+// The caller holds mu.
 func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(owner) {
 		delete(k.tellDebtsAt, owner)
@@ -113,7 +114,7 @@ func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
 	return time.Now().Before(at)
 }
 
-// forgetDebts occasionally forgets debts that are over: of a long cut, only the end matters. The caller holds mu.
+// forgetDebts prunes expired debts from time to time: after a long cut, only the last windows matter. The caller holds mu.
 func (k *Keeper) forgetDebts(now algorithms.Now) {
 	if k.debts.n == 0 {
 		clear(k.tellDebtsAt) // the next cut starts from scratch
@@ -126,8 +127,8 @@ func (k *Keeper) forgetDebts(now algorithms.Now) {
 	k.debts.prune(now)
 }
 
-// paid records which debts an owner has taken. refused holds the indexes of the seals that it refused, full those of
-// single debts for which it has no room.
+// paid handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, full those of
+// single debts that it has no room for.
 func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,11 +148,11 @@ func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]boo
 	}
 }
 
-// acceptDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the
-// indexes of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended,
-// they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first;
-// standbys that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them,
-// and gets no acknowledgement: a copy from another node may replace the counters here.
+// acceptDebts debits the costs that another node admitted while it could not reach this one. It answers with the indexes of
+// those it can't debit, because it does not own their counters or has no room. Without authority it accepts none: if it has
+// been ended, they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them
+// first, except those that can't be reached. A node that this one is pulling copies from reports the debts in them, and
+// gets no acknowledgement: a copy from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	joins := k.pulling(c.From.Node)
 	if !k.cfg.Authority() && !joins {
@@ -177,7 +178,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 			none, touched[p] = k.debit(c.From.Node, s, now, joins)
 		}
 		if !touched[p] || left[p] {
-			left[p], refused = true, append(refused, i) // a later seal must not be noted before it
+			left[p], refused = true, append(refused, i) // noting a later seal would make this one count as debited
 		}
 		for _, j := range none {
 			full = append(full, entries+j)
@@ -196,7 +197,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	k.done.Go(func() {
 		defer k.debtsWaiting.Add(-1)
 		k.awaitStandbys(touched)
-		// A node that was ended meanwhile has forgotten them, and others continue without them.
+		// If this node was ended meanwhile, it has forgotten them, and the next owner continues without them.
 		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
@@ -205,8 +206,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. With joins,
-// an owner that is still looking for its counters debits it as well.
+// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. If joins is
+// true, an owner that still searches for its counters debits it, too.
 func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
@@ -220,8 +221,8 @@ func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool
 }
 
 // reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
-// counters, which may be newer, so that a merge of both, which keeps the more used, includes them in any case. The debts
-// stay here until its standbys have them too: see payDebts.
+// counters, so that a merge, which keeps the more used one of two counters, includes them in either case. The debts stay
+// here until node's standbys have them, too: see payDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.cfg.Now()
 	var payments []*payment
@@ -254,14 +255,14 @@ func (k *Keeper) DebtsChanged() uint64 {
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load().member { // otherwise numbers could repeat those of the process before
+	if k.view.Load().member { // otherwise numbers could repeat those of the previous process
 		k.debts.sealToWrite()
 	}
 	return k.debts.append(b, k.cfg.Now())
 }
 
-// RestoreDebts adopts the debts that an earlier process of this node wrote. Debts already recorded stay as they are. It
-// returns how many it adopted, which on an error are those before it.
+// RestoreDebts adopts the debts that an earlier process of this node wrote, as AppendDebts encoded them. Debts already
+// recorded stay as they are. It returns the number of adopted debts; after an error, those are the ones before it.
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

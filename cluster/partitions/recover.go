@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// copyInfoTimeout bounds how long a node may take to say how new its copies are.
+	// copyInfoTimeout bounds how long a node may take to answer how new its copies are.
 	copyInfoTimeout = 2 * time.Second
-	// pullTimeout bounds how long it may take to give them.
+	// pullTimeout bounds how long it may take to send them.
 	pullTimeout = 30 * time.Second
-	// slowPatience is how many times Config.Patience to wait for a reachable node, if this node has no whole copy or the
-	// other one has one too.
+	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no whole copy or the other
+	// node has one, too.
 	slowPatience = 5
-	// backTimeout bounds one message of a copy.
+	// backTimeout bounds the call that sends one message of a copy.
 	backTimeout = 5 * time.Second
 )
 
-// search is what this node knows about the copies of a partition whose counters it is looking for.
+// search is the search for the newest counters of a partition: what this node knows about the copies elsewhere.
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
@@ -32,8 +32,8 @@ type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	order
-	done       bool // its copy is here, or it has none, or it gave no answer
-	unanswered bool // it was waited for without success
+	done       bool // its copy is here, or it has none, or it did not answer
+	unanswered bool // this node gave up waiting for it
 }
 
 // holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
@@ -43,9 +43,9 @@ func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID
 	return others(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
 
-// recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
-// fetches the newest. Once every holder has answered or timed out, it continues with what it has. It reports whether it still
-// looks for any. It runs in the loop.
+// recover searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
+// fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
+// search goes on. It runs in the loop.
 func (k *Keeper) recover() (looks bool) {
 	v := k.view.Load()
 	requests := map[pendingCall][]int{}
@@ -87,8 +87,7 @@ func (k *Keeper) recover() (looks bool) {
 	return looks
 }
 
-// recovered reports whether p can be decided here without further waiting. Otherwise it adds p to the requests to send
-// now. The caller holds mu.
+// recovered reports whether the search for p is over. If not, it adds p to the requests to send now. The caller holds mu.
 func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
@@ -124,7 +123,7 @@ func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[pen
 	return false
 }
 
-// patient reports whether to keep waiting for node. The caller holds mu.
+// patient reports whether to wait longer for node. The caller holds mu.
 func (k *Keeper) patient(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
@@ -133,9 +132,9 @@ func (k *Keeper) patient(pt *partState, node ring.NodeID) bool {
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
-// newest returns the node whose copy to fetch next, zero if there is none: the newest copy of each lineage, provided that
-// it is newer than the one here. Copies that can't be compared, such as those from a checkpoint, count only if there is
-// no other.
+// newest returns the node to fetch a copy from next, or zero if there is none. Of each lineage it picks the newest copy, if
+// that is newer than the one here. It picks incomplete copies, such as those from a checkpoint, only if there is no whole
+// one.
 func (s *search) newest(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	given := pt.whole
 	for i, node := range nodes {
@@ -159,7 +158,7 @@ func (s *search) newest(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	return ring.NodeID{}
 }
 
-// outcome reports whether some node was waited for without success, and whether some node gave its copy.
+// outcome reports whether this node gave up waiting for some node, and whether some node sent its copy or has none.
 func (s *search) outcome() (vain, given bool) {
 	for _, f := range s.found {
 		vain = vain || f.unanswered
@@ -168,7 +167,7 @@ func (s *search) outcome() (vain, given bool) {
 	return vain, given
 }
 
-// request asks a node how new its copies are, or fetches them; the copies arrive before the answer.
+// request asks a node how new its copies are, or asks for the copies, which arrive before the answer.
 func (k *Keeper) request(v *view, e pendingCall, list []int) {
 	boot, timeout := v.Boot(e.node), copyInfoTimeout
 	if e.method == MethodPull {
@@ -192,7 +191,7 @@ func (k *Keeper) request(v *view, e pendingCall, list []int) {
 		defer k.wake()
 		if err != nil {
 			k.failed(e.node)
-			k.cfg.Logger.Debug("no copies from a node yet", "node", e.node.String(), "error", err)
+			k.cfg.Logger.Debug("a node has not sent its copies yet", "node", e.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
@@ -229,7 +228,7 @@ func parseFindings(b []byte) (map[int]finding, error) {
 	return found, d.Err()
 }
 
-// dropOthers drops the counters of partitions that this node neither owns nor keeps copies of.
+// dropOthers drops the counters of partitions that this node neither owns nor has copies of as a standby.
 func (k *Keeper) dropOthers() {
 	k.mu.Lock()
 	v := k.view.Load()
@@ -237,12 +236,12 @@ func (k *Keeper) dropOthers() {
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 	for p := 0; due && p < ring.Partitions; p++ {
-		due = k.dropOther(v, p) // if not, the next view asks for it again
+		due = k.dropOther(v, p) // false if the view has changed; the new one sets dropPending again
 	}
 }
 
-// dropOther drops the counters of p if they don't concern this node. It returns false and does nothing if v is no longer
-// the view: a copy of p may just be arriving.
+// dropOther drops the counters of p if they don't concern this node. If v is no longer the view, a copy of p may be
+// arriving, so it does nothing and returns false.
 func (k *Keeper) dropOther(v *view, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

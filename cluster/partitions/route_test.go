@@ -8,7 +8,7 @@ import (
 )
 
 // Between the shutting of a gate and the change of phase, a partition counts as frozen: a check that finds the gate shut
-// waits for the end of the change instead of asking again and again.
+// waits for the new phase instead of polling.
 func TestRouteGoesByTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := three(t)
@@ -23,7 +23,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 			}
 			n.table.Open(p)
 			if place := n.keeper.Route(p).Place; place != Here {
-				t.Errorf("partition %d, open: have place %d, want held", p, place)
+				t.Errorf("partition %d, open: have place %d, want here", p, place)
 			}
 			break
 		}

@@ -13,15 +13,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A seal reports a node's debts in a partition in one piece that never changes, under a number that is never reused. The
-// owner debits it once, and notes each node's last number beside the counters of the partition: the note goes to
-// standbys, in hand-overs and to disk as they do. So if a seal is sent again, to a later owner that continues from these
-// counters, it is not debited twice.
+// A seal is an immutable report of a node's debts in a partition, under a number that is never reused. The owner debits it
+// once, and notes each node's last number next to the counters of the partition. The note goes to standbys, to the next
+// owner and to disk with the counters. So if a seal is sent again, to a later owner that continues from these counters, it
+// is not debited twice.
 
 // maxSeals bounds the seals of a partition.
 const maxSeals = 16
 
-// number is the number of a seal. A node's numbers in a partition rise, also from one of its processes to the next.
+// number is the number of a seal. A node's numbers in a partition rise, from one of its processes to the next, too.
 type number struct {
 	bootIndex uint64 // the entry that registered the process
 	n         uint64
@@ -31,11 +31,12 @@ func (n number) notAfter(b number) bool {
 	return n.bootIndex < b.bootIndex || n.bootIndex == b.bootIndex && n.n <= b.n
 }
 
+// seal is one report of debts in a partition.
 type seal struct {
 	number
 	partition int
 	entries   []sealed
-	included  bool // the counters here have all of it, and absent includes none of it
+	included  bool // the counters here have all of its costs, so no debt's absent counts them
 	reported  bool // it may have been debited under its number, so it must not change
 }
 
@@ -45,8 +46,8 @@ type sealed struct {
 	owed
 }
 
-// seal puts the unsealed debts of p in a new seal, as many as fit in a message. While waiting, it leaves out debts
-// of the fallback. It reports whether there were any.
+// seal puts the unsealed debts of p in a new seal, as many as fit in a message. If waiting is true, it leaves out fallback
+// debts. It returns false if there were no debts to seal.
 func (l *debtLedger) seal(p int, waiting bool) bool {
 	s := &seal{partition: p}
 	for key, d := range l.debts[p] {
@@ -67,8 +68,7 @@ func (l *debtLedger) seal(p int, waiting bool) bool {
 	return true
 }
 
-// reopen takes back the last seals of p that has been reported to no owner: their contents are reported under other
-// numbers.
+// reopen dissolves the last seals of p, as long as they have not been reported: later seals report their debts.
 func (l *debtLedger) reopen(p int) {
 	list := l.seals[p]
 	for len(list) > 0 && !list[len(list)-1].reported {
@@ -85,15 +85,15 @@ func (l *debtLedger) reopen(p int) {
 	}
 }
 
-// sealAll seals all debts of p, as far as there is room for seals.
+// sealAll seals all debts of p, in at most maxSeals seals.
 func (l *debtLedger) sealAll(p int) {
 	l.reopen(p)
 	for len(l.seals[p]) < maxSeals && l.seal(p, false) {
 	}
 }
 
-// sealToWrite seals the debts that are about to be written to disk. If this process reports such a debt and is killed
-// before the next write, its successor reports it again, under a number no higher than the one it was debited under.
+// sealToWrite seals the debts that are about to be written to disk. If this process reports one of them and is killed
+// before the next write, the next process reports it again under the number on disk, so the owner debits it only once.
 func (l *debtLedger) sealToWrite() {
 	changes := l.changes
 	for p := range l.debts {
@@ -122,12 +122,12 @@ func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
 	l.addSeal(s)
 }
 
-// acknowledge takes the debts of a seal for which taken is true off the ledger: the owner's counters include them. The
-// rest is reported under another number.
+// acknowledge takes those debts of a seal off the ledger for which taken is true: the owner's counters include them. The
+// remaining ones are reported under another number.
 func (l *debtLedger) acknowledge(s *seal, taken func(i int) bool) {
 	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.number == s.number })
 	if i < 0 {
-		return // the partition's debts are over, or this node has become its owner
+		return // the partition's debts have expired, or this node has become its owner
 	}
 	l.changes++
 	if l.seals[s.partition] = slices.Delete(l.seals[s.partition], i, i+1); len(l.seals[s.partition]) == 0 {
@@ -138,12 +138,12 @@ func (l *debtLedger) acknowledge(s *seal, taken func(i int) bool) {
 	}
 }
 
-// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: nothing of it is reported any
-// more.
+// unseal takes an entry out of its seal. If gone is true, it also takes the cost off the debt, which is then no longer
+// reported.
 func (l *debtLedger) unseal(e *sealed, gone bool) {
 	d := l.get(e.key)
 	if d == nil || !d.sameWindow(e.taken) {
-		return // it belonged to a window that is over, and the debt no longer includes it
+		return // it belonged to an earlier window, and the debt no longer includes it
 	}
 	cost := min(e.cost, d.sealed)
 	if d.sealed -= cost; !gone {
@@ -182,8 +182,8 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 	}
 }
 
-// debitedElsewhere returns how much of the debts of p the counters here include because another node has debited it, and
-// corrects absent. The debts stay: the counters here may be replaced by others that include none of it.
+// debitedElsewhere returns the parts of p's debts that another node has already debited from the counters here, and
+// reduces absent by them. The debts stay: counters without them may yet replace those here.
 func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Key]int64 {
 	if len(l.seals[p]) == 0 {
 		return nil
@@ -210,8 +210,8 @@ func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Ke
 	return debited
 }
 
-// include makes the copy of p here, which is whole and about to be given to its owner, include all that this node owes
-// it, and note that. If the owner continues from the copy, it debits none of these debts when it is told; if not, it
+// include debits all debts of p from the copy here, which is whole and about to be sent to the owner, and notes their last
+// seal in it. When the debts are reported, an owner that continued from the copy debits none of them; any other owner
 // debits them all.
 func (l *debtLedger) include(p int, now algorithms.Now) {
 	if len(l.debts[p]) == 0 {
@@ -220,7 +220,7 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 	l.sealAll(p)
 	seals, elsewhere := l.seals[p], l.debitedElsewhere(p, now)
 	if len(seals) == 0 || l.note(l.self, seals[len(seals)-1], now) != nil {
-		return // at worst, it is debited twice
+		return // at worst, they are debited twice
 	}
 	l.debitMissing(p, now, elsewhere)
 	for _, d := range l.debts[p] {
@@ -232,8 +232,8 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 	l.changes++
 }
 
-// debit debits a seal of node once: not at all if it was debited before. It fails if it can't note the number. It returns
-// the indexes of the debts for which there is no room.
+// debit debits a seal of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
+// of the debts that there is no room for.
 func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
 	if last, some := l.lastNumber(s.partition, node, now); some && s.notAfter(last) {
 		return nil, nil
@@ -250,13 +250,13 @@ func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full 
 	return full, nil
 }
 
-// noteKey is the key under which the last number of a node's seals in p is noted.
+// noteKey returns the key of the note that holds node's last seal number in p.
 func noteKey(p int, node ring.NodeID) counters.Key {
 	h := xxh3.Hash128Seed(node[:], noteSeed)
 	return counters.Key{Hi: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Lo: h.Lo}
 }
 
-const noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
+const noteSeed = 0x6465627473 // hashes notes apart from subjects
 
 // lastNumber returns the number of node's last seal that the counters of p include, and whether there is one.
 func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
@@ -265,11 +265,11 @@ func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (la
 	return number{bootIndex: uint64(n.At), n: uint64(n.Count)}, some
 }
 
-// noteSlack is how much longer than a debt lasts it may still be reported.
+// noteSlack is how long after its expiry a debt may still be reported.
 const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
 
-// note records a seal as the last one of node that its partition's counters include. The note lasts until the seal is no
-// longer reported.
+// note records that the counters of a seal's partition include node's seals up to this one. The note lasts until the seal
+// is no longer reported.
 func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {

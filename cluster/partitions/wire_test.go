@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// The owner debits a debt under the limit that it was admitted under, including calendar and delay. A calendar is looked
-// up once, however many debts use it.
+// A debt keeps the limit that admitted it, including calendar and delay. A calendar's zone is loaded once, however many
+// debts use it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 	}
 }
 
-// Whatever arrives, reading it ends, and yields nothing out of bounds.
+// Decoding any message ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
 	b, _ := (&section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
@@ -49,7 +49,7 @@ func FuzzMessages(f *testing.F) {
 			p := -1
 			decodeSection(d, at, func(s section) bool { p = s.p; return true }, func(rec counters.Record) {
 				if rec.Key.Partition() != p {
-					t.Errorf("a record of partition %d in the section of %d", rec.Key.Partition(), p)
+					t.Errorf("a record of partition %d in the section of partition %d", rec.Key.Partition(), p)
 				}
 			})
 		}
@@ -63,14 +63,14 @@ func FuzzMessages(f *testing.F) {
 		if s := decodeSeal(d, now(), 0); !d.Failed() {
 			for _, e := range s.entries {
 				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.bootIndex > maxBootIndex {
-					t.Errorf("a seal that is out of bounds: %+v", s)
+					t.Errorf("a seal out of bounds: %+v", s)
 				}
 			}
 		}
 		d = wire.NewDecoder(b)
 		for i := range decodePlaces(d, 10) {
 			if i < 0 || i > 9 {
-				t.Errorf("place %d of 10", i)
+				t.Errorf("index %d of 10", i)
 			}
 		}
 	})
