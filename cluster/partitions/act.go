@@ -22,47 +22,47 @@ const (
 func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.mayAct(ops, why) {
+	if !k.canActAsStandby(ops, why) {
 		return counters.Shut
 	}
-	within := make([]counters.Op, len(ops))
+	shareOps := make([]counters.Op, len(ops))
 	for i := range ops {
-		within[i] = ops[i]
-		within[i].Limit = &shares[i]
+		shareOps[i] = ops[i]
+		shareOps[i].Limit = &shares[i]
 		if shares[i].Amount < 1 && !ops[i].Shadow && ops[i].Cost > 0 {
 			return counters.Shut
 		}
 		if shares[i].Amount < 1 {
-			within[i].Limit = ops[i].Limit
+			shareOps[i].Limit = ops[i].Limit
 		}
 	}
-	if v := k.standbyCounters.Take(now, within); v != counters.Admitted {
+	if v := k.standbyCounters.Take(now, shareOps); v != counters.Admitted {
 		for i := range ops {
-			ops[i].Decision, ops[i].Full = within[i].Decision, within[i].Full
+			ops[i].Decision, ops[i].Full = shareOps[i].Decision, shareOps[i].Full
 		}
 		return v
 	}
 	verdict := k.cfg.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
-		from := takenNow(op.Limit, now)
+		taken := takenNow(op.Limit, now)
 		if verdict != counters.Admitted {
-			if within[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
+			if shareOps[i].Took() {
+				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].Taken(now), op.Cost)
 			}
 			continue
 		}
 		if op.Took() {
-			k.debts.owe(op, from, 0, false)
+			k.debts.addDebt(op, taken, 0, false)
 		}
-		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
-		op.Decision.Delay = max(op.Decision.Delay, within[i].Decision.Delay)
+		op.Decision.Remaining = min(op.Decision.Remaining, shareOps[i].Decision.Remaining)
+		op.Decision.Delay = max(op.Decision.Delay, shareOps[i].Decision.Delay)
 	}
 	return verdict
 }
 
-// mayAct reports whether this node may act for the owner of ops. The caller holds mu.
-func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
+// canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
+func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
@@ -103,34 +103,34 @@ func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var here, elsewhere [8]counters.Op
-	take, look := here[:0], elsewhere[:0]
+	var countedBuf, peekedBuf [8]counters.Op
+	counted, peeked := countedBuf[:0], peekedBuf[:0]
 	for i := range ops {
 		op := ops[i]
 		if k.countsHere(op.Key.Partition()) {
-			take = append(take, op)
+			counted = append(counted, op)
 			continue
 		}
-		op.Cost += k.debts.absent(now, &op)
-		look = append(look, op)
+		op.Cost += k.debts.uncountedCost(now, &op)
+		peeked = append(peeked, op)
 	}
-	verdict := k.cfg.Table.PeekUngated(now, look)
+	verdict := k.cfg.Table.PeekUngated(now, peeked)
 	if verdict == counters.Admitted {
-		verdict = k.cfg.Table.TakeUngated(now, take)
+		verdict = k.cfg.Table.TakeUngated(now, counted)
 	} else {
-		k.cfg.Table.PeekUngated(now, take) // fills in their Decisions
+		k.cfg.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
 	for i := range ops {
-		op, absent := &ops[i], int64(0)
+		op, uncounted := &ops[i], int64(0)
 		if k.countsHere(op.Key.Partition()) {
-			op.Decision, op.Full = take[0].Decision, take[0].Full
-			take = take[1:]
+			op.Decision, op.Full = counted[0].Decision, counted[0].Full
+			counted = counted[1:]
 		} else {
-			k.copyDecision(op, &look[0])
-			look, absent = look[1:], op.Cost
+			k.copyDecision(op, &peeked[0])
+			peeked, uncounted = peeked[1:], op.Cost
 		}
 		if verdict == counters.Admitted && op.Took() &&
-			!k.debts.owe(op, takenNow(op.Limit, now), absent, true) {
+			!k.debts.addDebt(op, takenNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}
@@ -144,14 +144,14 @@ func (k *Keeper) countsHere(p int) bool {
 	return pt.phase == owning || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with its absent debt added to the cost.
+// copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
-	absent := asked.Cost - op.Cost
+	uncounted := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
-	if absent == 0 || op.Decision.Allowed {
+	if uncounted == 0 || op.Decision.Allowed {
 		return
 	}
-	op.Decision.Remaining = max(0, op.Decision.Remaining-absent)
+	op.Decision.Remaining = max(0, op.Decision.Remaining-uncounted)
 	if op.Cost == 0 {
 		op.Decision.Allowed, op.Decision.RetryAfter = true, 0
 	}

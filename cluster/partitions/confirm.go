@@ -25,12 +25,12 @@ const maxConfirms = 4096
 
 // confirmation waits until all followers of a partition have the changes made before it.
 type confirmation struct {
-	p       int
-	lineage uint64
-	marks   map[*progress]uint64 // the last message that each follower must acknowledge; nil until the changes are sent
-	done    chan error           // capacity 1
-	debts   bool                 // it is for debts, so maxConfirms does not apply
-	dropped bool                 // no caller waits for it any more
+	p            int
+	lineage      uint64
+	lastMessages map[*progress]uint64 // the last message that each follower must acknowledge; nil until the changes are sent
+	done         chan error           // capacity 1
+	debts        bool                 // it is for debts, so maxConfirms does not apply
+	dropped      bool                 // no caller waits for it any more
 }
 
 // errNoFollowers ends a confirmation of a partition without followers.
@@ -46,7 +46,7 @@ func (k *Keeper) Backed(p int) bool {
 	var buf [3]ring.NodeID
 	nodes := k.view.Load().followersOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.followers.synced(p, node) || !k.ready(node) {
+		if !k.followers.synced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
@@ -147,17 +147,17 @@ func (k *Keeper) confirmAll() {
 	if len(waiting) == 0 {
 		return
 	}
-	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.marks == nil }) {
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.lastMessages == nil }) {
 		k.pushChanges()
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()
 	for _, c := range waiting {
-		if c.marks == nil {
-			c.marks = k.marksOf(v, c.p)
+		if c.lastMessages == nil {
+			c.lastMessages = k.lastMessages(v, c.p)
 		}
-		if over, err := k.confirmed(v, c); over {
+		if decided, err := k.checkConfirmation(v, c); decided {
 			select {
 			case c.done <- err:
 			default: // it has its result already, and its caller is about to drop it
@@ -166,22 +166,22 @@ func (k *Keeper) confirmAll() {
 	}
 }
 
-// marksOf returns, for each follower of p, the number of the last message sent to it. The caller holds mu.
-func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
+// lastMessages returns, for each follower of p, the number of the last message sent to it. The caller holds mu.
+func (k *Keeper) lastMessages(v *view, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
-	marks := map[*progress]uint64{}
+	last := map[*progress]uint64{}
 	for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
 		if pr := k.followers.progressOf(p, node); pr != nil {
-			marks[pr] = k.followers[node].sent
+			last[pr] = k.followers[node].lastMessage
 		}
 	}
-	return marks
+	return last
 }
 
-// confirmed reports whether c's result is known, and the result. It is nil once all followers of the partition have a whole
-// copy and have acknowledged the messages up to c's marks. A copy begun after the mark includes everything. The caller
-// holds mu.
-func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
+// checkConfirmation reports whether c's result is known, and the result. It is nil once all followers of the partition have a
+// whole copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
+// caller holds mu.
+func (k *Keeper) checkConfirmation(v *view, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
@@ -199,7 +199,7 @@ func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 			return false, nil
 		}
 		inFlight := k.followers[node].inFlight
-		if last, sent := c.marks[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
+		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}

@@ -30,7 +30,7 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 // A confirmation pushes the change at once, and the standby has it.
 func TestConfirmIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		time.Sleep(time.Second) // let all copies become whole
 		var wg sync.WaitGroup
@@ -69,7 +69,7 @@ func (f *fleet) closeAll() {
 func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			d := f.add()
 			f.bring(d)
@@ -178,7 +178,7 @@ func TestConfirmAlone(t *testing.T) {
 // Nothing is confirmed if the standby can't be reached, if the token is elsewhere, or without a disk.
 func TestNotConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		time.Sleep(time.Second)
 		n := f.nodes[0]

@@ -16,30 +16,30 @@ import (
 const catchUp = 50 * time.Millisecond
 
 // handleMessage handles one message.
-func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
+func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	d := wire.NewDecoder(c.Body)
 	h := decodeHeader(d)
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	asks := c.Method == MethodCopyInfo || c.Method == MethodPull
-	gives := c.Method == MethodBack || c.Method == MethodDebts
-	ended := asks && d.Bool() // the sender knows that this node was ended; this node may not
+	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
+	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
+	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
 	v, ok := k.view.Load(), true
 	if !ended {
-		v, ok = k.awaitRevision(h.revision, came)
+		v, ok = k.awaitRevision(h.revision, arrived)
 	}
 	switch {
 	case ended:
-	case !ok && asks:
+	case !ok && wantsCopies:
 		// The sender may be the new process of an owner. This node may not apply its registration for a long time, for
 		// example while its disk is full. Still, the copies here are final: the owner's last process lost its authority
 		// before the new one was registered.
 	case !ok:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
-	case !v.isCurrent(c.From, h.generation) && !(gives && k.pulling(c.From.Node)):
+	case !v.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -50,7 +50,7 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 		k.acceptFlips(v, c, d)
 	case MethodCopyInfo, MethodPull:
 		k.answerCopyRequest(v, c, ended, d)
-	case MethodBack:
+	case MethodCopies:
 		k.acceptCopies(c, d)
 	case MethodDebts:
 		k.acceptDebts(c, d)
@@ -61,8 +61,8 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 
 // awaitRevision waits for a view with revision until came+catchUp. It returns the newest view, and whether it has the
 // revision.
-func (k *Keeper) awaitRevision(revision uint64, came time.Time) (v *view, ok bool) {
-	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
+func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (v *view, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUp))
 	defer cancel()
 	k.waitUntil(ctx, func() bool {
 		v = k.view.Load()
@@ -104,11 +104,11 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt, from := &k.parts[s.p], sender.Node
-	f, t := v.Owner(s.p)
+	oldOwner, newOwner := v.Owner(s.p)
 	switch {
-	case from != f && from != t, pt.phase != away && pt.phase != handedOver:
+	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
 		return false
-	case pt.pusher == sender.Boot && seq < pt.seq:
+	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
 		return false
 	}
 	// The sender sends a whole copy again if some changes to the last one were not acknowledged. It does not clear the copy
@@ -116,18 +116,18 @@ func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section)
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
-		pt.source, pt.order, pt.whole = from, order{lineage: s.lineage}, false
+		pt.source, pt.version, pt.whole = from, version{lineage: s.lineage}, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
 		return false
 	}
 	if s.flags&sectionBegins != 0 {
-		pt.parts = 0
+		pt.sectionCount = 0
 	}
 	if s.flags&sectionCopy != 0 {
-		pt.parts++
+		pt.sectionCount++
 	}
-	pt.pusher, pt.seq = sender.Boot, seq
+	pt.pusherBoot, pt.lastPush = sender.Boot, seq
 	return true
 }
 
@@ -144,8 +144,8 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec 
 	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// endPush updates the copy's order after a section. It returns false if sections of a whole copy are missing, so that the
-// sender starts again. Changes after a gap are newer than the counters here, so they are kept, but the copy's order stays
+// endPush updates the copy's version after a section. It returns false if sections of a whole copy are missing, so that the
+// sender starts again. Changes after a gap are newer than the counters here, so they are kept, but the copy's version stays
 // as it was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
@@ -155,18 +155,18 @@ func (k *Keeper) endPush(s section) bool {
 		return true
 	}
 	switch {
-	case s.flags&sectionEnds != 0 && pt.parts != s.parts:
+	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
 		return false
 	case s.flags&sectionEnds != 0:
-		pt.order, pt.whole = s.order, true
+		pt.version, pt.whole = s.version, true
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round
 	}
 	return true
 }
 
-// order is how new a copy of a partition is. Only copies of the same lineage can be compared.
-type order struct {
+// version is how new a copy of a partition is. Only copies of the same lineage can be compared.
+type version struct {
 	lineage uint64
 	// tenure counts the hand-overs of the lineage's token. Each owner numbers its own rounds.
 	tenure uint64
@@ -175,7 +175,7 @@ type order struct {
 }
 
 // after reports whether o is of the same lineage as other, and newer.
-func (o order) after(other order) bool {
+func (o version) after(other version) bool {
 	switch {
 	case o.lineage != other.lineage:
 		return false
@@ -186,4 +186,4 @@ func (o order) after(other order) bool {
 }
 
 // nextTenure advances o for a hand-over of the token: the next owner begins with the counters here.
-func (o *order) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }
+func (o *version) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }

@@ -15,20 +15,20 @@ import (
 // An acknowledgement for the last window's debt leaves a newer debt of the next window alone.
 func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		k := f.nodes[1].keeper
 		k.mu.Lock()
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
-		k.debts.owe(op, algorithms.Taken{Window: 7}, 0, false)
-		k.debts.seal(key.Partition(), false)
-		pay := &payment{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as payDebts sends it
+		k.debts.addDebt(op, algorithms.Taken{Window: 7}, 0, false)
+		k.debts.sealDebts(key.Partition(), false)
+		report := &debtReport{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as reportDebts sends it
 		op.Cost = 3
-		k.debts.owe(op, algorithms.Taken{Window: 8}, 0, false)
+		k.debts.addDebt(op, algorithms.Taken{Window: 8}, 0, false)
 		k.mu.Unlock()
-		k.paid(ring.NodeID{1}, pay, nil, nil, nil)
+		k.debtsAnswered(ring.NodeID{1}, report, nil, nil, nil)
 		k.mu.Lock()
-		if d := k.debts.get(key); d == nil || d.cost != 3 {
+		if d := k.debts.debtOf(key); d == nil || d.cost != 3 {
 			t.Errorf("have %+v, want a debt of 3", d)
 		}
 		k.mu.Unlock()
@@ -38,13 +38,13 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 // A standby sends its copies to an owner that lost its memory. It still owes the debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 				t.Fatal(by.ip, ok, err)
 			}
@@ -81,7 +81,7 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 			keys := f.keysOf(a, b, 50)
@@ -89,7 +89,7 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 			f.net.Cut(a.ip, c.ip)
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				owe(t, c, i, counters.Admitted)
+				decideAlone(t, c, i, counters.Admitted)
 			}
 			f.net.Heal(a.ip, c.ip)
 			f.eventually("the debts are acknowledged", func() bool { return c.keeper.Stats().Debts == 0 })
@@ -106,14 +106,14 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 // An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 		}
 		b.kill()
 		f.net.Heal(a.ip, c.ip)
@@ -129,14 +129,14 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 // to the next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 		}
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
@@ -157,7 +157,7 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, d := f.nodes[0], f.add()
 			f.bring(d)
@@ -184,7 +184,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 			}
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				act(t, a, i)
+				actAsStandby(t, a, i)
 			}
 			if ends {
 				f.end(d)
@@ -205,10 +205,10 @@ func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
 	here := algorithms.Now{Steady: 9e18, Wall: 5e18}
 	there := algorithms.Now{Steady: 3e9, Wall: 1e9}
-	o := owed{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
-	_, moved := decodeOwed(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
+	o := owedCost{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
+	_, moved := decodeOwedCost(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
 	for _, tt := range []struct {
-		debt *owed
+		debt *owedCost
 		at   algorithms.Now
 	}{{&o, here}, {&moved, there}} {
 		if left := tt.debt.timeLeft(tt.at); left != 40*time.Second {

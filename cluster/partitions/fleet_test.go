@@ -50,9 +50,9 @@ type node struct {
 	keeper    *Keeper
 	authority atomic.Bool
 	alive     atomic.Bool
-	mute      atomic.Bool  // it can be reached but answers no calls
+	muted     atomic.Bool  // it can be reached but answers no calls
 	lag       atomic.Int64 // nanoseconds by which it adopts states late; it skips all but the newest
-	told      chan *agreement.State
+	states    chan *agreement.State
 	stop      chan struct{}
 	done      sync.WaitGroup
 }
@@ -96,7 +96,7 @@ func (n *node) start(boot uint64) {
 	f := n.fleet
 	n.boot = uint64(n.id[0])<<32 | boot
 	host := f.net.Host(n.ip)
-	n.told, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
+	n.states, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
 	var err error
 	self := peer.Identity{Node: n.id, Boot: n.boot, Name: n.ip}
 	n.peers, err = peer.New(peer.Config{
@@ -109,10 +109,10 @@ func (n *node) start(boot uint64) {
 		f.t.Fatal(err)
 	}
 	handle := func(c *peer.Call) {
-		if n.mute.Load() {
+		if n.muted.Load() {
 			c.CopyBody()
 		} else {
-			n.keeper.serve(c)
+			n.keeper.enqueue(c)
 		}
 	}
 	for m := MethodPush; m <= MethodDebts; m++ {
@@ -136,7 +136,7 @@ func (n *node) start(boot uint64) {
 	n.alive.Store(true)
 	n.done.Go(n.listen)
 	f.mu.Lock()
-	n.told <- f.state
+	n.states <- f.state
 	f.mu.Unlock()
 }
 
@@ -144,17 +144,17 @@ func (n *node) start(boot uint64) {
 func (n *node) listen() {
 	for {
 		select {
-		case s := <-n.told:
+		case s := <-n.states:
 			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
-			n.keeper.Adopt(n.late(s))
+			n.keeper.Adopt(n.newestAfterLag(s))
 		case <-n.stop:
 			return
 		}
 	}
 }
 
-// late returns the state to adopt after s has arrived: s or, after a lag, the newest one that has arrived by then.
-func (n *node) late(s *agreement.State) *agreement.State {
+// newestAfterLag returns the state to adopt after s has arrived: s or, after a lag, the newest one that has arrived by then.
+func (n *node) newestAfterLag(s *agreement.State) *agreement.State {
 	lag := time.Duration(n.lag.Load())
 	if lag == 0 {
 		return s
@@ -165,7 +165,7 @@ func (n *node) late(s *agreement.State) *agreement.State {
 	}
 	for {
 		select {
-		case s = <-n.told:
+		case s = <-n.states:
 		default:
 			return s
 		}
@@ -208,7 +208,7 @@ func (f *fleet) agree(e agreement.Entry) {
 	f.state = next
 	for _, n := range f.nodes {
 		if n.alive.Load() {
-			n.told <- next
+			n.states <- next
 		}
 	}
 }

@@ -33,19 +33,19 @@ type followers map[ring.NodeID]*follower
 
 // follower is this node's view of one node that gets copies.
 type follower struct {
-	node    ring.NodeID
-	parts   [ring.Partitions]*progress // nil if no copy was begun
-	unacked int                        // bytes
-	// sent is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
-	sent     uint64
-	inFlight []uint64
-	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer or,
-	// if that left no message unanswered, at the next message. It is zero while no message is unanswered.
-	probed, since time.Time
+	node     ring.NodeID
+	progress [ring.Partitions]*progress // nil if no copy was begun
+	unacked  int                        // bytes
+	// lastMessage is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
+	lastMessage uint64
+	inFlight    []uint64
+	// lastSent is when the last message was sent. silentSince is when the follower's present silence began: at its last
+	// answer or, if that left no message unanswered, at the next message. It is zero while no message is unanswered.
+	lastSent, silentSince time.Time
 
 	// The message being assembled; only the loop uses it.
-	message []byte
-	inside  []sentSection // the sections in it
+	message  []byte
+	sections []sentSection // the sections in it
 }
 
 // progress is the state of a follower's copy of one partition.
@@ -56,10 +56,10 @@ type progress struct {
 
 // sentSection is a section of a message to a follower.
 type sentSection struct {
-	p    int
-	copy bool      // part of a whole copy
-	ends bool      // completes a whole copy
-	of   *progress // the progress it counts toward; nil if the follower needs a new copy
+	p        int
+	copy     bool      // part of a whole copy
+	ends     bool      // completes a whole copy
+	progress *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
 // followerOf returns node's follower, which it creates if needed.
@@ -73,7 +73,7 @@ func (fs followers) followerOf(node ring.NodeID) *follower {
 // progressOf returns node's progress with p; nil if no copy was begun.
 func (fs followers) progressOf(p int, node ring.NodeID) *progress {
 	if f := fs[node]; f != nil {
-		return f.parts[p]
+		return f.progress[p]
 	}
 	return nil
 }
@@ -84,10 +84,10 @@ func (fs followers) synced(p int, node ring.NodeID) bool {
 	return node.IsZero() || pr != nil && pr.whole
 }
 
-// unfollow forgets the followers' copies of p, so they get new ones.
-func (fs followers) unfollow(p int) {
+// forgetCopies forgets the followers' copies of p, so they get new ones.
+func (fs followers) forgetCopies(p int) {
 	for _, f := range fs {
-		f.parts[p] = nil
+		f.progress[p] = nil
 	}
 }
 
@@ -105,9 +105,9 @@ func (fs followers) update(v, before *view, self ring.NodeID) {
 		}
 	}
 	maps.DeleteFunc(fs, func(node ring.NodeID, f *follower) bool {
-		for p := range f.parts {
-			if f.parts[p] != nil && !slices.Contains(v.followersOf(self, p, buf[:0]), node) {
-				f.parts[p] = nil
+		for p := range f.progress {
+			if f.progress[p] != nil && !slices.Contains(v.followersOf(self, p, buf[:0]), node) {
+				f.progress[p] = nil
 			}
 		}
 		return !follow[node] || v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node)
@@ -116,41 +116,41 @@ func (fs followers) update(v, before *view, self ring.NodeID) {
 
 // messageSent records that f's message is being sent, and returns its number.
 func (f *follower) messageSent() uint64 {
-	for i := range f.inside {
-		one := &f.inside[i]
-		if one.of = f.parts[one.p]; one.of != nil {
-			one.of.inFlight++
+	for i := range f.sections {
+		one := &f.sections[i]
+		if one.progress = f.progress[one.p]; one.progress != nil {
+			one.progress.inFlight++
 		}
 	}
 	f.unacked += len(f.message)
-	f.sent++
-	if f.probed = time.Now(); f.since.IsZero() {
-		f.since = f.probed
+	f.lastMessage++
+	if f.lastSent = time.Now(); f.silentSince.IsZero() {
+		f.silentSince = f.lastSent
 	}
-	f.inFlight = append(f.inFlight, f.sent)
-	return f.sent
+	f.inFlight = append(f.inFlight, f.lastMessage)
+	return f.lastMessage
 }
 
 // messageAnswered records the answer to a message. The follower needs a new copy of each partition that it declined.
-func (f *follower) messageAnswered(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
+func (f *follower) messageAnswered(number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.inFlight = slices.DeleteFunc(f.inFlight, func(n uint64) bool { return n == number })
-	if answers(err) {
-		if f.since = (time.Time{}); len(f.inFlight) > 0 {
-			f.since = time.Now()
+	if isAnswer(err) {
+		if f.silentSince = (time.Time{}); len(f.inFlight) > 0 {
+			f.silentSince = time.Now()
 		}
 	}
-	for _, one := range inside {
-		if one.of == nil {
+	for _, one := range sections {
+		if one.progress == nil {
 			continue
 		}
-		one.of.inFlight--
+		one.progress.inFlight--
 		switch {
-		case f.parts[one.p] != one.of:
+		case f.progress[one.p] != one.progress:
 		case err != nil || refused[one.p]:
-			f.parts[one.p] = nil
+			f.progress[one.p] = nil
 		case one.ends:
-			one.of.whole = true
+			one.progress.whole = true
 		}
 	}
 }
@@ -166,11 +166,11 @@ func (v *view) followersOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.No
 	case from == self:
 		both = [2]ring.NodeID{to, v.From.Standby(p)}
 	}
-	return others(self, buf, both[:]...)
+	return appendOthers(self, buf, both[:]...)
 }
 
-// others appends to buf the nodes that are neither zero nor self, each once.
-func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
+// appendOthers appends to buf the nodes that are neither zero nor self, each once.
+func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
 	for _, id := range nodes {
 		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
 			buf = append(buf, id)
@@ -179,8 +179,8 @@ func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.No
 	return buf
 }
 
-// owns reports whether this node makes changes in p that its followers need.
-func (k *Keeper) owns(p int) bool {
+// pushesChanges reports whether this node makes changes in p that its followers need.
+func (k *Keeper) pushesChanges(p int) bool {
 	ph := phase(k.phases[p].Load())
 	return ph == owning || ph == freezing
 }
@@ -197,7 +197,7 @@ func (k *Keeper) pushChanges() {
 	}
 	collect(true)
 	k.debiting.Lock()
-	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
+	_ = k.cfg.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
@@ -210,20 +210,20 @@ func (k *Keeper) pushChanges() {
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
-	at := k.parts[p].order
+	at := k.parts[p].version
 	k.mu.Unlock()
 	var buf [3]ring.NodeID
 	for _, node := range k.view.Load().followersOf(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
 		f := k.followers.followerOf(node)
-		pr := f.parts[p]
+		pr := f.progress[p]
 		if pr != nil && f.unacked > maxBehind {
-			f.parts[p], pr = nil, nil
-			k.moves = true
+			f.progress[p], pr = nil, nil
+			k.unfinished = true
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, &section{p: p, order: at}, records)
+			k.appendRecords(f, &section{p: p, version: at}, records)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 	var missing []target
 	k.mu.Lock()
 	for p := range ring.Partitions {
-		if !k.owns(p) {
+		if !k.pushesChanges(p) {
 			continue
 		}
 		for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
@@ -264,34 +264,34 @@ func (k *Keeper) pushCopies() (missed bool) {
 func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
 	f := k.followers.followerOf(node)
-	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
+	if k.view.Load() != v || f.progress[p] != nil || f.unacked > maxUnacked || !k.canSendTo(node) {
 		k.mu.Unlock()
 		return
 	}
 	// From here on, changes are sent, too; earlier ones are in the copy.
-	f.parts[p] = &progress{}
-	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
+	f.progress[p] = &progress{}
+	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
 	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		k.add(f, &s, records)
+		k.appendRecords(f, &s, records)
 		return nil
 	})
 	k.debiting.Unlock()
 	s.flags |= sectionEnds
-	k.add(f, &s, nil)
+	k.appendRecords(f, &s, nil)
 }
 
-// add appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever it is
+// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever it is
 // full. Afterwards s is the head of the next section.
-func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
+func (k *Keeper) appendRecords(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {
 		if len(f.message) == 0 {
-			f.message = k.header(f.message)
+			f.message = k.nextHeader(f.message)
 		}
 		f.message, records = s.append(f.message, records, now)
-		f.inside = append(f.inside, sentSection{
+		f.sections = append(f.sections, sentSection{
 			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
 		})
 		if len(f.message) >= messageSize {
@@ -316,8 +316,8 @@ func (k *Keeper) flushAll() {
 
 // flush sends the message for f.
 func (k *Keeper) flush(f *follower) {
-	size, inside := len(f.message), f.inside
-	plain := k.view.Load().Settled && !slices.ContainsFunc(inside, func(one sentSection) bool { return one.copy })
+	size, sections := len(f.message), f.sections
+	routine := k.view.Load().Settled && !slices.ContainsFunc(sections, func(one sentSection) bool { return one.copy })
 	k.mu.Lock()
 	number := f.messageSent()
 	k.stats.PushedBytes += int64(size)
@@ -328,24 +328,24 @@ func (k *Keeper) flush(f *follower) {
 			refused, err = parsePartitions(reply)
 		}
 		k.mu.Lock()
-		f.messageAnswered(number, size, inside, refused, err)
-		all := err == nil && len(refused) == 0
-		if !all {
-			k.failed(f.node)
+		f.messageAnswered(number, size, sections, refused, err)
+		accepted := err == nil && len(refused) == 0
+		if !accepted {
+			k.backOff(f.node)
 		}
 		k.mu.Unlock()
 		// While nothing moves, an acknowledgement of changes concerns only confirmations.
 		k.wakeConfirms()
-		if !plain || !all {
+		if !routine || !accepted {
 			k.wake()
 		}
 	})
-	f.message, f.inside = f.message[:0], nil
+	f.message, f.sections = f.message[:0], nil
 }
 
-// answers reports whether err, the result of a call, is an answer of the follower. One that can't accept the message,
+// isAnswer reports whether err, the result of a call, is an answer of the follower. One that can't accept the message,
 // because it has not applied the agreed state yet, still answers.
-func answers(err error) bool {
+func isAnswer(err error) bool {
 	var remote *peer.RemoteError
 	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
@@ -355,13 +355,13 @@ func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*follower
 	for _, f := range k.followers {
-		if len(f.inFlight) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+		if len(f.inFlight) == 0 && time.Since(f.lastSent) >= probeInterval && k.canSendTo(f.node) {
 			list = append(list, f)
 		}
 	}
 	k.mu.Unlock()
 	for _, f := range list {
-		f.message = k.header(f.message)
+		f.message = k.nextHeader(f.message)
 		k.flush(f)
 	}
 }
@@ -377,7 +377,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 		if !k.cfg.Calls.Reachable(node) {
 			continue
 		}
-		if reached++; !f.since.IsZero() && time.Since(f.since) >= lagTime {
+		if reached++; !f.silentSince.IsZero() && time.Since(f.silentSince) >= lagTime {
 			list = append(list, node)
 		}
 	}
@@ -394,7 +394,7 @@ func (k *Keeper) receive() {
 		case <-k.ctx.Done():
 			return
 		case m := <-k.inbox:
-			k.handleMessage(m.Call, m.came)
+			k.handleMessage(m.Call, m.arrived)
 		}
 	}
 }
@@ -402,12 +402,12 @@ func (k *Keeper) receive() {
 // Handle registers this Keeper with p for the messages of other keepers.
 func (k *Keeper) Handle(p *peer.Peers) {
 	for m := MethodPush; m <= MethodDebts; m++ {
-		p.Handle(m, peer.Near, k.serve)
+		p.Handle(m, peer.Near, k.enqueue)
 	}
 }
 
-// serve queues a message from another keeper. It does not block.
-func (k *Keeper) serve(c *peer.Call) {
+// enqueue queues a message from another keeper. It does not block.
+func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 	select {
 	case k.inbox <- message{c, time.Now()}:

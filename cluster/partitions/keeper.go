@@ -84,18 +84,18 @@ type Keeper struct {
 	// everything debited under it, or neither. Lock it before mu.
 	debiting sync.Mutex
 
-	mu          sync.Mutex // guards the fields below
-	parts       [ring.Partitions]partState
-	followers   followers
-	changed     chan struct{} // closed and replaced when a phase or the view changes
-	incoming    map[ring.NodeID]*incomingCopy
-	pending     map[pendingCall]bool
-	pauses      map[ring.NodeID]time.Time // nothing is sent to a node before this time, because its last call failed
-	tellDebtsAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
-	debts       debtLedger
-	checked     time.Time // when expired debts were last pruned
-	dropPending bool      // partitions that no longer concern this node may still have counters
-	stats       Stats
+	mu               sync.Mutex // guards the fields below
+	parts            [ring.Partitions]partState
+	followers        followers
+	changed          chan struct{} // closed and replaced when a phase or the view changes
+	incoming         map[ring.NodeID]*incomingCopy
+	pending          map[pendingCall]bool
+	backoffUntil     map[ring.NodeID]time.Time // nothing is sent to a node before this time, because its last call failed
+	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
+	debts            debtLedger
+	lastPrune        time.Time // when expired debts were last pruned
+	dropPending      bool      // partitions that no longer concern this node may still have counters
+	stats            Stats
 	// collecting is set while changes are collected for followers, from the partitions whose tokens were here at its start.
 	collecting bool
 	// followed is set once another node has been in a ring since this process began. Before that, changes need not be sent.
@@ -108,7 +108,7 @@ type Keeper struct {
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
 	seq         uint64        // number of the last message to a follower; only the loop uses it
-	moves       bool          // some copies or tokens are in transit or missing; only the loop uses it
+	unfinished  bool          // some copies or tokens are in transit or missing; only the loop uses it
 	loopWake    chan struct{} // capacity 1: there may be work before the next tick
 	inbox       chan message
 	stop        context.CancelFunc
@@ -119,7 +119,7 @@ type Keeper struct {
 // message is a message from another keeper.
 type message struct {
 	*peer.Call
-	came time.Time
+	arrived time.Time
 }
 
 // inboxSize bounds the queue of messages from other keepers. When it is full, senders get codeBusy and try again.
@@ -146,20 +146,20 @@ type pendingCall struct {
 
 // partState is this node's state of a partition.
 type partState struct {
-	phase   phase
-	order               // how new the counters here are, as owner or as copy
-	other   ring.NodeID // freezing, flipping, handedOver, doubtful: the receiver; zero if this node flipped nothing
-	boot    uint64      // other's boot when this node froze the partition or recorded its hand-over
-	ends    int64       // other's generation at that time
-	attempt uint64      // number of the last flip, or question about it
-	void    void        // flips that this node no longer accepts
-	began   time.Time   // when the partition was frozen
+	phase              phase
+	version                        // how new the counters here are, as owner or as copy
+	receiver           ring.NodeID // from freezing to doubtful: the other end of the move; zero if this node sent no flip
+	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
+	receiverGeneration int64       // the receiver's generation at that time
+	attempt            uint64      // number of the last flip, or question about it
+	voided             voidedFlips // flips that this node no longer accepts
+	frozenAt           time.Time   // when the partition was frozen
 
-	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	whole  bool        // the copy is complete
-	pusher uint64      // boot of the process that pushed last
-	seq    uint64      // number of its last push
-	parts  uint64      // sections received so far of a copy in progress
+	source       ring.NodeID // the node that pushed the copy here; zero if there is no copy
+	whole        bool        // the copy is complete
+	pusherBoot   uint64      // boot of the process that pushed last
+	lastPush     uint64      // number of its last push
+	sectionCount uint64      // sections received so far of a copy in progress
 
 	search *search // recovering: what is known about copies elsewhere
 }
@@ -167,15 +167,15 @@ type partState struct {
 // frozenHere reports whether the counters here are exactly those that this node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.whole && pt.source.IsZero() }
 
-// otherReplaced reports whether the receiver of this node's flip has since been ended, even if it is back by now, or has
+// receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it is back by now, or has
 // lost its memory.
-func (pt *partState) otherReplaced(v *view) bool {
-	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
+func (pt *partState) receiverReplaced(v *view) bool {
+	return v.Boot(pt.receiver) != pt.receiverBoot || v.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// void is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
+// voidedFlips is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
 // process up to this attempt.
-type void struct {
+type voidedFlips struct {
 	boot    uint64 // of the sending process; boots are random
 	attempt uint64
 }
@@ -194,7 +194,7 @@ func Open(cfg Config) (*Keeper, error) {
 	k := &Keeper{
 		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebtLedger(&cfg), followers: followers{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
-		pauses: map[ring.NodeID]time.Time{}, tellDebtsAt: map[ring.NodeID]time.Time{},
+		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1), inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
@@ -225,7 +225,7 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	}
 	k.view.Store(v)
 	k.debts.bootIndex = v.Boots[k.cfg.Self].Index
-	k.followed = k.followed || v.others(k.cfg.Self)
+	k.followed = k.followed || v.hasOtherMembers(k.cfg.Self)
 	k.followers.update(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
 		k.updatePart(v, p)
@@ -234,8 +234,8 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	k.announce()
 }
 
-// others reports whether a ring has members other than self.
-func (v *view) others(self ring.NodeID) bool {
+// hasOtherMembers reports whether a ring has members other than self.
+func (v *view) hasOtherMembers(self ring.NodeID) bool {
 	is := func(id ring.NodeID) bool { return id != self }
 	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
 }
@@ -254,7 +254,7 @@ func (k *Keeper) forgetAll() {
 			k.cfg.Table.Shut(p)
 		}
 		had := k.parts[p].hasCounters()
-		k.parts[p] = partState{void: k.parts[p].void}
+		k.parts[p] = partState{voided: k.parts[p].voided}
 		k.phases[p].Store(uint32(away))
 		if had {
 			k.cfg.Table.Drop(p)
@@ -262,7 +262,7 @@ func (k *Keeper) forgetAll() {
 		}
 	}
 	clear(k.followers)
-	clear(k.pauses)
+	clear(k.backoffUntil)
 }
 
 // updatePart brings a partition in line with a new view.
@@ -279,7 +279,7 @@ func (k *Keeper) updatePart(v *view, p int) {
 			k.release(p)
 			return
 		}
-		if pt.phase == freezing && to != pt.other {
+		if pt.phase == freezing && to != pt.receiver {
 			k.setPhase(p, owning) // the other end has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
@@ -289,14 +289,14 @@ func (k *Keeper) updatePart(v *view, p int) {
 		switch {
 		case from != self:
 			k.release(p)
-		case to != pt.other || pt.otherReplaced(v):
+		case to != pt.receiver || pt.receiverReplaced(v):
 			// The other node can no longer decide. It may have pushed changes to its standby that never arrived here.
 			pt.whole = pt.whole || pt.phase == flipping
 			k.resume(v, p, false)
 		}
 	case away:
 		if from == self {
-			k.takeUp(v, p)
+			k.takeOver(v, p)
 		}
 	}
 }
@@ -309,13 +309,13 @@ func (k *Keeper) release(p int) {
 	k.setPhase(p, away)
 }
 
-// takeUp handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
+// takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
 // owner may have flipped it, this node asks the other end. If this node has no copy, it fetches one.
-func (k *Keeper) takeUp(v *view, p int) {
+func (k *Keeper) takeOver(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
 		pt.attempt++
-		pt.other = ring.NodeID{}
+		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
@@ -326,7 +326,7 @@ func (k *Keeper) takeUp(v *view, p int) {
 // searches for newer ones.
 func (k *Keeper) resume(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
+	if newest || len(v.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
 		k.beginLineage(p)
 		return
 	}
@@ -337,13 +337,13 @@ func (k *Keeper) resume(v *view, p int, newest bool) {
 // beginLineage makes this node the owner of p, in a new lineage: this node may lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
-	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	k.followers.unfollow(p)
+	pt.version, pt.source, pt.whole, pt.search = version{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
+	k.followers.forgetCopies(p)
 	k.setPhase(p, owning)
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
-	// payDebts debits them once there is authority.
+	// reportDebts debits them once there is authority.
 	if k.cfg.Authority() {
-		k.debts.debitOwn(p, k.cfg.Now())
+		k.debts.debitOwnDebts(p, k.cfg.Now())
 	}
 	k.stats.Begun++
 }
@@ -368,13 +368,13 @@ func (k *Keeper) setPhase(p int, next phase) {
 	k.announce()
 }
 
-// ready reports whether this node may send to node now. The caller holds mu.
-func (k *Keeper) ready(node ring.NodeID) bool {
-	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.pauses[node])
+// canSendTo reports whether this node may send to node now. The caller holds mu.
+func (k *Keeper) canSendTo(node ring.NodeID) bool {
+	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
 }
 
-// failed records that a call to node failed: nothing is sent to it for an interval. The caller holds mu.
-func (k *Keeper) failed(node ring.NodeID) { k.pauses[node] = time.Now().Add(k.cfg.Interval) }
+// backOff records that a call to node failed: nothing is sent to it for an interval. The caller holds mu.
+func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.cfg.Interval) }
 
 // announce wakes the loop and everyone waiting for a change.
 func (k *Keeper) announce() {

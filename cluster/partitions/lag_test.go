@@ -16,7 +16,7 @@ import (
 // without changes. A node that has not yet applied the agreed state does not lag.
 func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		lagging := func(n *node, want ...*node) {
@@ -31,7 +31,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		lagging(a)
-		c.mute.Store(true)
+		c.muted.Store(true)
 		time.Sleep(4 * time.Second)
 		lagging(a)
 		time.Sleep(3 * time.Second)
@@ -40,11 +40,11 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		if !a.peers.Reachable(c.id) {
 			t.Error("it can't be reached")
 		}
-		b.mute.Store(true)
+		b.muted.Store(true)
 		time.Sleep(7 * time.Second)
 		lagging(a) // most of a's followers lag, so the fault may be its own
-		b.mute.Store(false)
-		c.mute.Store(false)
+		b.muted.Store(false)
+		c.muted.Store(false)
 		time.Sleep(3 * time.Second)
 		lagging(a)
 		lagging(b)
@@ -101,7 +101,7 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 // would answer the messages queued behind them too late.
 func TestWhoIsBehindAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})

@@ -82,7 +82,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 // A node that came back lacks copies until the owners have sent them. It lacks none while no owner can be reached.
 func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		f.eventually("all copies are there", func() bool { return !a.keeper.LacksCopies() && !b.keeper.LacksCopies() })
 		f.net.Delay(30 * time.Millisecond) // slow down the copies

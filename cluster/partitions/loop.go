@@ -23,9 +23,9 @@ func (k *Keeper) run() {
 		case <-tick.C:
 			k.pushChanges()
 			k.probe()
-			k.payDebts()
-			k.dropOthers()
-			if k.confirmAll(); !k.moves && ticks%restTicks != 0 {
+			k.reportDebts()
+			k.dropUnneeded()
+			if k.confirmAll(); !k.unfinished && ticks%restTicks != 0 {
 				continue
 			}
 		case <-k.confirmWake:
@@ -38,7 +38,7 @@ func (k *Keeper) run() {
 		k.handOver()
 		doubt := k.askDoubtful()
 		recovers := k.recover()
-		k.moves = missing || doubt || recovers || !k.view.Load().Settled
+		k.unfinished = missing || doubt || recovers || !k.view.Load().Settled
 	}
 }
 
@@ -80,7 +80,7 @@ func (k *Keeper) Stats() Stats {
 	defer k.mu.Unlock()
 	v := k.view.Load()
 	st := k.stats
-	st.Debts = k.debts.n
+	st.Debts = k.debts.total
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase == owning {

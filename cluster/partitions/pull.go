@@ -19,7 +19,7 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		return
 	}
 	k.mu.Lock()
-	if !ended && k.isForeign(v, c.From.Node, list) {
+	if !ended && k.anyNotOwnedBy(v, c.From.Node, list) {
 		k.mu.Unlock()
 		c.Fail(codeRefused, "the sender does not own the partition")
 		return
@@ -28,14 +28,14 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		list = k.finalCopies(list)
 	}
 	var reply []byte
-	orders := make([]order, len(list))
+	versions := make([]version, len(list))
 	for i, p := range list {
 		pt := &k.parts[p]
 		whole := pt.whole || ended && pt.isComplete()
-		reply = appendFinding(reply, p, finding{whole: whole, order: pt.order})
+		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
-			if orders[i] = pt.order; pt.phase == away {
-				k.debts.include(p, k.cfg.Now())
+			if versions[i] = pt.version; pt.phase == away {
+				k.debts.includeDebts(p, k.cfg.Now())
 			}
 		}
 	}
@@ -44,12 +44,12 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		c.Reply(reply)
 		return
 	}
-	k.done.Go(func() { k.sendCopies(c, list, orders) })
+	k.done.Go(func() { k.sendCopies(c, list, versions) })
 }
 
-// isForeign reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
+// anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
 // mu.
-func (k *Keeper) isForeign(v *view, node ring.NodeID, list []int) bool {
+func (k *Keeper) anyNotOwnedBy(v *view, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
 		from, _ := v.Owner(p)
 		return from != node || k.parts[p].phase == owning
@@ -57,21 +57,21 @@ func (k *Keeper) isForeign(v *view, node ring.NodeID, list []int) bool {
 }
 
 // sendCopies sends the copies here to the caller of c, and replies once it has them.
-func (k *Keeper) sendCopies(c *peer.Call, list []int, orders []order) {
+func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	k.reportDebtsFirst(c.From.Node, list)
 	var message []byte
 	send := func() error {
 		if len(message) == 0 {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
+		ctx, cancel := context.WithTimeout(k.ctx, copyMessageTimeout)
 		defer cancel()
-		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
+		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodCopies, message)
 		message = message[:0]
 		return err
 	}
-	give := func(p int, at order) error {
-		s := section{p: p, order: at, flags: sectionCopy | sectionBegins}
+	give := func(p int, at version) error {
+		s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
 		add := func(records []counters.Record) (err error) {
 			for more := true; more && err == nil; more = len(records) > 0 {
 				if len(message) == 0 {
@@ -92,7 +92,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, orders []order) {
 	}
 	var err error
 	for i, p := range list {
-		if err = give(p, orders[i]); err != nil {
+		if err = give(p, versions[i]); err != nil {
 			break
 		}
 	}
@@ -141,18 +141,18 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	}
 	g := k.incoming[from]
 	if s.flags&sectionBegins != 0 {
-		g = &incomingCopy{section: section{p: s.p, order: s.order}}
+		g = &incomingCopy{section: section{p: s.p, version: s.version}}
 		k.incoming[from] = g
 	}
-	if g == nil || g.p != s.p || g.order != s.order {
+	if g == nil || g.p != s.p || g.version != s.version {
 		return // the beginning of its copy is missing
 	}
 	g.records = append(g.records, records...)
-	if g.parts++; s.flags&sectionEnds == 0 {
+	if g.sectionCount++; s.flags&sectionEnds == 0 {
 		return
 	}
 	delete(k.incoming, from)
-	if g.parts == s.parts {
+	if g.sectionCount == s.sectionCount {
 		k.adoptCopy(from, g)
 	}
 }
@@ -163,13 +163,13 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	now := k.cfg.Now()
 	pt := &k.parts[g.p]
 	switch {
-	case pt.whole && g.after(pt.order):
+	case pt.whole && g.after(pt.version):
 		k.cfg.Table.Drop(g.p)
 		for _, rec := range g.records {
 			k.cfg.Table.Put(now, rec)
 		}
 		k.debts.noteDropped(g.p)
-		pt.order, pt.source = g.order, from
+		pt.version, pt.source = g.version, from
 	case !pt.whole || g.lineage != pt.lineage:
 		for _, rec := range g.records {
 			k.cfg.Table.Merge(now, rec)
@@ -183,8 +183,8 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 // owner may be a new process that never saw the ring with the ended node, so it asks every ended node that can be reached,
 // whatever it owned.
 
-// ended lists the nodes that were ended, have been in no ring since, and can be reached.
-func (k *Keeper) ended(v *view) (list []ring.NodeID) {
+// endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
+func (k *Keeper) endedNodes(v *view) (list []ring.NodeID) {
 	for id := range v.Generations {
 		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
 			list = append(list, id)
@@ -193,8 +193,8 @@ func (k *Keeper) ended(v *view) (list []ring.NodeID) {
 	return list
 }
 
-// pulling reports whether this node is asking node for copies.
-func (k *Keeper) pulling(node ring.NodeID) bool {
+// isPullingFrom reports whether this node is asking node for copies.
+func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.pending[pendingCall{node, MethodPull}]

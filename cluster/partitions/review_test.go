@@ -44,14 +44,14 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 // not notice the interruption.
 func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		var admitted []int64
 		f.fill(t, &admitted, 0, 300)
 		f.leave(b)
 		f.waitSettled()
 		b.lag.Store(int64(time.Second)) // b adopts the end of this move and the beginning of the next together
-		f.settleBut(b)
+		f.settleWithLag(b)
 		f.fill(t, &admitted, 0, 300)
 		time.Sleep(300 * time.Millisecond)
 		f.ring(f.nodes...)
@@ -69,14 +69,14 @@ func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	})
 }
 
-// settleBut is settle while one node applies states late.
-func (f *fleet) settleBut(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
+// settleWithLag is settle while one node applies states late.
+func (f *fleet) settleWithLag(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
 
 // A partition keeps its owner, and its standby changes to another node and back. The old standby has dropped its copy by
 // then, and gets a new one.
 func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, d := f.nodes[0], f.add()
 		var admitted []int64
 		f.fill(t, &admitted, 0, 300)
@@ -102,8 +102,8 @@ func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	})
 }
 
-// act decides one check at n as the standby of an owner that can't be reached.
-func act(t *testing.T, n *node, i int) {
+// actAsStandby decides one check at n as the standby of an owner that can't be reached.
+func actAsStandby(t *testing.T, n *node, i int) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	share := limit
@@ -145,7 +145,7 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 				t.Fatal(by.ip, ok, err)
 			}
@@ -170,13 +170,13 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 // If the owner can't debit one debt, it still acknowledges the rest, so they are reported only once.
 func TestDebtsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 10)
 		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 		}
 		a.table.Shut(ringPartition(keys[0])) // as while its partition is in doubt
 		f.net.Rejoin(a.ip)
@@ -193,7 +193,7 @@ func TestDebtsAreToldOnce(t *testing.T) {
 // old owner refuses checks because the new one decides them, not for lack of authority.
 func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		d := f.add()
 		f.bring(d)

@@ -11,7 +11,7 @@ import (
 // waits for the new phase instead of polling.
 func TestRouteGoesByTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		n := f.nodes[0]
 		for p := range ring.Partitions {
 			if n.keeper.Route(p).Place != Here {

@@ -11,16 +11,16 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// unheard makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c can't
-// reach a any more.
-func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
-	f = three(t)
+// loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c
+// can't reach a any more.
+func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
+	f = newThreeNodes(t)
 	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
 	keys = f.keysOf(a, b, 50)
 	f.net.Isolate(c.ip)
 	time.Sleep(400 * time.Millisecond)
 	for _, i := range keys {
-		owe(t, c, i, counters.Admitted)
+		decideAlone(t, c, i, counters.Admitted)
 	}
 	f.net.DelayBetween(a.ip, c.ip, 50*time.Millisecond)
 	f.net.Rejoin(c.ip)
@@ -34,10 +34,10 @@ func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	return f, a, b, c, keys
 }
 
-// paidOnce checks that the debts are acknowledged and were debited once.
-func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
+// checkDebitedOnce checks that the debts are acknowledged and were debited once.
+func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
 	t.Helper()
-	f.eventually("all debts are acknowledged", func() bool { return teller.keeper.Stats().Debts == 0 })
+	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Stats().Debts == 0 })
 	time.Sleep(300 * time.Millisecond)
 	for _, i := range keys {
 		if used := f.used(keyOf(i)); used != 1 {
@@ -78,12 +78,12 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, a, _, c, keys := unheard(t)
+				f, a, _, c, keys := loseAcknowledgement(t)
 				defer f.closeAll()
 				if next(f, a, c); a.alive.Load() {
 					f.net.Rejoin(c.ip)
 				}
-				f.paidOnce(t, c, keys)
+				f.checkDebitedOnce(t, c, keys)
 			})
 		})
 	}
@@ -92,7 +92,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 // The same if the debtor has restarted meanwhile and restores its debts from disk.
 func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, _, _, c, keys := unheard(t)
+		f, _, _, c, keys := loseAcknowledgement(t)
 		defer f.closeAll()
 		written := c.keeper.AppendDebts(nil)
 		c.kill()
@@ -100,11 +100,11 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
-		owe(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
+		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
 		f.bring(c)
 		f.net.Rejoin(c.ip)
 		f.settle()
-		f.paidOnce(t, c, keys[1:])
+		f.checkDebitedOnce(t, c, keys[1:])
 		if used := f.used(keyOf(keys[0])); used != 2 {
 			t.Errorf("have %d used, want 2", used)
 		}
@@ -117,14 +117,14 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := three(t)
+				f := newThreeNodes(t)
 				defer f.closeAll()
 				a, teller := f.nodes[0], f.nodes[1]
 				keys := f.keysOf(a, teller, 20)
 				f.net.Isolate(a.ip)
 				time.Sleep(400 * time.Millisecond)
 				for _, i := range keys {
-					act(t, teller, i)
+					actAsStandby(t, teller, i)
 				}
 				written := teller.keeper.AppendDebts(nil)
 				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
@@ -139,7 +139,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 					f.bring(a)
 				}
 				f.settle()
-				f.paidOnce(t, teller, keys)
+				f.checkDebitedOnce(t, teller, keys)
 				teller.kill()
 				teller.restart()
 				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
@@ -147,7 +147,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 				}
 				f.bring(teller)
 				f.settle()
-				f.paidOnce(t, teller, keys)
+				f.checkDebitedOnce(t, teller, keys)
 			})
 		})
 	}
@@ -158,14 +158,14 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, b := f.nodes[0], f.nodes[1]
 			keys := f.keysOf(a, b, 20)
 			f.net.Isolate(a.ip)
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				act(t, b, i)
+				actAsStandby(t, b, i)
 			}
 			if told {
 				f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
@@ -182,7 +182,7 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 			time.Sleep(2100 * time.Millisecond)
 			f.bring(a)
 			f.settle()
-			f.paidOnce(t, b, keys)
+			f.checkDebitedOnce(t, b, keys)
 		})
 	}
 }
@@ -191,14 +191,14 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 // checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			for range 3 {
 				if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 					t.Fatal(by.ip, ok, err)
@@ -221,26 +221,26 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 // A whole copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		p := ringPartition(f.keysOf(a, b, 1)[0])
 		k := b.keeper
 		k.mu.Lock()
-		at := k.parts[p].order
+		at := k.parts[p].version
 		k.mu.Unlock()
 		part := func(round uint64, flags uint8, parts uint64) bool {
-			s := section{p: p, order: order{at.lineage, at.tenure, round}, flags: flags, parts: parts}
+			s := section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: parts}
 			k.mu.Lock()
-			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusher}
-			seq := k.parts[p].seq
+			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
+			seq := k.parts[p].lastPush
 			k.mu.Unlock()
 			return k.beginPush(k.view.Load(), from, seq, s) && k.endPush(s)
 		}
-		now := func() order {
+		now := func() version {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			return k.parts[p].order
+			return k.parts[p].version
 		}
 		if !part(at.round+1, 0, 0) || now().round != at.round+1 {
 			t.Errorf("have %+v after a change", now())
@@ -266,7 +266,7 @@ func TestCopiesWithHoles(t *testing.T) {
 // merged.
 func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		d := f.add()
@@ -303,7 +303,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 // Entries that have drained are no longer reported, and the rest of a seal keeps its number.
 func TestSealsForgetWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, c := f.nodes[0], f.nodes[2]
 		i := f.keysOf(a, f.nodes[1], 1)[0]
@@ -314,17 +314,17 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		k := c.keeper
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
-			k.debts.owe(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
+			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
 		}
-		k.debts.seal(p, false)
+		k.debts.sealDebts(p, false)
 		before := k.debts.seals[p][0]
 		before.reported = true
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
 		k.mu.Lock()
-		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].number != before.number || len(list[0].entries) != 1 ||
-			list[0].entries[0].key != keyOf(i) || k.debts.n != 1 {
+		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].sealNumber != before.sealNumber || len(list[0].entries) != 1 ||
+			list[0].entries[0].key != keyOf(i) || k.debts.total != 1 {
 			t.Errorf("have %+v", list)
 		}
 		k.mu.Unlock()
@@ -342,14 +342,14 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 // A standby that has reported its debts, but got no acknowledgement, is promoted. Its copy includes the debts once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 		}
 		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
 		f.net.Rejoin(a.ip)
@@ -360,7 +360,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 			b.keeper.mu.Lock()
 			defer b.keeper.mu.Unlock()
 			for _, i := range keys {
-				if d := b.keeper.debts.get(keyOf(i)); d == nil || d.absent != 1 {
+				if d := b.keeper.debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
 					return false
 				}
 			}
@@ -369,7 +369,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 		a.kill()
 		f.end(a)
 		f.settle()
-		f.paidOnce(t, b, keys)
+		f.checkDebitedOnce(t, b, keys)
 	})
 }
 
@@ -377,7 +377,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 // debits all of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
@@ -385,10 +385,10 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for n := range int64(3) {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			k.mu.Lock()
-			k.debts.include(p, now())
-			if d := k.debts.get(keyOf(i)); d == nil || d.cost != n+1 || d.absent != 0 {
+			k.debts.includeDebts(p, now())
+			if d := k.debts.debtOf(keyOf(i)); d == nil || d.cost != n+1 || d.uncounted != 0 {
 				t.Errorf("have %+v after %d copies", d, n+1)
 			}
 			k.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	MethodFlip                             // offers tokens, or asks for them; the reply lists those that the receiver has
 	MethodCopyInfo                         // asks how new the receiver's copies of partitions are; the reply has findings
 	MethodPull                             // asks for copies of partitions; the reply follows after all of them
-	MethodBack                             // the copies that a MethodPull asked for
+	MethodCopies                           // the copies that a MethodPull asked for
 	MethodDebts                            // debts; the reply lists those that the receiver declined
 )
 
@@ -44,8 +44,8 @@ type header struct {
 	seq        uint64 // rises from message to message of one process
 }
 
-// header appends this node's header with the next number. It runs in the loop.
-func (k *Keeper) header(b []byte) []byte {
+// nextHeader appends this node's header with the next number. It runs in the loop.
+func (k *Keeper) nextHeader(b []byte) []byte {
 	k.seq++
 	return k.appendHeader(b, k.seq)
 }
@@ -78,19 +78,19 @@ func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
 // section is the part of a message about one partition.
 type section struct {
 	p int
-	order
-	flags uint8
-	parts uint64 // sections of the copy up to and including this one
+	version
+	flags        uint8
+	sectionCount uint64 // sections of the copy up to and including this one
 }
 
 // append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
 // have tens of thousands of entries. It returns the remaining records, and turns s into the head of their section.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
-	s.parts++
+	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
 	flags := len(b)
 	b = append(b, s.flags)
-	b = binary.AppendUvarint(appendOrder(b, s.order), s.parts)
+	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
 	n, begin := 0, len(b)+4
 	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
 		b = counters.AppendRecord(b, &records[n], now)
@@ -106,20 +106,20 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Now
 	return b, records[n:]
 }
 
-func appendOrder(b []byte, o order) []byte {
+func appendVersion(b []byte, o version) []byte {
 	b = binary.LittleEndian.AppendUint64(b, o.lineage)
 	b = binary.AppendUvarint(b, o.tenure)
 	return binary.AppendUvarint(b, o.round)
 }
 
-func decodeOrder(d *wire.Decoder) order {
-	return order{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
+func decodeVersion(d *wire.Decoder) version {
+	return version{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
 }
 
 // decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
 // of the partition.
 func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
-	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d), parts: d.Uvarint()}
+	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint()}
 	n := d.Uint32()
 	if d.Failed() {
 		return
@@ -152,8 +152,8 @@ func decodePartitions(d *wire.Decoder) []int {
 	return list
 }
 
-// decodePlaces reads a list of indexes below n.
-func decodePlaces(d *wire.Decoder, n int) map[int]bool {
+// decodeIndexes reads a list of indexes below n.
+func decodeIndexes(d *wire.Decoder, n int) map[int]bool {
 	list := map[int]bool{}
 	for range d.Count(n, 1) {
 		list[int(d.UpTo(int64(n)-1))] = true
@@ -164,6 +164,6 @@ func decodePlaces(d *wire.Decoder, n int) map[int]bool {
 // parsePartitions reads an answer that lists partitions.
 func parsePartitions(b []byte) (map[int]bool, error) {
 	d := wire.NewDecoder(b)
-	list := decodePlaces(d, ring.Partitions)
+	list := decodeIndexes(d, ring.Partitions)
 	return list, d.Done("list of partitions")
 }

@@ -16,21 +16,21 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := &seal{number: number{7, 3}, partition: keyOf(1).Partition()}
+	sent := &seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition()}
 	for _, l := range []algorithms.Limit{
 		limit,
 		{Kind: algorithms.FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 9, Window: time.Minute, MaxDelay: time.Minute},
 	} {
-		told.entries = append(told.entries, sealed{key: keyOf(1), owed: owed{limit: l, cost: 2}})
+		sent.entries = append(sent.entries, sealedDebt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}})
 	}
-	have := decodeSeal(wire.NewDecoder(told.append(nil, now())), now(), 0)
-	if have == nil || len(have.entries) != len(told.entries) {
+	have := decodeSeal(wire.NewDecoder(sent.append(nil, now())), now(), 0)
+	if have == nil || len(have.entries) != len(sent.entries) {
 		t.Fatalf("have %+v", have)
 	}
 	for i := range have.entries {
-		if have.entries[i].limit != told.entries[i].limit {
-			t.Errorf("have %+v, want %+v", have.entries[i].limit, told.entries[i].limit)
+		if have.entries[i].limit != sent.entries[i].limit {
+			t.Errorf("have %+v, want %+v", have.entries[i].limit, sent.entries[i].limit)
 		}
 	}
 }
@@ -38,10 +38,10 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 // Decoding any message ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
-	b, _ := (&section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
+	b, _ := (&section{p: 17, version: version{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
-	f.Add(appendFinding(nil, 17, finding{whole: true, order: order{5, 1, 9}}))
-	f.Add((&seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{{key: keyOf(1), owed: owed{limit: limit, cost: 2}}}}).append(nil, now()))
+	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
+	f.Add((&seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition(), entries: []sealedDebt{{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}}}).append(nil, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -68,7 +68,7 @@ func FuzzMessages(f *testing.F) {
 			}
 		}
 		d = wire.NewDecoder(b)
-		for i := range decodePlaces(d, 10) {
+		for i := range decodeIndexes(d, 10) {
 			if i < 0 || i > 9 {
 				t.Errorf("index %d of 10", i)
 			}
