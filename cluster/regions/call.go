@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxCallTime bounds a call without a limit of its own, and any longer limit.
+// maxCallTime is the maximum timeout of a call, and the default.
 const maxCallTime = 30 * time.Second
 
 // Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
@@ -67,8 +67,8 @@ func ended(err error) error {
 	return fmt.Errorf("wait for a reply of another region: %w", err)
 }
 
-// callEntry calls the region's last called entry node, or else another one. It reports whether a node may have received the
-// call. If not, done does not run.
+// callEntry calls the entry node of r that was called last or, if that can't be reached, another one. It reports whether a
+// node may have received the call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
 	if id := r.last.Load(); id != nil && slices.Contains(r.entries, *id) {
@@ -88,8 +88,8 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	return false
 }
 
-// judging wraps done. After a node was late or failed a call, it directs the next calls to another entry node: the first
-// may be gone, which shows only after some silence, or cut off in its own region.
+// judging wraps done. If the call to id times out or fails, it directs the next calls to another entry node: id may be
+// dead, which its link notices only after some silence, or cut off in its own region.
 func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		var remote *peer.RemoteError

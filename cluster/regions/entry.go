@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// enterPause is how long to wait after failing to enter the WAN pool.
+	// enterPause is the time between two attempts to enter the WAN pool.
 	enterPause = 5 * time.Second
-	// leaveTime bounds how long this node spends announcing that it leaves.
+	// leaveTime bounds how long this node takes to announce that it leaves the pool.
 	leaveTime = 6 * time.Second
-	// forgetFailed and forgetLeft are how long to remember pool members that failed or left.
+	// forgetFailed and forgetLeft are how long pool members that failed or left are remembered.
 	forgetFailed = 72 * time.Hour
 	forgetLeft   = time.Hour
-	// maxAddresses bounds the gossip addresses that entry nodes tell each other.
+	// maxAddresses bounds the gossip addresses that entry nodes send each other.
 	maxAddresses = 64
-	// seeInterval is how often to look at gossip's list without news.
+	// seeInterval is the time after which the view is updated even if gossip signals no change.
 	seeInterval = 5 * time.Second
 )
 
 // pool is this node's part in the WAN pool. Only the loop uses it.
 type pool struct {
 	gossip     *gossip.Gossip            // nil while this node is not in the pool
-	entered    uint64                    // how many times
-	again      time.Time                 // no attempt before this
+	entered    uint64                    // how many times this node has entered the pool
+	again      time.Time                 // no attempt to enter before this
 	cluster    [16]byte                  // as last announced
 	members    int                       // as last announced
-	remembered []string                  // as last passed to Remember
-	gone       map[ring.NodeID]time.Time // members that are gone, and since when
-	met        []string                  // as last passed to gossip
-	news       bool                      // gossip has changed
-	seen       time.Time                 // when gossip's list was last looked at
-	failure    string                    // why the pool could not be entered, as logged
+	remembered []string                  // the addresses last passed to Remember
+	gone       map[ring.NodeID]time.Time // members that failed or left, and since when
+	met        []string                  // the addresses last passed to gossip
+	news       bool                      // gossip has signalled a change
+	seen       time.Time                 // when the view was last updated
+	failure    string                    // the last logged error of enter
 	said       []trouble                 // current troubles, all logged
 }
 
@@ -51,7 +51,7 @@ func (p *pool) changed() <-chan struct{} {
 	return p.gossip.Changed()
 }
 
-// step does whatever is due.
+// step enters or leaves the pool as required, and while in it updates announcements, the view and addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
 	entry, members, leaving, learned := p.entry, p.members, p.leaving, p.learned
@@ -82,11 +82,11 @@ func (p *Pool) step(now time.Time) {
 	}
 	p.remember(learned)
 	if p.notice() && !p.content() {
-		signal(p.asking) // ask which other entry nodes reach it
+		signal(p.asking) // find entry nodes that reach the missing region
 	}
 }
 
-// enter opens the pool's ports. It is retried if that fails.
+// enter opens the pool's ports and joins the pool. If that fails, step retries it after enterPause.
 func (p *Pool) enter(now time.Time, members int, learned []string) {
 	o := &p.pool
 	o.again = now.Add(enterPause)
@@ -114,7 +114,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	p.log.Debug("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 
-// exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
+// exit leaves the pool. Calls in flight may finish; other entry nodes forward new ones.
 func (p *Pool) exit() {
 	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
 	p.view.Store(nowhere)
@@ -140,7 +140,7 @@ func (p *Pool) quit() {
 	o.gossip, o.again = nil, time.Time{}
 }
 
-// tell announces this node's current cluster and member count.
+// tell announces this node's cluster and the region's node count if they have changed.
 func (p *Pool) tell(members int) {
 	o := &p.pool
 	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), maxMembers)
@@ -148,12 +148,12 @@ func (p *Pool) tell(members int) {
 		return
 	}
 	if err := o.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Members = cluster, members }); err != nil {
-		p.log.Warn("other regions can't be told how many nodes this one has", "error", err)
+		p.log.Warn("can't announce the node count to other regions", "error", err)
 	}
 	o.cluster, o.members = cluster, members
 }
 
-// see updates the view from the pool's list.
+// see updates the view from gossip's members.
 func (p *Pool) see(now time.Time) {
 	o := &p.pool
 	o.news, o.seen = false, now
@@ -186,7 +186,7 @@ func (p *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
 	return own[:min(len(own), maxAddresses)]
 }
 
-// forget drops members that have been gone for too long.
+// forget makes gossip forget members that failed or left long ago.
 func (p *Pool) forget(all []gossip.Member, now time.Time) {
 	o := &p.pool
 	gone := make(map[ring.NodeID]time.Time, len(o.gone))
@@ -211,7 +211,7 @@ func (p *Pool) forget(all []gossip.Member, now time.Time) {
 	o.gone = gone
 }
 
-// remember reports the addresses to use after a restart.
+// remember passes the addresses to join after a restart to Config.Remember.
 func (p *Pool) remember(learned []string) {
 	if p.config.Remember == nil {
 		return

@@ -33,7 +33,7 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			return err == nil
 		}
 		if !free() {
-			t.Error("the port is open before its time")
+			t.Error("the port is open before SetEntry")
 		}
 		for range 3 {
 			n.setEntry(true)
@@ -54,7 +54,7 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			}
 		}
 		if have := w.node(2, 1).log.count("no connection to a node"); have != 0 {
-			t.Errorf("others look for what has left %d times:\n%s", have, w.node(2, 1).log)
+			t.Errorf("another node dials a node that has left, %d times:\n%s", have, w.node(2, 1).log)
 		}
 	})
 }
@@ -71,7 +71,7 @@ func TestThePortIsTaken(t *testing.T) {
 		n.setEntry(true)
 		time.Sleep(time.Minute)
 		if have := n.log.count("--wan-port) can't be opened"); have != 1 {
-			t.Errorf("said %d times:\n%s", have, n.log)
+			t.Errorf("logged %d times:\n%s", have, n.log)
 		}
 		if _, err := n.call(1, "passed on", time.Second); err != nil {
 			t.Error(err)
@@ -81,7 +81,7 @@ func TestThePortIsTaken(t *testing.T) {
 	})
 }
 
-// TestEntryNodesOfARegionMeet: others are told of only one of them, which learns about the rest in its own region.
+// TestEntryNodesOfARegionMeet: another region is configured with only one of them, which learns the rest in its own region.
 func TestEntryNodesOfARegionMeet(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		nobody := func(c *Config, _ *peer.Config) { c.Join = nil }
@@ -98,7 +98,7 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 			}
 			return true
 		})
-		// A new entry node takes over, and the only one that others were told of is gone.
+		// A new entry node takes over, and the only configured one is dead.
 		last := w.start(0, 4, nobody)
 		w.until(15*time.Second, "it knows", func() bool { return last.pool.Load().Reachable("eu") })
 		for i := 1; i <= 3; i++ {
@@ -110,7 +110,7 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 	})
 }
 
-// TestRemembered: a restarted region finds the others although it is told of none, and all have moved.
+// TestRemembered: a restarted node finds the other regions without Config.Join.
 func TestRemembered(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(2)
@@ -130,7 +130,7 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkIsGoneAround: one entry node can't reach a region, but another one of its own region can.
+// TestABrokenLinkIsGoneAround: an entry node that can't reach a region calls it through another one of its own region.
 func TestABrokenLinkIsGoneAround(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(2)
@@ -142,9 +142,9 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 			t.Errorf("have %s, %v, served %d times", by, err, w.timesServed("around"))
 		}
 		if !n.pool.Load().Reachable("eu") {
-			t.Error("it says that eu can't be reached")
+			t.Error("Reachable says that eu can't be reached")
 		}
-		// A call that was passed on is not passed on again: with both cut, nothing goes in circles.
+		// A forwarded call is not forwarded again: with both nodes cut, no call goes in circles.
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 1).ip)
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 2).ip)
 		time.Sleep(4 * time.Second)
@@ -182,14 +182,14 @@ func TestChangedIsSignalled(t *testing.T) {
 		w.start(2, 2) // us has two nodes now
 		for _, n := range []*node{w.node(0, 1), plain} {
 			if !heard(n, 5*time.Second) {
-				t.Errorf("%v: more members are no news", n)
+				t.Errorf("%v: not signalled for more members", n)
 			}
 		}
 		time.Sleep(5 * time.Second)
 		w.net.Isolate(w.node(2, 1).ip)
 		for _, n := range []*node{w.node(0, 1), plain} {
 			if !heard(n, 5*time.Second) {
-				t.Errorf("%v: a region that can't be reached is no news", n)
+				t.Errorf("%v: not signalled for a region that can't be reached", n)
 			}
 		}
 	})
@@ -207,7 +207,7 @@ func TestLeaveAndClose(t *testing.T) {
 		gone.pool.Load().SetEntry(true) // no longer has any effect
 		time.Sleep(10 * time.Second)
 		if w.node(1, 1).peers.Reachable(gone.id) || !w.node(1, 1).peers.Reachable(stays.id) {
-			t.Error("it has not left, or the other one has")
+			t.Error("the node has not left, or the other one has")
 		}
 		if err := stays.pool.Load().Leave(ctx); err != nil {
 			t.Error(err)
@@ -236,8 +236,8 @@ func TestLeaveAndClose(t *testing.T) {
 	})
 }
 
-// TestNeverServedTwice: breaks links and entry nodes, and makes some leave, during calls from everywhere. Each call is
-// served at most once; not at all if its error says so, and exactly once if it was answered.
+// TestNeverServedTwice breaks links and entry nodes, and makes some leave, while all nodes call. Each call is served at most
+// once, not at all after ErrAway, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -284,7 +284,7 @@ func TestNeverServedTwice(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
 				if int(over.Load()) != began || done.Load() < int64(began/2) {
-					t.Errorf("%d calls ended of %d, %d answered", over.Load(), began, done.Load())
+					t.Errorf("%d of %d calls ended, %d answered", over.Load(), began, done.Load())
 				}
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -299,7 +299,7 @@ func TestNeverServedTwice(t *testing.T) {
 	}
 }
 
-// disturb occasionally breaks something, or repairs everything.
+// disturb occasionally breaks one thing, or repairs everything.
 func (w *world) disturb(random *rand.Rand) {
 	a, b := w.nodes[random.IntN(len(w.nodes))], w.nodes[random.IntN(len(w.nodes))]
 	switch random.IntN(300) {

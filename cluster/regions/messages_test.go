@@ -97,7 +97,7 @@ func TestBadMessages(t *testing.T) {
 	}
 }
 
-// TestNonsenseFromWithin: nodes of the same region send malformed calls.
+// TestNonsenseFromWithin: a node of the same region sends malformed calls.
 func TestNonsenseFromWithin(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -112,7 +112,7 @@ func TestNonsenseFromWithin(t *testing.T) {
 				t.Errorf("%d %q: have %v", test.m, test.body, err)
 			}
 		}
-		// Only entry nodes pass calls on, and none to its own region.
+		// Only entry nodes forward calls, and none to its own region.
 		for _, test := range []struct {
 			to     *node
 			region string
@@ -127,13 +127,12 @@ func TestNonsenseFromWithin(t *testing.T) {
 			}
 		}
 		if w.timesServed("x") != 0 {
-			t.Error("it was passed on")
+			t.Error("the call was forwarded")
 		}
 	})
 }
 
-// TestPassingIsBounded: of more calls than may be passed on at a time, the excess fails with ErrAway at once, and all slots
-// are freed again.
+// TestPassingIsBounded: calls beyond maxPassing fail with ErrAway at once, and all slots are freed again.
 func TestPassingIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)

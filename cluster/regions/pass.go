@@ -14,19 +14,19 @@ import (
 
 // Methods of calls inside a region. Methods up to 207 belong to this package.
 const (
-	MethodPass    peer.Method = 200 // a call to another region for an entry node to pass on
-	MethodRegions peer.Method = 201 // nothing → answer
+	MethodPass    peer.Method = 200 // a call to another region for an entry node to forward
+	MethodRegions peer.Method = 201 // asks an entry node for its answer; has no body
 )
 
 const (
 	maxRegionLen = 100
-	// maxPassing bounds the calls being passed on at a time.
+	// maxPassing bounds the forwarded calls in flight.
 	maxPassing = 4096
-	// maxOwnEntries bounds how many entry nodes of this region are asked for one thing.
+	// maxOwnEntries bounds the entry nodes of this region that are tried for one call, or polled at once.
 	maxOwnEntries = 8
 )
 
-var errMessage = errors.New("the message makes no sense")
+var errMessage = errors.New("regions: malformed message")
 
 // First byte of the reply to MethodPass. The other region's reply, or the failure, follows.
 const (
@@ -37,7 +37,7 @@ const (
 	passedLate           // no reply in time
 )
 
-// A call to pass on: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
+// A call to forward: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
 const (
 	passFormat = 1
 	passHead   = 1 + 1 + 4 + 1
@@ -64,17 +64,17 @@ func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, b
 	return region, m, timeout, d.Rest(), nil
 }
 
-// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was
-// sent.
+// passed is a call that an entry node of this region is to forward. As long as certainly nothing was sent, the next one is
+// tried.
 type passed struct {
 	pool     *Pool
 	request  []byte // for MethodPass
 	deadline time.Time
-	relays   []ring.NodeID // still to ask
+	relays   []ring.NodeID // not yet tried
 	done     func([]byte, error)
 }
 
-// pass has an entry node of this region pass the call on.
+// pass sends a call to entry nodes of this region, to be forwarded.
 func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
 		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
@@ -88,8 +88,8 @@ func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout 
 	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done}).next()
 }
 
-// relays returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
-// region.
+// relays returns the entry nodes of this region to try, best first. If this node is an entry node, it tries only those that
+// report the region as reachable.
 func (p *Pool) relays(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
@@ -114,7 +114,7 @@ func (p *Pool) relays(v *view, region string) []ring.NodeID {
 	return all[:min(len(all), maxOwnEntries)]
 }
 
-// next asks the next reachable entry node.
+// next tries the next reachable entry node.
 func (p *passed) next() {
 	for len(p.relays) > 0 {
 		relay := p.relays[0]
@@ -135,7 +135,7 @@ func (p *passed) next() {
 func (p *passed) answered(reply []byte, err error) {
 	if err != nil {
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			p.next() // it doesn't pass calls on: it is starting, or runs an older version
+			p.next() // it does not forward calls: it is starting, or runs an older version
 			return
 		}
 		p.done(nil, err)
@@ -149,7 +149,7 @@ func (p *passed) answered(reply []byte, err error) {
 	p.done(reply, err)
 }
 
-// appendPassed appends the outcome of a call that was passed on.
+// appendPassed appends the outcome of a forwarded call.
 func appendPassed(b, reply []byte, err error) []byte {
 	remote, failed := errors.AsType[*peer.RemoteError](err)
 	switch {
@@ -180,9 +180,9 @@ func parsePassed(b []byte) ([]byte, error) {
 	case passedAway:
 		return nil, ErrAway
 	case passedUnknown:
-		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrUnreachable)
+		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrUnreachable)
 	case passedLate:
-		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrTimeout)
+		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrTimeout)
 	}
 	return nil, errMessage
 }

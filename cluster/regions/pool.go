@@ -16,16 +16,16 @@ import (
 )
 
 var (
-	// ErrAway reports that the region can't be reached, and that certainly nothing was sent there.
+	// ErrAway means that the region can't be reached, and that certainly nothing was sent there.
 	ErrAway = errors.New("the region can't be reached")
-	// ErrClosed reports that Close has been called. Nothing was sent.
+	// ErrClosed means that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
 	errNoEntry   = errors.New("this node is not an entry node of its region now")
 	errTwoCalled = errors.New("another cluster uses the name of that region: one of the two needs another --region")
 	errOurs      = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
 	errTooMany   = errors.New("there are too many regions")
-	errMoved     = errors.New("it is known in another region")
+	errMoved     = errors.New("gossip has it in another region")
 )
 
 // Region is another region as this node sees it.
@@ -34,10 +34,10 @@ type Region struct {
 	Primary   bool   // it believes itself to be the primary
 	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
-	Members   int    // its node count, by its own account
+	Members   int    // its node count, as it announces
 }
 
-// Pool gives a node access to other regions.
+// Pool is a node's access to other regions.
 type Pool struct {
 	config  Config
 	log     *slog.Logger
@@ -46,20 +46,20 @@ type Pool struct {
 	group   sync.WaitGroup
 	changed chan struct{} // capacity 1
 	wake    chan struct{} // capacity 1: the loop has work
-	asking  chan struct{} // capacity 1: ask entry nodes of this region now
+	asking  chan struct{} // capacity 1: poll entry nodes of this region now
 	out     chan struct{} // closed once this node has left for good
-	passing atomic.Int64  // calls being passed on for others
+	passing atomic.Int64  // calls in flight that this node forwards for nodes of its region
 	pool    pool          // used only by the loop
 
 	view  atomic.Pointer[view]    // nowhere on nodes that are not entry nodes
-	heard atomic.Pointer[reports] // what entry nodes of this region say
+	heard atomic.Pointer[reports] // reports of this region's entry nodes
 
 	mu           sync.Mutex // guards the fields below
-	entry        bool       // this node must be an entry node
+	entry        bool       // this node shall be an entry node
 	members      int
 	ownEntries   func() []ring.NodeID
-	learned      []string // gossip addresses of entry nodes, as told by those of this region; at most maxAddresses
-	told         []Region // as of the last signal on changed
+	learned      []string // gossip addresses of entry nodes, from a report; at most maxAddresses
+	told         []Region // Regions at the last signal on changed
 	leaving      bool     // for good
 	closed       bool
 	lastOwnEntry ring.NodeID // the entry node of this region that last answered
@@ -82,8 +82,8 @@ func Open(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// Close leaves the network at once: other regions see this node as failed, unless it left before. Close waits for the
-// Pool's goroutines, and may be called again.
+// Close stops the Pool at once and waits for its goroutines. Other regions see this node as failed, unless Leave was called
+// before. Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -93,9 +93,9 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave tells the other regions that this node leaves for good, so that they stop looking for it. It waits until that is on
-// its way, at most until ctx ends. Don't call it for a mere restart: the node is then found again sooner. SetEntry does
-// nothing afterwards.
+// Leave announces to the other regions that this node leaves for good, so that they stop dialing it. It waits until the
+// announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
+// sooner. Afterwards SetEntry has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.entry = true, false
@@ -114,7 +114,7 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntry sets whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
+// SetEntry sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
 	p.change(func() bool {
 		if p.leaving || p.entry == yes {
@@ -125,7 +125,7 @@ func (p *Pool) SetEntry(yes bool) {
 	})
 }
 
-// SetMembers sets how many nodes this region has.
+// SetMembers sets the node count that this region announces.
 func (p *Pool) SetMembers(n int) {
 	p.change(func() bool {
 		changed := p.members != n
@@ -145,9 +145,10 @@ func (p *Pool) change(set func() bool) {
 	}
 }
 
+// nobody is the initial ownEntries.
 func nobody() []ring.NodeID { return nil }
 
-// SetOwnEntries sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that
+// SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
 func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	p.mu.Lock()
@@ -158,10 +159,10 @@ func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	signal(p.asking)
 }
 
-// Changed receives a value when Regions may have changed since the last one.
+// Changed returns a channel that receives a value after each change of Regions.
 func (p *Pool) Changed() <-chan struct{} { return p.changed }
 
-// Accept checks nodes of other regions for peer.Config.AcceptFar. An error refuses the node.
+// Accept decides whether to accept a far connection with a node, for peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
 	entry := p.entry && !p.closed
@@ -183,7 +184,7 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	}
 	for _, other := range v.regions {
 		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
-			return fmt.Errorf("%w: it says %q, gossip says %q", errMoved, remote.Region, other.name)
+			return fmt.Errorf("%w: its handshake names %q, gossip %q", errMoved, remote.Region, other.name)
 		}
 	}
 	return nil
@@ -194,7 +195,7 @@ func (p *Pool) Accept(remote peer.Identity) error {
 func (p *Pool) Figures(s figures.Sink) {
 	for _, r := range p.Regions() {
 		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
-		s.Level("region_members", "Nodes of another region, as it says itself.", r.Members, "region", r.Name)
+		s.Level("region_members", "Nodes of another region, as it announces.", r.Members, "region", r.Name)
 	}
 }
 
@@ -208,7 +209,7 @@ func (p *Pool) Regions() []Region {
 		all = append(all, one)
 	}
 	for _, r := range h.regions() {
-		// An entry node's own view counts, unless it has only just become one.
+		// An entry node trusts its own view. Only if it has just become one does it still use reports.
 		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.entry || h.age() < 3*askAll) {
 			r.Reachable = p.viaOwnEntry(*h, r.Name)
 			all = append(all, r)
@@ -231,12 +232,12 @@ func (p *Pool) Reachable(region string) bool {
 	return p.viaOwnEntry(*p.heard.Load(), region)
 }
 
-// direct reports whether this node has a link to a region.
+// direct reports whether this node has a link to an entry node of a region.
 func (p *Pool) direct(r *region) bool {
 	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
 }
 
-// notice signals Changed if Regions has changed, and reports that.
+// notice signals Changed and returns true if Regions has changed.
 func (p *Pool) notice() bool {
 	now := p.Regions()
 	p.mu.Lock()
@@ -250,8 +251,8 @@ func (p *Pool) notice() bool {
 }
 
 const (
-	// lookInterval is how often to check whether links have come or gone; lookAlone is used instead while there are no
-	// other regions.
+	// lookInterval is the time between two checks for new or broken links. lookAlone replaces it while there are no other
+	// regions.
 	lookInterval = 200 * time.Millisecond
 	lookAlone    = time.Second
 )

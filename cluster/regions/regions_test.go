@@ -56,7 +56,7 @@ func TestRegionsFindEachOther(t *testing.T) {
 	})
 }
 
-// TestPassedOn: nodes that are not entry nodes call other regions and get answers all the same.
+// TestPassedOn: nodes that are not entry nodes also call other regions and get answers.
 func TestPassedOn(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.regions(1)
@@ -108,11 +108,11 @@ func TestPassedOn(t *testing.T) {
 		// Another node takes its place.
 		w.node(2, 2).setEntry(true)
 		have := w.until(5*time.Second, "calls go on", func() bool { _, err := n.call(1, "again", time.Second); return err == nil })
-		t.Logf("calls go on after %v", have)
+		t.Logf("calls work again after %v", have)
 	})
 }
 
-// TestEntryNodeKilled: kills the called entry node, again and again; another one takes the calls within 2 s.
+// TestEntryNodeKilled kills the called entry node repeatedly. Another one serves the calls within 2 s.
 func TestEntryNodeKilled(t *testing.T) {
 	for name, end := range map[string]func(w *world, n *node){
 		"killed": func(w *world, n *node) { w.kill(n) },
@@ -157,7 +157,7 @@ func TestEntryNodeKilled(t *testing.T) {
 						t.Errorf("%v is answered again after %v", caller, have)
 					}
 					t.Logf("%v is answered again after %v", caller, have)
-					if name == "power" { // its remains notify no other node
+					if name == "power" { // a node without power notifies no other node
 						w.net.Crash(dead.ip)
 						dead.close()
 					}
@@ -172,7 +172,7 @@ func TestEntryNodeKilled(t *testing.T) {
 	}
 }
 
-// TestAllCutAndHealed: calls work again within 2 s of healing, however long the cut was.
+// TestAllCutAndHealed: calls work again within 2 s after a cut heals, however long it was.
 func TestAllCutAndHealed(t *testing.T) {
 	cuts := []time.Duration{500 * time.Millisecond, 1900 * time.Millisecond, 2100 * time.Millisecond, 10 * time.Second, time.Minute}
 	if testing.Short() {

@@ -17,13 +17,13 @@ import (
 const (
 	// maxRegions bounds the other regions. With its own, a node knows 32.
 	maxRegions = 31
-	// maxEntries bounds the linked entry nodes of a region: 5, and some that are being replaced.
+	// maxEntries bounds the linked entry nodes of a region: 5, and some more while they are replaced.
 	maxEntries = 8
 )
 
 // view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.last.
 type view struct {
-	entry     bool                   // this node is in the pool
+	entry     bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
 	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
 	addresses []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
@@ -35,14 +35,14 @@ type region struct {
 	follows string
 	cluster [16]byte // zero: not known yet
 	members int
-	alive   bool                         // it has entry nodes that are alive in the pool
+	alive   bool                         // the pool has live entry nodes of it
 	entries []ring.NodeID                // at most maxEntries; live ones first
 	last    *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
 }
 
 var nowhere = &view{}
 
-// region finds a region by name; nil if there is none.
+// region returns the region with this name, or nil.
 func (v *view) region(name string) *region {
 	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
 	if !ok {
@@ -51,10 +51,10 @@ func (v *view) region(name string) *region {
 	return v.regions[i]
 }
 
-// trouble is a problem that needs a person's attention.
+// trouble is a message about a problem that an operator must solve.
 type trouble string
 
-// look builds the view from the pool's list. before is the previous view.
+// look builds a view from the members of the WAN pool. before is the previous view.
 func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	named := make(map[string][]gossip.Member)
 	for _, m := range all {
@@ -66,7 +66,7 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	var troubles []trouble
 	for _, name := range names(named, before) {
 		if len(v.regions) == maxRegions {
-			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: with more than %d others there are too many", name, maxRegions)))
+			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: there are more than %d other regions", name, maxRegions)))
 			continue
 		}
 		r, two := lookAt(name, named[name], before.region(name))
@@ -84,8 +84,8 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	return v, troubles
 }
 
-// names orders regions by priority in case there are too many: known ones first, then live ones, then the rest, each by
-// name.
+// names sorts the regions' names by priority, because only the first maxRegions are used: known regions first, then live
+// ones, then the rest, each group by name.
 func names(named map[string][]gossip.Member, before *view) []string {
 	rank := func(name string) int {
 		switch {
@@ -99,7 +99,7 @@ func names(named map[string][]gossip.Member, before *view) []string {
 	return slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
-// lookAt builds a region from its members. If they belong to several clusters, it uses only one of them.
+// lookAt builds a region from its entry nodes. If they belong to several clusters, it uses only one of these.
 func lookAt(name string, all []gossip.Member, before *region) (*region, trouble) {
 	r := &region{name: name, last: new(atomic.Pointer[ring.NodeID])}
 	var known []ring.NodeID
@@ -128,7 +128,7 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 	follows := make(map[string]int)
 	for _, m := range here {
 		if r.alive && m.State != gossip.Alive {
-			break // only live members' claims count
+			break // if there are live members, only their claims count
 		}
 		r.members = max(r.members, m.Members, 1)
 		follows[m.Primary]++
@@ -178,7 +178,7 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		r.name, others, r.cluster))
 }
 
-// most returns the text with the highest count; the first in order if several tie.
+// most returns the text with the highest count, and of several the first in alphabetical order.
 func most(counts map[string]int) string {
 	texts := slices.Sorted(maps.Keys(counts))
 	if len(texts) == 0 {

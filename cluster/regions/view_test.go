@@ -74,7 +74,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestTheFirstOfANameKeepsIt: as long as one of its nodes is there; after that the other cluster gets the name.
+// TestTheFirstOfANameKeepsIt: a cluster keeps its region's name as long as one of its nodes is alive. After that, the other
+// cluster gets it.
 func TestTheFirstOfANameKeepsIt(t *testing.T) {
 	first, _ := look(self, []gossip.Member{member("eu", 1, of(2))}, nowhere)
 	more := []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(1)), member("eu", 3, of(1))}
@@ -107,11 +108,11 @@ func TestLookIsBounded(t *testing.T) {
 	if len(v.regions) != maxRegions || len(v.links) != maxRegions*maxEntries || len(troubles) != 39-maxRegions {
 		t.Errorf("have %d regions, %d links, %d troubles", len(v.regions), len(v.links), len(troubles))
 	}
-	again, _ := look(self, all, v) // and r00, which comes too late
+	again, _ := look(self, all, v) // adds r00, which comes too late
 	if again.region("r00") != nil || again.text() != v.text() {
 		t.Errorf("have %s, want %s", again.text(), v.text())
 	}
-	// Links stay when other nodes appear, and the node of the last call is remembered.
+	// Links stay when other nodes appear, and so does the node of the last call.
 	id := v.region("r01").entries[0]
 	v.region("r01").last.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)

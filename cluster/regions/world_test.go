@@ -42,7 +42,7 @@ type world struct {
 	boot  uint64
 
 	mu     sync.Mutex     // guards the fields below, and nodes where goroutines other than the test's use them
-	served map[string]int // how often nodes of another region served a body
+	served map[string]int // how many times nodes of another region served a body
 }
 
 // node is a node of a test.
@@ -75,7 +75,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 			for _, n := range w.nodes {
 				n.close()
 			}
-			time.Sleep(20 * time.Second) // virtual: until memberlist's last probes have ended
+			time.Sleep(20 * time.Second) // virtual; by then memberlist's last probes have ended
 		})
 		test(t, w)
 	})
@@ -83,7 +83,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 type option func(*Config, *peer.Config)
 
-// start opens node i of a region, which is not an entry node yet. It initially knows a node of each other region.
+// start starts node i of a region, which is not an entry node yet. It is configured with a node of each other region.
 func (w *world) start(r, i int, options ...option) *node {
 	w.t.Helper()
 	w.boot++
@@ -140,7 +140,7 @@ func (w *world) start(r, i int, options ...option) *node {
 	return n
 }
 
-// meet makes the nodes of a region known to each other.
+// meet makes the nodes of a region know each other.
 func (w *world) meet(r int) {
 	all := make(map[ring.NodeID]string)
 	for _, n := range w.nodes {
@@ -204,7 +204,7 @@ func (n *node) close() {
 	n.peers.Close()
 }
 
-// kill takes a node off the network without notice.
+// kill stops a node without notice to any other.
 func (w *world) kill(n *node) {
 	w.net.Crash(n.ip)
 	w.forget(n)
@@ -217,7 +217,7 @@ func (w *world) forget(n *node) {
 	w.nodes = slices.DeleteFunc(w.nodes, func(o *node) bool { return o == n })
 }
 
-// regions starts three regions of that many nodes, all of them entry nodes that reach each other.
+// regions starts three regions of that many entry nodes each, and waits until they reach each other.
 func (w *world) regions(nodes int, options ...option) {
 	w.t.Helper()
 	for r := range 3 {
@@ -240,7 +240,7 @@ func (w *world) whole() bool {
 	return true
 }
 
-// node finds a node.
+// node returns node i of region r.
 func (w *world) node(r, i int) *node {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -268,7 +268,7 @@ func (w *world) until(most time.Duration, what string, ok func() bool) time.Dura
 	return time.Since(began)
 }
 
-// call calls a region and returns which node answered.
+// call calls a region and returns the name of the node that answered.
 func (n *node) call(region int, body string, timeout time.Duration) (by string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -297,7 +297,7 @@ func (w *world) cutRegions(a, b int) {
 	}
 }
 
-// logBuffer keeps what is logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
