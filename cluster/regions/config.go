@@ -47,12 +47,12 @@ func (c Config) validate() error {
 	if c.Self.Region == "" {
 		return errors.New("regions: Self.Region is empty")
 	}
-	return c.gossip(0, 0, nil).Validate()
+	return c.gossipConfig(0, 0, nil).Validate()
 }
 
-// gossip returns the configuration for joining the WAN pool. Each time this node joins, it appears as a new process, because
-// the other nodes remember that the previous one left.
-func (c Config) gossip(entered uint64, members int, learned []string) gossip.Config {
+// gossipConfig returns the configuration for joining the WAN pool. Each time this node joins, it appears as a new process,
+// because the other nodes remember that the previous one left.
+func (c Config) gossipConfig(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,
 		Self: gossip.Member{

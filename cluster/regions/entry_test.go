@@ -22,8 +22,8 @@ import (
 // TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being one
 // closes everything.
 func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n := w.start(0, 2)
 		free := func() bool {
 			l, err := w.net.Host(n.ip).Listen(wanPort)
@@ -61,8 +61,8 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 
 // TestThePortIsTaken: the node logs it once, and keeps trying.
 func TestThePortIsTaken(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		taken, err := w.net.Host("10.0.0.2").Listen(wanPort)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestThePortIsTaken(t *testing.T) {
 
 // TestEntryNodesOfARegionMeet: another region is configured with only one of them, which learns the rest in its own region.
 func TestEntryNodesOfARegionMeet(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nobody := func(c *Config, _ *peer.Config) { c.Join = nil }
 		for i := 1; i <= 3; i++ {
 			w.start(0, i, nobody).setEntry(true)
@@ -112,8 +112,8 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 
 // TestRemembered: a restarted node finds the other regions without Config.Join.
 func TestRemembered(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		n := w.node(0, 1)
 		var remembered []string
 		w.until(10*time.Second, "all are remembered", func() bool {
@@ -132,8 +132,8 @@ func TestRemembered(t *testing.T) {
 
 // TestABrokenLinkIsGoneAround: an entry node that can't reach a region calls it through another one of its own region.
 func TestABrokenLinkIsGoneAround(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		n := w.node(0, 1)
 		w.net.Cut(n.ip, w.node(1, 1).ip)
 		w.net.Cut(n.ip, w.node(1, 2).ip)
@@ -148,7 +148,7 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 1).ip)
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 2).ip)
 		time.Sleep(4 * time.Second)
-		if _, err := n.call(1, "in circles", time.Second); !away(err) {
+		if _, err := n.call(1, "in circles", time.Second); !isAway(err) {
 			t.Errorf("have %v", err)
 		}
 		w.until(5*time.Second, "it says so", func() bool { return !n.pool.Load().Reachable("eu") && n.pool.Load().Reachable("us") })
@@ -156,10 +156,10 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 }
 
 func TestChangedIsSignalled(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		plain := w.start(0, 2)
-		w.until(5*time.Second, "all know all", w.whole)
+		w.until(5*time.Second, "all know all", w.allReachable)
 		time.Sleep(20 * time.Second)
 		for _, n := range []*node{w.node(0, 1), plain} {
 			select {
@@ -196,8 +196,8 @@ func TestChangedIsSignalled(t *testing.T) {
 }
 
 func TestLeaveAndClose(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		gone, stays := w.node(0, 1), w.node(0, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -245,14 +245,14 @@ func TestNeverServedTwice(t *testing.T) {
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, 5))
-				w.regions(2)
+				w.startRegions(2)
 				for r := range 3 {
 					w.start(r, 3)
 				}
-				w.until(5*time.Second, "all know all", w.whole)
-				var over, done, aways atomic.Int64
+				w.until(5*time.Second, "all know all", w.allReachable)
+				var ended, answered, aways atomic.Int64
 				began := 0
 				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond) {
 					n := w.nodes[random.IntN(len(w.nodes))]
@@ -264,7 +264,7 @@ func TestNeverServedTwice(t *testing.T) {
 					body := fmt.Sprintf("%d", began)
 					var once atomic.Bool
 					n.pool.Load().Go(regionName(r), methodEcho, []byte(body), time.Second, func(reply []byte, err error) {
-						over.Add(1)
+						ended.Add(1)
 						if once.Swap(true) {
 							t.Errorf("%s: done ran twice", body)
 						}
@@ -272,10 +272,10 @@ func TestNeverServedTwice(t *testing.T) {
 						case err == nil && (times != 1 || !strings.HasSuffix(string(reply), " "+body)):
 							t.Errorf("%s: answered %q, served %d times", body, reply, times)
 						case err == nil:
-							done.Add(1)
-						case away(err) && times != 0:
+							answered.Add(1)
+						case isAway(err) && times != 0:
 							t.Errorf("%s: %v, and was served", body, err)
-						case away(err):
+						case isAway(err):
 							aways.Add(1)
 						}
 					})
@@ -283,8 +283,8 @@ func TestNeverServedTwice(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
-				if int(over.Load()) != began || done.Load() < int64(began/2) {
-					t.Errorf("%d of %d calls ended, %d answered", over.Load(), began, done.Load())
+				if int(ended.Load()) != began || answered.Load() < int64(began/2) {
+					t.Errorf("%d of %d calls ended, %d answered", ended.Load(), began, answered.Load())
 				}
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -293,7 +293,7 @@ func TestNeverServedTwice(t *testing.T) {
 						t.Errorf("%s was served %d times", body, times)
 					}
 				}
-				t.Logf("%d calls, %d answered, %d certainly not sent", began, done.Load(), aways.Load())
+				t.Logf("%d calls, %d answered, %d certainly not sent", began, answered.Load(), aways.Load())
 			})
 		})
 	}
@@ -326,7 +326,7 @@ func (w *world) disturb(random *rand.Rand) {
 }
 
 func TestBadConfigs(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		peers := w.start(0, 1).peers
 		for name, change := range map[string]func(*Config){
 			"fine":          nil,

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// askInterval is the time between two polls of an entry node of this region. askSoon replaces it while a region can't be
-	// reached.
-	askInterval = time.Second
-	askSoon     = 500 * time.Millisecond
-	askTime     = 500 * time.Millisecond // bounds the wait for one answer
-	// askAll is the time between two polls of all entry nodes by an entry node that reaches all regions. The addresses in
-	// the answers keep the WAN pool in one piece.
-	askAll = 10 * time.Second
+	// pollInterval is the time between two polls of an entry node of this region. urgentPollInterval replaces it while a region
+	// can't be reached.
+	pollInterval       = time.Second
+	urgentPollInterval = 500 * time.Millisecond
+	pollTimeout        = 500 * time.Millisecond // bounds the wait for one answer
+	// pollAllInterval is the time between two polls of all entry nodes by an entry node that reaches all regions. The addresses
+	// in the answers keep the WAN pool in one piece.
+	pollAllInterval = 10 * time.Second
 	// freshFor is how long an answer about reachability is trusted.
 	freshFor = 3 * time.Second
 )
@@ -43,8 +43,8 @@ type answer struct {
 // reaching returns the entry nodes of this region that recently reported the given region as reachable.
 func (r reports) reaching(region string) (entries []ring.NodeID) {
 	for _, a := range r {
-		says := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
-		if says && time.Since(a.at) < freshFor {
+		reports := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
+		if reports && time.Since(a.at) < freshFor {
 			entries = append(entries, a.from)
 		}
 	}
@@ -75,8 +75,8 @@ func (r reports) age() time.Duration {
 	return time.Since(r[0].at)
 }
 
-// with returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
-func (r reports) with(a answer) reports {
+// withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
+func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.Entry {
 		all = append(all, a)
@@ -89,13 +89,13 @@ func (r reports) with(a answer) reports {
 	return all
 }
 
-// viaOwnEntry reports whether an entry node of this region can reach the region for this node.
-func (p *Pool) viaOwnEntry(r reports, region string) bool {
+// isReachableViaOwnEntry reports whether an entry node of this region can reach the region for this node.
+func (p *Pool) isReachableViaOwnEntry(r reports, region string) bool {
 	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
 }
 
-// ask is the loop that polls the entry nodes of this region.
-func (p *Pool) ask() {
+// runPolls is the loop that polls the entry nodes of this region.
+func (p *Pool) runPolls() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last time.Time // when all of them were last polled
@@ -104,30 +104,30 @@ func (p *Pool) ask() {
 		case <-p.ctx.Done():
 			return
 		case <-timer.C:
-		case <-p.asking:
+		case <-p.pollNow:
 			last = time.Time{}
 		}
-		whole := p.view.Load().entry && time.Since(last) > askAll
-		if whole {
+		all := p.view.Load().isEntry && time.Since(last) > pollAllInterval
+		if all {
 			last = time.Now()
 		}
-		p.askOwnEntries(whole)
-		p.notice()
-		pause := askInterval
-		if !p.content() {
-			pause = askSoon
+		p.pollOwnEntries(all)
+		p.signalChange()
+		pause := pollInterval
+		if !p.allReachable() {
+			pause = urgentPollInterval
 		}
 		timer.Reset(pause)
 	}
 }
 
-// content reports whether every known region can be reached.
-func (p *Pool) content() bool {
+// allReachable reports whether every known region can be reached.
+func (p *Pool) allReachable() bool {
 	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
 }
 
-// askOwnEntries polls entry nodes until one has answered and all regions can be reached. If all is true, it polls every one.
-func (p *Pool) askOwnEntries(all bool) {
+// pollOwnEntries polls entry nodes until one has answered and all regions can be reached. If all is true, it polls every one.
+func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
@@ -136,18 +136,18 @@ func (p *Pool) askOwnEntries(all bool) {
 	if i := slices.Index(entries, last); i > 0 {
 		entries[0], entries[i] = entries[i], entries[0]
 	}
-	answered := p.view.Load().entry
+	answered := p.view.Load().isEntry
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
-		if !all && answered && p.content() {
+		if !all && answered && p.allReachable() {
 			return
 		}
-		answered = p.askOwnEntry(id) || answered
+		answered = p.pollOwnEntry(id) || answered
 	}
 }
 
-// askOwnEntry polls one node and reports whether it answered as an entry node.
-func (p *Pool) askOwnEntry(id ring.NodeID) bool {
-	ctx, cancel := context.WithTimeout(p.ctx, askTime)
+// pollOwnEntry polls one node and reports whether it answered as an entry node.
+func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
+	ctx, cancel := context.WithTimeout(p.ctx, pollTimeout)
 	defer cancel()
 	sent := time.Now()
 	reply, err := p.config.Peers.Call(ctx, id, MethodRegions, nil)
@@ -161,11 +161,11 @@ func (p *Pool) askOwnEntry(id ring.NodeID) bool {
 	}
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
-	heard := (*p.heard.Load()).with(a)
-	p.heard.Store(&heard)
+	updated := (*p.reports.Load()).withAnswer(a)
+	p.reports.Store(&updated)
 	if a.Entry {
 		p.mu.Lock()
-		p.learned, p.lastOwnEntry = a.Addresses, id
+		p.learnedAddresses, p.lastOwnEntry = a.Addresses, id
 		p.mu.Unlock()
 	}
 	return a.Entry
@@ -174,9 +174,9 @@ func (p *Pool) askOwnEntry(id ring.NodeID) bool {
 // serveRegions replies with what this node knows first-hand, without the reports of other nodes.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	a := answer{Entry: v.entry, Addresses: v.addresses}
+	a := answer{Entry: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
-		a.Regions = append(a.Regions, p.seen(r))
+		a.Regions = append(a.Regions, p.describe(r))
 	}
 	b, err := json.Marshal(a)
 	if err != nil {

@@ -21,11 +21,11 @@ var (
 	// ErrClosed means that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
-	errNoEntry   = errors.New("this node is not an entry node of its region now")
-	errTwoCalled = errors.New("another cluster uses the name of that region: one of the two needs another --region")
-	errOurs      = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
-	errTooMany   = errors.New("there are too many regions")
-	errMoved     = errors.New("gossip has it in another region")
+	errNotEntry    = errors.New("this node is not an entry node of its region now")
+	errNameTaken   = errors.New("another cluster uses the name of that region: one of the two needs another --region")
+	errOwnCluster  = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
+	errTooMany     = errors.New("there are too many regions")
+	errOtherRegion = errors.New("gossip has it in another region")
 )
 
 // Region is another region as this node sees it.
@@ -39,30 +39,30 @@ type Region struct {
 
 // Pool is a node's access to other regions.
 type Pool struct {
-	config  Config
-	log     *slog.Logger
-	ctx     context.Context
-	cancel  context.CancelFunc
-	group   sync.WaitGroup
-	changed chan struct{} // capacity 1
-	wake    chan struct{} // capacity 1: the loop has work
-	asking  chan struct{} // capacity 1: poll entry nodes of this region now
-	out     chan struct{} // closed once this node has left for good
-	passing atomic.Int64  // calls in flight that this node forwards for nodes of its region
-	pool    pool          // used only by the loop
+	config     Config
+	log        *slog.Logger
+	ctx        context.Context
+	cancel     context.CancelFunc
+	group      sync.WaitGroup
+	changed    chan struct{} // capacity 1
+	wake       chan struct{} // capacity 1: the loop has work
+	pollNow    chan struct{} // capacity 1: poll entry nodes of this region now
+	left       chan struct{} // closed once this node has left for good
+	forwarding atomic.Int64  // calls in flight that this node forwards for nodes of its region
+	wan        wanState      // used only by the loop
 
-	view  atomic.Pointer[view]    // nowhere on nodes that are not entry nodes
-	heard atomic.Pointer[reports] // reports of this region's entry nodes
+	view    atomic.Pointer[view]    // emptyView unless this node is an entry node
+	reports atomic.Pointer[reports] // reports of this region's entry nodes
 
-	mu           sync.Mutex // guards the fields below
-	entry        bool       // this node shall be an entry node
-	members      int
-	ownEntries   func() []ring.NodeID
-	learned      []string // gossip addresses of entry nodes, from a report; at most maxAddresses
-	told         []Region // Regions at the last signal on changed
-	leaving      bool     // for good
-	closed       bool
-	lastOwnEntry ring.NodeID // the entry node of this region that last answered
+	mu               sync.Mutex // guards the fields below
+	wantEntry        bool       // this node shall be an entry node
+	members          int
+	ownEntries       func() []ring.NodeID
+	learnedAddresses []string // gossip addresses of entry nodes, from a report; at most maxAddresses
+	signalled        []Region // Regions at the last signal on changed
+	leaving          bool     // for good
+	closed           bool
+	lastOwnEntry     ring.NodeID // the entry node of this region that last answered
 }
 
 // Open starts a Pool. It opens nothing on the network before SetEntry.
@@ -71,14 +71,14 @@ func Open(c Config) (*Pool, error) {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
 	}
 	p := &Pool{
-		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), asking: make(chan struct{}, 1),
-		out: make(chan struct{}), ownEntries: nobody,
+		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pollNow: make(chan struct{}, 1),
+		left: make(chan struct{}), ownEntries: noEntries,
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.view.Store(nowhere)
-	p.heard.Store(&reports{})
+	p.view.Store(emptyView)
+	p.reports.Store(&reports{})
 	p.group.Go(p.run)
-	p.group.Go(p.ask)
+	p.group.Go(p.runPolls)
 	return p, nil
 }
 
@@ -98,14 +98,14 @@ func (p *Pool) Close() error {
 // sooner. Afterwards SetEntry has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
-	p.leaving, p.entry = true, false
+	p.leaving, p.wantEntry = true, false
 	p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
 	signal(p.wake)
 	select {
-	case <-p.out:
+	case <-p.left:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("leave the WAN pool: %w", ctx.Err())
@@ -117,10 +117,10 @@ func (p *Pool) Leave(ctx context.Context) error {
 // SetEntry sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
 	p.change(func() bool {
-		if p.leaving || p.entry == yes {
+		if p.leaving || p.wantEntry == yes {
 			return false
 		}
-		p.entry = yes
+		p.wantEntry = yes
 		return true
 	})
 }
@@ -141,22 +141,22 @@ func (p *Pool) change(set func() bool) {
 	p.mu.Unlock()
 	if changed {
 		signal(p.wake)
-		signal(p.asking)
+		signal(p.pollNow)
 	}
 }
 
-// nobody is the initial ownEntries.
-func nobody() []ring.NodeID { return nil }
+// noEntries is the initial ownEntries.
+func noEntries() []ring.NodeID { return nil }
 
 // SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
 func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	p.mu.Lock()
 	if p.ownEntries = find; find == nil {
-		p.ownEntries = nobody
+		p.ownEntries = noEntries
 	}
 	p.mu.Unlock()
-	signal(p.asking)
+	signal(p.pollNow)
 }
 
 // Changed returns a channel that receives a value after each change of Regions.
@@ -165,14 +165,14 @@ func (p *Pool) Changed() <-chan struct{} { return p.changed }
 // Accept decides whether to accept a far connection with a node, for peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
-	entry := p.entry && !p.closed
+	entry := p.wantEntry && !p.closed
 	p.mu.Unlock()
 	if !entry {
-		return errNoEntry
+		return errNotEntry
 	}
 	none := [16]byte{}
 	if own := p.config.Peers.Self().Cluster; own != none && own == remote.Cluster {
-		return errOurs
+		return errOwnCluster
 	}
 	v := p.view.Load()
 	r := v.region(remote.Region)
@@ -180,11 +180,11 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	case r == nil && len(v.regions) == maxRegions:
 		return errTooMany
 	case r != nil && r.alive && r.cluster != none && remote.Cluster != none && r.cluster != remote.Cluster:
-		return fmt.Errorf("%w: %q", errTwoCalled, remote.Region)
+		return fmt.Errorf("%w: %q", errNameTaken, remote.Region)
 	}
 	for _, other := range v.regions {
 		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
-			return fmt.Errorf("%w: its handshake names %q, gossip %q", errMoved, remote.Region, other.name)
+			return fmt.Errorf("%w: its handshake names %q, gossip %q", errOtherRegion, remote.Region, other.name)
 		}
 	}
 	return nil
@@ -201,17 +201,17 @@ func (p *Pool) Figures(s figures.Sink) {
 
 // Regions lists the other regions by name, at most 31.
 func (p *Pool) Regions() []Region {
-	v, h := p.view.Load(), p.heard.Load()
+	v, reported := p.view.Load(), p.reports.Load()
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
-		one := p.seen(r)
-		one.Reachable = one.Reachable || p.viaOwnEntry(*h, r.name)
-		all = append(all, one)
+		entry := p.describe(r)
+		entry.Reachable = entry.Reachable || p.isReachableViaOwnEntry(*reported, r.name)
+		all = append(all, entry)
 	}
-	for _, r := range h.regions() {
+	for _, r := range reported.regions() {
 		// An entry node trusts its own view. Only if it has just become one does it still use reports.
-		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.entry || h.age() < 3*askAll) {
-			r.Reachable = p.viaOwnEntry(*h, r.Name)
+		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || reported.age() < 3*pollAllInterval) {
+			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)
 			all = append(all, r)
 		}
 	}
@@ -219,63 +219,63 @@ func (p *Pool) Regions() []Region {
 	return all
 }
 
-// seen returns a region as this node sees it first-hand.
-func (p *Pool) seen(r *region) Region {
-	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.direct(r)}
+// describe returns a region as this node sees it first-hand.
+func (p *Pool) describe(r *region) Region {
+	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.hasLinkTo(r)}
 }
 
 // Reachable reports whether a call to a region would be sent.
 func (p *Pool) Reachable(region string) bool {
-	if r := p.view.Load().region(region); r != nil && p.direct(r) {
+	if r := p.view.Load().region(region); r != nil && p.hasLinkTo(r) {
 		return true
 	}
-	return p.viaOwnEntry(*p.heard.Load(), region)
+	return p.isReachableViaOwnEntry(*p.reports.Load(), region)
 }
 
-// direct reports whether this node has a link to an entry node of a region.
-func (p *Pool) direct(r *region) bool {
+// hasLinkTo reports whether this node has a link to an entry node of a region.
+func (p *Pool) hasLinkTo(r *region) bool {
 	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
 }
 
-// notice signals Changed and returns true if Regions has changed.
-func (p *Pool) notice() bool {
+// signalChange signals Changed and returns true if Regions has changed.
+func (p *Pool) signalChange() bool {
 	now := p.Regions()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if slices.Equal(now, p.told) {
+	if slices.Equal(now, p.signalled) {
 		return false
 	}
-	p.told = now
+	p.signalled = now
 	signal(p.changed)
 	return true
 }
 
 const (
-	// lookInterval is the time between two checks for new or broken links. lookAlone replaces it while there are no other
-	// regions.
-	lookInterval = 200 * time.Millisecond
-	lookAlone    = time.Second
+	// checkInterval is the time between two checks for new or broken links. idleCheckInterval replaces it while there are no
+	// other regions.
+	checkInterval     = 200 * time.Millisecond
+	idleCheckInterval = time.Second
 )
 
 // run is the loop that owns this node's part in the WAN pool.
 func (p *Pool) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer p.quit()
+	defer p.closePool()
 	for {
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-timer.C:
 		case <-p.wake:
-		case <-p.pool.changed():
-			p.pool.news = true
+		case <-p.wan.changed():
+			p.wan.stale = true
 		}
 		p.step(time.Now())
 		if len(p.Regions()) == 0 {
-			timer.Reset(lookAlone)
+			timer.Reset(idleCheckInterval)
 		} else {
-			timer.Reset(lookInterval)
+			timer.Reset(checkInterval)
 		}
 	}
 }

@@ -40,8 +40,8 @@ func withKey(b byte) option {
 
 // TestTwoClustersOfOneName: a second "eu" appears beside the first. No node calls it, and every node logs an error.
 func TestTwoClustersOfOneName(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		second := w.start(3, 1, asRegion("eu", 9))
 		second.setEntry(true)
 		time.Sleep(time.Minute)
@@ -72,8 +72,8 @@ func TestTwoClustersOfOneName(t *testing.T) {
 
 // TestOneClusterOfTwoNames: a data directory was copied, or a node's --region was changed.
 func TestOneClusterOfTwoNames(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		w.start(3, 1, asRegion("sa", 2)).setEntry(true) // eu's cluster
 		time.Sleep(time.Minute)
 		if have := w.node(1, 1).log.count("uses the name of another region"); have == 0 {
@@ -86,8 +86,8 @@ func TestOneClusterOfTwoNames(t *testing.T) {
 }
 
 func TestAnotherKeyStaysOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1, withKey(1))
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1, withKey(1))
 		stranger := w.start(3, 1, withKey(2))
 		stranger.setEntry(true)
 		plain := w.start(3, 2, func(c *Config, _ *peer.Config) { c.Join = c.Join[:1] })
@@ -112,7 +112,7 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 func TestTLSIsRequired(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.start(0, 1, secure).setEntry(true)
 		w.start(1, 1, secure).setEntry(true)
 		w.start(2, 1).setEntry(true)
@@ -125,7 +125,7 @@ func TestTLSIsRequired(t *testing.T) {
 			if n.pool.Load().Reachable("us") {
 				t.Errorf("%v reaches the region without TLS", n)
 			}
-			if _, err := n.call(2, "secret", time.Second); !away(err) {
+			if _, err := n.call(2, "secret", time.Second); !isAway(err) {
 				t.Errorf("have %v", err)
 			}
 		}
@@ -143,14 +143,14 @@ func TestTLSIsRequired(t *testing.T) {
 
 // TestNobodyCallsAnEntryNodeThatIsNone: only an entry node accepts far connections.
 func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n := w.start(0, 2)
 		for _, test := range []struct {
 			remote peer.Identity
 			want   error
 		}{
-			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNoEntry},
+			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNotEntry},
 		} {
 			if err := n.pool.Load().Accept(test.remote); err != test.want {
 				t.Errorf("have %v, want %v", err, test.want)
