@@ -52,7 +52,7 @@ func TestCrashIsSeenAsFailed(t *testing.T) {
 				default:
 					t.Error("Changed has no value")
 				}
-				// It stays listed although memberlist forgets it, until Forget.
+				// The failed node stays listed until Forget, although memberlist forgets it.
 				holds(t, 2*time.Minute, "the failed member is listed", func() bool {
 					return w.nodes[1].sees() == all(n, map[int]State{n: Failed})
 				})
@@ -152,7 +152,7 @@ func TestLongCutHeals(t *testing.T) {
 	})
 }
 
-// A node without a seed left finds the others by its remembered addresses.
+// A node whose seeds are all gone finds the other nodes by its remembered addresses.
 func TestRememberedMembersAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -169,7 +169,7 @@ func TestRememberedMembersAreJoined(t *testing.T) {
 		w.agree(15*time.Second, all(3, map[int]State{1: Failed, 2: Failed}), 3)
 		w.start(2, func(c *Config) { c.Join, c.Remembered = nil, append(remembered, "nonsense") })
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
-		// The node that was not met stays remembered.
+		// The address where no node was met stays remembered.
 		if have, want := fmt.Sprint(w.nodes[2].Addresses()), "[10.0.0.3:7946 10.0.0.1:7946]"; have != want {
 			t.Errorf("addresses: have %s, want %s", have, want)
 		}
@@ -213,7 +213,7 @@ func TestUpdatesReachAll(t *testing.T) {
 	})
 }
 
-// A restart at once, before anyone has seen the old process fail.
+// A node restarts at once, before any other node has seen the old process fail.
 func TestRestartIsTheSameMember(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moved %v", moved), func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 			return true
 		})
 		if !clone.hasTwin() || clone.log.count(slog.LevelError, ip(3)+":7946") != 1 {
-			t.Errorf("the clone does not hear of its twin: %q", clone.log.lines)
+			t.Errorf("the clone does not log its twin: %q", clone.log.lines)
 		}
 		for i, nd := range map[int]*node{1: w.nodes[1], 33: clone} {
 			if n := nd.log.count(slog.LevelError, "ID"); n != 1 {
@@ -302,7 +302,7 @@ func TestACloneTakesOverFromTheDead(t *testing.T) {
 	})
 }
 
-// hasTwin reports whether another process with the node's ID was recently heard of.
+// hasTwin reports whether another process with the node's ID was recently reported.
 func (n *node) hasTwin() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

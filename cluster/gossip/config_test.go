@@ -92,11 +92,11 @@ func TestSaidIsBounded(t *testing.T) {
 	now := time.Now()
 	for i := range maxSaid {
 		if !s.again(i, now) {
-			t.Fatal("not said at first")
+			t.Fatal("not logged at first")
 		}
 	}
 	if s.again(-1, now) || s.again(0, now) {
-		t.Error("said beyond the bound, or again")
+		t.Error("logged beyond the bound, or again")
 	}
 	if later := now.Add(time.Minute); !s.again(-1, later) || len(s.when) != 1 {
 		t.Errorf("have %d remembered, want those that are old dropped", len(s.when))

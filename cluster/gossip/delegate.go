@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reasons why a member is kept out.
+// Reasons to refuse a member.
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
@@ -23,8 +23,8 @@ var (
 	ErrTooMany      = errors.New("there are too many members")
 )
 
-// twinMemory is how long another process with this node's ID is remembered after it was last heard of. Each sync with a
-// member reports it again.
+// twinMemory is how long another process with this node's ID is remembered after its last report. Each sync with a member
+// reports it again.
 const twinMemory = time.Minute
 
 // events implements memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
@@ -50,7 +50,7 @@ func member(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// judge returns why m may not be a member beside self, or nil.
+// judge returns an error that tells why m can't be in one pool with self, or nil if it can.
 func (c *Config) judge(self, m Member) error {
 	none := [16]byte{}
 	if c.WAN {
@@ -59,7 +59,7 @@ func (c *Config) judge(self, m Member) error {
 		case m.Region == self.Region && m.Cluster != self.Cluster:
 			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x", ErrSameRegion, m.Region, m.Cluster, self.Cluster)
 		case m.Region != self.Region && m.Cluster == self.Cluster:
-			return fmt.Errorf("%w: it says %q, this node %q", ErrSameCluster, m.Region, self.Region)
+			return fmt.Errorf("%w: it is in %q, this node in %q", ErrSameCluster, m.Region, self.Region)
 		}
 		return nil
 	}
@@ -72,7 +72,7 @@ func (c *Config) judge(self, m Member) error {
 	return nil
 }
 
-// admit parses a node and decides whether it may be a member.
+// admit parses a node, and returns an error if it may not be a member.
 func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	m, err := member(n)
 	if err != nil {
@@ -87,23 +87,24 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	return m, err
 }
 
-// refuse logs that a node is kept out. The caller holds g.mu.
+// refuse logs that this node refuses n. The caller holds g.mu.
 func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 	text, level := "a node is kept out of the cluster", slog.LevelWarn
 	if g.config.WAN {
 		text = "a node is kept out of the pool of regions"
 	}
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
-		level = slog.LevelError // until someone changes it, the regions can't work together
+		level = slog.LevelError // the regions can't work together until an operator changes a name
 	}
 	g.logOnce(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
 
-// NotifyAlive decides on every message that says a node is alive, before memberlist checks whether it is new.
+// NotifyAlive decides whether memberlist handles a message that a node is alive. It runs before memberlist checks whether
+// the message is new.
 func (e events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == e.name {
-		return nil // this node, or one that claims its ID: see NotifyConflict
+		return nil // this node, or another one with its ID: see NotifyConflict
 	}
 	m, err := e.admit(n)
 	e.mu.Lock()
@@ -113,8 +114,8 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		err = ErrTooMany
 	}
 	if err != nil {
-		// It may have been a member until it, or this node, joined another cluster. A process at another address that
-		// merely claims its ID does not affect it.
+		// It may have been a member until it, or this node, joined another cluster. If a process at another address merely
+		// claims a member's ID, the member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
 			e.table.part(known)
 			e.signal(e.changed)
@@ -122,14 +123,14 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		e.refuse(n, m, err)
 		return err
 	}
-	if m.State == Left { // perhaps no news to memberlist: "it has left" may have overtaken "it is leaving"
+	if m.State == Left { // memberlist may drop this as old, if the message that the node is gone has overtaken it
 		e.depart(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
 }
 
-// NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; it runs at both
-// ends. It refuses if that node's list contains only strangers. For a mixed list, NotifyAlive decides on each member.
+// NotifyMerge decides whether to merge the list of a node that joins this one, or that this one joins; it runs at both
+// ends. It refuses a list in which no live member is acceptable. For a mixed list, NotifyAlive decides on each member.
 func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
@@ -152,14 +153,13 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	return refused
 }
 
-// NotifyConflict is called when a living member's ID is also claimed from another address; memberlist keeps the older
-// one.
+// NotifyConflict is called when a process at another address claims a live member's ID. memberlist keeps the older one.
 func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
 		e.twin(other)
 		return
 	}
-	m, _ := member(other) // the ID and boot only make the note's key; neither needs to be right
+	m, _ := member(other) // an error is harmless: ID and boot only identify the log line
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
@@ -168,14 +168,14 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 		"name", m.Name)
 }
 
-// twin records a process at another address, or traces of one, with this node's ID.
+// twin records that another process, at another address, has or had this node's ID.
 func (g *Gossip) twin(n *memberlist.Node) {
 	address := n.Address()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
-		return // this is about this very process, or its earlier run at the same address
+		return // this process, or its earlier run at the same address
 	}
 	g.twinHeard = time.Now()
 	g.logOnce(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
@@ -183,8 +183,8 @@ func (g *Gossip) twin(n *memberlist.Node) {
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
 
-// NotifyJoin is called after a node that was unknown, or not alive, was reported alive. This node itself joins before
-// Create returns.
+// NotifyJoin is called after a node that was unknown or not alive is reported alive. memberlist calls it for this node, too,
+// before Create returns.
 func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
 
 // NotifyUpdate is called after a living member's metadata changed.
@@ -196,7 +196,7 @@ func (e events) put(n *memberlist.Node) {
 	}
 	m, err := member(n)
 	if err != nil {
-		return // NotifyAlive has refused it
+		return // NotifyAlive has logged it
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,7 +206,7 @@ func (e events) put(n *memberlist.Node) {
 	}
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
-	if e.config.judge(e.self, m) != nil { // this node has joined a cluster since NotifyAlive
+	if e.config.judge(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
 		e.table.part(e.table.entries[m.ID])
 	}
 	if known == nil || before != m.State {
@@ -218,14 +218,14 @@ func (e events) put(n *memberlist.Node) {
 // tell logs a member's new state. The caller holds g.mu.
 func (g *Gossip) tell(m Member) {
 	level := slog.LevelInfo
-	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip says so, too
+	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip logs it, too
 		level = slog.LevelDebug
 	}
 	g.config.Logger.Log(context.Background(), level, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
-// NotifyLeave is called when a member has left or is given up. memberlist doesn't tell which, so a node that leaves says
-// so in its metadata first.
+// NotifyLeave is called when a member has left or failed. memberlist doesn't tell which, so a node that leaves first
+// announces it in its metadata.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == e.name {

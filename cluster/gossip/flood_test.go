@@ -30,7 +30,7 @@ type mutator struct {
 
 var telling = []byte{0, 1, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0xa0, 0xc0, 0xc4, 0xc6, 0xcc, 0xcf, 0xd3, 0xd9, 0xdb, 0xdd, 0xdf, 0xff}
 
-// next mutates one of its messages a few times.
+// next returns one of the messages, mutated a few times.
 func (m *mutator) next() []byte {
 	b := slices.Clone(m.from[m.IntN(len(m.from))])
 	for range m.IntN(4) {
@@ -79,7 +79,7 @@ func (m *mutator) mutate(b []byte) []byte {
 	return b
 }
 
-// Under a flood of slightly wrong messages of all kinds, a node works as before, and retains nothing of them.
+// A flood of slightly wrong messages of all kinds does not impair a node, and leaves nothing in its memory.
 func TestHostileFlood(t *testing.T) {
 	from := *floodSeed
 	if from == 0 {
@@ -95,7 +95,7 @@ func TestHostileFlood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFlood(t, from, test.key, test.has)
-			f.wave(*hostile * test.part / 1000) // let buffers grow first
+			f.wave(*hostile * test.part / 1000) // makes buffers grow before the measurement
 			heap, goroutines := f.rest(0, 1<<30)
 			began := time.Now()
 			f.wave(*hostile * test.part / 100)
@@ -122,8 +122,8 @@ type flood struct {
 
 func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	known := []ring.NodeID{id(1), id(2), id(101)}
-	// Accept only one of the seeds' members, so that messages about it count. All others would rightly stay listed, and
-	// nothing may be sent beyond this machine.
+	// Accept only one of the members in the messages, so that messages about it have an effect. Further members would stay
+	// listed, and would be sent messages beyond this machine.
 	accept := func(c *Config) {
 		c.Accept = func(m Member) error {
 			if at, err := netip.ParseAddr(m.Address); err != nil || !at.IsLoopback() || !slices.Contains(known, m.ID) {
@@ -138,7 +138,7 @@ func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 		c.Self.ID, c.Self.Name, c.Join = id(2), "n2", []string{f.first.self.gossipAddress().String()}
 	})
 	f.meets(1)
-	// The log of recent events is remembered, up to a bound. Fill it first.
+	// The node remembers recently logged events, up to a bound. Fill that memory first.
 	f.first.mu.Lock()
 	defer f.first.mu.Unlock()
 	for i := range maxSaid {
@@ -161,7 +161,7 @@ func (f *flood) meets(expect int) {
 				return m.ID == id(i+1) && m.State == Alive && m.Expect == expect
 			})
 		})
-		until(f.t, 30*time.Second, "it is on its way to as many as it should: Close would wait for that", func() bool {
+		until(f.t, 30*time.Second, "memberlist has sent the news as often as it should; Close would wait for that", func() bool {
 			return len(g.announcing) == 0
 		})
 	}
@@ -192,7 +192,7 @@ func (f *flood) sendStreams(m *mutator, n, sender int) {
 		if m.IntN(16) > 0 {
 			b = labeled(b)
 		}
-		// Ports are not free again at once, so several addresses are needed.
+		// Ports are not free again at once, so use several addresses.
 		if _, err := streamFrom(fmt.Sprintf("127.1.%d.%d", sender+1, 1+i/500%250), address, b); err != nil {
 			f.t.Error(err)
 			return
@@ -200,7 +200,7 @@ func (f *flood) sendStreams(m *mutator, n, sender int) {
 	}
 }
 
-// sendPackets sends no faster than the node reads.
+// sendPackets sends packets, but no faster than the node reads.
 func (f *flood) sendPackets(m *mutator, n int) {
 	const window = 32
 	for sent := 1; sent <= n && !f.t.Failed(); sent++ {
@@ -227,7 +227,7 @@ func (f *flood) sendPackets(m *mutator, n int) {
 	}
 }
 
-// rest waits until heap and goroutines are at most at the given values, or for half a minute.
+// rest waits until heap and goroutines are at most at the given values, and fails after half a minute.
 func (f *flood) rest(heap uint64, goroutines int) (uint64, int) {
 	f.t.Helper()
 	var m runtime.MemStats
@@ -247,7 +247,7 @@ func (f *flood) rest(heap uint64, goroutines int) (uint64, int) {
 	}
 }
 
-// Members that come and go without end fill neither the table nor memberlist's list.
+// Endless arrivals and departures fill neither the table nor memberlist's list.
 func TestNewcomersAreBounded(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	table := newTable(100)
@@ -272,7 +272,7 @@ func TestNewcomersAreBounded(t *testing.T) {
 	}
 }
 
-// A member is reachable at the address where it was last heard, until it is forgotten.
+// A member is reachable at its last address, until it is forgotten.
 func TestMembersAddresses(t *testing.T) {
 	g := &Gossip{table: newTable(3)}
 	at := func(i int) netip.AddrPort { return netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:7", i)) }
@@ -304,7 +304,7 @@ func TestMembersAddresses(t *testing.T) {
 	check("one of another cluster, and one forgotten", 4)
 }
 
-// Nothing that nodes send to each other is refused, whatever happens to them.
+// No message that nodes send to each other is refused, whatever happens to them.
 func TestNothingOfNodesIsRefused(t *testing.T) {
 	for name, key := range map[string][]byte{"no key": nil, "a key": secret} {
 		t.Run(name, func(t *testing.T) {

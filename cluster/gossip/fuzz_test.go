@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// How a fuzzed message is sent.
+// Flags for sending a fuzzed message.
 const (
 	withLabel  = 1 << iota // without it, there is no label
 	withKey                // to a node that has a key

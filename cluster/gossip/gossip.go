@@ -16,14 +16,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// ErrClosed: Close has been called, or the node has left.
+// ErrClosed means that Close has been called, or that the node has left.
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	announceWait  = time.Second     // how long to wait until an announcement is sent; after that, it goes out in the background
-	announceEvery = 2 * time.Second // while an earlier run of this node is not yet forgotten
+	announceWait  = time.Second     // bounds the wait until an announcement is sent; after that, it goes out in the background
+	announceEvery = 2 * time.Second // while other nodes may still know an earlier run of this node
 	leaveWait     = 2 * time.Second // bounds each of the two steps of Leave
-	leaveRounds   = 4               // rounds of gossip between them
+	leaveRounds   = 4               // rounds of gossip between the two
 )
 
 // Gossip is a node's part in the gossip of its region.
@@ -31,7 +31,7 @@ type Gossip struct {
 	config     Config
 	name       string // memberlist's name of this node: its ID
 	list       *memberlist.Memberlist
-	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
+	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses without a known member, and when they were added
 
 	changed chan struct{} // capacity 1
 	meet    chan struct{} // capacity 1: remembered has new addresses
@@ -40,16 +40,16 @@ type Gossip struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	// announcing is a semaphore with one place, held while this node announces itself: memberlist then reads its own
-	// address without its lock, so two announcements at once would race. It is not a mutex, because in tests the virtual
-	// clock stands still while a goroutine waits for a mutex.
+	// announcing is a binary semaphore, held while this node announces itself: memberlist then reads its own address
+	// without its lock, so two concurrent announcements would race. It is not a mutex, because in tests the virtual clock
+	// stops while a goroutine waits for a mutex.
 	announcing chan struct{}
-	// ending is a semaphore with one place, held while memberlist leaves or shuts down: it panics if asked to leave after
-	// it has shut down. It is a channel for the same reason.
+	// ending is a binary semaphore, held while memberlist leaves or shuts down: a leave after a shutdown panics. It is a
+	// channel for the same reason.
 	ending chan struct{}
 	shut   bool // guarded by ending
 
-	refused atomic.Uint64 // messages that were not passed on to memberlist
+	refused atomic.Uint64 // messages that memberlist did not get
 
 	mu        sync.Mutex // guards the fields below; never held while memberlist is called
 	self      Member
@@ -57,13 +57,13 @@ type Gossip struct {
 	dirty     bool   // metadata has changed since the last announcement
 	table     *table
 	logged    said[noteKey]
-	twinHeard time.Time          // when another process with this node's ID was last heard of; zero: never
-	named     int                // number of nodes that the seeds named at the last look; 0: not looked yet
-	found     [][]netip.AddrPort // what each seed's name stood for at the last look
+	twinHeard time.Time          // when another process with this node's ID was last reported; zero: never
+	named     int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
+	found     [][]netip.AddrPort // addresses of each seed at the last lookup
 	closed    bool
 }
 
-// Open starts to gossip. It is no error if no seed answers: seeds are retried until Close.
+// Open starts this node's gossip. It succeeds even if no seed answers: seeds are retried until Close.
 func Open(c Config) (*Gossip, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -105,7 +105,7 @@ func Open(c Config) (*Gossip, error) {
 	return g, nil
 }
 
-// inspector returns the inspector of messages that arrive at g.
+// inspector returns the inspector of messages to this node.
 func (g *Gossip) inspector() *inspector {
 	in := &inspector{label: g.config.label(), reachable: g.reachable}
 	if g.config.Keyring != nil {
@@ -114,7 +114,7 @@ func (g *Gossip) inspector() *inspector {
 	return in
 }
 
-// reachable reports whether a member has the given address.
+// reachable reports whether a known member has the given address.
 func (g *Gossip) reachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,7 +126,7 @@ func (g *Gossip) reachable(at netip.AddrPort) bool {
 	return false
 }
 
-// Refused returns how many messages were dropped since Open because no node sends such messages.
+// Refused returns the number of messages that were dropped since Open because no node sends such messages.
 func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 
 // refuseMessage counts a dropped message, and logs it once an hour for each reason.
@@ -147,18 +147,19 @@ func (g *Gossip) signal(c chan struct{}) {
 	}
 }
 
-// Members lists this node and every member it knows, sorted by ID. It includes those that failed or left, until Forget.
+// Members lists this node and every other member that it knows, sorted by ID. Members that failed or left stay listed until
+// Forget.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.table.members(g.self)
 }
 
-// Changed returns a channel that has a value when Members may have changed since the last one was received.
+// Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes what this node tells about itself: only its Cluster, Expect, Empty, Version, Members and Primary. The
-// others hear of it soon after. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other nodes. Only Cluster, Expect, Empty, Version,
+// Members and Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,7 +186,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 		return err
 	}
 	g.self, g.metadata, g.dirty = next, metadata, true
-	for _, e := range g.table.entries { // some may turn out to belong to another cluster
+	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
 		if g.config.judge(next, e.Member) != nil {
 			g.table.part(e)
 		}
@@ -195,7 +196,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	return nil
 }
 
-// Forget drops a member that has failed or left. One that is alive stays.
+// Forget drops a member that has failed or left. It has no effect on a live one.
 func (g *Gossip) Forget(id ring.NodeID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -204,12 +205,12 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	}
 }
 
-// twinNear reports whether another process has lately used this node's ID. The caller holds g.mu.
+// twinNear reports whether another process has recently used this node's ID. The caller holds g.mu.
 func (g *Gossip) twinNear(now time.Time) bool {
 	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
 }
 
-// keep announces this node whenever it has changed.
+// keep announces this node whenever its description has changed.
 func (g *Gossip) keep() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
@@ -223,8 +224,8 @@ func (g *Gossip) keep() {
 		case <-g.wake:
 		}
 		g.mu.Lock()
-		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells when
-		// they stop.
+		// Other nodes refuse this process while they take its earlier run, at another address, for alive. This node can't
+		// see when that ends, so it repeats the announcement.
 		due := g.dirty || (again && g.twinNear(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
@@ -234,7 +235,7 @@ func (g *Gossip) keep() {
 	}
 }
 
-// announce sends the others this node's present description, and waits at most wait until it is sent.
+// announce sends this node's description to the other nodes. It waits until that is sent, at most for wait.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
@@ -243,8 +244,8 @@ func (g *Gossip) announce(wait time.Duration) {
 	}
 }
 
-// Leave tells the others that this node is leaving, and waits until that is sent, at most until ctx ends and never longer
-// than some seconds. The node still answers until Close. Leaving twice has no further effect.
+// Leave announces that this node is leaving. It waits until that is sent or ctx ends, and never longer than some seconds.
+// The node still answers until Close. A second Leave has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -258,7 +259,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return err
 	}
-	// A process that the others refuse must not speak for the node that they know.
+	// The other nodes refuse this process, so it must not announce that the one they know leaves.
 	silent := g.twinNear(time.Now())
 	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
@@ -278,7 +279,7 @@ func (g *Gossip) leave(silent bool) error {
 		return nil
 	}
 	g.announce(leaveWait)
-	select { // let the others pass it on first: the news that the node is gone would replace it
+	select { // let other nodes spread this first: a later message, that the node is gone, would replace it
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
@@ -293,8 +294,8 @@ func (g *Gossip) leave(silent bool) error {
 	return nil
 }
 
-// Close stops gossiping. The others see the node as failed, unless it has left before. Close waits for this package's
-// goroutines; memberlist's own end within some seconds.
+// Close stops gossiping. The other nodes see this node as failed, unless Leave was called before. Close waits for this
+// package's goroutines; memberlist's own end within some seconds.
 func (g *Gossip) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -302,7 +303,7 @@ func (g *Gossip) Close() error {
 	g.cancel()
 	g.ending <- struct{}{}
 	g.shut = true
-	err := g.list.Shutdown() // closes connections too, so nothing waits for them
+	err := g.list.Shutdown() // also closes connections, so no goroutine waits for them
 	<-g.ending
 	g.wg.Wait()
 	return err

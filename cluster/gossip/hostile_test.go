@@ -20,12 +20,12 @@ import (
 	"time"
 )
 
-// target is a real node on loopback, with a socket to send it messages that no node sends.
+// target is a real node on loopback, and a socket that sends it messages that no node sends.
 type target struct {
 	*Gossip
 	t      testing.TB
 	socket *net.UDPConn
-	key    []byte // what the node encrypts with; nil: nothing
+	key    []byte // the node's key; nil: no encryption
 	asked  uint32 // sequence number of the last ping
 }
 
@@ -68,7 +68,7 @@ func (tg *target) packet(b []byte) {
 	}
 }
 
-// stream sends b on a new connection and returns what comes back until the node closes it.
+// stream sends b on a new connection and returns the answer until the node closes it.
 func (tg *target) stream(b []byte) []byte {
 	answer, err := streamFrom("127.0.0.1", tg.self.gossipAddress().String(), b)
 	if err != nil {
@@ -94,7 +94,7 @@ func streamFrom(ip, address string, b []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// answers waits until the node answers a ping, which means that it has handled all earlier packets.
+// answers waits until the node answers a ping: it has then handled all earlier packets.
 func (tg *target) answers() {
 	tg.t.Helper()
 	tg.asked++
@@ -251,8 +251,8 @@ func pushPullBody(join bool, versions ...[]byte) []byte {
 	return b
 }
 
-// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are just not
-// what nodes send.
+// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are merely not
+// sent by nodes.
 func hostilePackets() map[string][]byte {
 	tiny := compressed(nil)
 	deep := compressed([]byte("x"))
@@ -310,8 +310,8 @@ func hostileStreams() map[string][]byte {
 	}
 }
 
-// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether its sender lacks
-// a key, with or without one being required, or has the key, such as another build.
+// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether the node requires
+// a key or not, and whether the sender has it or not.
 func TestHostileMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		key    []byte
@@ -349,7 +349,7 @@ func TestHostileMessages(t *testing.T) {
 
 func asIs(_ *target, b []byte) []byte { return b }
 
-// costs checks that the node refuses something, and allocates at most that many bytes.
+// costs checks that the node refuses a message, and allocates at most most bytes.
 func (tg *target) costs(what string, most int, do func()) {
 	tg.t.(*testing.T).Run(what, func(t *testing.T) {
 		var before, after runtime.MemStats
@@ -393,7 +393,7 @@ func TestHostileCiphertext(t *testing.T) {
 	}
 }
 
-// With several keys, each opens messages, and no other key does.
+// With several keys, each one decrypts messages, and no other key does.
 func TestEachKeyOpens(t *testing.T) {
 	keys := [][]byte{bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 32)}
 	in := &inspector{label: label, keys: func() [][]byte { return keys }}
@@ -407,16 +407,16 @@ func TestEachKeyOpens(t *testing.T) {
 			t.Errorf("key %d: have %v and %v", i, err, errStream)
 		}
 	}
-	keys = nil // a keyring that is empty for a moment does not let plain messages in
+	keys = nil // an empty keyring does not accept plain messages
 	if _, err := in.packet(labeled(nack), &net.UDPAddr{}); err == nil {
-		t.Error("no keys: a plain packet is passed on")
+		t.Error("no keys: a plain packet is accepted")
 	}
 	if _, err := in.stream(bytes.NewReader(labeled(ping)), accepted, room); err == nil {
-		t.Error("no keys: a plain stream is passed on")
+		t.Error("no keys: a plain stream is accepted")
 	}
 }
 
-// No message makes a node send anything to an address where no member is.
+// No message makes a node send anything to an address without a member.
 func TestPingsReachNoStrangers(t *testing.T) {
 	x := openTarget(t, nil)
 	other, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -438,7 +438,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	}
 }
 
-// All streams together take a bounded amount of memory, and leave room for the short messages of others.
+// All streams together take a bounded amount of memory, and leave room for short messages.
 func TestStreamsShareRoom(t *testing.T) {
 	for name, key := range map[string][]byte{"no key": nil, "a key": secret} {
 		t.Run(name, func(t *testing.T) {
@@ -478,7 +478,7 @@ func TestStreamsShareRoom(t *testing.T) {
 	}
 }
 
-// A bounded number of lists is read and answered at once, and waiting ones get their turn.
+// A bounded number of lists is read and answered at once. Further ones get their turn later.
 func TestListsWaitForTheirTurn(t *testing.T) {
 	var asked atomic.Int32
 	release := make(chan struct{})

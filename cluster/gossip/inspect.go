@@ -15,29 +15,29 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// memberlist 0.6 trusts what it reads: a compressed message that unpacks to nothing, a list without versions or a
-// negative length ends the process, and a small message may take hundreds of MB. So an inspector reads each message
-// first, decrypts it, and passes on only the kinds that nodes send to each other, whole, well-formed and within bounds.
-// memberlist gets exactly what was inspected: it decrypts nothing itself.
+// memberlist 0.6 trusts its input: a compressed message that unpacks to nothing, a list without versions or a negative
+// length ends the process, and a small message may take hundreds of MB. So an inspector reads and decrypts each message
+// first. It lets through only the kinds that nodes send to each other, whole, well-formed and within bounds. memberlist
+// gets exactly the inspected bytes, and decrypts nothing itself.
 
-// refusal is why a message is not passed on.
+// refusal is the reason why memberlist does not get a message.
 type refusal string
 
 func (r refusal) Error() string { return "refused: " + string(r) }
 
 const (
-	errOtherPool   = refusal("it is not of this pool")
+	errOtherPool   = refusal("it belongs to another pool")
 	errPlain       = refusal("it is not encrypted")
-	errUnreadable  = refusal("it is encrypted with no key of this node")
+	errUnreadable  = refusal("it is encrypted with none of this node's keys")
 	errCompressed  = refusal("it is compressed")
-	errKind        = refusal("it is of a kind that is not sent this way")
+	errKind        = refusal("no node sends this kind of message this way")
 	errMalformed   = refusal("it is malformed")
 	errCutShort    = refusal("it is cut short")
 	errLate        = refusal("it takes too long")
 	errChecksum    = refusal("its checksum is wrong")
 	errTooLarge    = refusal("it is too large")
-	errNoRoom      = refusal("too much is being received at once")
-	errDestination = refusal("it asks for messages to where no member is")
+	errNoRoom      = refusal("too many messages are being received at once")
+	errDestination = refusal("it asks for messages to an address without a member")
 )
 
 // memberlist's message types.
@@ -66,12 +66,12 @@ const (
 )
 
 const (
-	// maxPacket is above what memberlist puts into a packet: 1,400 bytes, its overheads and what a later version may add.
+	// maxPacket is more than memberlist sends in a packet: 1,400 bytes, its overheads, and a margin for later versions.
 	maxPacket = 2048
 	// maxStream bounds the message on a stream, in bytes: 10,000 members with metadata of 512 bytes fit.
 	maxStream  = 8 << 20
 	maxHeaders = 64 // bytes of headers before it
-	// maxStates bounds the members in a list: for a while, memberlist keeps the dead along with the living.
+	// maxStates bounds the members in a list: memberlist keeps dead members for a while.
 	maxStates = 2 * maxMembers
 	maxText   = 1024 // bytes of a remote error
 	maxID     = 64   // bytes of a node's name, which is its ID
@@ -91,7 +91,7 @@ func (in *inspector) header() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// packet returns the bytes to pass to memberlist for a packet: a copy, because packets arrive in much larger buffers.
+// packet inspects a packet and returns the bytes for memberlist: a copy, because packets arrive in much larger buffers.
 func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
@@ -115,13 +115,12 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 	if err := in.packed(b, from, outermost); err != nil {
 		return nil, err
 	}
-	// With a checksum in front, memberlist can't mistake it for an encrypted message, which it would try to decrypt if
-	// there is a key.
+	// A checksum in front keeps memberlist from taking the message for an encrypted one, which it would try to decrypt.
 	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
 	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
 }
 
-// decrypt returns the plain text of a message. It never writes to b, since every key may have to be tried.
+// decrypt returns the plaintext of a message. It does not overwrite b, because it may have to try every key.
 func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
 		return nil, errPlain
@@ -142,6 +141,7 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	return nil, errUnreadable
 }
 
+// place is the position of a message in a packet.
 type place uint8
 
 const (
@@ -167,7 +167,7 @@ func (in *inspector) packed(b []byte, from net.Addr, at place) error {
 		err = d.object(suspectFields)
 	case aliveMsg:
 		err = d.object(aliveFields)
-	case userMsg: // the rest is for News
+	case userMsg: // News checks the rest
 		return nil
 	case compoundMsg:
 		if at == inCompound {
@@ -185,8 +185,7 @@ func (in *inspector) packed(b []byte, from net.Addr, at place) error {
 	return err
 }
 
-// compound inspects each of several messages: a byte with their number, two bytes with the length of each, then the
-// messages.
+// compound inspects several messages in one: a byte with their number, two bytes with the length of each, then the messages.
 func (in *inspector) compound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
@@ -208,7 +207,7 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// ping inspects a message that makes this node send others: only back to its sender, or to members.
+// ping inspects a message that makes this node send messages itself: it may ask for them only to its sender or to members.
 func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
@@ -243,8 +242,8 @@ func addrPort(ip, port value) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// stream reads the message of a stream, without its headers, and returns the bytes to pass to memberlist. grow asks for
-// room for that many bytes.
+// stream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls grow
+// before it uses more memory; see decoder.
 func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, grow: grow}
 	if dir == accepted {
@@ -302,7 +301,7 @@ func (in *inspector) unseal(d *decoder) ([]byte, error) {
 	return in.decrypt(sealed, additional)
 }
 
-// streamed inspects the message of a stream after its kind.
+// streamed inspects the rest of a stream's message, after the byte with its kind.
 func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
 	switch {
 	case kind == pushPullMsg:
@@ -341,8 +340,8 @@ func pushPull(d *decoder) error {
 	return err
 }
 
-// speaksOurs reports whether a node's versions include, and are set to, those that this node uses: memberlist stops all
-// exchanges of lists while it knows of a node for which that is not so.
+// speaksOurs reports whether a node supports the protocol versions of this node, and uses them. memberlist stops all
+// exchanges of lists while it knows a node that does not.
 func speaksOurs(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
@@ -381,7 +380,7 @@ var (
 	}
 )
 
-// pingFields returns the fields of a ping, which an indirect one also has.
+// pingFields returns the fields of a ping; an indirect ping has more.
 func pingFields(source, sourcePort *value) []field {
 	return []field{
 		{name: "SeqNo", kind: number, most: math.MaxUint32},
@@ -392,7 +391,7 @@ func pingFields(source, sourcePort *value) []field {
 	}
 }
 
-// why returns the reason for a refusal, if err is one.
+// why returns the refusal in err, and whether there is one.
 func why(err error) (refusal, bool) {
 	var r refusal
 	ok := errors.As(err, &r)

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	repeatAfter = time.Hour        // recurring events are logged once an hour
-	quietFor    = 10 * time.Minute // and memberlist's own lines once in this time
-	maxSaid     = 1024             // texts remembered; beyond this, new ones are dropped until some expire
+	repeatAfter = time.Hour        // a recurring event is logged again after this
+	quietFor    = 10 * time.Minute // and a line of memberlist's after this
+	maxSaid     = 1024             // keys remembered; beyond that, new ones are not logged until some expire
 )
 
 // said remembers when each key was logged. It has no lock of its own.
@@ -24,7 +24,7 @@ type said[K comparable] struct {
 	every time.Duration
 }
 
-// again reports whether to log key now, and remembers it.
+// again reports whether to log key now, and remembers that it was logged.
 func (s *said[K]) again(key K, now time.Time) bool {
 	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
 		return false
@@ -46,7 +46,7 @@ func (s *said[K]) again(key K, now time.Time) bool {
 	return true
 }
 
-// noteKey identifies a line: lines with equal keys are the same.
+// noteKey identifies a recurring event, of which only one in repeatAfter is logged.
 type noteKey struct {
 	text string
 	id   ring.NodeID
@@ -72,17 +72,17 @@ func newAdapter(l *slog.Logger) *log.Logger {
 	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
 }
 
-// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail, or that any
-// restart brings.
+// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail, or that every
+// restart causes.
 var ownWords = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
 	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
-// Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.
-// memberlist's errors are problems of the network or of other nodes, never of this node, so they become warnings here. Its
-// info lines tell of suspicions, which are internals. A line that was written recently goes to the debug level.
+// Write logs one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address. memberlist's
+// errors are problems of the network or of other nodes, never of this node, so they become warnings. Its info lines are
+// about suspicions, which are internals, so they go to the debug level, and so does a line that was written recently.
 func (a *adapter) Write(line []byte) (int, error) {
 	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
@@ -108,7 +108,7 @@ func (a *adapter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// first reports whether text has not been written for a while. The port it came from makes no difference.
+// first reports whether text was not written recently. Lines that differ only in the remote port count as the same.
 func (a *adapter) first(text string) bool {
 	key := text
 	if head, from, ok := strings.Cut(text, " from="); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Real sockets, with times short enough to wait for.
+// Three nodes on real sockets, with short intervals.
 func TestOverLoopback(t *testing.T) {
 	var nodes []*Gossip
 	var seeds []string
@@ -47,7 +47,7 @@ func TestOverLoopback(t *testing.T) {
 		t.Error(err)
 	}
 	until(t, 20*time.Second, "one has left", sees(nodes[2], all(3, map[int]State{2: Left})))
-	// A stranger's connection does not keep Close waiting.
+	// Close does not wait for a stranger's connection.
 	c, err := net.Dial("tcp", nodes[0].self.gossipAddress().String())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// A seed's name is resolved at each try, and a seed that can't be resolved or joined now is retried.
+// A seed's name is resolved at each attempt, and a seed that can't be resolved or joined is retried.
 func TestNamesAreResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -107,7 +107,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 		took := w.agree(3*time.Minute, "2 alive, 3 alive")
 		t.Logf("took %v and %d tries", took, tries.Load())
 		if n := w.nodes[3].log.count(slog.LevelInfo, "can't be joined"); n != 1 {
-			t.Errorf("have %d lines about what can't be joined, want 1", n)
+			t.Errorf("have %d lines about a node that can't be joined, want 1", n)
 		}
 	})
 }

@@ -7,22 +7,22 @@ import (
 )
 
 // memberlist's messages are msgpack maps. Its decoder accepts far more than its encoder writes: arrays in place of maps,
-// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so that
-// both decoders read the same from it.
+// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so both
+// decoders read the same values.
 
 // decoder reads a message, which is either complete in buf or continues in a stream.
 type decoder struct {
 	buf []byte
 	at  int       // position of the next byte in buf
 	in  io.Reader // what follows buf; nil: nothing
-	// grow asks permission for buf to take that many bytes of memory.
+	// grow reserves memory for a buf of that many bytes in total. An error refuses it.
 	grow func(int) error
 }
 
 // chunk is the minimum size of a read buffer for a stream, in bytes.
 const chunk = 4096
 
-// need makes sure that n bytes are in buf. It allocates only as they arrive, whatever length the message claims.
+// need reads until buf has n unread bytes. It allocates memory only as they arrive, whatever length the message claims.
 func (d *decoder) need(n int) error {
 	for len(d.buf)-d.at < n {
 		switch {
@@ -67,7 +67,7 @@ func (d *decoder) byte() (byte, error) {
 	return b[0], nil
 }
 
-// bigEndian reads a number of that many bytes, at most 8.
+// bigEndian reads a big-endian number of the given size in bytes, at most 8.
 func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	b, err := d.take(bytes)
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil reads as empty text.
+// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil is read as empty text.
 func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
@@ -117,6 +117,7 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 	return v, err
 }
 
+// kind is the type of a field or value.
 type kind uint8
 
 const (
@@ -124,7 +125,7 @@ const (
 	text                // at most field.most bytes
 	boolean             // true or false
 	address             // an IP, as text of 4 or 16 bytes
-	version             // the versions that a node speaks, as text
+	version             // a node's protocol versions, as text
 )
 
 // field is an entry of a message's map.
@@ -133,9 +134,10 @@ type field struct {
 	kind     kind
 	most     uint64
 	optional bool
-	into     *value // nil: only check that it is well-formed
+	into     *value // receives the value; nil: only check it
 }
 
+// value is a decoded scalar.
 type value struct {
 	kind   kind // number, text or boolean
 	number uint64
@@ -147,7 +149,7 @@ const (
 	maxKey    = 32
 )
 
-// object reads a map that has each of these fields exactly once, or, if optional, at most once. Unknown fields are
+// object reads a map that has each of the fields exactly once, or at most once if it is optional. Unknown fields are
 // skipped.
 func (d *decoder) object(fields []field) error {
 	lead, err := d.byte()

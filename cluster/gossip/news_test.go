@@ -58,7 +58,7 @@ func (b *board) has(word string) bool {
 	return known
 }
 
-// What one node tells reaches all, and also a node that joins later, whichever member it joins.
+// News of one node reaches all nodes, and also a node that joins later, whichever member it joins.
 func TestNewsReachAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5
@@ -87,7 +87,7 @@ func TestNewsReachAll(t *testing.T) {
 	})
 }
 
-// What goes along with a list decodes as it was encoded; nonsense is refused.
+// The state sent with a list decodes as it was encoded. Nonsense is refused.
 func TestState(t *testing.T) {
 	departures := []departure{{id: id(1), boot: 7}}
 	have, news, err := parseState(appendState(departures, []byte("news")))

@@ -26,7 +26,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	for _, test := range []struct {
 		name            string
 		members, joiner func(*Config)
-		alone           bool // the joiner keeps the members out as well
+		alone           bool // the joiner also refuses the members
 		in              bool
 	}{
 		{name: "no cluster yet", members: in(here), joiner: plain, in: true},
@@ -68,7 +68,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	}
 }
 
-// Nodes that formed one pool while none had a cluster, and then founded two clusters.
+// Nodes form one pool while none has a cluster, and then found two clusters.
 func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -14,17 +14,17 @@ import (
 
 const (
 	joinsAtOnce    = 8
-	maxSeedJoins   = 64 // seed addresses joined in one round, and those of other members; if there are more, a random choice
-	maxMemberJoins = 16
-	roundTime      = 10 * time.Second // after this long, a round begins no more joins
+	maxSeedJoins   = 64               // seed addresses joined in one round; a random choice if there are more
+	maxMemberJoins = 16               // other addresses joined in one round, likewise
+	roundTime      = 10 * time.Second // after this, a round begins no more joins
 	lookupTime     = 5 * time.Second
-	rememberFor    = 72 * time.Hour // how long to keep an address from an earlier run without meeting a member there
-	maxTroubled    = 1024           // addresses remembered as not joined; beyond this, all are forgotten and may be logged again
+	rememberFor    = 72 * time.Hour // how long to keep an address without meeting a member there
+	maxTroubled    = 1024           // addresses remembered as not joined; beyond that, all are forgotten and may be logged again
 )
 
-// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. In each of these rounds, one
-// member that is already met is joined as well: when many nodes start at once, some miss the news of others, and
-// memberlist makes up for it only at its next syncs.
+// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. Each of these rounds also joins
+// one known member: when many nodes start at once, some miss messages about others, and memberlist makes up for that only
+// at its next syncs.
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
@@ -45,7 +45,7 @@ func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// AddAddresses names addresses, each as ip:port, where members may be that this node has not met. New ones are joined at once,
+// AddAddresses adds addresses, each as ip:port, of possible members that this node has not met. New ones are joined at once,
 // and remembered like Config.Remembered.
 func (g *Gossip) AddAddresses(addresses []string) {
 	g.mu.Lock()
@@ -68,8 +68,8 @@ func (g *Gossip) AddAddresses(addresses []string) {
 	}
 }
 
-// Addresses returns the gossip addresses of members that are alive or have failed, and those of an earlier run that were
-// not met yet: pass them to Open as Config.Remembered the next time. There are at most 1,000, those alive first.
+// Addresses returns the gossip addresses of members that are alive or have failed, and the remembered ones where no member
+// was met yet. The next run should pass them to Open as Config.Remembered. There are at most 1,000, live members first.
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,8 +96,8 @@ func (g *Gossip) Addresses() []string {
 	return all
 }
 
-// rejoin keeps joining seeds and members that are not alive: memberlist forgets the dead, so the two sides of a long cut
-// would never meet again.
+// rejoin keeps joining seeds and failed members: memberlist forgets dead members, so the two sides of a long cut would
+// never meet again.
 func (g *Gossip) rejoin() {
 	troubled := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
@@ -105,7 +105,7 @@ func (g *Gossip) rejoin() {
 		if round < len(firstRounds) {
 			pause, more = min(pause, firstRounds[round]), 1
 		}
-		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't keep step
+		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronize
 		select {
 		case <-g.ctx.Done():
 			return
@@ -116,8 +116,8 @@ func (g *Gossip) rejoin() {
 	}
 }
 
-// round joins the targets, including up to more members that are alive, several at once, and waits for them. troubled
-// holds the addresses that could not be joined the last time, so that only changes are logged.
+// round joins the targets, several at once, and waits for all. The targets include up to more live members. troubled holds
+// the addresses that could not be joined the last time, so that only changes are logged.
 func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
@@ -146,16 +146,17 @@ func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 		case err == nil && troubled[at]:
 			delete(troubled, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !troubled[at] && more == 0: // in the first rounds it may be about to start
+		case err != nil && !troubled[at] && more == 0: // in the first rounds, the node may still be starting
 			troubled[at] = true
-			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", at, "reason", reason(err))
+			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
 	}
 }
 
+// errNotTried marks a target that was not joined because roundTime was over.
 var errNotTried = errors.New("no time was left")
 
-// reason returns why a join of one address failed, without memberlist's list around it.
+// reason returns the error of a join of one address, without memberlist's list around it.
 func reason(err error) error {
 	var list interface{ WrappedErrors() []error }
 	if errors.As(err, &list) && len(list.WrappedErrors()) == 1 {
@@ -164,7 +165,7 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, and at the end up to more of members that are alive.
+// targets returns the addresses to join now: those of seeds first, and up to more of live members at the end.
 func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	lists := g.lookup(ctx)
 	found := slices.Concat(lists...)
@@ -213,8 +214,8 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 	return append(targets, met[:min(more, len(met))]...)
 }
 
-// countNamed returns how many nodes the seeds, resolved to these addresses, name, with self. A name may stand for several
-// nodes; one without an address now counts as one node, and so does one with an address of each family.
+// countNamed returns the number of nodes that the seeds, given by their resolved addresses, name, and self. One seed may
+// name several nodes. Without an address it counts as one node, and so does an address of each family.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
@@ -238,14 +239,14 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// NamedNodes returns how many nodes Config.Join names, including this one; 0 if that is not known yet.
+// NamedNodes returns the number of nodes that Config.Join names, and this one; 0 before the first lookup.
 func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.named
 }
 
-// Missing returns those of Config.Join at which no member is alive, as they are written there.
+// Missing returns the seeds in Config.Join, as written there, whose addresses have no live member.
 func (g *Gossip) Missing() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -263,14 +264,14 @@ func (g *Gossip) Missing() (missing []string) {
 	return missing
 }
 
-// lookup resolves the present addresses of each seed.
+// lookup resolves each seed to its current addresses.
 func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
 	for i, s := range g.config.seeds {
-		s.port = cmp.Or(s.port, uint16(g.config.Port)) // the port is known by now, even if a free one was to be found
+		s.port = cmp.Or(s.port, uint16(g.config.Port)) // parseSeed did not know the port if Open had to pick one
 		if ip, err := netip.ParseAddr(s.host); err == nil {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue

@@ -41,7 +41,7 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("have %d alive, want 2", tab.alive)
 	}
 	if tab.forget(id(4)) || tab.forget(id(9)) || !tab.forget(id(3)) {
-		t.Error("only one that is not alive can be forgotten")
+		t.Error("forget dropped a live member, or kept a failed one")
 	}
 }
 
@@ -59,7 +59,7 @@ func TestPartedMembers(t *testing.T) {
 	}
 	tab.put(Member{ID: id(1)}) // it is back
 	if _, failed := tab.gone(id(2)); failed {
-		t.Error("one that was hidden is said to have failed")
+		t.Error("a hidden member is reported as failed")
 	}
 	if n := len(tab.entries); n != 1 || tab.alive != 1 || tab.entries[id(1)].hidden {
 		t.Errorf("have %d entries, %d alive", n, tab.alive)
@@ -72,16 +72,16 @@ func TestDepartures(t *testing.T) {
 	for i := 1; i <= n; i++ {
 		tab.put(Member{ID: id(i), Boot: 7})
 		if i%2 == 0 {
-			tab.gone(id(i)) // the news that it is gone arrived first
+			tab.gone(id(i)) // the message that it is gone arrived first
 		}
 		if _, news := tab.depart(departure{id(i), 6}); news {
-			t.Error("an earlier process of it has left: taken for this one")
+			t.Error("the departure of an earlier process counts for this one")
 		}
 		if m, news := tab.depart(departure{id(i), 7}); !news || m.State != Left {
 			t.Errorf("have %v, %v", m, news)
 		}
 		if _, news := tab.depart(departure{id(i), 7}); news {
-			t.Error("news twice")
+			t.Error("a repeated departure is reported as new")
 		}
 	}
 	if tab.alive != 0 {
@@ -97,7 +97,7 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// A node that heard only that a member is gone learns later that it had left.
+// A node that has seen a member only as gone learns later that it had left.
 func TestLeavingIsHeardOfLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// maxStreams bounds the open connections accepted from others; further ones are closed at once. memberlist itself
-	// bounds only how many of them it answers.
+	// maxStreams bounds the accepted connections that are open; further ones are closed at once. memberlist itself bounds
+	// only the number that it answers.
 	maxStreams = 256
-	// maxStreamsFrom bounds those from one address, so that it can't keep out all others.
+	// maxStreamsFrom bounds those from one address, so that it can't keep out all other addresses.
 	maxStreamsFrom = maxStreams * 3 / 4
 	// streamRoom is the memory in bytes that each of them may use to receive a message. Beyond it, they share sharedRoom,
-	// which is enough for four of the largest messages, or for two that are encrypted.
+	// which is enough for four of the largest messages, or for two encrypted ones.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
 	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list,
-	// however short the request was. Further ones wait, at most for syncWait.
+	// even if the request is short. Further ones wait, at most for syncWait.
 	maxSyncs = 16
 	syncWait = 2 * time.Second
 
 	bindTries = 10 // tries to find a port that is free for both TCP and UDP
 )
 
-// sockets is the real network. Shutdown ends its dials.
+// sockets is the real network. Its Shutdown cancels dials.
 type sockets struct {
 	*memberlist.NetTransport
 	ctx context.Context
@@ -51,7 +51,7 @@ func (s sockets) Shutdown() error {
 	return s.NetTransport.Shutdown()
 }
 
-// listen opens the real network for c. If c.Port is 0, it sets it to the port it found.
+// listen opens the real network for c. If it picks a port, it sets c.Port to it.
 func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	tries := 1
 	if c.Port == 0 {
@@ -75,19 +75,19 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
-// transport passes inspected messages to memberlist, and everything else to another transport. It keeps track of open
+// transport wraps another transport, and inspects all incoming messages before memberlist gets them. It tracks open
 // connections, because memberlist leaves them to their deadlines when it shuts down.
 type transport struct {
 	memberlist.Transport
 	inspector *inspector
-	// refused records a message that is not passed on. It must not block.
+	// refused records a dropped message. It must not block.
 	refused func(from net.Addr, err error)
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	syncs   chan struct{}   // one element for each list that memberlist is reading and answering
 	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
-	down    chan struct{} // closed when the inner transport has ended
+	down    chan struct{} // closed when the wrapped transport has ended
 	done    chan struct{} // closed when pass has ended
 
 	mu     sync.Mutex         // guards the fields below
@@ -112,8 +112,8 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 	return w
 }
 
-// pass passes packets and accepted connections to memberlist. During shutdown it drops them, because the inner transport
-// waits until everything it has received is taken.
+// pass forwards packets and accepted connections to memberlist. During shutdown it drops them, because the wrapped
+// transport waits until all are received from its channels.
 func (t *transport) pass() {
 	defer close(t.done)
 	for {
@@ -149,7 +149,7 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	if timeout <= 0 { // some dialers take zero to mean no limit
+	if timeout <= 0 { // zero means no limit to some dialers
 		return nil, fmt.Errorf("dial %s: no time is left", addr)
 	}
 	if t.ctx.Err() != nil {
@@ -181,6 +181,7 @@ func (t *transport) Shutdown() error {
 	return err
 }
 
+// direction tells which end opened a connection.
 type direction uint8
 
 const (
@@ -188,7 +189,7 @@ const (
 	accepted
 )
 
-// conn is a connection that its transport tracks. Reading it yields one inspected message, and no more.
+// conn is a connection that its transport tracks. It yields one inspected message to its reader, and no more.
 type conn struct {
 	net.Conn
 	t    *transport
@@ -199,7 +200,7 @@ type conn struct {
 	message *bytes.Reader // set by once
 	err     error         // set by once
 
-	taken   int  // guarded by t.mu: bytes of room taken for the message
+	taken   int  // guarded by t.mu: bytes of memory reserved for the message
 	syncing bool // guarded by t.mu: holds an element of t.syncs
 }
 
@@ -264,10 +265,11 @@ func (c *conn) receive() ([]byte, error) {
 	return body, err
 }
 
-// errNoAnswer is the error of a node that another one refuses; the other one gives the reason only in its own log.
+// errNoAnswer is the error of a dial whose remote node refuses this one. The remote node logs the reason, but does not send
+// it.
 var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and does it have the same gossip key?")
 
-// take raises the memory reserved for c's message to that many bytes.
+// take raises the memory reserved for c's message to a total of bytes.
 func (c *conn) take(bytes int) error {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
@@ -283,7 +285,7 @@ func (c *conn) take(bytes int) error {
 	return nil
 }
 
-// sync waits for its turn to have a list read and answered.
+// sync waits until memberlist may read and answer c's list: at most maxSyncs at once.
 func (c *conn) sync() error {
 	wait := time.NewTimer(syncWait)
 	defer wait.Stop()
@@ -304,7 +306,7 @@ func (c *conn) sync() error {
 	return nil
 }
 
-// Write closes the connection if it fails: memberlist leaks a connection on which it fails to send a label.
+// Write closes the connection if it fails, because memberlist leaks a connection on which it can't send a label.
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// between puts a node into the pool of regions.
+// between puts a node into the WAN pool.
 func between(region string, cluster byte) func(*Config) {
 	return func(c *Config) {
 		c.WAN, c.Self.Region = true, region
@@ -52,7 +52,7 @@ func TestWANHasAllRegions(t *testing.T) {
 	})
 }
 
-// TestWANIsNoRegionsPool: the two kinds of pools never mix, even with the same ports and keys.
+// TestWANIsNoRegionsPool: a WAN pool and a region's pool never mix, even with the same ports and keys.
 func TestWANIsNoRegionsPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -88,7 +88,7 @@ func TestRegionsAreCalledByOneNameEach(t *testing.T) {
 				})
 				for i, n := range w.nodes {
 					if have := n.log.count(slog.LevelError, test.refused.Error()); have != 1 {
-						t.Errorf("node %d: said %d times, want once and loudly: %q", i, have, n.log.lines)
+						t.Errorf("node %d: logged %d times as an error, want once: %q", i, have, n.log.lines)
 					}
 				}
 			})
@@ -96,7 +96,7 @@ func TestRegionsAreCalledByOneNameEach(t *testing.T) {
 	}
 }
 
-// TestOneThatTurnsOutToBeASecondEU: a node was let in before it knew its cluster.
+// TestOneThatTurnsOutToBeASecondEU: a node was accepted before it knew its cluster.
 func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

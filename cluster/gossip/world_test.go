@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testPort = 7946
 
-// journal keeps what is logged.
+// journal collects log output.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -76,7 +76,7 @@ func (w *world) close() {
 	for _, n := range w.nodes {
 		n.Close()
 	}
-	time.Sleep(10 * time.Second) // virtual: until memberlist's last probes have ended
+	time.Sleep(10 * time.Second) // virtual; by then memberlist's last probes have ended
 }
 
 func ip(i int) string { return fmt.Sprintf("10.0.0.%d", i) }
@@ -112,7 +112,7 @@ func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	return n
 }
 
-// crash takes node i off the network without notice.
+// crash removes node i from the network without notice to any other.
 func (w *world) crash(i int) {
 	n := w.nodes[i]
 	delete(w.nodes, i)
@@ -120,7 +120,7 @@ func (w *world) crash(i int) {
 	n.Close()
 }
 
-// sees summarizes what node i lists, such as "1 alive, 2 failed".
+// sees summarizes the members that a node lists, such as "1 alive, 2 failed".
 func (n *node) sees() string {
 	var parts []string
 	for _, m := range n.Members() {
@@ -171,12 +171,12 @@ func (w *world) agree(most time.Duration, want string, nodes ...int) time.Durati
 	return time.Since(began)
 }
 
-// holds checks that a condition stays true for a time.
+// holds checks that a condition stays true for some time.
 func holds(t *testing.T, long time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < long; time.Sleep(50 * time.Millisecond) {
 		if !ok() {
-			t.Fatalf("no more after %v: %s", time.Since(began), what)
+			t.Fatalf("no longer true after %v: %s", time.Since(began), what)
 		}
 	}
 }
