@@ -171,7 +171,7 @@ func TestWhatNodesSendIsPassedOn(t *testing.T) {
 	c := seeds(t)
 	in := &inspector{label: label, reachable: func(netip.AddrPort) bool { return true }}
 	for _, b := range c.packets {
-		if _, err := in.packet(append(in.header(), b...), &net.UDPAddr{}); err != nil {
+		if _, err := in.inspectPacket(append(in.labelHeader(), b...), &net.UDPAddr{}); err != nil {
 			t.Errorf("packet %x: %v", b, err)
 		}
 	}
@@ -180,9 +180,9 @@ func TestWhatNodesSendIsPassedOn(t *testing.T) {
 		for _, b := range all {
 			whole := b
 			if dir == accepted {
-				whole = append(in.header(), b...)
+				whole = append(in.labelHeader(), b...)
 			}
-			if have, err := in.stream(bytes.NewReader(whole), dir, room); err != nil || !bytes.Equal(have, b) {
+			if have, err := in.inspectStream(bytes.NewReader(whole), dir, room); err != nil || !bytes.Equal(have, b) {
 				t.Errorf("stream %x: have %x, %v", b, have, err)
 			}
 		}

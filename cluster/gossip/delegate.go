@@ -31,8 +31,8 @@ const twinMemory = time.Minute
 // they copy their arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
-// member returns the Member that memberlist's node describes.
-func member(n *memberlist.Node) (Member, error) {
+// parseMember returns the Member that memberlist's node describes.
+func parseMember(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
 		return Member{}, fmt.Errorf("%w: the name is not a node ID", ErrMetadata)
@@ -50,8 +50,8 @@ func member(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// judge returns an error that tells why m can't be in one pool with self, or nil if it can.
-func (c *Config) judge(self, m Member) error {
+// checkMember returns an error that tells why m can't be in one pool with self, or nil if it can.
+func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
 	if c.WAN {
 		switch {
@@ -74,21 +74,21 @@ func (c *Config) judge(self, m Member) error {
 
 // admit parses a node, and returns an error if it may not be a member.
 func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
-	m, err := member(n)
+	m, err := parseMember(n)
 	if err != nil {
 		return m, err
 	}
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
-	if err = g.config.judge(self, m); err == nil && g.config.Accept != nil {
+	if err = g.config.checkMember(self, m); err == nil && g.config.Accept != nil {
 		err = g.config.Accept(m)
 	}
 	return m, err
 }
 
-// refuse logs that this node refuses n. The caller holds g.mu.
-func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
+// logRefusal logs that this node refuses n. The caller holds g.mu.
+func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
 	text, level := "a node is kept out of the cluster", slog.LevelWarn
 	if g.config.WAN {
 		text = "a node is kept out of the pool of regions"
@@ -96,7 +96,7 @@ func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
 		level = slog.LevelError // the regions can't work together until an operator changes a name
 	}
-	g.logOnce(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
+	g.logOnce(eventKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
 
@@ -110,21 +110,21 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.table.entries[m.ID]
-	if err == nil && known == nil && (e.table.full() || !e.table.newcomer(time.Now())) {
+	if err == nil && known == nil && (e.table.isFull() || !e.table.admitNewcomer(time.Now())) {
 		err = ErrTooMany
 	}
 	if err != nil {
 		// It may have been a member until it, or this node, joined another cluster. If a process at another address merely
 		// claims a member's ID, the member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
-			e.table.part(known)
+			e.table.exclude(known)
 			e.signal(e.changed)
 		}
-		e.refuse(n, m, err)
+		e.logRefusal(n, m, err)
 		return err
 	}
 	if m.State == Left { // memberlist may drop this as old, if the message that the node is gone has overtaken it
-		e.depart(departure{id: m.ID, boot: m.Boot})
+		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
 		if n.Name == e.name {
-			e.twin(n)
+			e.recordTwin(n)
 			continue
 		}
 		if n.State != memberlist.StateAlive {
@@ -146,7 +146,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 			return nil
 		}
 		e.mu.Lock()
-		e.refuse(n, m, err)
+		e.logRefusal(n, m, err)
 		e.mu.Unlock()
 		refused = err
 	}
@@ -156,20 +156,20 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 // NotifyConflict is called when a process at another address claims a live member's ID. memberlist keeps the older one.
 func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
-		e.twin(other)
+		e.recordTwin(other)
 		return
 	}
-	m, _ := member(other) // an error is harmless: ID and boot only identify the log line
+	m, _ := parseMember(other) // an error is harmless: ID and boot only identify the log line
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
+	e.logOnce(eventKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
 		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
 		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
 		"name", m.Name)
 }
 
-// twin records that another process, at another address, has or had this node's ID.
-func (g *Gossip) twin(n *memberlist.Node) {
+// recordTwin records that another process, at another address, has or had this node's ID.
+func (g *Gossip) recordTwin(n *memberlist.Node) {
 	address := n.Address()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -177,8 +177,8 @@ func (g *Gossip) twin(n *memberlist.Node) {
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
 		return // this process, or its earlier run at the same address
 	}
-	g.twinHeard = time.Now()
-	g.logOnce(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
+	g.lastTwin = time.Now()
+	g.logOnce(eventKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
 		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
@@ -194,7 +194,7 @@ func (e events) put(n *memberlist.Node) {
 	if n.Name == e.name {
 		return
 	}
-	m, err := member(n)
+	m, err := parseMember(n)
 	if err != nil {
 		return // NotifyAlive has logged it
 	}
@@ -206,17 +206,17 @@ func (e events) put(n *memberlist.Node) {
 	}
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
-	if e.config.judge(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
-		e.table.part(e.table.entries[m.ID])
+	if e.config.checkMember(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
+		e.table.exclude(e.table.entries[m.ID])
 	}
 	if known == nil || before != m.State {
-		e.tell(m)
+		e.logState(m)
 	}
 	e.signal(e.changed)
 }
 
-// tell logs a member's new state. The caller holds g.mu.
-func (g *Gossip) tell(m Member) {
+// logState logs a member's new state. The caller holds g.mu.
+func (g *Gossip) logState(m Member) {
 	level := slog.LevelInfo
 	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip logs it, too
 		level = slog.LevelDebug
@@ -233,8 +233,8 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m, failed := e.table.gone(id); failed {
-		e.tell(m)
+	if m, failed := e.table.markGone(id); failed {
+		e.logState(m)
 	}
 	e.signal(e.changed)
 }

@@ -47,7 +47,7 @@ func FuzzPacket(f *testing.F) {
 			return
 		}
 		x.packet(b)
-		x.answers()
+		x.awaitAnswer()
 	})
 }
 
@@ -75,6 +75,6 @@ func FuzzStream(f *testing.F) {
 			b = labeled(b)
 		}
 		x.stream(b)
-		x.answers()
+		x.awaitAnswer()
 	})
 }

@@ -33,12 +33,12 @@ type Gossip struct {
 	list       *memberlist.Memberlist
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses without a known member, and when they were added
 
-	changed chan struct{} // capacity 1
-	meet    chan struct{} // capacity 1: remembered has new addresses
-	wake    chan struct{} // capacity 1: keep has work
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	changed        chan struct{} // capacity 1
+	addressesAdded chan struct{} // capacity 1: remembered has new addresses
+	wake           chan struct{} // capacity 1: announceChanges has work
+	ctx            context.Context
+	cancel         context.CancelFunc
+	wg             sync.WaitGroup
 
 	// announcing is a binary semaphore, held while this node announces itself: memberlist then reads its own address
 	// without its lock, so two concurrent announcements would race. It is not a mutex, because in tests the virtual clock
@@ -51,16 +51,16 @@ type Gossip struct {
 
 	refused atomic.Uint64 // messages that memberlist did not get
 
-	mu        sync.Mutex // guards the fields below; never held while memberlist is called
-	self      Member
-	metadata  []byte // of self
-	dirty     bool   // metadata has changed since the last announcement
-	table     *table
-	logged    said[noteKey]
-	twinHeard time.Time          // when another process with this node's ID was last reported; zero: never
-	named     int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
-	found     [][]netip.AddrPort // addresses of each seed at the last lookup
-	closed    bool
+	mu            sync.Mutex // guards the fields below; never held while memberlist is called
+	self          Member
+	metadata      []byte // of self
+	dirty         bool   // metadata has changed since the last announcement
+	table         *table
+	logged        logLimiter[eventKey]
+	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
+	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
+	seedAddresses [][]netip.AddrPort // addresses of each seed at the last lookup
+	closed        bool
 }
 
 // Open starts this node's gossip. It succeeds even if no seed answers: seeds are retried until Close.
@@ -82,16 +82,16 @@ func Open(c Config) (*Gossip, error) {
 	}
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
-		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
-		table: newTable(maxMembers), logged: said[noteKey]{every: repeatAfter},
+		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
+		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
 	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive
-	g.recall()
+	g.restoreRemembered()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 
-	w := newTransport(inner, g.inspector(), g.refuseMessage)
+	w := newTransport(inner, g.inspector(), g.recordRefusal)
 	m := c.memberlist(logger)
 	m.Transport = w
 	e := events{g}
@@ -100,7 +100,7 @@ func Open(c Config) (*Gossip, error) {
 		g.cancel()
 		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), w.Shutdown())
 	}
-	g.wg.Go(g.keep)
+	g.wg.Go(g.announceChanges)
 	g.wg.Go(g.rejoin)
 	return g, nil
 }
@@ -129,13 +129,13 @@ func (g *Gossip) reachable(at netip.AddrPort) bool {
 // Refused returns the number of messages that were dropped since Open because no node sends such messages.
 func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 
-// refuseMessage counts a dropped message, and logs it once an hour for each reason.
-func (g *Gossip) refuseMessage(from net.Addr, err error) {
+// recordRefusal counts a dropped message, and logs it once an hour for each reason.
+func (g *Gossip) recordRefusal(from net.Addr, err error) {
 	count := g.refused.Add(1)
-	reason, _ := why(err)
+	reason, _ := refusalIn(err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.logOnce(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
+	g.logOnce(eventKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
 		"from", from, "reason", string(reason), "refused", count)
 }
 
@@ -187,8 +187,8 @@ func (g *Gossip) Update(change func(*Member)) error {
 	}
 	g.self, g.metadata, g.dirty = next, metadata, true
 	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
-		if g.config.judge(next, e.Member) != nil {
-			g.table.part(e)
+		if g.config.checkMember(next, e.Member) != nil {
+			g.table.exclude(e)
 		}
 	}
 	g.signal(g.wake)
@@ -205,28 +205,28 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	}
 }
 
-// twinNear reports whether another process has recently used this node's ID. The caller holds g.mu.
-func (g *Gossip) twinNear(now time.Time) bool {
-	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
+// hasRecentTwin reports whether another process has recently used this node's ID. The caller holds g.mu.
+func (g *Gossip) hasRecentTwin(now time.Time) bool {
+	return !g.lastTwin.IsZero() && now.Sub(g.lastTwin) <= twinMemory
 }
 
-// keep announces this node whenever its description has changed.
-func (g *Gossip) keep() {
+// announceChanges announces this node whenever its description has changed.
+func (g *Gossip) announceChanges() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for {
-		again := false
+		periodic := false
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-tick.C:
-			again = true
+			periodic = true
 		case <-g.wake:
 		}
 		g.mu.Lock()
 		// Other nodes refuse this process while they take its earlier run, at another address, for alive. This node can't
 		// see when that ends, so it repeats the announcement.
-		due := g.dirty || (again && g.twinNear(time.Now()))
+		due := g.dirty || (periodic && g.hasRecentTwin(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
 		if due {
@@ -260,7 +260,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		return err
 	}
 	// The other nodes refuse this process, so it must not announce that the one they know leaves.
-	silent := g.twinNear(time.Now())
+	silent := g.hasRecentTwin(time.Now())
 	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
 	done := make(chan error, 1)

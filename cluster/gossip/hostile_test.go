@@ -94,8 +94,8 @@ func streamFrom(ip, address string, b []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// answers waits until the node answers a ping: it has then handled all earlier packets.
-func (tg *target) answers() {
+// awaitAnswer waits until the node answers a ping: it has then handled all earlier packets.
+func (tg *target) awaitAnswer() {
 	tg.t.Helper()
 	tg.asked++
 	ping := slices.Concat([]byte{pingMsg}, pack("SeqNo", tg.asked, "Node", ""))
@@ -327,21 +327,21 @@ func TestHostileMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openTarget(t, test.key)
-			x.answers()
+			x.awaitAnswer()
 			for name, body := range hostilePackets() {
 				if b := test.frame(x, body); len(b) > 0 {
-					x.costs("packet: "+name, 2<<20, func() { x.packet(b); x.answers() })
+					x.checkCost("packet: "+name, 2<<20, func() { x.packet(b); x.awaitAnswer() })
 				}
 			}
 			for name, body := range hostileStreams() {
 				b := test.stream(x, body)
-				x.costs("stream: "+name, 4<<20+4*len(b), func() { x.stream(b); x.answers() })
+				x.checkCost("stream: "+name, 4<<20+4*len(b), func() { x.stream(b); x.awaitAnswer() })
 			}
 			second := openTarget(t, test.key, func(c *Config) {
 				c.Self.ID, c.Self.Name, c.Join = id(2), "n2", []string{x.self.gossipAddress().String()}
 			})
 			until(t, 20*time.Second, "another one joins", func() bool {
-				return (&node{Gossip: second.Gossip}).sees() == "1 alive, 2 alive"
+				return (&node{Gossip: second.Gossip}).summary() == "1 alive, 2 alive"
 			})
 		})
 	}
@@ -349,8 +349,8 @@ func TestHostileMessages(t *testing.T) {
 
 func asIs(_ *target, b []byte) []byte { return b }
 
-// costs checks that the node refuses a message, and allocates at most most bytes.
-func (tg *target) costs(what string, most int, do func()) {
+// checkCost checks that the node refuses a message, and allocates at most that many bytes.
+func (tg *target) checkCost(what string, most int, do func()) {
 	tg.t.(*testing.T).Run(what, func(t *testing.T) {
 		var before, after runtime.MemStats
 		refused := tg.Refused()
@@ -369,7 +369,7 @@ func (tg *target) costs(what string, most int, do func()) {
 // Messages that only a sender with the key can make.
 func TestHostileCiphertext(t *testing.T) {
 	x := openTarget(t, secret)
-	x.answers()
+	x.awaitAnswer()
 	padded := func(last byte) []byte { return append(make([]byte, 15), last) }
 	for name, b := range map[string][]byte{
 		"an empty text":           sealStream(secret, 1, nil),
@@ -380,7 +380,7 @@ func TestHostileCiphertext(t *testing.T) {
 		"too short":               {encryptMsg, 0, 0, 0, 5, 1, 2, 3, 4, 5},
 		"encrypted twice":         sealStream(secret, 1, sealStream(secret, 1, compressed(nil))),
 	} {
-		x.costs("stream: "+name, 2<<20, func() { x.stream(labeled(b)); x.answers() })
+		x.checkCost("stream: "+name, 2<<20, func() { x.stream(labeled(b)); x.awaitAnswer() })
 	}
 	for name, b := range map[string][]byte{
 		"an empty text":           seal(secret, 1, nil, []byte(label)),
@@ -389,7 +389,7 @@ func TestHostileCiphertext(t *testing.T) {
 		"encrypted twice":         seal(secret, 1, seal(secret, 1, compressed(nil), []byte(label)), []byte(label)),
 		"a later version":         seal(secret, 2, compressed(nil), []byte(label)),
 	} {
-		x.costs("packet: "+name, 2<<20, func() { x.packet(labeled(b)); x.answers() })
+		x.checkCost("packet: "+name, 2<<20, func() { x.packet(labeled(b)); x.awaitAnswer() })
 	}
 }
 
@@ -401,17 +401,17 @@ func TestEachKeyOpens(t *testing.T) {
 	nack := message(nackMsg, "SeqNo", 1)
 	ping := message(pingMsg, "SeqNo", 1, "Node", "")
 	for i, key := range [][]byte{keys[0], keys[1], bytes.Repeat([]byte{3}, 32)} {
-		_, err := in.packet(labeled(seal(key, 1, nack, []byte(label))), &net.UDPAddr{})
-		_, errStream := in.stream(bytes.NewReader(labeled(sealStream(key, 1, ping))), accepted, room)
+		_, err := in.inspectPacket(labeled(seal(key, 1, nack, []byte(label))), &net.UDPAddr{})
+		_, errStream := in.inspectStream(bytes.NewReader(labeled(sealStream(key, 1, ping))), accepted, room)
 		if want := i < 2; (err == nil) != want || (errStream == nil) != want {
 			t.Errorf("key %d: have %v and %v", i, err, errStream)
 		}
 	}
 	keys = nil // an empty keyring does not accept plain messages
-	if _, err := in.packet(labeled(nack), &net.UDPAddr{}); err == nil {
+	if _, err := in.inspectPacket(labeled(nack), &net.UDPAddr{}); err == nil {
 		t.Error("no keys: a plain packet is accepted")
 	}
-	if _, err := in.stream(bytes.NewReader(labeled(ping)), accepted, room); err == nil {
+	if _, err := in.inspectStream(bytes.NewReader(labeled(ping)), accepted, room); err == nil {
 		t.Error("no keys: a plain stream is accepted")
 	}
 }
@@ -428,7 +428,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	loop := []byte{127, 0, 0, 1}
 	x.packet(labeled(message(pingMsg, "SeqNo", 1, "Node", "", "SourceAddr", loop, "SourcePort", port, "SourceNode", "")))
 	x.packet(labeled(message(indirectPingMsg, "SeqNo", 1, "Node", "", "Target", loop, "Port", port, "Nack", true)))
-	x.answers()
+	x.awaitAnswer()
 	other.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // anything that was sent has arrived by now
 	if n, from, err := other.ReadFrom(make([]byte, 2000)); err == nil {
 		t.Errorf("have %d bytes from %v, want none", n, from)
@@ -489,7 +489,7 @@ func TestListsWaitForTheirTurn(t *testing.T) {
 		go func() { done <- x.stream(list) }()
 	}
 	until(t, 20*time.Second, "as many as may are answered", func() bool { return asked.Load() == maxSyncs })
-	x.answers()
+	x.awaitAnswer()
 	if n := asked.Load(); n != maxSyncs {
 		t.Errorf("have %d at once, want %d", n, maxSyncs)
 	}

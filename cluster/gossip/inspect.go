@@ -26,18 +26,18 @@ type refusal string
 func (r refusal) Error() string { return "refused: " + string(r) }
 
 const (
-	errOtherPool   = refusal("it belongs to another pool")
-	errPlain       = refusal("it is not encrypted")
-	errUnreadable  = refusal("it is encrypted with none of this node's keys")
-	errCompressed  = refusal("it is compressed")
-	errKind        = refusal("no node sends this kind of message this way")
-	errMalformed   = refusal("it is malformed")
-	errCutShort    = refusal("it is cut short")
-	errLate        = refusal("it takes too long")
-	errChecksum    = refusal("its checksum is wrong")
-	errTooLarge    = refusal("it is too large")
-	errNoRoom      = refusal("too many messages are being received at once")
-	errDestination = refusal("it asks for messages to an address without a member")
+	errOtherPool     = refusal("it belongs to another pool")
+	errNotEncrypted  = refusal("it is not encrypted")
+	errNoMatchingKey = refusal("it is encrypted with none of this node's keys")
+	errCompressed    = refusal("it is compressed")
+	errWrongKind     = refusal("no node sends this kind of message this way")
+	errMalformed     = refusal("it is malformed")
+	errCutShort      = refusal("it is cut short")
+	errTooSlow       = refusal("it takes too long")
+	errChecksum      = refusal("its checksum is wrong")
+	errTooLarge      = refusal("it is too large")
+	errNoRoom        = refusal("too many messages are being received at once")
+	errDestination   = refusal("it asks for messages to an address without a member")
 )
 
 // memberlist's message types.
@@ -86,17 +86,17 @@ type inspector struct {
 	reachable func(netip.AddrPort) bool
 }
 
-// header returns the bytes that precede each packet and each accepted stream.
-func (in *inspector) header() []byte {
+// labelHeader returns the bytes that precede each packet and each accepted stream.
+func (in *inspector) labelHeader() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// packet inspects a packet and returns the bytes for memberlist: a copy, because packets arrive in much larger buffers.
-func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
+// inspectPacket inspects a packet and returns the bytes for memberlist: a copy, because packets arrive in much larger buffers.
+func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
 	}
-	b, ours := bytes.CutPrefix(b, in.header())
+	b, ours := bytes.CutPrefix(b, in.labelHeader())
 	if !ours {
 		return nil, errOtherPool
 	}
@@ -112,7 +112,7 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 		}
 		b = b[crcHeader:]
 	}
-	if err := in.packed(b, from, outermost); err != nil {
+	if err := in.inspectMessage(b, from, outermost); err != nil {
 		return nil, err
 	}
 	// A checksum in front keeps memberlist from taking the message for an encrypted one, which it would try to decrypt.
@@ -123,7 +123,7 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 // decrypt returns the plaintext of a message. It does not overwrite b, because it may have to try every key.
 func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
-		return nil, errPlain
+		return nil, errNotEncrypted
 	}
 	for _, key := range in.keys() {
 		block, err := aes.NewCipher(key)
@@ -138,55 +138,56 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 			return plain, nil
 		}
 	}
-	return nil, errUnreadable
+	return nil, errNoMatchingKey
 }
 
-// place is the position of a message in a packet.
-type place uint8
+// nesting is the position of a message in a packet.
+type nesting uint8
 
 const (
-	outermost  place = iota
-	inCompound       // memberlist never nests compounds
+	outermost  nesting = iota
+	inCompound         // memberlist never nests compounds
 )
 
-// packed inspects one message of a packet.
-func (in *inspector) packed(b []byte, from net.Addr, at place) error {
+// inspectMessage inspects one message of a packet.
+func (in *inspector) inspectMessage(b []byte, from net.Addr, at nesting) error {
 	if len(b) == 0 {
 		return errCutShort
 	}
-	d := &decoder{buf: b, at: 1}
+	d := &decoder{buf: b, pos: 1}
 	var err error
 	switch b[0] {
 	case pingMsg, indirectPingMsg:
-		err = in.ping(d, b[0], from)
+		err = in.inspectPing(d, b[0], from)
 	case ackMsg:
-		err = d.object(ackFields)
+		err = d.decodeMap(ackFields)
 	case nackMsg:
-		err = d.object(nackFields)
+		err = d.decodeMap(nackFields)
 	case suspectMsg, deadMsg:
-		err = d.object(suspectFields)
+		err = d.decodeMap(suspectFields)
 	case aliveMsg:
-		err = d.object(aliveFields)
+		err = d.decodeMap(aliveFields)
 	case userMsg: // News checks the rest
 		return nil
 	case compoundMsg:
 		if at == inCompound {
-			return errKind
+			return errWrongKind
 		}
-		return in.compound(b[1:], from)
+		return in.inspectCompound(b[1:], from)
 	case compressMsg:
 		return errCompressed
 	default:
-		return errKind
+		return errWrongKind
 	}
-	if err == nil && d.at != len(b) {
+	if err == nil && d.pos != len(b) {
 		err = errMalformed
 	}
 	return err
 }
 
-// compound inspects several messages in one: a byte with their number, two bytes with the length of each, then the messages.
-func (in *inspector) compound(b []byte, from net.Addr) error {
+// inspectCompound inspects several messages in one: a byte with their number, two bytes with the length of each, then the
+// messages.
+func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
 	}
@@ -196,7 +197,7 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 		if n > len(rest) {
 			return errCutShort
 		}
-		if err := in.packed(rest[:n], from, inCompound); err != nil {
+		if err := in.inspectMessage(rest[:n], from, inCompound); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -207,15 +208,15 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// ping inspects a message that makes this node send messages itself: it may ask for them only to its sender or to members.
-func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
+// inspectPing inspects a message that makes this node send messages itself: it may ask for them only to its sender or to members.
+func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
 	if kind == indirectPingMsg {
-		fields = append(fields, field{name: "Target", kind: address, into: &target},
-			field{name: "Port", kind: number, most: math.MaxUint16, into: &targetPort}, field{name: "Nack", kind: boolean})
+		fields = append(fields, field{name: "Target", kind: address, dest: &target},
+			field{name: "Port", kind: number, max: math.MaxUint16, dest: &targetPort}, field{name: "Nack", kind: boolean})
 	}
-	if err := d.object(fields); err != nil {
+	if err := d.decodeMap(fields); err != nil {
 		return err
 	}
 	if kind == indirectPingMsg && !in.reachable(addrPort(target, targetPort)) {
@@ -242,12 +243,12 @@ func addrPort(ip, port value) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// stream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls grow
-// before it uses more memory; see decoder.
-func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
-	d := &decoder{in: r, grow: grow}
+// inspectStream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls
+// reserve before it uses more memory; see decoder.
+func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
+	d := &decoder{in: r, reserve: grow}
 	if dir == accepted {
-		header := in.header()
+		header := in.labelHeader()
 		have, err := d.take(len(header))
 		if err != nil {
 			return nil, err
@@ -256,9 +257,9 @@ func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([
 			return nil, errOtherPool
 		}
 	}
-	start := d.at
+	start := d.pos
 	if in.keys != nil {
-		plain, err := in.unseal(d)
+		plain, err := in.decryptStream(d)
 		if err != nil {
 			return nil, err
 		}
@@ -268,23 +269,23 @@ func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([
 	if err != nil {
 		return nil, err
 	}
-	if err := in.streamed(d, kind, dir); err != nil {
+	if err := in.inspectStreamBody(d, kind, dir); err != nil {
 		return nil, err
 	}
-	if in.keys != nil && d.at != len(d.buf) {
+	if in.keys != nil && d.pos != len(d.buf) {
 		return nil, errMalformed
 	}
-	return d.buf[start:d.at], nil
+	return d.buf[start:d.pos], nil
 }
 
-// unseal decrypts the message of a stream.
-func (in *inspector) unseal(d *decoder) ([]byte, error) {
+// decryptStream decrypts the message of a stream.
+func (in *inspector) decryptStream(d *decoder) ([]byte, error) {
 	head, err := d.take(encryptHeader)
 	if err != nil {
 		return nil, err
 	}
 	if head[0] != encryptMsg {
-		return nil, errPlain
+		return nil, errNotEncrypted
 	}
 	size := binary.BigEndian.Uint32(head[1:])
 	if size > maxStream {
@@ -295,44 +296,44 @@ func (in *inspector) unseal(d *decoder) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.grow(cap(d.buf) + len(sealed)); err != nil {
+	if err := d.reserve(cap(d.buf) + len(sealed)); err != nil {
 		return nil, err
 	}
 	return in.decrypt(sealed, additional)
 }
 
-// streamed inspects the rest of a stream's message, after the byte with its kind.
-func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
+// inspectStreamBody inspects the rest of a stream's message, after the byte with its kind.
+func (in *inspector) inspectStreamBody(d *decoder, kind byte, dir direction) error {
 	switch {
 	case kind == pushPullMsg:
-		return pushPull(d)
+		return inspectPushPull(d)
 	case kind == pingMsg && dir == accepted:
-		return d.object(pingFields(nil, nil)) // the answer goes back on the stream
+		return d.decodeMap(pingFields(nil, nil)) // the answer goes back on the stream
 	case kind == ackMsg && dir == dialed:
-		return d.object(ackFields)
+		return d.decodeMap(ackFields)
 	case kind == errorMsg && dir == dialed:
-		return d.object(errorFields)
+		return d.decodeMap(errorFields)
 	case kind == compressMsg:
 		return errCompressed
 	case kind == encryptMsg:
-		return errUnreadable
+		return errNoMatchingKey
 	}
-	return errKind
+	return errWrongKind
 }
 
-// pushPull inspects a list of members and the state that comes with it.
-func pushPull(d *decoder) error {
+// inspectPushPull inspects a list of members and the state that comes with it.
+func inspectPushPull(d *decoder) error {
 	var nodes, length value
-	err := d.object([]field{
-		{name: "Nodes", kind: number, most: maxStates, into: &nodes},
-		{name: "UserStateLen", kind: number, most: maxStream, into: &length},
+	err := d.decodeMap([]field{
+		{name: "Nodes", kind: number, max: maxStates, dest: &nodes},
+		{name: "UserStateLen", kind: number, max: maxStream, dest: &length},
 		{name: "Join", kind: boolean},
 	})
 	if err != nil {
 		return err
 	}
 	for range nodes.number {
-		if err := d.object(stateFields); err != nil {
+		if err := d.decodeMap(stateFields); err != nil {
 			return err
 		}
 	}
@@ -340,42 +341,42 @@ func pushPull(d *decoder) error {
 	return err
 }
 
-// speaksOurs reports whether a node supports the protocol versions of this node, and uses them. memberlist stops all
+// speaksOurVersions reports whether a node supports the protocol versions of this node, and uses them. memberlist stops all
 // exchanges of lists while it knows a node that does not.
-func speaksOurs(v []byte) bool {
+func speaksOurVersions(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
 }
 
 var (
-	ackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}, {name: "Payload", kind: text, most: maxText}}
+	ackFields = []field{{name: "SeqNo", kind: number, max: math.MaxUint32}, {name: "Payload", kind: text, max: maxText}}
 
-	nackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}}
+	nackFields = []field{{name: "SeqNo", kind: number, max: math.MaxUint32}}
 
-	errorFields = []field{{name: "Error", kind: text, most: maxText}}
+	errorFields = []field{{name: "Error", kind: text, max: maxText}}
 
 	suspectFields = []field{
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
-		{name: "From", kind: text, most: maxID},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
+		{name: "From", kind: text, max: maxID},
 	}
 
 	aliveFields = []field{
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
 		{name: "Addr", kind: address},
-		{name: "Port", kind: number, most: math.MaxUint16},
-		{name: "Meta", kind: text, most: maxMetadata},
+		{name: "Port", kind: number, max: math.MaxUint16},
+		{name: "Meta", kind: text, max: maxMetadata},
 		{name: "Vsn", kind: version},
 	}
 
 	stateFields = []field{
-		{name: "Name", kind: text, most: maxID},
+		{name: "Name", kind: text, max: maxID},
 		{name: "Addr", kind: address},
-		{name: "Port", kind: number, most: math.MaxUint16},
-		{name: "Meta", kind: text, most: maxMetadata},
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "State", kind: number, most: uint64(memberlist.StateLeft)},
+		{name: "Port", kind: number, max: math.MaxUint16},
+		{name: "Meta", kind: text, max: maxMetadata},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "State", kind: number, max: uint64(memberlist.StateLeft)},
 		{name: "Vsn", kind: version},
 	}
 )
@@ -383,16 +384,16 @@ var (
 // pingFields returns the fields of a ping; an indirect ping has more.
 func pingFields(source, sourcePort *value) []field {
 	return []field{
-		{name: "SeqNo", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
-		{name: "SourceAddr", kind: address, optional: true, into: source},
-		{name: "SourcePort", kind: number, most: math.MaxUint16, optional: true, into: sourcePort},
-		{name: "SourceNode", kind: text, most: maxID, optional: true},
+		{name: "SeqNo", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
+		{name: "SourceAddr", kind: address, optional: true, dest: source},
+		{name: "SourcePort", kind: number, max: math.MaxUint16, optional: true, dest: sourcePort},
+		{name: "SourceNode", kind: text, max: maxID, optional: true},
 	}
 }
 
-// why returns the refusal in err, and whether there is one.
-func why(err error) (refusal, bool) {
+// refusalIn returns the refusal in err, and whether there is one.
+func refusalIn(err error) (refusal, bool) {
 	var r refusal
 	ok := errors.As(err, &r)
 	return r, ok

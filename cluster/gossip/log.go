@@ -14,28 +14,28 @@ import (
 
 const (
 	repeatAfter = time.Hour        // a recurring event is logged again after this
-	quietFor    = 10 * time.Minute // and a line of memberlist's after this
-	maxSaid     = 1024             // keys remembered; beyond that, new ones are not logged until some expire
+	quietPeriod = 10 * time.Minute // and a line of memberlist's after this
+	maxLogged   = 1024             // keys remembered; beyond that, new ones are not logged until some expire
 )
 
-// said remembers when each key was logged. It has no lock of its own.
-type said[K comparable] struct {
+// logLimiter remembers when each key was logged. It has no lock of its own.
+type logLimiter[K comparable] struct {
 	when  map[K]time.Time
 	every time.Duration
 }
 
-// again reports whether to log key now, and remembers that it was logged.
-func (s *said[K]) again(key K, now time.Time) bool {
+// shouldLog reports whether to log key now, and remembers that it was logged.
+func (s *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
 		return false
 	}
-	if len(s.when) >= maxSaid {
+	if len(s.when) >= maxLogged {
 		for k, t := range s.when {
 			if now.Sub(t) >= s.every {
 				delete(s.when, k)
 			}
 		}
-		if len(s.when) >= maxSaid {
+		if len(s.when) >= maxLogged {
 			return false
 		}
 	}
@@ -46,8 +46,8 @@ func (s *said[K]) again(key K, now time.Time) bool {
 	return true
 }
 
-// noteKey identifies a recurring event, of which only one in repeatAfter is logged.
-type noteKey struct {
+// eventKey identifies a recurring event, of which only one in repeatAfter is logged.
+type eventKey struct {
 	text string
 	id   ring.NodeID
 	boot uint64
@@ -55,26 +55,26 @@ type noteKey struct {
 }
 
 // logOnce logs a recurring event. The caller holds g.mu.
-func (g *Gossip) logOnce(key noteKey, level slog.Level, args ...any) {
-	if g.logged.again(key, time.Now()) {
+func (g *Gossip) logOnce(key eventKey, level slog.Level, args ...any) {
+	if g.logged.shouldLog(key, time.Now()) {
 		g.config.Logger.Log(context.Background(), level, key.text, args...)
 	}
 }
 
 // adapter writes memberlist's log lines to a slog.Logger.
 type adapter struct {
-	logger *slog.Logger
-	mu     sync.Mutex
-	said   said[string] // guarded by mu
+	logger  *slog.Logger
+	mu      sync.Mutex
+	limiter logLimiter[string] // guarded by mu
 }
 
 func newAdapter(l *slog.Logger) *log.Logger {
-	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
+	return log.New(&adapter{logger: l, limiter: logLimiter[string]{every: quietPeriod}}, "", 0)
 }
 
-// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail, or that every
+// quietPrefixes are the beginnings of lines about events that this package logs itself, once and in more detail, or that every
 // restart causes.
-var ownWords = [...]string{
+var quietPrefixes = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
 	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
@@ -92,7 +92,7 @@ func (a *adapter) Write(line []byte) (int, error) {
 		}
 	}
 	text = strings.TrimPrefix(text, "memberlist: ")
-	for _, own := range ownWords {
+	for _, own := range quietPrefixes {
 		if strings.HasPrefix(text, own) {
 			level = slog.LevelDebug
 		}
@@ -101,15 +101,15 @@ func (a *adapter) Write(line []byte) (int, error) {
 		level = slog.LevelDebug // this node has closed the connection itself
 	}
 	ctx := context.Background()
-	if level > slog.LevelDebug && !a.first(text) {
+	if level > slog.LevelDebug && !a.isNew(text) {
 		level = slog.LevelDebug
 	}
 	a.logger.Log(ctx, level, text, "by", "memberlist")
 	return len(line), nil
 }
 
-// first reports whether text was not written recently. Lines that differ only in the remote port count as the same.
-func (a *adapter) first(text string) bool {
+// isNew reports whether text was not written recently. Lines that differ only in the remote port count as the same.
+func (a *adapter) isNew(text string) bool {
 	key := text
 	if head, from, ok := strings.Cut(text, " from="); ok {
 		if i := strings.LastIndexByte(from, ':'); i >= 0 {
@@ -119,5 +119,5 @@ func (a *adapter) first(text string) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.said.again(key, time.Now())
+	return a.limiter.shouldLog(key, time.Now())
 }

@@ -32,10 +32,10 @@ func TestOverLoopback(t *testing.T) {
 		nodes, seeds = append(nodes, g), []string{nodes0(nodes, g).self.gossipAddress().String()}
 	}
 	sees := func(g *Gossip, want string) func() bool {
-		return func() bool { return (&node{Gossip: g}).sees() == want }
+		return func() bool { return (&node{Gossip: g}).summary() == want }
 	}
 	for _, g := range nodes {
-		until(t, 20*time.Second, "all find each other", sees(g, all(3, nil)))
+		until(t, 20*time.Second, "all find each other", sees(g, summaryOf(3, nil)))
 	}
 	if err := nodes[0].Update(func(m *Member) { m.Expect = 3 }); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestOverLoopback(t *testing.T) {
 	if err := nodes[1].Leave(ctx); err != nil {
 		t.Error(err)
 	}
-	until(t, 20*time.Second, "one has left", sees(nodes[2], all(3, map[int]State{2: Left})))
+	until(t, 20*time.Second, "one has left", sees(nodes[2], summaryOf(3, map[int]State{2: Left})))
 	// Close does not wait for a stranger's connection.
 	c, err := net.Dial("tcp", nodes[0].self.gossipAddress().String())
 	if err != nil {
@@ -58,7 +58,7 @@ func TestOverLoopback(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	until(t, 20*time.Second, "one has failed", sees(nodes[2], all(3, map[int]State{1: Failed, 2: Left})))
+	until(t, 20*time.Second, "one has failed", sees(nodes[2], summaryOf(3, map[int]State{1: Failed, 2: Left})))
 	if err := nodes[0].Update(func(*Member) {}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Update after Close: have error %v", err)
 	}
@@ -144,7 +144,7 @@ func TestTooManyStreams(t *testing.T) {
 			c.Close()
 		}
 		w.start(2)
-		w.agree(20*time.Second, all(2, nil))
+		w.agree(20*time.Second, summaryOf(2, nil))
 	})
 }
 

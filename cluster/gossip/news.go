@@ -67,7 +67,7 @@ func (e events) MergeRemoteState(b []byte, _ bool) {
 	}
 	e.mu.Lock()
 	for _, d := range departures {
-		e.depart(d)
+		e.handleDeparture(d)
 	}
 	e.mu.Unlock()
 	if len(news) > 0 {

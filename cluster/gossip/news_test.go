@@ -72,7 +72,7 @@ func TestNewsReachAll(t *testing.T) {
 		for i := 1; i <= n; i++ {
 			w.nodes[i] = w.start(i, with(i))
 		}
-		w.agree(15*time.Second, all(n, nil))
+		w.agree(15*time.Second, summaryOf(n, nil))
 		if err := boards[3].Hear([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestNewsReachAll(t *testing.T) {
 		time.Sleep(time.Second) // by now, packets no longer carry it
 		w.nodes[n+1] = w.start(n+1, with(n+1))
 		until(t, 2*time.Second, "one that joins has heard", func() bool { return boards[n+1].has("hello") })
-		w.agree(15*time.Second, all(n+1, nil))
+		w.agree(15*time.Second, summaryOf(n+1, nil))
 	})
 }
 

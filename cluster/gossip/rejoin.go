@@ -19,7 +19,7 @@ const (
 	roundTime      = 10 * time.Second // after this, a round begins no more joins
 	lookupTime     = 5 * time.Second
 	rememberFor    = 72 * time.Hour // how long to keep an address without meeting a member there
-	maxTroubled    = 1024           // addresses remembered as not joined; beyond that, all are forgotten and may be logged again
+	maxFailing     = 1024           // addresses remembered as not joined; beyond that, all are forgotten and may be logged again
 )
 
 // firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. Each of these rounds also joins
@@ -28,8 +28,8 @@ const (
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
-// recall adopts the addresses of an earlier run.
-func (g *Gossip) recall() {
+// restoreRemembered adopts the addresses of an earlier run.
+func (g *Gossip) restoreRemembered() {
 	for _, s := range g.config.Remembered {
 		if at, ok := parseAddress(s); !ok {
 			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
@@ -64,7 +64,7 @@ func (g *Gossip) AddAddresses(addresses []string) {
 		}
 	}
 	if len(g.remembered) > before {
-		g.signal(g.meet)
+		g.signal(g.addressesAdded)
 	}
 }
 
@@ -99,29 +99,29 @@ func (g *Gossip) Addresses() []string {
 // rejoin keeps joining seeds and failed members: memberlist forgets dead members, so the two sides of a long cut would
 // never meet again.
 func (g *Gossip) rejoin() {
-	troubled := make(map[netip.AddrPort]bool)
+	failing := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
-		pause, more := g.config.RejoinInterval, 0
+		pause, extraLive := g.config.RejoinInterval, 0
 		if round < len(firstRounds) {
-			pause, more = min(pause, firstRounds[round]), 1
+			pause, extraLive = min(pause, firstRounds[round]), 1
 		}
 		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronize
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-time.After(pause):
-		case <-g.meet:
+		case <-g.addressesAdded:
 		}
-		g.round(more, troubled)
+		g.joinTargets(extraLive, failing)
 	}
 }
 
-// round joins the targets, several at once, and waits for all. The targets include up to more live members. troubled holds
-// the addresses that could not be joined the last time, so that only changes are logged.
-func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
+// joinTargets joins the targets, several at once, and waits for all. The targets include up to extraLive live members. failing
+// holds the addresses that could not be joined the last time, so that only changes are logged.
+func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
-	targets := g.targets(ctx, more)
+	targets := g.targets(ctx, extraLive)
 	errs := make([]error, len(targets))
 	slots := make(chan struct{}, joinsAtOnce)
 	var joins sync.WaitGroup
@@ -137,17 +137,17 @@ func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 		}
 	}
 	joins.Wait()
-	if len(troubled) > maxTroubled {
-		clear(troubled)
+	if len(failing) > maxFailing {
+		clear(failing)
 	}
 	for i, at := range targets {
 		switch err := errs[i]; {
 		case err == errNotTried, g.ctx.Err() != nil:
-		case err == nil && troubled[at]:
-			delete(troubled, at)
+		case err == nil && failing[at]:
+			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !troubled[at] && more == 0: // in the first rounds, the node may still be starting
-			troubled[at] = true
+		case err != nil && !failing[at] && extraLive == 0: // in the first rounds, the node may still be starting
+			failing[at] = true
 			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
 	}
@@ -165,13 +165,13 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, and up to more of live members at the end.
-func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
-	lists := g.lookup(ctx)
+// targets returns the addresses to join now: those of seeds first, and up to extraLive of live members at the end.
+func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
+	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.named, g.found = max(1, countNamed(lists, g.self.gossipAddress())), lists
+	g.namedCount, g.seedAddresses = max(1, countNamed(lists, g.self.gossipAddress())), lists
 	if g.self.State == Left {
 		return nil
 	}
@@ -194,10 +194,10 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 		return chosen
 	}
 	targets := choose(found, maxSeedJoins)
-	var gone []netip.AddrPort
+	var others []netip.AddrPort
 	for _, e := range g.table.entries {
 		if at := e.gossipAddress(); e.State == Failed && at.IsValid() {
-			gone = append(gone, at)
+			others = append(others, at)
 		}
 	}
 	now := time.Now()
@@ -206,12 +206,12 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 		case now.Sub(since) > rememberFor:
 			delete(g.remembered, at)
 		default:
-			gone = append(gone, at)
+			others = append(others, at)
 		}
 	}
-	targets = append(targets, choose(gone, maxMemberJoins)...)
+	targets = append(targets, choose(others, maxMemberJoins)...)
 	rand.Shuffle(len(met), func(i, j int) { met[i], met[j] = met[j], met[i] })
-	return append(targets, met[:min(more, len(met))]...)
+	return append(targets, met[:min(extraLive, len(met))]...)
 }
 
 // countNamed returns the number of nodes that the seeds, given by their resolved addresses, name, and self. One seed may
@@ -243,7 +243,7 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.named
+	return g.namedCount
 }
 
 // Missing returns the seeds in Config.Join, as written there, whose addresses have no live member.
@@ -256,7 +256,7 @@ func (g *Gossip) Missing() (missing []string) {
 			there[e.gossipAddress()] = true
 		}
 	}
-	for i, list := range g.found {
+	for i, list := range g.seedAddresses {
 		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return there[at] }) {
 			missing = append(missing, g.config.Join[i])
 		}
@@ -264,8 +264,8 @@ func (g *Gossip) Missing() (missing []string) {
 	return missing
 }
 
-// lookup resolves each seed to its current addresses.
-func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
+// resolveSeeds resolves each seed to its current addresses.
+func (g *Gossip) resolveSeeds(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found := make([][]netip.AddrPort, len(g.config.seeds))

@@ -17,42 +17,42 @@ type entry struct {
 	Member
 	// hidden is set if the member belongs to another cluster, but memberlist still lists it.
 	hidden bool
-	// since is the value of table.changes when the entry last changed its state.
-	since uint64
+	// lastChange is the value of table.changes when the entry last changed its state.
+	lastChange uint64
 }
 
 // table holds the other members that this node knows of. It has no lock of its own.
 type table struct {
-	entries map[ring.NodeID]*entry
-	max     int
-	changes uint64
-	alive   int       // number of entries whose State is Alive
-	settled time.Time // when the full rate of newcomers is available again
+	entries      map[ring.NodeID]*entry
+	max          int
+	changes      uint64
+	alive        int       // number of entries whose State is Alive
+	rateRestored time.Time // when the full rate of newcomers is available again
 }
 
 func newTable(max int) *table {
 	return &table{entries: make(map[ring.NodeID]*entry), max: max}
 }
 
-// newcomersTime is the period in which at most table.max unknown members are admitted. memberlist keeps dead members for a
+// newcomerPeriod is the period in which at most table.max unknown members are admitted. memberlist keeps dead members for a
 // while, so without a rate limit members that come and go would fill its memory, though not the table.
-const newcomersTime = time.Hour
+const newcomerPeriod = time.Hour
 
-// newcomer reports whether another unknown member may be admitted, and counts it.
-func (t *table) newcomer(now time.Time) bool {
-	if t.settled.Before(now) {
-		t.settled = now
+// admitNewcomer reports whether another unknown member may be admitted, and counts it.
+func (t *table) admitNewcomer(now time.Time) bool {
+	if t.rateRestored.Before(now) {
+		t.rateRestored = now
 	}
-	next := t.settled.Add(newcomersTime / time.Duration(t.max))
-	if next.Sub(now) > newcomersTime {
+	next := t.rateRestored.Add(newcomerPeriod / time.Duration(t.max))
+	if next.Sub(now) > newcomerPeriod {
 		return false
 	}
-	t.settled = next
+	t.rateRestored = next
 	return true
 }
 
-// full reports whether the table has no room for an unknown member: all its members are alive, so none can be evicted.
-func (t *table) full() bool { return t.alive >= t.max }
+// isFull reports whether the table has no room for an unknown member: all its members are alive, so none can be evicted.
+func (t *table) isFull() bool { return t.alive >= t.max }
 
 // put records a member that memberlist has accepted.
 func (t *table) put(m Member) {
@@ -78,11 +78,11 @@ func (t *table) setState(e *entry, s State) {
 		t.alive++
 	}
 	t.changes++
-	e.State, e.since = s, t.changes
+	e.State, e.lastChange = s, t.changes
 }
 
-// gone records that memberlist no longer lists a member. If the member had not announced that it leaves, it has failed.
-func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
+// markGone records that memberlist no longer lists a member. If the member had not announced that it leaves, it has failed.
+func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	e := t.entries[id]
 	if e == nil || e.State != Alive {
 		return Member{}, false
@@ -95,8 +95,8 @@ func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	return e.Member, true
 }
 
-// part removes a member that belongs to another cluster. As long as memberlist lists it, it is only hidden.
-func (t *table) part(e *entry) {
+// exclude removes a member that belongs to another cluster. As long as memberlist lists it, it is only hidden.
+func (t *table) exclude(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
 		return
@@ -108,7 +108,7 @@ func (t *table) part(e *entry) {
 func (t *table) evict() {
 	var first *entry
 	for _, e := range t.entries {
-		if e.State != Alive && (first == nil || e.since < first.since) {
+		if e.State != Alive && (first == nil || e.lastChange < first.lastChange) {
 			first = e
 		}
 	}
@@ -161,7 +161,7 @@ func (t *table) departures() []departure {
 			left = append(left, e)
 		}
 	}
-	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.since, a.since) })
+	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.lastChange, a.lastChange) })
 	var all []departure
 	for _, e := range left[:min(len(left), maxDepartures)] {
 		all = append(all, departure{id: e.ID, boot: e.Boot})
@@ -169,8 +169,8 @@ func (t *table) departures() []departure {
 	return all
 }
 
-// depart records a departure if it is of the member's current process, and reports whether that is new.
-func (t *table) depart(d departure) (Member, bool) {
+// recordDeparture records a departure if it is of the member's current process, and reports whether that is new.
+func (t *table) recordDeparture(d departure) (Member, bool) {
 	e := t.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
 		return Member{}, false
@@ -179,10 +179,10 @@ func (t *table) depart(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// depart handles a departure that another node reported. The caller holds g.mu.
-func (g *Gossip) depart(d departure) {
-	if m, news := g.table.depart(d); news {
-		g.tell(m)
+// handleDeparture handles a departure that another node reported. The caller holds g.mu.
+func (g *Gossip) handleDeparture(d departure) {
+	if m, news := g.table.recordDeparture(d); news {
+		g.logState(m)
 		g.signal(g.changed)
 	}
 }

@@ -108,20 +108,20 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 		open:      make(map[*conn]struct{}),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	go w.pass()
+	go w.forward()
 	return w
 }
 
-// pass forwards packets and accepted connections to memberlist. During shutdown it drops them, because the wrapped
+// forward forwards packets and accepted connections to memberlist. During shutdown it drops them, because the wrapped
 // transport waits until all are received from its channels.
-func (t *transport) pass() {
+func (t *transport) forward() {
 	defer close(t.done)
 	for {
 		select {
 		case <-t.down:
 			return
 		case p := <-t.Transport.PacketCh():
-			buf, err := t.inspector.packet(p.Buf, p.From)
+			buf, err := t.inspector.inspectPacket(p.Buf, p.From)
 			if err != nil {
 				t.refused(p.From, err)
 				continue
@@ -192,23 +192,23 @@ const (
 // conn is a connection that its transport tracks. It yields one inspected message to its reader, and no more.
 type conn struct {
 	net.Conn
-	t    *transport
-	dir  direction
-	from string // IP of the remote, if accepted
+	transport *transport
+	dir       direction
+	from      string // IP of the remote, if accepted
 
 	once    sync.Once
 	message *bytes.Reader // set by once
 	err     error         // set by once
 
-	taken   int  // guarded by t.mu: bytes of memory reserved for the message
-	syncing bool // guarded by t.mu: holds an element of t.syncs
+	reserved    int  // guarded by t.mu: bytes of memory reserved for the message
+	hasSyncTurn bool // guarded by t.mu: holds an element of t.syncs
 }
 
 // track registers c as open, or closes it.
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	tracked := &conn{Conn: c, t: t, dir: dir}
+	tracked := &conn{Conn: c, transport: t, dir: dir}
 	if dir == accepted {
 		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
@@ -234,8 +234,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		var body []byte
 		if body, c.err = c.receive(); c.err != nil {
-			if _, refused := why(c.err); refused {
-				c.t.refused(c.RemoteAddr(), c.err)
+			if _, refused := refusalIn(c.err); refused {
+				c.transport.refused(c.RemoteAddr(), c.err)
 			}
 			return
 		}
@@ -248,17 +248,17 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 func (c *conn) receive() ([]byte, error) {
-	body, err := c.t.inspector.stream(c.Conn, c.dir, c.take)
-	_, refused := why(err)
+	body, err := c.transport.inspector.inspectStream(c.Conn, c.dir, c.reserve)
+	_, refused := refusalIn(err)
 	ended := errors.Is(err, io.EOF)
 	switch {
 	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
-		err = c.sync()
+		err = c.awaitSyncTurn()
 	case c.dir == dialed && (ended || errors.Is(err, syscall.ECONNRESET)):
 		err = errNoAnswer
 	case err == nil || refused || c.dir == dialed || ended || errors.Is(err, net.ErrClosed):
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errLate
+		err = errTooSlow
 	default:
 		err = errCutShort
 	}
@@ -269,40 +269,40 @@ func (c *conn) receive() ([]byte, error) {
 // it.
 var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and does it have the same gossip key?")
 
-// take raises the memory reserved for c's message to a total of bytes.
-func (c *conn) take(bytes int) error {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	if _, open := c.t.open[c]; !open {
+// reserve raises the memory reserved for c's message to a total of bytes.
+func (c *conn) reserve(bytes int) error {
+	c.transport.mu.Lock()
+	defer c.transport.mu.Unlock()
+	if _, open := c.transport.open[c]; !open {
 		return net.ErrClosed
 	}
-	more := max(0, bytes-streamRoom) - max(0, c.taken-streamRoom)
-	if c.t.shared+more > sharedRoom {
+	more := max(0, bytes-streamRoom) - max(0, c.reserved-streamRoom)
+	if c.transport.shared+more > sharedRoom {
 		return errNoRoom
 	}
-	c.taken = bytes
-	c.t.shared += more
+	c.reserved = bytes
+	c.transport.shared += more
 	return nil
 }
 
-// sync waits until memberlist may read and answer c's list: at most maxSyncs at once.
-func (c *conn) sync() error {
+// awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
+func (c *conn) awaitSyncTurn() error {
 	wait := time.NewTimer(syncWait)
 	defer wait.Stop()
 	select {
-	case c.t.syncs <- struct{}{}:
-	case <-c.t.ctx.Done():
+	case c.transport.syncs <- struct{}{}:
+	case <-c.transport.ctx.Done():
 		return ErrClosed
 	case <-wait.C:
 		return errNoRoom
 	}
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	if _, open := c.t.open[c]; !open {
-		<-c.t.syncs
+	c.transport.mu.Lock()
+	defer c.transport.mu.Unlock()
+	if _, open := c.transport.open[c]; !open {
+		<-c.transport.syncs
 		return net.ErrClosed
 	}
-	c.syncing = true
+	c.hasSyncTurn = true
 	return nil
 }
 
@@ -316,14 +316,14 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 func (c *conn) Close() error {
-	c.t.mu.Lock()
-	if _, open := c.t.open[c]; open {
-		delete(c.t.open, c)
-		c.t.shared -= max(0, c.taken-streamRoom)
-		if c.syncing {
-			<-c.t.syncs
+	c.transport.mu.Lock()
+	if _, open := c.transport.open[c]; open {
+		delete(c.transport.open, c)
+		c.transport.shared -= max(0, c.reserved-streamRoom)
+		if c.hasSyncTurn {
+			<-c.transport.syncs
 		}
 	}
-	c.t.mu.Unlock()
+	c.transport.mu.Unlock()
 	return c.Conn.Close()
 }
