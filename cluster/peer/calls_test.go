@@ -57,7 +57,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 					t.Errorf("%d bytes: have %d bytes, %v", size, len(have), err)
 				}
 			})
-			clear(body) // it may be reused
+			clear(body) // Go allows to reuse it
 		}
 		wait.Wait()
 		if _, err := a.Call(t.Context(), b.id, methodEcho, make([]byte, largestMessage+1)); !errors.Is(err, ErrTooLarge) {
@@ -125,7 +125,7 @@ func TestUnknownNodesAreUnreachable(t *testing.T) {
 			t.Errorf("have %v", err)
 		}
 		if _, ok := a.Remote(stranger); ok || a.Reachable(stranger) {
-			t.Error("a stranger is known")
+			t.Error("a stranger is reachable")
 		}
 	})
 }
@@ -138,7 +138,7 @@ func TestCallAt(t *testing.T) {
 			t.Errorf("have %q from %v, %v", have, who, err)
 		}
 		if a.Reachable(b.id) {
-			t.Error("the connection stays")
+			t.Error("the connection stays open")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -161,7 +161,7 @@ func TestCallAt(t *testing.T) {
 	})
 }
 
-// TestCloseEndsEveryCallOnce closes either end while calls are in flight: each done runs once, and none after Close.
+// TestCloseEndsEveryCallOnce closes either end while calls are in flight. Each done runs once, and none after Close.
 func TestCloseEndsEveryCallOnce(t *testing.T) {
 	for _, mine := range []bool{true, false} {
 		t.Run(fmt.Sprintf("mine=%v", mine), func(t *testing.T) {
@@ -196,6 +196,6 @@ func TestCloseEndsEveryCallOnce(t *testing.T) {
 
 func TestNewWantsWhatItNeeds(t *testing.T) {
 	if _, err := New(Config{}); err == nil {
-		t.Error("an empty configuration is good")
+		t.Error("an empty configuration is valid")
 	}
 }

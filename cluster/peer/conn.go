@@ -14,23 +14,23 @@ import (
 const (
 	// maxPending bounds the calls of a connection that wait for a reply.
 	maxPending = 1 << 16
-	// maxCallTime bounds a call whose caller set no limit.
+	// maxCallTime is the timeout of a call whose caller set none.
 	maxCallTime = 30 * time.Second
 	// maxSilence is how long a connection may be silent before it is closed.
 	maxSilence = 5 * time.Second
-	// besideAfter: a second connection is tried after this many multiples of the unreachable timeout.
+	// besideAfter is the silence, in multiples of the unreachable timeout, after which a second connection is dialled.
 	besideAfter = 2
 	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
-	// once a read fills the buffer: most connections of a large cluster carry little.
+	// once a read fills the buffer: most connections of a large cluster carry little traffic.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// retireTime is how long calls in flight may still finish on a connection that was replaced.
+	// retireTime is how long calls in flight may still finish on a replaced connection.
 	retireTime = 2 * time.Second
 )
 
 var (
 	errSilent = errors.New("nothing was received for too long")
 	errStuck  = errors.New("nothing was received, but a new connection can be made")
-	// errReplaced: another connection has taken its place.
+	// errReplaced means that another connection has taken its place.
 	errReplaced = errors.New("it was replaced")
 )
 
@@ -38,7 +38,7 @@ var (
 // connection is up sooner than TCP retransmits.
 const farSilence = 2 * time.Second
 
-// silenceLimits holds a connection's limits of silence: after which it is unreachable, and after which it is closed.
+// silenceLimits holds the silence after which a connection is unreachable, and the one at which it is closed.
 type silenceLimits struct{ after, most time.Duration }
 
 // conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
@@ -52,24 +52,24 @@ type conn struct {
 	serves *handlers     // handlers for the other end's messages
 	limits silenceLimits // limits of silence
 	queue  *queue
-	link   *link // set on a link's direct connection, which it dialled; nil otherwise
+	link   *link // set on the direct connection that a link has dialled; nil otherwise
 
-	heard   atomic.Int64 // when something last arrived, as Peers.now
+	heard   atomic.Int64 // when data last arrived, as Peers.now
 	silent  atomic.Bool  // the connection is silent or broken
 	beaten  atomic.Int64 // when the last heartbeat was sent, as Peers.now
 	dropped sync.Once    // for the log message about dropped replies
 
 	// Only the pulse uses these.
 	watched int64         // heard at the last check
-	silence time.Duration // how long nothing has arrived while this process was running
+	silence time.Duration // time without data in which this process was running
 
 	mu      sync.Mutex           // guards the fields below
 	pending map[uint64]*outgoing // Invariant: empty while down is set
 	next    uint64
-	down    error // why new calls fail at once, unsent: silent or broken; nil while all is well
-	broken  error // why the connection is over for good
+	down    error // the error of new calls, which fail unsent, while the connection is silent or broken; nil otherwise
+	broken  error // why the connection ended; nil until then
 
-	ending sync.WaitGroup // done callbacks that run outside the reader; added to with mu held, and not once broken is set
+	ending sync.WaitGroup // done callbacks outside the reader; added to with mu held, and never after broken is set
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
@@ -82,8 +82,8 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 	return n
 }
 
-// run moves messages in both directions until the connection breaks or ctx ends, and returns why. It reads on the
-// caller's goroutine.
+// run sends and receives messages until the connection breaks or ctx ends, and returns the reason. It reads on the caller's
+// goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
@@ -99,7 +99,7 @@ func (c *conn) run(ctx context.Context) error {
 	return c.why()
 }
 
-// breakOff ends the connection and fails the waiting calls. Only the first reason counts.
+// breakOff ends the connection and fails the waiting calls with err. Later calls of it have no effect.
 func (c *conn) breakOff(err error) {
 	if first := c.fail(err, true); first {
 		c.queue.close()
@@ -110,8 +110,8 @@ func (c *conn) breakOff(err error) {
 	}
 }
 
-// fail makes waiting calls fail, and new ones until the connection recovers. With forGood it never does. It reports
-// whether the connection was not yet broken.
+// fail fails the waiting calls, and new ones until the connection recovers; if forGood is true, it never does. It returns
+// false if the connection was broken already.
 func (c *conn) fail(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
@@ -139,7 +139,7 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	return true
 }
 
-// markHeard records that something has arrived.
+// markHeard records that data has arrived.
 func (c *conn) markHeard() {
 	c.heard.Store(c.peers.now())
 	if c.silent.Load() {
@@ -152,8 +152,8 @@ func (c *conn) markHeard() {
 	}
 }
 
-// checkSilence is called by the pulse only. gap is the time since its last check, as far as it counts. It returns how long
-// it is until further silence counts for something.
+// checkSilence adds gap, the time since the last check as far as it counts, to c's silence, and acts on it. It returns the
+// time until the next check is needed. Only the pulse calls it.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 	if heard := c.heard.Load(); heard != c.watched {
@@ -180,7 +180,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 
 var errQuiet = errors.New("silent")
 
-// beat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. It is called by the pulse only.
+// beat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. Only the pulse calls it.
 func (c *conn) beat(now int64) {
 	if c.peers.finishing.Load() || !c.calls && now-c.heard.Load() > int64(c.limits.after*2/5) {
 		return
@@ -191,12 +191,12 @@ func (c *conn) beat(now int64) {
 	}
 }
 
-// due reports whether the next heartbeat is due by half a pulse.
+// due reports whether the next heartbeat is due within half a pulse.
 func (c *conn) due(now int64) bool {
 	return now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2)
 }
 
-// write sends what is queued.
+// write sends queued messages until ctx ends or the connection breaks.
 func (c *conn) write(ctx context.Context) error {
 	for {
 		if b := c.queue.next(); len(b) > 0 {
@@ -215,7 +215,7 @@ func (c *conn) write(ctx context.Context) error {
 	}
 }
 
-// read handles incoming messages.
+// read handles incoming messages until the connection breaks.
 func (c *conn) read() error {
 	var parts assembler
 	handle := c.serve
@@ -270,7 +270,7 @@ func (c *conn) serve(m message) error {
 	return nil
 }
 
-// finishCall ends a call with the remote's answer. If no call waits for it, the answer came too late and is dropped.
+// finishCall ends a call with the remote's answer. If no call waits for the answer, it is late and dropped.
 func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
@@ -288,8 +288,9 @@ func (c *conn) finishCall(m message) error {
 	return nil
 }
 
-// removePending removes a call from the waiting ones; nil if it is not among them. Only the caller that gets the call
-// runs its done, so done runs once. beside: done will run outside the reader, and the caller then calls c.ending.Done.
+// removePending removes and returns a waiting call, or nil if it no longer waits. Only the caller that gets the call runs
+// its done, so done runs once. If beside is true, done will run outside the reader, and the caller must then call
+// c.ending.Done.
 func (c *conn) removePending(id uint64, beside bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,7 +323,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	c.pending[o.id] = o
 	c.mu.Unlock()
 	err := c.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
-	if err == nil || c.removePending(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
+	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
@@ -387,7 +388,7 @@ func (c *conn) post(m Method, body []byte) error {
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
 
-// whyDown returns why nothing can be sent.
+// whyDown returns the error of calls that can't be sent.
 func (c *conn) whyDown() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -397,11 +398,11 @@ func (c *conn) whyDown() error {
 	return c.down
 }
 
-// retire ends the connection after retireTime, in which calls in flight may finish. Another one has taken its place: only
-// senders that had already picked this connection still start calls on it, and they retry on the other.
+// retire ends a replaced connection after retireTime, in which calls in flight may finish. Only senders that had already
+// picked this connection still start calls on it, and they retry on the new one.
 func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
-// why returns why the connection is over for good, or nil if it is not.
+// why returns the reason why the connection ended, or nil if it has not.
 func (c *conn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

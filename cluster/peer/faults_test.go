@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestSilenceIsNoticed breaks a link in many ways and checks when each end notices.
+// TestSilenceIsNoticed breaks a link in many ways, and checks when each end notices.
 func TestSilenceIsNoticed(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -68,12 +68,12 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 }
 
-// After a cut, TCP retransmits only after as long again. A new connection is up before that.
+// After a cut, TCP retransmits only after another pause of the same length. A new connection is established before that.
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
 		if lasted > maxSilence {
-			within = lastPause + 100*time.Millisecond // it was closed, and either end may have begun to wait for its next dial
+			within = lastPause + 100*time.Millisecond // the connection was closed, and either end may have begun its pause
 		}
 		inBubble(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
@@ -96,7 +96,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 				n.Peers.mu.Lock()
 				sockets, conns := len(n.sockets), len(n.conns)
 				n.Peers.mu.Unlock()
-				if sockets != 2 || conns != 2 { // one for each direction
+				if sockets != 2 || conns != 2 { // one in each direction
 					t.Errorf("cut for %v: %d sockets and %d connections are open, want 2", lasted, sockets, conns)
 				}
 			}
@@ -137,7 +137,7 @@ func TestRestart(t *testing.T) {
 			b.close(t)
 			synctest.Wait()
 			if a.Reachable(b.id) {
-				t.Error("reachable after its end")
+				t.Error("reachable after its crash")
 			}
 			time.Sleep(20 * time.Second)
 			b = w.node(2, withBoot(2))
@@ -146,7 +146,7 @@ func TestRestart(t *testing.T) {
 			w.connected(a, b)
 			w.connected(b, a)
 			if have := time.Since(began); have > 200*time.Millisecond {
-				t.Errorf("reachable again after %v", have) // the connection it makes itself shows that it is up
+				t.Errorf("reachable again after %v", have) // its own connection shows that it is up
 			}
 			if have, _ := a.Remote(b.id); have.Boot != 2 {
 				t.Errorf("have boot %d", have.Boot)
@@ -205,7 +205,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 		a.SetNodes(map[ring.NodeID]string{wanted: b.address})
 		time.Sleep(30 * time.Second)
 		if a.Reachable(wanted) {
-			t.Error("another node is taken for the one that is known")
+			t.Error("another node is taken for the known one")
 		}
 		if have := a.log.count("is at that address, not"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, a.log)

@@ -14,14 +14,14 @@ const (
 	// handshakeTime bounds the exchange before the first message, at either end: the TLS handshake and the preamble. With
 	// a round-trip time of 300 ms, they take 600 ms.
 	handshakeTime = 2 * time.Second
-	// nearDialTime bounds how long a near connection waits for TCP, whose first retry would come only after a second.
+	// nearDialTime bounds how long a near connection waits for TCP, which first retries only after a second.
 	nearDialTime = 500 * time.Millisecond
-	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP's own retries would back off, each
-	// twice as long as the last; a new dial every one to two seconds does not.
+	// farDialTime bounds how long a far connection waits for TCP. During a cut, TCP doubles the pause before each of its
+	// retries; a new dial every one to two seconds avoids that.
 	farDialTime = 1500 * time.Millisecond
 	maxHalfOpen = 256
 	maxAccepted = 4096
-	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. Near ones always find room
+	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
 	raftWaiting = 64
 	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
 )
@@ -53,8 +53,7 @@ func (p *Peers) accept() {
 	}
 }
 
-// welcome takes an incoming connection through the handshake and hands it over. It then frees its place among the
-// half-open ones.
+// welcome does the handshake of an incoming connection and hands it over. Then it frees its slot in halfOpen.
 func (p *Peers) welcome(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 	host := hostOf(raw.RemoteAddr())
@@ -73,7 +72,7 @@ func (p *Peers) welcome(raw net.Conn) {
 	}
 	if err != nil {
 		s.Close()
-		// Who says nothing and leaves is a node that stops, or a probe.
+		// A remote that closes without a word is a node that stops, or a health probe: don't log it.
 		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.worthLogging(err, s.remote.Node, &p.notes, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
@@ -107,7 +106,7 @@ func (p *Peers) handshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// examine returns why to refuse the connection that begins with a preamble, or nil if it is welcome.
+// examine checks the preamble of an incoming connection. Its error is the reason to refuse the connection.
 func (p *Peers) examine(s *socket, got preamble) (err error) {
 	if s.remote, err = parseIdentity(got.body); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (p *Peers) examine(s *socket, got preamble) (err error) {
 	return err
 }
 
-// handTo gives a connection to Raft, serves its messages, or relays it.
+// handTo gives a connection to Raft, to a goroutine that serves its messages, or to one that relays it.
 func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindRaft {
 		if !p.giveRaft(s) {
@@ -143,13 +142,13 @@ func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindTunnel {
 		serve = func() { p.relay(s) }
 	}
-	if !p.spawn(serve) { // the other end reports why it is over
+	if !p.spawn(serve) { // the other end logs why the connection ended
 		return ErrClosed
 	}
 	return nil
 }
 
-// refuse tells the dialling side why. If that fails, nothing is lost.
+// refuse sends the dialling side the reason, if possible.
 func (p *Peers) refuse(s *socket, reason string) {
 	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), maxReason)])}.write(s)
 }
@@ -158,8 +157,8 @@ func refused(remote Identity, why error) error {
 	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable(remote.Name), why)
 }
 
-// dial makes a connection and completes the handshake. expected checks that the right node answers. A near connection has
-// handshakeTime for both together.
+// dial makes a connection and completes the handshake. expected checks that the right node answers. For a near connection,
+// both together take at most handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
 	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {
@@ -178,7 +177,7 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
 }
 
-// begin runs the handshake on a dialled connection, until ctx ends.
+// begin runs the handshake on a dialled connection. It fails when ctx ends.
 func (p *Peers) begin(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()

@@ -9,11 +9,12 @@ import (
 const (
 	// largestMessage bounds the body of a message, in bytes.
 	largestMessage = 16 << 20
-	// messageHead is the size of a header: the length of the body, the kind, the method or code, and the number of the
-	// call.
+	// messageHead is the size of a header in bytes: the length of the body, the kind, the method or code, and the number of
+	// the call.
 	messageHead = 4 + 1 + 1 + 8
 )
 
+// messageKind is the second field of a header.
 type messageKind uint8
 
 const (
@@ -39,7 +40,7 @@ func (m message) head() (h [messageHead]byte) {
 	return h
 }
 
-var errMessage = errors.New("the remote sent a message that makes no sense")
+var errMessage = errors.New("the remote sent a malformed message")
 
 // assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the
 // length that a message claims.
@@ -68,7 +69,7 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 	}
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
-		a.partial = slices.Clone(rest) // one large message must not hold memory for ever
+		a.partial = slices.Clone(rest) // one large message must not hold memory forever
 	case !held || len(rest) < len(b):
 		a.partial = append(a.partial[:0], rest...)
 	}

@@ -47,7 +47,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenMessages: so do messages.
+// TestGoldenMessages: messages keep their encoding.
 func TestGoldenMessages(t *testing.T) {
 	messages := []message{
 		{kind: messageCall, what: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, what: 255, body: []byte("send")},
@@ -67,7 +67,7 @@ func TestGoldenMessages(t *testing.T) {
 			}
 			return nil
 		}); err != nil || read != 1 {
-			t.Errorf("%s: %d are read, %v", lines[i].Name, read, err)
+			t.Errorf("%s: read %d messages, %v", lines[i].Name, read, err)
 		}
 	}
 }
@@ -130,10 +130,10 @@ func withVersions(lowest, highest uint8) option {
 	}
 }
 
-// protocol returns the version used on the connection from a node to another one.
+// protocol returns the protocol version of the connection from one node to another.
 func (n *node) protocol(to *node) uint8 { return (*n.links.Load())[to.id].current().socket.version }
 
-// TestVersions: two nodes use the highest version that both speak, whichever of them dials.
+// TestVersions: two nodes use the highest version that both support, whichever of them dials.
 func TestVersions(t *testing.T) {
 	for _, test := range []struct {
 		ours, theirs versions
@@ -170,8 +170,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestNoVersionInCommon: the error names both nodes, what they speak, and which of them needs which release. Each end
-// logs it once a minute, however often they try, and whichever node dials.
+// TestNoVersionInCommon: the error names both nodes, their versions, and the release that one of them needs. Each end logs
+// it once a minute, however often they try, and whichever node dials.
 func TestNoVersionInCommon(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		old, young, third := w.node(1, withVersions(1, 2)), w.node(2, withVersions(3, 4)), w.node(3, withVersions(2, 3))
@@ -181,7 +181,7 @@ func TestNoVersionInCommon(t *testing.T) {
 		w.connected(third, old)
 		w.connected(third, young)
 		if old, young := third.protocol(old), third.protocol(young); old != 2 || young != 3 {
-			t.Errorf("who speaks both goes by %d and %d", old, young)
+			t.Errorf("the node that supports both versions uses %d and %d", old, young)
 		}
 		for from, to := range map[*node]*node{old: young, young: old} {
 			_, _, err := from.CallAt(t.Context(), to.address, methodEcho, nil)

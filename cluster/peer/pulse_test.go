@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestNodesAtRestPulseTogether: whenever they were started, nodes send the heartbeats of all their connections at the same
-// twenty moments of a second.
+// TestNodesAtRestPulseTogether: idle nodes, started at different times, send the heartbeats of all their connections at the
+// same twenty moments of a second.
 func TestNodesAtRestPulseTogether(t *testing.T) {
 	for late := range time.Duration(50) {
 		inBubble(t, func(t *testing.T, w *world) {
@@ -43,13 +43,13 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 				}
 			}
 			if len(beats) != 12 {
-				t.Errorf("%d ends of connections beat, want 12", len(beats))
+				t.Errorf("%d ends of connections send heartbeats, want 12", len(beats))
 			}
 		})
 	}
 }
 
-// TestALateLookCountsLittle: silence is of the others only while this process runs.
+// TestALateLookCountsLittle: time in which this process does not run is not silence of the other nodes.
 func TestALateLookCountsLittle(t *testing.T) {
 	const ms, every = time.Millisecond, 50 * time.Millisecond
 	for _, tt := range []struct{ passed, wait, want time.Duration }{

@@ -29,12 +29,12 @@ func TestRaftConnections(t *testing.T) {
 			}
 			far.Close()
 			if _, err := near.Read(have); err == nil {
-				t.Error("closed, and read")
+				t.Error("read from a closed connection")
 			}
 			near.Close()
 		}
 		if _, err := a.Raft().Dial(RaftAddress(nodeID(9), b.address), time.Second); !errors.Is(err, ErrRefused) {
-			t.Errorf("another node is taken for the one that is wanted: %v", err)
+			t.Errorf("another node is taken for the wanted one: %v", err)
 		}
 		if _, err := a.Raft().Dial("short@"+b.address, time.Second); err == nil {
 			t.Error("a bad address is dialled")

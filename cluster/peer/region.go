@@ -6,13 +6,13 @@ import (
 )
 
 var (
-	errNoFar    = errors.New("this node takes no connections from other regions now")
+	errNoFar    = errors.New("this node accepts no connections from other regions now")
 	errManyFar  = errors.New("there are too many connections from other regions")
 	errNoRegion = errors.New("it does not name its region")
 )
 
-// admit returns why a connection of that kind to the remote is not allowed, or nil. Near connections, including Raft's,
-// stay within a region, and far ones connect two; so neither kind can be used as the other.
+// admit returns an error if a connection of kind k to the remote is not allowed. Near connections, including Raft's, stay
+// within a region, and far ones connect two regions, so neither kind can be used as the other.
 func (p *Peers) admit(k kind, remote Identity) error {
 	own := p.config.Self()
 	if k != kindFar {

@@ -10,11 +10,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// socket is a connection that Peers.Close closes too.
+// socket is a network connection, which Peers.Close closes.
 type socket struct {
 	net.Conn  // raw, or TLS on top of it once that is established
 	raw       net.Conn
-	greeted   atomic.Bool // the handshake is over, so the fields that are set before it may be read
+	greeted   atomic.Bool // the handshake is complete, so the fields that are set before may be read
 	peers     *Peers
 	accepted  bool
 	secure    *tls.Config // used for the handshake; nil without TLS. Set before greeted
@@ -28,8 +28,8 @@ type socket struct {
 	half      sync.Once // for closeWrite
 }
 
-// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would wait
-// to say goodbye.
+// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would first
+// wait to send its closing alert.
 func (s *socket) Close() (err error) {
 	s.once.Do(func() {
 		s.peers.forget(s)
@@ -48,7 +48,7 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	return nil
 }
 
-// verify returns what is wrong with the remote's credentials by the present rules, or nil.
+// verify returns an error if the current credentials do not accept the remote.
 func (s *socket) verify(remote Identity) error {
 	if c, ok := s.Conn.(*tls.Conn); ok {
 		return s.peers.config.TLS.Verify(c.ConnectionState(), remote.Node)
@@ -56,13 +56,13 @@ func (s *socket) verify(remote Identity) error {
 	return nil
 }
 
-// current reports whether the connection was made with the credentials now in force.
+// current reports whether the connection was made with the current credentials.
 func (s *socket) current() bool {
 	c, ok := s.Conn.(*tls.Conn)
 	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.secure)
 }
 
-// closeWrite tells the remote, once, that nothing more follows, if the connection can do that.
+// closeWrite signals the remote, once, that no more data follows, if the connection supports that.
 func (s *socket) closeWrite() {
 	s.half.Do(func() {
 		if c, ok := s.raw.(interface{ CloseWrite() error }); ok {
@@ -71,8 +71,8 @@ func (s *socket) closeWrite() {
 	})
 }
 
-// discard makes Close drop data that is written but not yet sent. It would arrive late, once the way is free again, and
-// after data of a newer connection.
+// discard makes Close drop data that is written but not yet sent. Once the network works again, it would arrive after data
+// of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel
@@ -85,7 +85,7 @@ func (s *socket) discard() {
 // isRaft reports whether this is one of Raft's connections, past its handshake.
 func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
 
-// remember registers a connection as s, or closes it if that would be one too many or Close has begun.
+// remember registers a connection as s. It closes the connection if there are too many or Close has begun.
 func (p *Peers) remember(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = directly(raw), raw, p
 	p.mu.Lock()
@@ -104,7 +104,7 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 
 var errManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
 
-// countFar marks an accepted socket as coming from another region, and returns false if that would be one too many.
+// countFar marks an accepted socket as coming from another region. It returns false if there are too many of these.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

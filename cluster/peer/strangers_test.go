@@ -27,7 +27,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 			t.Error("they are connected")
 		}
 		for _, n := range []*node{a, b} {
-			// Once for the connection it makes, once for the one it accepts.
+			// Once for the connection that it dials, once for the one that it accepts.
 			if have := n.log.count("belongs to cluster"); have == 0 || have > 2 {
 				t.Errorf("logged %d times:\n%s", have, n.log)
 			}
@@ -37,7 +37,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 
 func TestClusterIsAskedAtBothEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.node(1, withCluster(1)), w.node(2) // b would accept any node, but a accepts only its own cluster
+		a, b := w.node(1, withCluster(1)), w.node(2) // b accepts any node, but a accepts only its own cluster
 		b.mu.Lock()
 		b.self.Cluster = [16]byte{9}
 		b.mu.Unlock()
@@ -90,7 +90,7 @@ func TestGarbageAtThePort(t *testing.T) {
 	})
 }
 
-// TestSlowPreambles keeps more connections half open than there is room for: nodes still get through.
+// TestSlowPreambles keeps more connections half open than the bound allows. Nodes still connect.
 func TestSlowPreambles(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		b := w.node(2)
@@ -144,7 +144,7 @@ func TestHostileMessages(t *testing.T) {
 			inBubble(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				c := hostileConn(t, w, b)
-				_, _ = c.Write(bytes) // it may be closed meanwhile
+				_, _ = c.Write(bytes) // the node may have closed it
 				began := time.Now()
 				_, _ = io.Copy(io.Discard, c)
 				if have := time.Since(began); have > time.Second {
@@ -156,7 +156,7 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// TestSilentDialerIsDropped sends a valid preamble and then nothing.
+// TestSilentDialerIsDropped sends a valid preamble, and then nothing.
 func TestSilentDialerIsDropped(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		c := hostileConn(t, w, w.node(2))
@@ -168,7 +168,7 @@ func TestSilentDialerIsDropped(t *testing.T) {
 	})
 }
 
-// FuzzMessages splits the same bytes in two ways: the messages are the same.
+// FuzzMessages feeds the same bytes whole and in pieces. The messages must be the same.
 func FuzzMessages(f *testing.F) {
 	one := message{kind: messageCall, what: 3, id: 9, body: []byte("body")}.head()
 	f.Add(append(one[:], "body"...), uint64(1))

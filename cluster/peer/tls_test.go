@@ -90,7 +90,7 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	}
 	for i := range 3 {
 		if have := a.files.Current(start.Add(time.Duration(i) * 2 * time.Second)); have != old {
-			t.Error("files that are no good are used")
+			t.Error("invalid files are used")
 		}
 	}
 	second.Write(t, dirA)
