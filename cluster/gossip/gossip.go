@@ -82,7 +82,8 @@ func Open(c Config) (*Gossip, error) {
 	}
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
-		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
+		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
 		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}

@@ -195,7 +195,8 @@ func Open(cfg Config) (*Keeper, error) {
 		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebtLedger(&cfg), followers: followers{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
-		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1), inbox: make(chan message, inboxSize), dropPending: true,
+		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
+		inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())

@@ -33,8 +33,8 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
-// errAway means that there is no connection.
-var errAway = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
+// errNoConnection means that there is no connection.
+var errNoConnection = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
 
 // RemoteError is a failure that the called node's handler returned with Fail.
 type RemoteError struct {
@@ -75,7 +75,7 @@ const maxDetail = 4 << 10
 
 // Fail answers the call with a failure, which the caller gets as a RemoteError.
 func (c *Call) Fail(code Code, detail string) {
-	c.answer(message{kind: messageFailure, what: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
+	c.answer(message{kind: messageFailure, methodOrCode: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
 }
 
 func (c *Call) answer(m message) {
@@ -100,7 +100,7 @@ type outgoing struct {
 // expire fails the call with ErrTimeout. The timer calls it.
 func (o *outgoing) expire() {
 	if o.conn.removePending(o.id, true) != nil {
-		defer o.conn.ending.Done()
+		defer o.conn.callbacks.Done()
 		o.done(nil, ErrTimeout)
 	}
 }

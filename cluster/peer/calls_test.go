@@ -15,7 +15,7 @@ import (
 )
 
 func TestCallsAreAnswered(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.echo(a, b, "hello")
 		w.echo(b, a, "and back")
@@ -42,11 +42,11 @@ func TestCallsAreAnswered(t *testing.T) {
 }
 
 func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		random := rand.NewChaCha8([32]byte{1})
 		var wait sync.WaitGroup
-		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, keptBytes, keptBytes + 1, 1 << 20, 3, largestMessage} {
+		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, maxReusedBuffer, maxReusedBuffer + 1, 1 << 20, 3, largestMessage} {
 			body := make([]byte, size)
 			_, _ = random.Read(body)
 			want := bytes.Clone(body)
@@ -67,7 +67,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 }
 
 func TestManyCallers(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		var group sync.WaitGroup
 		for i := range 16 {
@@ -85,7 +85,7 @@ func TestManyCallers(t *testing.T) {
 }
 
 func TestCallsTimeOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		began := time.Now()
 		done := make(chan error, 1)
@@ -115,7 +115,7 @@ func TestCallsTimeOut(t *testing.T) {
 }
 
 func TestUnknownNodesAreUnreachable(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a := w.node(1)
 		stranger := ring.NodeID{9}
 		if _, err := a.Call(t.Context(), stranger, methodEcho, nil); !errors.Is(err, ErrUnreachable) {
@@ -131,7 +131,7 @@ func TestUnknownNodesAreUnreachable(t *testing.T) {
 }
 
 func TestCallAt(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		have, who, err := a.CallAt(t.Context(), b.address, methodEcho, []byte("who"))
 		if err != nil || string(have) != "who" || who != b.self {
@@ -165,7 +165,7 @@ func TestCallAt(t *testing.T) {
 func TestCloseEndsEveryCallOnce(t *testing.T) {
 	for _, mine := range []bool{true, false} {
 		t.Run(fmt.Sprintf("mine=%v", mine), func(t *testing.T) {
-			everywhere(t, func(t *testing.T, w *world) {
+			onBothNetworks(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				const calls = 500
 				var runs [calls]atomic.Int32

@@ -43,13 +43,13 @@ func directly(c net.Conn) net.Conn {
 		return c
 	}
 	d := &direct{TCPConn: t}
-	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.once
-	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.once
+	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.callOnce
+	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.callOnce
 	return d
 }
 
-// once makes one system call, and returns false if the socket is not ready.
-func (t *transfer) once(fd uintptr) bool {
+// callOnce makes one system call, and returns false if the socket is not ready.
+func (t *transfer) callOnce(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
 	t.moved, t.errno = int(n), errno
 	return errno != syscall.EAGAIN

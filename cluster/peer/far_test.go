@@ -32,7 +32,7 @@ func (n *node) knowsFar(others ...*node) {
 }
 
 func TestFarCallsReachFarHandlersOnly(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b, c := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 2, &far)), w.node(3, inRegion("eu", 1, &far))
 		a.knows(c)
@@ -91,7 +91,7 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		}, far: true, want: "not \"eu"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, test.to)
 				if test.far {
 					a.knowsFar(b)
@@ -117,7 +117,7 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 }
 
 func TestRaftStaysNear(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 1, &far))
 		if _, err := a.Raft().Dial(b.address, time.Second); !errors.Is(err, ErrRefused) {
@@ -125,7 +125,7 @@ func TestRaftStaysNear(t *testing.T) {
 		}
 		// A stranger that opens a far connection can't reach Raft, either.
 		c := w.dialer()(b.address)
-		if _, _, err := greet(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, speaks); err != nil {
+		if _, _, err := exchangePreambles(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, supportedVersions); err != nil {
 			t.Fatal(err)
 		}
 		taken := make(chan struct{})
@@ -155,7 +155,7 @@ func TestFarOverALongWay(t *testing.T) {
 		"frozen": func(w *world, _, b *node) { w.net.Freeze(b.ip) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				var far atomic.Int64
 				w.net.Delay(150 * time.Millisecond)
 				a := w.node(1, inRegion("eu", 1, &far), withTLS(loadTLS(t, ca)))
@@ -201,7 +201,7 @@ func TestFarOverALongWay(t *testing.T) {
 
 // TestNearComesBeforeFar: a node of this region is never called as if it were in another one.
 func TestNearComesBeforeFar(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		a.knowsFar(b)
@@ -219,7 +219,7 @@ func TestNearComesBeforeFar(t *testing.T) {
 
 // TestUnsentIsToldFromUnknown checks the errors of calls that fail before and after they were sent.
 func TestUnsentIsToldFromUnknown(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		ended := make(chan error, 1)
 		a.Go(b.id, methodNever, nil, time.Hour, func(_ []byte, err error) { ended <- err })
@@ -243,14 +243,14 @@ func TestUnsentIsToldFromUnknown(t *testing.T) {
 // TestFarConnectionsLeaveRoom: any number of connections from other regions leaves room for near ones. Closed connections
 // make room for new ones.
 func TestFarConnectionsLeaveRoom(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		dial := w.dialer()
 		refused := 0
 		for i := range maxFar + 5 {
 			synctest.Wait() // until it is handed over, because the number of half-open connections is bounded
-			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
+			if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, supportedVersions); errors.Is(err, ErrRefused) {
 				refused++
 			} else if err != nil {
 				t.Fatal(err)
@@ -262,7 +262,7 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		a.knows(b)
 		w.connected(a, b)
 		time.Sleep(2 * handshakeTime) // by then, the silent connections are closed
-		if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, speaks); err != nil {
+		if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, supportedVersions); err != nil {
 			t.Errorf("have %v", err)
 		}
 	})

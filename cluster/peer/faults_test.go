@@ -24,7 +24,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				w.net.Delay(time.Millisecond)
 				time.Sleep(3 * time.Second)
@@ -75,7 +75,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 		if lasted > maxSilence {
 			within = lastPause + 100*time.Millisecond // the connection was closed, and either end may have begun its pause
 		}
-		inBubble(t, func(t *testing.T, w *world) {
+		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
 			w.net.Backoff()
 			w.net.Delay(time.Millisecond)
@@ -105,7 +105,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 }
 
 func TestLongSilenceClosesTheConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Isolate(b.ip)
 		time.Sleep(8 * time.Second)
@@ -129,7 +129,7 @@ func TestLongSilenceClosesTheConnection(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	for _, crash := range []bool{true, false} {
-		inBubble(t, func(t *testing.T, w *world) {
+		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
 			if crash {
 				w.net.Crash(b.ip)
@@ -158,7 +158,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartBehindACut: the first sign of a crash is the new process.
 func TestRestartBehindACut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Isolate(b.ip)
 		w.net.Crash(b.ip)
@@ -177,7 +177,7 @@ func TestRestartBehindACut(t *testing.T) {
 }
 
 func TestAddressChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		moved := w.node(3, withID(b.id), withBoot(2))
 		a.knows(moved)
@@ -199,7 +199,7 @@ func TestAddressChange(t *testing.T) {
 }
 
 func TestAnotherNodeAtTheAddress(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		wanted := nodeID(3)
 		a.SetNodes(map[ring.NodeID]string{wanted: b.address})
@@ -215,7 +215,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 
 // TestRemoteThatNeverReads fills the queues: callers notice at once, and memory is bounded.
 func TestRemoteThatNeverReads(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		body := make([]byte, 1<<20)
@@ -247,7 +247,7 @@ func TestRemoteThatNeverReads(t *testing.T) {
 const inTransit = 1 << 20
 
 func TestManySmallMessagesAreBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		var err error
@@ -262,7 +262,7 @@ func TestManySmallMessagesAreBounded(t *testing.T) {
 }
 
 func TestCloseWhileNothingMoves(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		for a.Send(b.id, methodCount, make([]byte, 1<<20)) == nil {

@@ -25,8 +25,8 @@ func (p *Peers) Handle(m Method, s Scope, handler func(*Call)) {
 	p.handlers[s][m] = handler
 }
 
-// serve passes a message to its handler.
-func (h *handlers) serve(call *Call) {
+// dispatch passes a message to its handler.
+func (h *handlers) dispatch(call *Call) {
 	handler := h[call.Method]
 	if handler == nil {
 		call.Fail(CodeNoMethod, "this node does not know the method, or other regions may not call it")

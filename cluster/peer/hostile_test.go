@@ -98,7 +98,7 @@ func (h *hostile) preamble() []byte {
 	var b bytes.Buffer
 	self := Identity{Node: ring.NodeID{9, byte(h.Uint32())}, Name: "x"}
 	kinds := []kind{kindPeer, kindPeer, kindPeer, kindRaft, kindFar, kind(h.Uint32())}
-	_ = preamble{speaks, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
+	_ = preamble{supportedVersions, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
 	if h.IntN(2) == 0 {
 		return b.Bytes()
 	}
@@ -107,7 +107,7 @@ func (h *hostile) preamble() []byte {
 
 // message returns a valid message, or bytes that begin like one.
 func (h *hostile) message() []byte {
-	m := message{kind: messageKind(1 + h.IntN(2)), what: uint8(methodEcho), body: make([]byte, h.IntN(300))}
+	m := message{kind: messageKind(1 + h.IntN(2)), methodOrCode: uint8(methodEcho), body: make([]byte, h.IntN(300))}
 	if m.kind == messageCall {
 		m.id = h.Uint64()
 	}

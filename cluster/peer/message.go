@@ -27,15 +27,15 @@ const (
 
 // message is a message on a connection.
 type message struct {
-	kind messageKind
-	what uint8  // the method of calls, the code of failures
-	id   uint64 // of the call
-	body []byte
+	kind         messageKind
+	methodOrCode uint8  // the method of calls, the code of failures
+	id           uint64 // of the call
+	body         []byte
 }
 
 func (m message) head() (h [messageHead]byte) {
 	binary.LittleEndian.PutUint32(h[:], uint32(len(m.body)))
-	h[4], h[5] = byte(m.kind), m.what
+	h[4], h[5] = byte(m.kind), m.methodOrCode
 	binary.LittleEndian.PutUint64(h[6:], m.id)
 	return h
 }
@@ -88,6 +88,6 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if n = messageHead + int(length); len(b) < n {
 		return m, 0, nil
 	}
-	m = message{kind: messageKind(b[4]), what: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
+	m = message{kind: messageKind(b[4]), methodOrCode: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
 	return m, n, nil
 }

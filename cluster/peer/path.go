@@ -34,9 +34,9 @@ const (
 // the direct connection counts as silent. It is repeated, with growing pauses, until there is a path. Meanwhile, the direct
 // connection is dialled again and again.
 
-// current returns the connection for calls, or nil if there is none.
-func (l *link) current() *conn {
-	if l.around.Load() {
+// currentConn returns the connection for calls, or nil if there is none.
+func (l *link) currentConn() *conn {
+	if l.avoidDirect.Load() {
 		if t := l.tunnel.Load(); t != nil && t.reachable() {
 			return t
 		}
@@ -44,10 +44,10 @@ func (l *link) current() *conn {
 	return l.conn.Load()
 }
 
-// hears reports whether data has just arrived from the node over the direct connection.
-func (l *link) hears() bool {
+// receivesDirectly reports whether data has just arrived from the node over the direct connection.
+func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.limits.after*2/5)
+	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
 // onQuiet acts on at least half of the silence that makes the direct connection c unreachable. The pulse calls it.
@@ -55,9 +55,9 @@ func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
 	}
-	l.seek()
-	if c.silence >= besideAfter*c.limits.after {
-		l.dialBeside(l.ctx, c)
+	l.startFindPath()
+	if c.silence >= secondDialAfter*c.limits.unreachable {
+		l.dialSecond(l.ctx, c)
 	}
 }
 
@@ -67,32 +67,32 @@ func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
 	}
-	defer l.seek()
-	if l.around.Load() {
+	defer l.startFindPath()
+	if l.avoidDirect.Load() {
 		return
 	}
 	trust := firstTrust
-	if back := l.back.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
-		trust = min(max(trust, 2*time.Duration(l.trust.Load())), lastTrust)
+	if back := l.directSince.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
+		trust = min(max(trust, 2*time.Duration(l.trustTime.Load())), lastTrust)
 	}
-	l.trust.Store(int64(trust))
-	l.around.Store(true)
+	l.trustTime.Store(int64(trust))
+	l.avoidDirect.Store(true)
 	// Raft would wait for seconds on each of its connections. When they are closed, it redials and gets a tunnel.
 	l.peers.closeSockets(func(s *socket) bool {
-		return s.isRaft() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
+		return s.isRaft() && s.remote.Node == l.node && s.relay.IsZero() && !s.tunnelled
 	})
 }
 
-// seek starts findPath in the background, unless it is running.
-func (l *link) seek() {
-	if l.kind != kindPeer || l.seeking.Swap(true) {
+// startFindPath starts findPath in the background, unless it is running.
+func (l *link) startFindPath() {
+	if l.kind != kindPeer || l.findingPath.Swap(true) {
 		return
 	}
 	if !l.peers.spawn(func() {
 		l.findPath()
-		l.seeking.Store(false)
+		l.findingPath.Store(false)
 	}) {
-		l.seeking.Store(false)
+		l.findingPath.Store(false)
 	}
 }
 
@@ -100,27 +100,27 @@ func (l *link) seek() {
 func (l *link) findPath() {
 	tick := l.peers.config.Silence / 5
 	pause, next := tick, time.Now()
-	var well time.Time // when the direct connection began to work; zero if it does not
+	var worksSince time.Time // when the direct connection began to work; zero if it does not
 	for l.ctx.Err() == nil {
 		now := time.Now()
-		switch hears := l.hears(); {
+		switch hears := l.receivesDirectly(); {
 		case !hears:
-			well = time.Time{}
-		case well.IsZero():
-			well = now
+			worksSince = time.Time{}
+		case worksSince.IsZero():
+			worksSince = now
 		}
 		trust := time.Second // if the direct connection was only slow for a moment, and always in use
-		if l.around.Load() {
-			trust = time.Duration(l.trust.Load())
+		if l.avoidDirect.Load() {
+			trust = time.Duration(l.trustTime.Load())
 		}
-		if !well.IsZero() && now.Sub(well) >= trust {
-			l.goDirect()
+		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
+			l.useDirect()
 			return
 		}
 		wait := tick
 		if t := l.tunnel.Load(); t != nil && !t.reachable() {
 			t.breakOff(errSilent)
-		} else if t == nil && well.IsZero() {
+		} else if t == nil && worksSince.IsZero() {
 			if !now.Before(next) {
 				if l.openTunnel() {
 					pause = tick
@@ -135,16 +135,16 @@ func (l *link) findPath() {
 	}
 }
 
-// goDirect uses the direct connection again. Calls in flight in the tunnel finish there.
-func (l *link) goDirect() {
-	if l.around.Swap(false) {
-		l.back.Store(l.peers.now())
+// useDirect uses the direct connection again. Calls in flight in the tunnel finish there.
+func (l *link) useDirect() {
+	if l.avoidDirect.Swap(false) {
+		l.directSince.Store(l.peers.now())
 	}
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
 		l.peers.closeSockets(func(s *socket) bool {
-			return s.isRaft() && s.remote.Node == l.node && !s.via.IsZero()
+			return s.isRaft() && s.remote.Node == l.node && !s.relay.IsZero()
 		})
 		l.peers.log.Info("a node is reached directly again", "node", l.node, "address", l.address)
 	}
@@ -175,10 +175,11 @@ func (l *link) openTunnel() bool {
 	return true
 }
 
-// findRelay asks some nodes whether they receive data from the target, and returns the first of relays that does, or nil.
+// findRelay asks some nodes whether they receive data from the target, and returns the first of relayCandidates that does, or
+// nil.
 func (l *link) findRelay() *link {
 	var answers [relaysAsked]chan bool
-	asked := l.relays()
+	asked := l.relayCandidates()
 	for i, r := range asked {
 		answer := make(chan bool, 1)
 		answers[i] = answer
@@ -187,7 +188,7 @@ func (l *link) findRelay() *link {
 			answer <- false
 			continue
 		}
-		if _, err := c.start(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
+		if _, err := c.startCall(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
 			answer <- err == nil && bytes.Equal(reply, []byte{1})
 		}); err != nil {
 			answer <- false
@@ -201,9 +202,9 @@ func (l *link) findRelay() *link {
 	return nil
 }
 
-// relays returns the nodes to ask in this round, from those that this node reaches directly. Their order depends on the two
-// ends, so that no node relays all tunnels, and the leader comes last. Each round continues where the previous one stopped.
-func (l *link) relays() []*link {
+// relayCandidates returns the nodes to ask in this round, from those that this node reaches directly. Their order depends on the
+// two ends, so that no node relays all tunnels, and the leader comes last. Each round continues where the previous one stopped.
+func (l *link) relayCandidates() []*link {
 	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
 		if r.node == leader {
@@ -220,10 +221,10 @@ func (l *link) relays() []*link {
 	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 	var chosen []*link
 	for i := range min(len(all), relaysAsked) {
-		chosen = append(chosen, all[(l.round+i)%len(all)])
+		chosen = append(chosen, all[(l.nextRelay+i)%len(all)])
 	}
 	if len(all) > 0 {
-		l.round = (l.round + len(chosen)) % len(all)
+		l.nextRelay = (l.nextRelay + len(chosen)) % len(all)
 	}
 	return chosen
 }
@@ -231,8 +232,8 @@ func (l *link) relays() []*link {
 // Via returns the relay through which a node is currently reached. It returns false if the node is reached directly, or not
 // at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
-	if c := p.way(to); c != nil {
-		relay = c.socket.via
+	if c := p.pathTo(to); c != nil {
+		relay = c.socket.relay
 	}
 	return relay, !relay.IsZero()
 }
@@ -242,12 +243,12 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {
-		return errAway
+		return errNoConnection
 	}
-	err := errAway
+	err := errNoConnection
 	var last *conn
 	for range 3 {
-		c := l.current()
+		c := l.currentConn()
 		if c == nil || c == last {
 			break
 		}

@@ -76,7 +76,7 @@ func TestPathAroundABrokenLink(t *testing.T) {
 		"one way":   func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				w.net.Delay(200 * time.Microsecond)
 				nodes := w.all(3)
 				a, b, c := nodes[0], nodes[1], nodes[2]
@@ -126,7 +126,7 @@ func TestPathAroundABrokenLink(t *testing.T) {
 
 // TestPathWhenTheRelayGoes: when the relay dies, the link finds another one.
 func TestPathWhenTheRelayGoes(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(4)
 		a, b := nodes[0], nodes[1]
 		w.net.Cut(a.ip, b.ip)
@@ -147,7 +147,7 @@ func TestPathWhenTheRelayGoes(t *testing.T) {
 
 // TestNoPathToTheDead: a node that no other node reaches is unreachable at once, and stays so. No node relays tunnels to it.
 func TestNoPathToTheDead(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(5)
 		w.net.Isolate(nodes[4].ip)
 		time.Sleep(300 * time.Millisecond)
@@ -176,7 +176,7 @@ func TestNoPathToTheDead(t *testing.T) {
 
 // TestPathForRaft: Raft's connections use the same path as calls. Those over a broken link are closed at once.
 func TestPathForRaft(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b := nodes[0], nodes[1]
 		dial := func() error {
@@ -220,7 +220,7 @@ func TestPathForRaft(t *testing.T) {
 
 // TestFlappingLink: each time a direct connection fails again, it takes longer until it is trusted.
 func TestFlappingLink(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b := nodes[0], nodes[1]
 		var waits []time.Duration
@@ -252,7 +252,7 @@ func TestFlappingLink(t *testing.T) {
 
 // TestRelaysAreSpread: with many broken links, no node relays all tunnels, and the leader relays none.
 func TestRelaysAreSpread(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		const n, apart = 10, 6
 		leader := func(c *Config, _ *node) { c.Leader = func() ring.NodeID { return nodeID(n) } }
 		nodes := w.all(n, leader)
@@ -280,23 +280,23 @@ func TestRelaysAreSpread(t *testing.T) {
 // TestRelayIsForMembers: a relay refuses a tunnel for a node that it would not accept, for one that asks through a tunnel,
 // and to a target that it does not know or does not receive data from.
 func TestRelayIsForMembers(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3, withCluster(1))
 		a, b := nodes[0], nodes[1]
 		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
-		if _, _, err := greet(w.dialer()(a.address), kindTunnel, stranger, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel, stranger, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("another cluster: have %v", err)
 		}
 		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
-		if _, _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("a tunnel through a tunnel: have %v", err)
 		}
-		if _, _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindFar|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("from another region through a tunnel: have %v", err)
 		}
 		ask := func(target ring.NodeID) byte {
 			c := w.dialer()(a.address)
-			if _, _, err := greet(c, kindTunnel, member, speaks); err != nil {
+			if _, _, err := exchangePreambles(c, kindTunnel, member, supportedVersions); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -324,12 +324,12 @@ func TestRelayIsForMembers(t *testing.T) {
 
 // TestTunnelsAreBounded: a tunnel beyond the bound is refused. Closed tunnels make room for new ones.
 func TestTunnelsAreBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(2)
 		a, b := nodes[0], nodes[1]
 		ask := func(i int) (byte, func() error) {
 			c := w.dialer()(a.address)
-			if _, _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, speaks); err != nil {
+			if _, _, err := exchangePreambles(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, supportedVersions); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -362,7 +362,7 @@ func TestTunnelsAreBounded(t *testing.T) {
 // TestPathToAnotherProcess: a restarted node is called directly at once. While it was down, its link was not broken. A
 // tunnel would end when the next node restarts, along with the calls in flight in it.
 func TestPathToAnotherProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b, c := nodes[0], nodes[1], nodes[2]
 		b.close(t)
@@ -381,7 +381,7 @@ func TestPathToAnotherProcess(t *testing.T) {
 
 // TestCloseAnswersFirst: when a node closes, its callers still get every answer that it has given.
 func TestCloseAnswersFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.net.Delay(20 * time.Millisecond)
 		a, b := w.pair()
 		var answered, failed atomic.Int64

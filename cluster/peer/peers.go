@@ -32,7 +32,7 @@ type Config struct {
 	Logger  *slog.Logger  // nil: slog.Default
 	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
 
-	speaks versions // set by tests; by default this build's versions
+	versions versions // set by tests; by default this build's versions
 }
 
 // validate checks c and fills in defaults.
@@ -49,8 +49,8 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.speaks == (versions{}) {
-		c.speaks = speaks
+	if c.versions == (versions{}) {
+		c.versions = supportedVersions
 	}
 	if c.Silence == 0 {
 		c.Silence = defaultSilence
@@ -63,24 +63,24 @@ func (c *Config) validate() error {
 
 // Peers holds the connections to the other nodes.
 type Peers struct {
-	config    Config
-	log       *slog.Logger
-	listener  net.Listener
-	raft      chan net.Conn      // accepted for Raft
-	raftDone  context.Context    // ends when Raft accepts no more
-	endRaft   context.CancelFunc // cancels raftDone
-	handlers  [scopes]handlers   // set before Start
-	started   time.Time
-	notes     notes
-	halfOpen  chan struct{} // holds one element for each connection in a handshake
-	ctx       context.Context
-	cancel    context.CancelFunc
-	group     sync.WaitGroup
-	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays    atomic.Int64                          // tunnels that this node carries; at most maxRelayed
-	relayed   atomic.Int64                          // bytes carried in tunnels
-	finishing atomic.Bool                           // Close has begun: incoming messages are not served any more
-	early     chan struct{}                         // capacity 1: start the next pulse now
+	config         Config
+	log            *slog.Logger
+	listener       net.Listener
+	raft           chan net.Conn      // accepted for Raft
+	raftDone       context.Context    // ends when Raft accepts no more
+	endRaft        context.CancelFunc // cancels raftDone
+	handlers       [scopes]handlers   // set before Start
+	started        time.Time
+	notes          notes
+	halfOpen       chan struct{} // holds one element for each connection in a handshake
+	ctx            context.Context
+	cancel         context.CancelFunc
+	group          sync.WaitGroup
+	links          atomic.Pointer[map[ring.NodeID]*link] // immutable
+	relayedTunnels atomic.Int64                          // tunnels that this node relays; at most maxRelayed
+	relayedBytes   atomic.Int64                          // bytes relayed in tunnels
+	finishing      atomic.Bool                           // Close has begun: incoming messages are not served any more
+	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
@@ -102,7 +102,7 @@ func New(config Config) (*Peers, error) {
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
 		raft:     make(chan net.Conn, raftWaiting),
 		halfOpen: make(chan struct{}, maxHalfOpen),
-		early:    make(chan struct{}, 1),
+		pulseNow: make(chan struct{}, 1),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
@@ -147,7 +147,7 @@ func (p *Peers) finish() {
 		serving := false
 		p.mu.Lock()
 		for c := range p.conns {
-			if c.calls {
+			if c.isCaller {
 				continue
 			}
 			serving = true
@@ -179,12 +179,12 @@ func (p *Peers) spawn(f func()) bool {
 
 // SetNodes sets the other nodes of this region and their addresses. Connections to all other nodes are closed, and so are
 // those to a node whose address has changed. After Close it has no effect.
-func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
+func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, nodes) }
 
 // SetFarNodes is SetNodes for nodes of other regions. Nodes set with SetNodes are skipped.
-func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
+func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.setLinks(kindFar, nodes) }
 
-func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
+func (p *Peers) setLinks(k kind, nodes map[ring.NodeID]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -217,25 +217,25 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 func (p *Peers) Self() Identity { return p.config.Self() }
 
 // Reachable reports whether a node has a path that is not silent.
-func (p *Peers) Reachable(to ring.NodeID) bool { return p.way(to) != nil }
+func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
-// way returns the connection for calls to a node, or nil if the node is unreachable.
-func (p *Peers) way(to ring.NodeID) *conn {
+// pathTo returns the connection for calls to a node, or nil if the node is unreachable.
+func (p *Peers) pathTo(to ring.NodeID) *conn {
 	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil && c.reachable() {
+		if c := l.currentConn(); c != nil && c.reachable() {
 			return c
 		}
 	}
 	return nil
 }
 
-// heardOf informs the link to a node that the node has connected to this one.
-func (p *Peers) heardOf(s *socket) {
+// notifyLink informs the link to a node that the node has connected to this one.
+func (p *Peers) notifyLink(s *socket) {
 	if s.tunnelled || s.kind == kindTunnel {
 		return // this proves nothing about the direct path
 	}
 	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
-		l.heardOf(s.remote)
+		l.onIncoming(s.remote)
 	}
 }
 
@@ -244,7 +244,7 @@ func (p *Peers) heardOf(s *socket) {
 // reused after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if err := p.sendOver(to, func(c *conn) error {
-		_, err := c.start(m, body, timeout, done)
+		_, err := c.startCall(m, body, timeout, done)
 		return err
 	}); err != nil {
 		done(nil, err)
@@ -263,7 +263,7 @@ func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte)
 
 // Send sends a one-way message. A nil error means that the message is queued, not that it will arrive.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
-	return p.sendOver(to, func(c *conn) error { return c.post(m, body) })
+	return p.sendOver(to, func(c *conn) error { return c.sendOneWay(m, body) })
 }
 
 // CallAt calls the node at an address, over a separate connection, and also returns the node's identity. It takes at most
@@ -290,7 +290,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	}
 	reply, err := c.call(ctx, m, body)
 	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
-		err = ended(ctx.Err()) // the end of ctx broke the connection
+		err = contextError(ctx.Err()) // the end of ctx broke the connection
 	}
 	cancel()
 	<-c.done

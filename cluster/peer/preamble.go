@@ -25,9 +25,9 @@ const (
 // the feature level instead.
 type versions struct{ lowest, highest uint8 }
 
-// speaks is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
+// supportedVersions is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
 // adds a version must keep supporting the previous one: otherwise no cluster could be upgraded to it node by node.
-var speaks = versions{lowest: 3, highest: 3}
+var supportedVersions = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
 	if v.lowest == v.highest {
@@ -36,8 +36,8 @@ func (v versions) String() string {
 	return fmt.Sprintf("versions %d to %d", v.lowest, v.highest)
 }
 
-// common returns the highest version in both ranges, or 0 if there is none.
-func (v versions) common(w versions) uint8 {
+// highestCommon returns the highest version in both ranges, or 0 if there is none.
+func (v versions) highestCommon(w versions) uint8 {
 	if best := min(v.highest, w.highest); best >= max(v.lowest, w.lowest) {
 		return best
 	}
@@ -79,9 +79,9 @@ func (e *versionError) Error() string { return e.text }
 
 func (*versionError) Unwrap() error { return ErrRefused }
 
-// agree returns the version that two nodes use, or an error that names the node that needs another release.
-func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
-	if v := ours.common(theirs); v != 0 {
+// negotiate returns the version that two nodes use, or an error that names the node that needs another release.
+func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
+	if v := ours.highestCommon(theirs); v != 0 {
 		return v, nil
 	}
 	about := func(i Identity, v versions) string {
@@ -97,14 +97,14 @@ func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error
 
 // preamble is the first thing that each side of a connection sends.
 type preamble struct {
-	speaks versions
-	what   byte
-	body   []byte
+	versions versions
+	tag      byte
+	body     []byte
 }
 
 func (p preamble) write(w io.Writer) error {
 	b := append(make([]byte, 0, preambleHead+len(p.body)), magic...)
-	b = append(b, p.speaks.lowest, p.speaks.highest, p.what)
+	b = append(b, p.versions.lowest, p.versions.highest, p.tag)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(p.body)))
 	_, err := w.Write(append(b, p.body...))
 	return err
@@ -128,9 +128,10 @@ func readPreamble(r io.Reader) (preamble, error) {
 		return preamble{}, err
 	}
 	rest := head[len(magic):]
-	p := preamble{speaks: versions{rest[0], rest[1]}, what: rest[2]}
+	p := preamble{versions: versions{rest[0], rest[1]}, tag: rest[2]}
 	n := int(binary.BigEndian.Uint16(rest[3:]))
-	if string(head[:len(magic)]) != magic || p.speaks.lowest == 0 || p.speaks.lowest > p.speaks.highest || n > largestPreamble-preambleHead {
+	if string(head[:len(magic)]) != magic || p.versions.lowest == 0 || p.versions.lowest > p.versions.highest ||
+		n > largestPreamble-preambleHead {
 		return preamble{}, errPreamble
 	}
 	p.body = make([]byte, n)
@@ -138,24 +139,24 @@ func readPreamble(r io.Reader) (preamble, error) {
 	return p, err
 }
 
-// greet is the dialling side's part of the handshake. It sends this node's identity, and returns the remote's and the
+// exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the remote's and the
 // version that both use.
-func greet(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
+func exchangePreambles(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
 	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
 	p, err := readPreamble(c)
 	if err != nil {
 		return Identity{}, 0, fmt.Errorf("read preamble: %w", err)
 	}
-	switch p.what {
+	switch p.tag {
 	case answerWelcome:
 		remote, err := parseIdentity(p.body)
 		if err != nil {
 			return Identity{}, 0, err
 		}
-		version, err := agree(self, ours, remote, p.speaks)
+		version, err := negotiate(self, ours, remote, p.versions)
 		return remote, version, err
 	case answerRefused:
-		if ours.common(p.speaks) == 0 {
+		if ours.highestCommon(p.versions) == 0 {
 			return Identity{}, 0, &versionError{"refused by the remote: " + printable(string(p.body))}
 		}
 		return Identity{}, 0, fmt.Errorf("%w by the remote: %s", ErrRefused, printable(string(p.body)))

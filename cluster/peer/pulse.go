@@ -2,8 +2,8 @@ package peer
 
 import "time"
 
-// beats is the number of heartbeats that an end sends within the time after which silence counts.
-const beats = 5
+// beatsPerSilence is the number of heartbeats that an end sends within the time after which silence counts.
+const beatsPerSilence = 5
 
 // pulse sends the heartbeats of all connections at once, and checks which of them are silent. An incoming heartbeat brings
 // the next pulse forward. So idle nodes wake up together, and once for all their connections. A node that was woken this
@@ -19,13 +19,13 @@ func (p *Peers) pulse() {
 		next := every
 		select {
 		case <-timer.C:
-		case <-p.early:
+		case <-p.pulseNow:
 			next += every / 5
 		case <-p.ctx.Done():
 			return
 		}
 		now := p.now()
-		gap := counted(time.Duration(now-last), wait, every)
+		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now
 		p.mu.Lock()
 		for c := range p.conns {
@@ -39,7 +39,7 @@ func (p *Peers) pulse() {
 		}
 		for _, c := range conns {
 			next = min(next, c.checkSilence(now, gap))
-			c.beat(now)
+			c.sendHeartbeat(now)
 		}
 		clear(conns)
 		conns = conns[:0]
@@ -48,9 +48,9 @@ func (p *Peers) pulse() {
 	}
 }
 
-// counted returns the silence that a check adds when it comes passed after the last one, and was planned after wait. If it
+// countedSilence returns the silence that a check adds when it comes passed after the last one, and was planned after wait. If it
 // is late by more than half of every, this process did not run, and other nodes may have been sending all along.
-func counted(passed, wait, every time.Duration) time.Duration {
+func countedSilence(passed, wait, every time.Duration) time.Duration {
 	if passed-wait > every/2 {
 		return min(wait, every/2)
 	}
@@ -58,12 +58,12 @@ func counted(passed, wait, every time.Duration) time.Duration {
 }
 
 // interval returns the time between two pulses.
-func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beats }
+func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beatsPerSilence }
 
-// hurry brings the next pulse forward because a heartbeat has arrived over c, unless the last pulse was a moment ago.
-func (p *Peers) hurry(c *conn) {
-	if c.socket.kind != kindFar && c.due(p.now()) {
-		signal(p.early)
+// advancePulse brings the next pulse forward because a heartbeat has arrived over c, unless the last pulse was a moment ago.
+func (p *Peers) advancePulse(c *conn) {
+	if c.socket.kind != kindFar && c.isBeatDue(p.now()) {
+		signal(p.pulseNow)
 	}
 }
 

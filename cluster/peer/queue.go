@@ -5,8 +5,8 @@ import "sync"
 const (
 	queueCount = 1 << 16
 	queueBytes = 32 << 20
-	// keptBytes is the largest buffer that is reused, so that a connection holds no more memory after a burst.
-	keptBytes = 64 << 10
+	// maxReusedBuffer is the largest buffer that is reused, so that a connection holds no more memory after a burst.
+	maxReusedBuffer = 64 << 10
 )
 
 // queue holds the messages that a connection has not sent yet.
@@ -46,8 +46,8 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// beat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
-func (q *queue) beat() {
+// putHeartbeat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
+func (q *queue) putHeartbeat() {
 	if q.empty() {
 		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
 	}
@@ -58,7 +58,7 @@ func (q *queue) next() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	free := q.writing.bytes[:0]
-	if cap(free) > keptBytes {
+	if cap(free) > maxReusedBuffer {
 		free = nil
 	}
 	q.writing, q.waiting = q.waiting, batch{bytes: free}

@@ -72,8 +72,8 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	return s, nil
 }
 
-// giveRaft hands a connection to Accept, and reports whether there was room.
-func (p *Peers) giveRaft(s *socket) bool {
+// offerToRaft hands a connection to Accept, and reports whether there was room.
+func (p *Peers) offerToRaft(s *socket) bool {
 	select {
 	case p.raft <- s:
 		return p.raftDone.Err() == nil // otherwise Raft accepts no more, and the caller closes it

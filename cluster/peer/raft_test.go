@@ -9,7 +9,7 @@ import (
 )
 
 func TestRaftConnections(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		for _, address := range []string{b.address, RaftAddress(b.id, b.address)} {
 			near, err := a.Raft().Dial(address, time.Second)
@@ -43,7 +43,7 @@ func TestRaftConnections(t *testing.T) {
 }
 
 func TestRaftLayerCloses(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		near, err := a.Raft().Dial(b.address, time.Second)
 		if err != nil {
@@ -78,7 +78,7 @@ func TestRaftLayerCloses(t *testing.T) {
 }
 
 func TestRaftNobodyAccepts(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		closed := 0
 		for range raftWaiting + 10 {

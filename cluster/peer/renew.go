@@ -14,7 +14,7 @@ const (
 // replaced, without a gap for calls; Raft redials. Connections whose remote would no longer be accepted are closed after
 // ten seconds. Renew returns at once.
 func (p *Peers) Renew() {
-	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.current() })
+	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.hasCurrentCredentials() })
 	p.spawn(func() {
 		for range renewTime / renewInterval {
 			for _, l := range *p.links.Load() {
@@ -22,6 +22,6 @@ func (p *Peers) Renew() {
 			}
 			sleep(p.ctx, renewInterval)
 		}
-		p.closeSockets(func(s *socket) bool { return s.greeted.Load() && s.verify(s.remote) != nil })
+		p.closeSockets(func(s *socket) bool { return s.handshakeDone.Load() && s.verify(s.remote) != nil })
 	})
 }

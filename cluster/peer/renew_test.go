@@ -48,7 +48,7 @@ func withSecret(t *testing.T, name string) option {
 // TestSecretIsChanged: no call fails while two nodes move from one secret to another in three steps. Afterwards, a node
 // with the old secret is a stranger.
 func TestSecretIsChanged(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
 		dir := t.TempDir()
 		files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "c")}
@@ -96,7 +96,7 @@ func TestSecretIsChanged(t *testing.T) {
 			t.Error("Raft's connection with the old secret is still open")
 		}
 		for i, c := range [2]*conn{a.link(b), b.link(a)} {
-			if c == first[i] || !c.socket.current() || first[i].why() == nil {
+			if c == first[i] || !c.socket.hasCurrentCredentials() || first[i].endReason() == nil {
 				t.Errorf("connection %d does not use the new secret", i)
 			}
 		}
@@ -123,7 +123,7 @@ func TestSecretIsChanged(t *testing.T) {
 
 // TestSecretThatIsLost: a node that did not get a new secret is cut off ten seconds after the last step of the change.
 func TestSecretThatIsLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
 		dir := t.TempDir()
 		ours, theirs := filepath.Join(dir, "a"), filepath.Join(dir, "b")
@@ -148,7 +148,7 @@ func TestSecretThatIsLost(t *testing.T) {
 
 // TestNamesAreCertified: even with the secret, a node can't use another node's ID by mistake.
 func TestNamesAreCertified(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		name := filepath.Join(t.TempDir(), "secret")
 		writeSecrets(t, name, secret.Secret{1})
 		a := w.node(1, withSecret(t, name))
@@ -166,4 +166,4 @@ func TestNamesAreCertified(t *testing.T) {
 }
 
 // link returns the connection for calls to another node.
-func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].current() }
+func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].currentConn() }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestAnotherClusterIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1, withCluster(1)), w.node(2, withCluster(2))
 		a.knows(b)
 		b.knows(a)
@@ -36,7 +36,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 }
 
 func TestClusterIsAskedAtBothEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1, withCluster(1)), w.node(2) // b accepts any node, but a accepts only its own cluster
 		b.mu.Lock()
 		b.self.Cluster = [16]byte{9}
@@ -51,7 +51,7 @@ func TestClusterIsAskedAtBothEnds(t *testing.T) {
 }
 
 func TestGarbageAtThePort(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		dial := w.dialer()
 		welcome := append([]byte("rlnode\x03\x02\x02\x01\x00\x2b"), make([]byte, 43)...)
@@ -92,7 +92,7 @@ func TestGarbageAtThePort(t *testing.T) {
 
 // TestSlowPreambles keeps more connections half open than the bound allows. Nodes still connect.
 func TestSlowPreambles(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		b := w.node(2)
 		dial := w.dialer()
 		for range maxHalfOpen + 20 {
@@ -122,7 +122,7 @@ func TestSlowPreambles(t *testing.T) {
 func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
-	if _, _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}, speaks); err != nil {
+	if _, _, err := exchangePreambles(raw, kindPeer, Identity{Node: ring.NodeID{7}}, supportedVersions); err != nil {
 		t.Fatal(err)
 	}
 	return raw
@@ -141,7 +141,7 @@ func TestHostileMessages(t *testing.T) {
 		"another protocol":     []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				c := hostileConn(t, w, b)
 				_, _ = c.Write(bytes) // the node may have closed it
@@ -158,7 +158,7 @@ func TestHostileMessages(t *testing.T) {
 
 // TestSilentDialerIsDropped sends a valid preamble, and then nothing.
 func TestSilentDialerIsDropped(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		c := hostileConn(t, w, w.node(2))
 		began := time.Now()
 		_, _ = io.Copy(io.Discard, c)
@@ -170,7 +170,7 @@ func TestSilentDialerIsDropped(t *testing.T) {
 
 // FuzzMessages feeds the same bytes whole and in pieces. The messages must be the same.
 func FuzzMessages(f *testing.F) {
-	one := message{kind: messageCall, what: 3, id: 9, body: []byte("body")}.head()
+	one := message{kind: messageCall, methodOrCode: 3, id: 9, body: []byte("body")}.head()
 	f.Add(append(one[:], "body"...), uint64(1))
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
 		collect := func(parts ...[]byte) (all []message, err error) {

@@ -43,11 +43,11 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 	if err != nil {
 		return nil, fmt.Errorf("dial the relay: %w", err)
 	}
-	s := &socket{kind: k, via: relay.node}
-	if err := p.remember(outer, s); err != nil {
+	s := &socket{kind: k, relay: relay.node}
+	if err := p.register(outer, s); err != nil {
 		return nil, err
 	}
-	return p.begin(ctx, s, func() error {
+	return p.runHandshake(ctx, s, func() error {
 		var answer [1]byte
 		if _, err := s.Write(target.node[:]); err != nil {
 			return fmt.Errorf("ask for a tunnel: %w", err)
@@ -58,7 +58,7 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 		if answer[0] != tunnelOpen {
 			return errNoTunnel
 		}
-		return p.introduce(s, target.expected)
+		return p.dialHandshake(s, target.expected)
 	})
 }
 
@@ -76,7 +76,7 @@ func (p *Peers) relay(s *socket) {
 		return
 	}
 	defer onward.Close()
-	defer p.relays.Add(-1)
+	defer p.relayedTunnels.Add(-1)
 	if _, err := s.Write([]byte{tunnelOpen}); err != nil {
 		return
 	}
@@ -87,22 +87,22 @@ func (p *Peers) relay(s *socket) {
 	back.Wait()
 }
 
-// onward dials the target of a tunnel. If it succeeds, the caller must decrement p.relays.
+// onward dials the target of a tunnel. If it succeeds, the caller must decrement p.relayedTunnels.
 func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	l := (*p.links.Load())[target]
-	if l == nil || !l.hears() {
+	if l == nil || !l.receivesDirectly() {
 		return nil, errNoTunnel
 	}
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	if p.relays.Add(1) <= maxRelayed {
+	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn
 		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
-			err = p.remember(raw, s)
+			err = p.register(raw, s)
 		}
 	}
 	if err != nil {
-		p.relays.Add(-1)
+		p.relayedTunnels.Add(-1)
 		return nil, err
 	}
 	return s, nil
@@ -117,7 +117,7 @@ func (p *Peers) copy(to, from *socket) {
 		_ = from.SetReadDeadline(time.Now().Add(relayIdle))
 		n, err := from.Read(b)
 		if n > 0 {
-			p.relayed.Add(int64(n))
+			p.relayedBytes.Add(int64(n))
 			if _, err := to.Write(b[:n]); err != nil {
 				from.discard()
 				from.Close()
@@ -141,13 +141,15 @@ func (p *Peers) Figures(s figures.Sink) {
 }
 
 // Relayed returns the number of bytes that this node has relayed for other nodes, and of tunnels that it relays now.
-func (p *Peers) Relayed() (bytes, tunnels int64) { return p.relayed.Load(), p.relays.Load() }
+func (p *Peers) Relayed() (bytes, tunnels int64) {
+	return p.relayedBytes.Load(), p.relayedTunnels.Load()
+}
 
 // answerHear answers whether this node has just received data directly from another one.
 func (p *Peers) answerHear(c *Call) {
 	answer := []byte{0}
 	if len(c.Body) == len(ring.NodeID{}) {
-		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.hears() {
+		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.receivesDirectly() {
 			answer[0] = 1
 		}
 	}

@@ -40,15 +40,15 @@ type world struct {
 	net *memnet.Net // nil: TCP
 }
 
-// inBubble runs a test on a network in memory, with virtual time.
-func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
+// onVirtualTime runs a test on a network in memory, with virtual time.
+func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &world{t: t, net: memnet.New()}) })
 }
 
-// everywhere runs a test on both networks.
-func everywhere(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Run("memory", func(t *testing.T) { inBubble(t, test) })
+// onBothNetworks runs a test on both networks.
+func onBothNetworks(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Run("memory", func(t *testing.T) { onVirtualTime(t, test) })
 	t.Run("tcp", func(t *testing.T) { test(t, &world{t: t}) })
 }
 
@@ -285,7 +285,7 @@ func (w *world) dialer() func(address string) net.Conn {
 // Remote returns the identity of the remote on the connection for calls to a node.
 func (n *node) Remote(to ring.NodeID) (Identity, bool) {
 	if l := (*n.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil {
+		if c := l.currentConn(); c != nil {
 			return c.remote, true
 		}
 	}

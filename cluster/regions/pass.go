@@ -85,7 +85,9 @@ func (p *Pool) forward(v *view, region string, m peer.Method, body []byte, timeo
 		done(nil, ErrAway)
 		return
 	}
-	(&forwardedCall{pool: p, request: encodeForward(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done}).tryNext()
+	(&forwardedCall{
+		pool: p, request: encodeForward(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done,
+	}).tryNext()
 }
 
 // relays returns the entry nodes of this region to try, best first. If this node is an entry node, it tries only those that
