@@ -21,7 +21,7 @@ func TestTableIsBounded(t *testing.T) {
 	if tab.isFull() {
 		t.Error("two have failed: full")
 	}
-	tab.put(Member{ID: id(4)}) // 2 went first
+	tab.put(Member{ID: id(4)}) // 2 failed first, so it is evicted
 	tab.put(Member{ID: id(1)})
 	tab.markGone(id(1))
 	tab.put(Member{ID: id(3), State: Left})

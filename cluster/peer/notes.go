@@ -26,10 +26,10 @@ type notes struct {
 	count  int       // notes made since began. Invariant: <= maxNotes
 }
 
-// isNew reports whether the note what is new, and remembers it.
+// isNew reports whether what was not logged yet, and remembers it.
 func (n *notes) isNew(what string) bool { return n.isDue(what, math.MaxInt64) }
 
-// isDue reports whether the note what is new or was last made at least pause ago. If so, it remembers it.
+// isDue reports whether what was not logged within the last pause. If so, it remembers it as logged now.
 func (n *notes) isDue(what string, pause time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
