@@ -16,14 +16,14 @@ import (
 	"github.com/rlnode/rlnode/internal/memnet"
 )
 
-// captured holds messages that real nodes sent to each other, without label and checksum.
+// captured holds messages that real nodes sent to each other, without labels and checksums.
 type captured struct {
 	packets [][]byte
-	streams [][]byte // what the dialling node sends
-	answers [][]byte // and what it receives
+	streams [][]byte // sent by the dialing node
+	answers [][]byte // received by the dialing node
 }
 
-// capture lets nodes meet, gossip, fail and leave, and keeps one message of each kind and length.
+// capture makes nodes meet, gossip, fail and leave, and returns one message of each kind and length.
 var capture = sync.OnceValues(func() (captured, error) {
 	r := &recorder{seen: make(map[string]bool)}
 	network := memnet.New()
@@ -165,13 +165,13 @@ func (rs *recordedStream) Close() error {
 	return rs.Conn.Close()
 }
 
-// The capture has every kind of message that nodes send to each other, and the inspector accepts each.
+// The capture has every kind of message that nodes send to each other. The inspector accepts each.
 func TestWhatNodesSendIsPassedOn(t *testing.T) {
 	t.Parallel()
 	c := seeds(t)
 	in := &inspector{label: label, reachable: func(netip.AddrPort) bool { return true }}
 	for _, b := range c.packets {
-		if _, err := in.packet(append(in.header(), b...), &net.UDPAddr{}); err != nil {
+		if _, err := in.inspectPacket(append(in.labelHeader(), b...), &net.UDPAddr{}); err != nil {
 			t.Errorf("packet %x: %v", b, err)
 		}
 	}
@@ -180,9 +180,9 @@ func TestWhatNodesSendIsPassedOn(t *testing.T) {
 		for _, b := range all {
 			whole := b
 			if dir == accepted {
-				whole = append(in.header(), b...)
+				whole = append(in.labelHeader(), b...)
 			}
-			if have, err := in.stream(bytes.NewReader(whole), dir, room); err != nil || !bytes.Equal(have, b) {
+			if have, err := in.inspectStream(bytes.NewReader(whole), dir, room); err != nil || !bytes.Equal(have, b) {
 				t.Errorf("stream %x: have %x, %v", b, have, err)
 			}
 		}

@@ -20,7 +20,7 @@ func TestNodesFindEachOther(t *testing.T) {
 						w.start(i + 1)
 						time.Sleep(pause)
 					}
-					took := w.agree(40*time.Second, all(n, nil)) // two syncs at worst
+					took := w.agree(40*time.Second, summaryOf(n, nil)) // two syncs at worst
 					t.Logf("took %v", took)
 					m := w.nodes[2].Members()[0]
 					want := Member{ID: id(1), Boot: 1, Name: "n1", Address: ip(1), Region: "default", Zone: "z",
@@ -42,27 +42,27 @@ func TestCrashIsSeenAsFailed(t *testing.T) {
 				for i := 1; i <= n; i++ {
 					w.start(i)
 				}
-				w.agree(15*time.Second, all(n, nil))
+				w.agree(15*time.Second, summaryOf(n, nil))
 				<-w.nodes[1].Changed()
 				w.crash(n)
-				took := w.agree(6*time.Second, all(n, map[int]State{n: Failed}))
+				took := w.agree(6*time.Second, summaryOf(n, map[int]State{n: Failed}))
 				t.Logf("%d nodes: seen by all after %v", n, took)
 				select {
 				case <-w.nodes[1].Changed():
 				default:
 					t.Error("Changed has no value")
 				}
-				// It stays listed although memberlist forgets it, until Forget.
-				holds(t, 2*time.Minute, "the failed member is listed", func() bool {
-					return w.nodes[1].sees() == all(n, map[int]State{n: Failed})
+				// The failed node stays listed until Forget, although memberlist forgets it.
+				staysTrue(t, 2*time.Minute, "the failed member is listed", func() bool {
+					return w.nodes[1].summary() == summaryOf(n, map[int]State{n: Failed})
 				})
 				w.nodes[1].Forget(id(1))
 				w.nodes[1].Forget(id(n))
-				if have := w.nodes[1].sees(); have != all(n-1, nil) {
-					t.Errorf("after Forget: have %q, want %q", have, all(n-1, nil))
+				if have := w.nodes[1].summary(); have != summaryOf(n-1, nil) {
+					t.Errorf("after Forget: have %q, want %q", have, summaryOf(n-1, nil))
 				}
 				w.start(n)
-				w.agree(15*time.Second, all(n, nil))
+				w.agree(15*time.Second, summaryOf(n, nil))
 			})
 		})
 	}
@@ -76,7 +76,7 @@ func TestLeftIsNotFailed(t *testing.T) {
 				for i := 1; i <= n; i++ {
 					w.start(i)
 				}
-				w.agree(15*time.Second, all(n, nil))
+				w.agree(15*time.Second, summaryOf(n, nil))
 				began := time.Now()
 				if err := w.nodes[n].Leave(t.Context()); err != nil {
 					t.Fatal(err)
@@ -85,7 +85,7 @@ func TestLeftIsNotFailed(t *testing.T) {
 				if err := w.nodes[n].Update(func(m *Member) { m.Expect = 9 }); err == nil {
 					t.Error("Update after Leave: no error")
 				}
-				took := w.agree(2*time.Second, all(n, map[int]State{n: Left}))
+				took := w.agree(2*time.Second, summaryOf(n, map[int]State{n: Left}))
 				t.Logf("seen by all %v later", took)
 				w.nodes[n].Close()
 				if err := w.nodes[n].Leave(t.Context()); err == nil {
@@ -95,11 +95,11 @@ func TestLeftIsNotFailed(t *testing.T) {
 				if n == 1 {
 					return
 				}
-				holds(t, time.Minute, "the member has left", func() bool {
-					return w.nodes[1].sees() == all(n, map[int]State{n: Left})
+				staysTrue(t, time.Minute, "the member has left", func() bool {
+					return w.nodes[1].summary() == summaryOf(n, map[int]State{n: Left})
 				})
 				w.start(n, func(c *Config) { c.Self.Boot = 99 })
-				w.agree(15*time.Second, all(n, nil))
+				w.agree(15*time.Second, summaryOf(n, nil))
 			})
 		})
 	}
@@ -110,7 +110,7 @@ func TestLeaveEndsWithItsContext(t *testing.T) {
 		w := newWorld(t)
 		w.start(1)
 		w.start(2)
-		w.agree(15*time.Second, all(2, nil))
+		w.agree(15*time.Second, summaryOf(2, nil))
 		w.net.Isolate(ip(2))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -132,7 +132,7 @@ func TestLongCutHeals(t *testing.T) {
 		for i := 1; i <= n; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(n, nil))
+		w.agree(15*time.Second, summaryOf(n, nil))
 		cut := func(f func(a, b string)) {
 			for a := 1; a <= 3; a++ {
 				for b := 4; b <= n; b++ {
@@ -141,40 +141,40 @@ func TestLongCutHeals(t *testing.T) {
 			}
 		}
 		cut(w.net.Cut)
-		took := w.agree(12*time.Second, all(n, map[int]State{4: Failed, 5: Failed}), 1, 2, 3)
+		took := w.agree(12*time.Second, summaryOf(n, map[int]State{4: Failed, 5: Failed}), 1, 2, 3)
 		t.Logf("the three see it after %v", took)
-		took = w.agree(12*time.Second, all(n, map[int]State{1: Failed, 2: Failed, 3: Failed}), 4, 5)
+		took = w.agree(12*time.Second, summaryOf(n, map[int]State{1: Failed, 2: Failed, 3: Failed}), 4, 5)
 		t.Logf("the two see it %v later", took)
 		time.Sleep(10 * time.Minute) // memberlist has long forgotten them
 		cut(w.net.Heal)
-		took = w.agree(40*time.Second, all(n, nil))
+		took = w.agree(40*time.Second, summaryOf(n, nil))
 		t.Logf("healed after %v", took)
 	})
 }
 
-// A node without a seed left finds the others by its remembered addresses.
+// A node whose seeds are all gone finds the other nodes by its remembered addresses.
 func TestRememberedMembersAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		for i := 1; i <= 3; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(3, nil))
+		w.agree(15*time.Second, summaryOf(3, nil))
 		remembered := w.nodes[2].Addresses()
 		if have, want := fmt.Sprint(remembered), "[10.0.0.1:7946 10.0.0.3:7946]"; have != want {
 			t.Errorf("addresses: have %s, want %s", have, want)
 		}
 		w.crash(2)
 		w.crash(1)
-		w.agree(15*time.Second, all(3, map[int]State{1: Failed, 2: Failed}), 3)
+		w.agree(15*time.Second, summaryOf(3, map[int]State{1: Failed, 2: Failed}), 3)
 		w.start(2, func(c *Config) { c.Join, c.Remembered = nil, append(remembered, "nonsense") })
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
-		// The node that was not met stays remembered.
+		// The address where no node was met stays remembered.
 		if have, want := fmt.Sprint(w.nodes[2].Addresses()), "[10.0.0.3:7946 10.0.0.1:7946]"; have != want {
 			t.Errorf("addresses: have %s, want %s", have, want)
 		}
 		w.start(1, func(c *Config) { c.Join = nil })
-		w.agree(15*time.Second, all(3, nil))
+		w.agree(15*time.Second, summaryOf(3, nil))
 	})
 }
 
@@ -185,7 +185,7 @@ func TestUpdatesReachAll(t *testing.T) {
 		for i := 1; i <= n; i++ {
 			w.start(i, func(c *Config) { c.Self.Expect, c.Self.Empty = n, true })
 		}
-		w.agree(15*time.Second, all(n, nil))
+		w.agree(15*time.Second, summaryOf(n, nil))
 		cluster := [16]byte{1, 2, 3}
 		for i := 1; i <= n; i++ {
 			err := w.nodes[i].Update(func(m *Member) { m.Cluster, m.Empty, m.Expect = cluster, false, 0 })
@@ -213,7 +213,7 @@ func TestUpdatesReachAll(t *testing.T) {
 	})
 }
 
-// A restart at once, before anyone has seen the old process fail.
+// A node restarts at once, before any other node has seen the old process fail.
 func TestRestartIsTheSameMember(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		t.Run(fmt.Sprintf("moved %v", moved), func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestRestartIsTheSameMember(t *testing.T) {
 				for i := 1; i <= 3; i++ {
 					w.start(i)
 				}
-				w.agree(15*time.Second, all(3, nil))
+				w.agree(15*time.Second, summaryOf(3, nil))
 				w.crash(3)
 				at := ip(3)
 				if moved {
@@ -239,9 +239,9 @@ func TestRestartIsTheSameMember(t *testing.T) {
 					return true
 				})
 				t.Logf("took %v", took)
-				w.agree(30*time.Second, all(3, nil))
+				w.agree(30*time.Second, summaryOf(3, nil))
 				until(t, 2*time.Minute, "no twin is remembered", func() bool { return !w.nodes[3].hasTwin() })
-				holds(t, time.Minute, "all are alive", func() bool { return w.nodes[1].sees() == all(3, nil) })
+				staysTrue(t, time.Minute, "all are alive", func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
 			})
 		})
 	}
@@ -253,10 +253,10 @@ func TestClonedIDIsRefused(t *testing.T) {
 		for i := 1; i <= 3; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(3, nil))
+		w.agree(15*time.Second, summaryOf(3, nil))
 		clone := w.startAt(3, ip(33), func(c *Config) { c.Self.Boot = 1003 })
 		defer clone.Close()
-		holds(t, 5*time.Minute, "the older one stays", func() bool {
+		staysTrue(t, 5*time.Minute, "the older one stays", func() bool {
 			for _, nd := range w.nodes {
 				if ms := nd.Members(); len(ms) != 3 || ms[2].Boot != 3 || ms[2].State != Alive {
 					return false
@@ -265,7 +265,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 			return true
 		})
 		if !clone.hasTwin() || clone.log.count(slog.LevelError, ip(3)+":7946") != 1 {
-			t.Errorf("the clone does not hear of its twin: %q", clone.log.lines)
+			t.Errorf("the clone does not log its twin: %q", clone.log.lines)
 		}
 		for i, nd := range map[int]*node{1: w.nodes[1], 33: clone} {
 			if n := nd.log.count(slog.LevelError, "ID"); n != 1 {
@@ -280,7 +280,7 @@ func TestClonedIDIsRefused(t *testing.T) {
 			t.Error(err)
 		}
 		clone.Close()
-		holds(t, time.Minute, "the older one stays", func() bool { return w.nodes[1].sees() == all(3, nil) })
+		staysTrue(t, time.Minute, "the older one stays", func() bool { return w.nodes[1].summary() == summaryOf(3, nil) })
 	})
 }
 
@@ -290,7 +290,7 @@ func TestACloneTakesOverFromTheDead(t *testing.T) {
 		for i := 1; i <= 3; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(3, nil))
+		w.agree(15*time.Second, summaryOf(3, nil))
 		clone := w.startAt(3, ip(33), func(c *Config) { c.Self.Boot = 1003 })
 		time.Sleep(time.Minute)
 		w.crash(3)
@@ -302,9 +302,9 @@ func TestACloneTakesOverFromTheDead(t *testing.T) {
 	})
 }
 
-// hasTwin reports whether another process with the node's ID was recently heard of.
+// hasTwin reports whether another process with the node's ID was recently reported.
 func (n *node) hasTwin() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.twinNear(time.Now())
+	return n.hasRecentTwin(time.Now())
 }

@@ -15,24 +15,23 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// ErrConfig: a Config can't be used as it is. What wraps it names the field.
+// ErrConfig means that a Config is invalid. The errors that wrap it name the field.
 var ErrConfig = errors.New("gossip")
 
-// Config says which node this is, where it gossips and which nodes it looks for. Durations that are zero get their
-// defaults.
+// Config describes this node, its addresses, and the nodes to join. Durations that are zero get their defaults.
 type Config struct {
 	Self      Member // Open sets State, Address and GossipPort
 	BindAddr  string // IP of the listeners
-	Port      int    // TCP and UDP; 0 takes a free one
+	Port      int    // TCP and UDP; 0 picks a free one
 	AnyPort   bool   // if Port is taken, use another one
-	Advertise string // IP that others use; by default BindAddr, unless that is unspecified
+	Advertise string // IP at which other nodes reach this one; by default BindAddr, unless that is unspecified
 	WAN       bool   // join the pool of entry nodes of all regions; see the package comment
-	// Keyring holds the keys: everything sent or accepted must be encrypted with one of them. It may change at any time.
-	// nil: no encryption.
+	// Keyring holds the keys: all messages are encrypted with its first key, and accepted with any. It may change at any
+	// time. nil: no encryption.
 	Keyring *memberlist.Keyring
 
-	Join       []string // seeds: host[:port]; names are resolved anew at each try. At most 64
-	Remembered []string // what Addresses returned in an earlier run. At most 1,000 are used
+	Join       []string // seeds: host[:port]; names are resolved before each attempt. At most 64
+	Remembered []string // addresses that Addresses returned in an earlier run. At most 1,000 are used
 
 	// Accept may refuse a member. It must not block, because memberlist calls it under a lock.
 	Accept func(Member) error
@@ -40,18 +39,18 @@ type Config struct {
 	News News
 	// Transport replaces the network; Close shuts it down.
 	Transport memberlist.Transport
-	// Lookup resolves the names of seeds; by default, the system's resolver does.
+	// Lookup resolves the names of seeds; by default, the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	Logger *slog.Logger
 
 	// Defaults; those of a WAN pool are in brackets.
-	ProbeInterval  time.Duration // 500 ms (2 s): how often one other member is probed
-	ProbeTimeout   time.Duration // 300 ms (1 s): after this long without an answer, others are asked to probe too
-	GossipInterval time.Duration // 150 ms (300 ms)
-	SyncInterval   time.Duration // 15 s (30 s): how often the whole list is exchanged with one member
-	StreamTimeout  time.Duration // 5 s (10 s): bounds connecting for such an exchange, and again the exchange itself
-	ReclaimAfter   time.Duration // 5 s: how long after it failed a member may return with another address
-	RejoinInterval time.Duration // 10 s (5 s): how often seeds and failed members are joined
+	ProbeInterval  time.Duration // 500 ms (2 s): between two probes, of one member each
+	ProbeTimeout   time.Duration // 300 ms (1 s): without an answer by then, other members probe it, too
+	GossipInterval time.Duration // 150 ms (300 ms): between two rounds of gossip
+	SyncInterval   time.Duration // 15 s (30 s): between two exchanges of the whole list, with one member each
+	StreamTimeout  time.Duration // 5 s (10 s): bounds the dial for such an exchange, and again the exchange itself
+	ReclaimAfter   time.Duration // 5 s: a failed member may return with another address after this
+	RejoinInterval time.Duration // 10 s (5 s): between two rounds of joining seeds and failed members
 
 	seeds []seed // Join, parsed by withDefaults
 }
@@ -60,13 +59,13 @@ const (
 	maxSeeds      = 64
 	maxRemembered = 1000
 
-	// A label marks this package's packets, to keep out other software that uses memberlist on its usual port, and to
-	// keep the pools of regions and the pool between them apart.
+	// The label on all packets keeps out other software that uses memberlist on its usual port, and keeps a region's pool
+	// apart from the WAN pool.
 	label    = "rlnode"
 	labelWAN = "rlnode-wan"
 )
 
-// Validate returns what is wrong with c, as Open would. The error wraps ErrConfig or ErrMetadata.
+// Validate returns the error that Open would return for an invalid c. It wraps ErrConfig or ErrMetadata.
 func (c Config) Validate() error {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -82,7 +81,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: Self.ID is zero", ErrConfig)
 	}
 	if c.Keyring != nil && len(c.Keyring.GetKeys()) == 0 {
-		return c, fmt.Errorf("%w: Keyring is without keys, and would not encrypt", ErrConfig)
+		return c, fmt.Errorf("%w: Keyring has no keys, so nothing would be encrypted", ErrConfig)
 	}
 	if c.Port < 0 || c.Port > 65535 || (c.Port == 0 && c.Transport != nil) {
 		return c, fmt.Errorf("%w: Port is %d, not a port", ErrConfig, c.Port)
@@ -99,10 +98,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	// memberlist would guess one, and in containers guess wrong.
 	if ip, err := netip.ParseAddr(c.Advertise); err != nil || ip.IsUnspecified() {
-		return c, fmt.Errorf("%w: Advertise is %q, not an IP that others could use", ErrConfig, c.Advertise)
+		return c, fmt.Errorf("%w: Advertise is %q, not an IP that other nodes could use", ErrConfig, c.Advertise)
 	}
 	if len(c.Join) > maxSeeds {
-		return c, fmt.Errorf("%w: Join is %d seeds long, more than %d", ErrConfig, len(c.Join), maxSeeds)
+		return c, fmt.Errorf("%w: Join has %d seeds, more than %d", ErrConfig, len(c.Join), maxSeeds)
 	}
 	var seeds []seed
 	for _, s := range c.Join {
@@ -158,15 +157,15 @@ func (c Config) label() string {
 // memberlist returns the library's configuration for c; the caller sets delegates and the transport.
 func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m := memberlist.DefaultLANConfig()
-	m.Name = c.Self.ID.String() // names are keys: an address may change, or be shared
+	m.Name = c.Self.ID.String() // memberlist's key of a member: an address may change, or be shared
 	m.BindAddr, m.BindPort = c.BindAddr, c.Port
 	m.AdvertiseAddr, m.AdvertisePort = c.Advertise, c.Port
 	m.Label = c.label()
-	m.SkipInboundLabelCheck = true // the inspector has checked it, and removed it
+	m.SkipInboundLabelCheck = true // the inspector checks and removes it
 	m.Keyring = c.Keyring
-	// The inspector has verified and decrypted incoming messages.
+	// The inspector verifies and decrypts incoming messages.
 	m.GossipVerifyIncoming, m.GossipVerifyOutgoing = false, true
-	// Messages are short and random, and the inspector refuses compressed ones.
+	// Messages are short and hardly compressible, and the inspector refuses compressed ones.
 	m.EnableCompression = false
 	m.Logger = logger
 
@@ -175,20 +174,20 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	m.PushPullInterval = c.SyncInterval
 	m.TCPTimeout = c.StreamTimeout
 	m.DeadNodeReclaimTime = c.ReclaimAfter
-	// A suspected member gets twice the minimum time if no other member confirms the suspicion, instead of the default
-	// six times: a node that is cut off must not take half a minute to notice.
+	// If no other member confirms a suspicion, the suspected one fails after twice the minimum time instead of six times,
+	// the default: a node that is cut off must not take half a minute to notice.
 	m.SuspicionMaxTimeoutMult = 2
-	m.AwarenessMaxMultiplier = 4 // so that it probes at least every 2 s, for the same reason
+	m.AwarenessMaxMultiplier = 4 // for the same reason: probe at least every 2 s
 	return m
 }
 
-// seed is an address at which to look for members.
+// seed is an address of a possible member.
 type seed struct {
 	host string
 	port uint16
 }
 
-// parseSeed reads host, host:port, an IPv6 address, or [IPv6]:port.
+// parseSeed parses host, host:port, an IPv6 address, or [IPv6]:port.
 func parseSeed(s string, defaultPort int) (seed, error) {
 	host, port := s, strconv.Itoa(defaultPort)
 	if ip, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {

@@ -88,17 +88,17 @@ func TestMemberlistLogsThroughSlog(t *testing.T) {
 }
 
 func TestSaidIsBounded(t *testing.T) {
-	s := said[int]{every: time.Minute}
+	s := logLimiter[int]{every: time.Minute}
 	now := time.Now()
-	for i := range maxSaid {
-		if !s.again(i, now) {
-			t.Fatal("not said at first")
+	for i := range maxLogged {
+		if !s.shouldLog(i, now) {
+			t.Fatal("not logged at first")
 		}
 	}
-	if s.again(-1, now) || s.again(0, now) {
-		t.Error("said beyond the bound, or again")
+	if s.shouldLog(-1, now) || s.shouldLog(0, now) {
+		t.Error("logged beyond the bound, or again")
 	}
-	if later := now.Add(time.Minute); !s.again(-1, later) || len(s.when) != 1 {
+	if later := now.Add(time.Minute); !s.shouldLog(-1, later) || len(s.when) != 1 {
 		t.Errorf("have %d remembered, want those that are old dropped", len(s.when))
 	}
 }

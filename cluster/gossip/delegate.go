@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reasons why a member is kept out.
+// Reasons to refuse a member.
 var (
 	ErrOtherCluster = errors.New("belongs to another cluster")
 	ErrOtherRegion  = errors.New("belongs to another region")
@@ -23,16 +23,16 @@ var (
 	ErrTooMany      = errors.New("there are too many members")
 )
 
-// twinMemory is how long another process with this node's ID is remembered after it was last heard of. Each sync with a
-// member reports it again.
+// twinMemory is how long another process with this node's ID is remembered after its last report. Each sync with a member
+// reports it again.
 const twinMemory = time.Minute
 
 // events implements memberlist's callbacks. Most run under its lock of members, so they must neither block nor call it:
 // they copy their arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
-// member returns the Member that memberlist's node describes.
-func member(n *memberlist.Node) (Member, error) {
+// parseMember returns the Member that memberlist's node describes.
+func parseMember(n *memberlist.Node) (Member, error) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || id.String() != n.Name || id.IsZero() {
 		return Member{}, fmt.Errorf("%w: the name is not a node ID", ErrMetadata)
@@ -50,8 +50,8 @@ func member(n *memberlist.Node) (Member, error) {
 	return m, nil
 }
 
-// judge returns why m may not be a member beside self, or nil.
-func (c *Config) judge(self, m Member) error {
+// checkMember returns an error that tells why m can't be in one pool with self, or nil if it can.
+func (c *Config) checkMember(self, m Member) error {
 	none := [16]byte{}
 	if c.WAN {
 		switch {
@@ -59,7 +59,7 @@ func (c *Config) judge(self, m Member) error {
 		case m.Region == self.Region && m.Cluster != self.Cluster:
 			return fmt.Errorf("%w: %q is the region of cluster %x and of this one, %x", ErrSameRegion, m.Region, m.Cluster, self.Cluster)
 		case m.Region != self.Region && m.Cluster == self.Cluster:
-			return fmt.Errorf("%w: it says %q, this node %q", ErrSameCluster, m.Region, self.Region)
+			return fmt.Errorf("%w: it is in %q, this node in %q", ErrSameCluster, m.Region, self.Region)
 		}
 		return nil
 	}
@@ -72,69 +72,70 @@ func (c *Config) judge(self, m Member) error {
 	return nil
 }
 
-// admit parses a node and decides whether it may be a member.
+// admit parses a node, and returns an error if it may not be a member.
 func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
-	m, err := member(n)
+	m, err := parseMember(n)
 	if err != nil {
 		return m, err
 	}
 	g.mu.Lock()
 	self := g.self
 	g.mu.Unlock()
-	if err = g.config.judge(self, m); err == nil && g.config.Accept != nil {
+	if err = g.config.checkMember(self, m); err == nil && g.config.Accept != nil {
 		err = g.config.Accept(m)
 	}
 	return m, err
 }
 
-// refuse logs that a node is kept out. The caller holds g.mu.
-func (g *Gossip) refuse(n *memberlist.Node, m Member, err error) {
+// logRefusal logs that this node refuses n. The caller holds g.mu.
+func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
 	text, level := "a node is kept out of the cluster", slog.LevelWarn
 	if g.config.WAN {
 		text = "a node is kept out of the pool of regions"
 	}
 	if errors.Is(err, ErrSameRegion) || errors.Is(err, ErrSameCluster) {
-		level = slog.LevelError // until someone changes it, the regions can't work together
+		level = slog.LevelError // the regions can't work together until an operator changes a name
 	}
-	g.logOnce(noteKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
+	g.logOnce(eventKey{text: text, id: m.ID, boot: m.Boot, name: n.Name}, level,
 		"id", n.Name, "name", m.Name, "address", n.Address(), "reason", err)
 }
 
-// NotifyAlive decides on every message that says a node is alive, before memberlist checks whether it is new.
+// NotifyAlive decides whether memberlist handles a message that a node is alive. It runs before memberlist checks whether
+// the message is new.
 func (e events) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == e.name {
-		return nil // this node, or one that claims its ID: see NotifyConflict
+		return nil // this node, or another one with its ID: see NotifyConflict
 	}
 	m, err := e.admit(n)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	known := e.table.entries[m.ID]
-	if err == nil && known == nil && (e.table.full() || !e.table.newcomer(time.Now())) {
+	if err == nil && known == nil && (e.table.isFull() || !e.table.admitNewcomer(time.Now())) {
 		err = ErrTooMany
 	}
 	if err != nil {
-		// It may have been a member until it, or this node, joined another cluster. A process at another address that
-		// merely claims its ID does not affect it.
+		// It may have been a member until it, or this node, joined another cluster. If a process at another address merely
+		// claims a member's ID, the member stays.
 		if known != nil && known.State == Alive && known.gossipAddress() == m.gossipAddress() {
-			e.table.part(known)
+			e.table.exclude(known)
 			e.signal(e.changed)
 		}
-		e.refuse(n, m, err)
+		e.logRefusal(n, m, err)
 		return err
 	}
-	if m.State == Left { // perhaps no news to memberlist: "it has left" may have overtaken "it is leaving"
-		e.depart(departure{id: m.ID, boot: m.Boot})
+	if m.State == Left { // memberlist may drop this as old, if the message that the node is gone has overtaken it
+		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
 	return nil
 }
 
-// NotifyMerge decides whether to exchange lists with a node that joins this one, or that this one joins; it runs at both
-// ends. It refuses if that node's list contains only strangers. For a mixed list, NotifyAlive decides on each member.
+// NotifyMerge decides whether to merge the list of a node that joins this one, or that this one joins; it runs at both
+// ends. It refuses a list in which no live member is acceptable. For a mixed list, NotifyAlive decides on each member.
 func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
 		if n.Name == e.name {
-			e.twin(n)
+			e.recordTwin(n)
 			continue
 		}
 		if n.State != memberlist.StateAlive {
@@ -145,46 +146,45 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 			return nil
 		}
 		e.mu.Lock()
-		e.refuse(n, m, err)
+		e.logRefusal(n, m, err)
 		e.mu.Unlock()
 		refused = err
 	}
 	return refused
 }
 
-// NotifyConflict is called when a living member's ID is also claimed from another address; memberlist keeps the older
-// one.
+// NotifyConflict is called when a process at another address claims a live member's ID. memberlist keeps the older one.
 func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
-		e.twin(other)
+		e.recordTwin(other)
 		return
 	}
-	m, _ := member(other) // the ID and boot only make the note's key; neither needs to be right
+	m, _ := parseMember(other) // an error is harmless: ID and boot only identify the log line
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.logOnce(noteKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
+	e.logOnce(eventKey{text: "two processes have the same node ID: a copied data directory, or a node that " +
 		"moved before it was seen to fail. The one that answers stays, the other one is refused", id: m.ID, boot: m.Boot,
 		name: other.Name}, slog.LevelError, "id", other.Name, "stays", existing.Address(), "refused", other.Address(),
 		"name", m.Name)
 }
 
-// twin records a process at another address, or traces of one, with this node's ID.
-func (g *Gossip) twin(n *memberlist.Node) {
+// recordTwin records that another process, at another address, has or had this node's ID.
+func (g *Gossip) recordTwin(n *memberlist.Node) {
 	address := n.Address()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	ip, ok := netip.AddrFromSlice(n.Addr)
 	if !ok || netip.AddrPortFrom(ip.Unmap(), n.Port) == g.self.gossipAddress() {
-		return // this is about this very process, or its earlier run at the same address
+		return // this process, or its earlier run at the same address
 	}
-	g.twinHeard = time.Now()
-	g.logOnce(noteKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
+	g.lastTwin = time.Now()
+	g.logOnce(eventKey{text: "another process has this node's ID: a copied data directory, or this node moved " +
 		"before it was seen to fail. The others refuse this one while the older one answers", name: address},
 		slog.LevelError, "id", n.Name, "other", address, "this", g.self.gossipAddress())
 }
 
-// NotifyJoin is called after a node that was unknown, or not alive, was reported alive. This node itself joins before
-// Create returns.
+// NotifyJoin is called after a node that was unknown or not alive is reported alive. memberlist calls it for this node, too,
+// before Create returns.
 func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
 
 // NotifyUpdate is called after a living member's metadata changed.
@@ -194,9 +194,9 @@ func (e events) put(n *memberlist.Node) {
 	if n.Name == e.name {
 		return
 	}
-	m, err := member(n)
+	m, err := parseMember(n)
 	if err != nil {
-		return // NotifyAlive has refused it
+		return // NotifyAlive has logged it
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,26 +206,26 @@ func (e events) put(n *memberlist.Node) {
 	}
 	e.table.put(m)
 	delete(e.remembered, m.gossipAddress())
-	if e.config.judge(e.self, m) != nil { // this node has joined a cluster since NotifyAlive
-		e.table.part(e.table.entries[m.ID])
+	if e.config.checkMember(e.self, m) != nil { // this node has joined another cluster since NotifyAlive
+		e.table.exclude(e.table.entries[m.ID])
 	}
 	if known == nil || before != m.State {
-		e.tell(m)
+		e.logState(m)
 	}
 	e.signal(e.changed)
 }
 
-// tell logs a member's new state. The caller holds g.mu.
-func (g *Gossip) tell(m Member) {
+// logState logs a member's new state. The caller holds g.mu.
+func (g *Gossip) logState(m Member) {
 	level := slog.LevelInfo
-	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip says so, too
+	if g.config.WAN && m.Region == g.self.Region { // the region's own gossip logs it, too
 		level = slog.LevelDebug
 	}
 	g.config.Logger.Log(context.Background(), level, "a member is "+m.State.String(), "name", m.Name, "id", m.ID, "address", m.gossipAddress())
 }
 
-// NotifyLeave is called when a member has left or is given up. memberlist doesn't tell which, so a node that leaves says
-// so in its metadata first.
+// NotifyLeave is called when a member has left or failed. memberlist doesn't tell which, so a node that leaves first
+// announces it in its metadata.
 func (e events) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == e.name {
@@ -233,8 +233,8 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if m, failed := e.table.gone(id); failed {
-		e.tell(m)
+	if m, failed := e.table.markGone(id); failed {
+		e.logState(m)
 	}
 	e.signal(e.changed)
 }

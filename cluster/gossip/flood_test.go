@@ -30,7 +30,7 @@ type mutator struct {
 
 var telling = []byte{0, 1, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0xa0, 0xc0, 0xc4, 0xc6, 0xcc, 0xcf, 0xd3, 0xd9, 0xdb, 0xdd, 0xdf, 0xff}
 
-// next mutates one of its messages a few times.
+// next returns one of the messages, mutated a few times.
 func (m *mutator) next() []byte {
 	b := slices.Clone(m.from[m.IntN(len(m.from))])
 	for range m.IntN(4) {
@@ -79,7 +79,7 @@ func (m *mutator) mutate(b []byte) []byte {
 	return b
 }
 
-// Under a flood of slightly wrong messages of all kinds, a node works as before, and retains nothing of them.
+// A flood of slightly wrong messages of all kinds does not impair a node, and leaves nothing in its memory.
 func TestHostileFlood(t *testing.T) {
 	from := *floodSeed
 	if from == 0 {
@@ -95,16 +95,16 @@ func TestHostileFlood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFlood(t, from, test.key, test.has)
-			f.wave(*hostile * test.part / 1000) // let buffers grow first
-			heap, goroutines := f.rest(0, 1<<30)
+			f.wave(*hostile * test.part / 1000) // makes buffers grow before the measurement
+			heap, goroutines := f.awaitRest(0, 1<<30)
 			began := time.Now()
 			f.wave(*hostile * test.part / 100)
 			took := time.Since(began)
 			// The heap is so small that a few packet buffers of 64 kB may be a tenth of it.
-			after, left := f.rest(heap+max(heap/10, 256<<10), goroutines)
+			after, left := f.awaitRest(heap+max(heap/10, 256<<10), goroutines)
 			t.Logf("%d packets and %d streams in %v, %d refused; heap %d kB before, %d kB after; goroutines %d and %d",
 				f.packets, f.streams, took.Round(time.Millisecond), f.first.Refused(), heap>>10, after>>10, goroutines, left)
-			f.meets(*hostile)
+			f.checkNews(*hostile)
 		})
 	}
 }
@@ -114,7 +114,7 @@ type flood struct {
 	t                *testing.T
 	first, second    *target
 	key              []byte
-	has              bool
+	hasKey           bool
 	seed             uint64
 	seeds            captured
 	packets, streams int
@@ -122,8 +122,8 @@ type flood struct {
 
 func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 	known := []ring.NodeID{id(1), id(2), id(101)}
-	// Accept only one of the seeds' members, so that messages about it count. All others would rightly stay listed, and
-	// nothing may be sent beyond this machine.
+	// Accept only one of the members in the messages, so that messages about it have an effect. Further members would stay
+	// listed, and would be sent messages beyond this machine.
 	accept := func(c *Config) {
 		c.Accept = func(m Member) error {
 			if at, err := netip.ParseAddr(m.Address); err != nil || !at.IsLoopback() || !slices.Contains(known, m.ID) {
@@ -132,23 +132,23 @@ func newFlood(t *testing.T, seed uint64, key []byte, has bool) *flood {
 			return nil
 		}
 	}
-	f := &flood{t: t, key: key, has: has, seed: seed, seeds: seeds(t)}
+	f := &flood{t: t, key: key, hasKey: has, seed: seed, seeds: seeds(t)}
 	f.first = openTarget(t, key, accept)
 	f.second = openTarget(t, key, accept, func(c *Config) {
 		c.Self.ID, c.Self.Name, c.Join = id(2), "n2", []string{f.first.self.gossipAddress().String()}
 	})
-	f.meets(1)
-	// The log of recent events is remembered, up to a bound. Fill it first.
+	f.checkNews(1)
+	// The node remembers recently logged events, up to a bound. Fill that memory first.
 	f.first.mu.Lock()
 	defer f.first.mu.Unlock()
-	for i := range maxSaid {
-		f.first.logged.again(noteKey{text: "a test", boot: uint64(i), name: id(i).String()}, time.Now())
+	for i := range maxLogged {
+		f.first.logged.shouldLog(eventKey{text: "a test", boot: uint64(i), name: id(i).String()}, time.Now())
 	}
 	return f
 }
 
-// meets waits until each of the two nodes hears news from the other.
-func (f *flood) meets(expect int) {
+// checkNews waits until each of the two nodes hears news from the other.
+func (f *flood) checkNews(expect int) {
 	f.t.Helper()
 	expect %= 60_000
 	for i, g := range []*Gossip{f.first.Gossip, f.second.Gossip} {
@@ -161,7 +161,7 @@ func (f *flood) meets(expect int) {
 				return m.ID == id(i+1) && m.State == Alive && m.Expect == expect
 			})
 		})
-		until(f.t, 30*time.Second, "it is on its way to as many as it should: Close would wait for that", func() bool {
+		until(f.t, 30*time.Second, "memberlist has sent the news as often as it should; Close would wait for that", func() bool {
 			return len(g.announcing) == 0
 		})
 	}
@@ -186,13 +186,13 @@ func (f *flood) sendStreams(m *mutator, n, sender int) {
 	address := f.first.self.gossipAddress().String()
 	for i := range n {
 		b := m.next()
-		if f.has && f.key != nil && m.IntN(8) > 0 {
+		if f.hasKey && f.key != nil && m.IntN(8) > 0 {
 			b = sealStream(f.key, byte(1-m.IntN(16)/15), b)
 		}
 		if m.IntN(16) > 0 {
 			b = labeled(b)
 		}
-		// Ports are not free again at once, so several addresses are needed.
+		// Ports are not free again at once, so use several addresses.
 		if _, err := streamFrom(fmt.Sprintf("127.1.%d.%d", sender+1, 1+i/500%250), address, b); err != nil {
 			f.t.Error(err)
 			return
@@ -200,12 +200,12 @@ func (f *flood) sendStreams(m *mutator, n, sender int) {
 	}
 }
 
-// sendPackets sends no faster than the node reads.
+// sendPackets sends packets, but no faster than the node reads.
 func (f *flood) sendPackets(m *mutator, n int) {
 	const window = 32
 	for sent := 1; sent <= n && !f.t.Failed(); sent++ {
 		b := m.next()
-		if f.has && f.key != nil && m.IntN(8) > 0 {
+		if f.hasKey && f.key != nil && m.IntN(8) > 0 {
 			b = seal(f.key, byte(1-m.IntN(16)/15), b, []byte(label))
 		}
 		if m.IntN(16) > 0 {
@@ -217,8 +217,8 @@ func (f *flood) sendPackets(m *mutator, n int) {
 		f.first.packet(b)
 		switch {
 		case sent%window != 0:
-		case f.has:
-			f.first.answers()
+		case f.hasKey:
+			f.first.awaitAnswer()
 		default: // all are refused
 			want := f.first.Refused() + 1
 			f.first.packet([]byte{0})
@@ -227,8 +227,8 @@ func (f *flood) sendPackets(m *mutator, n int) {
 	}
 }
 
-// rest waits until heap and goroutines are at most at the given values, or for half a minute.
-func (f *flood) rest(heap uint64, goroutines int) (uint64, int) {
+// awaitRest waits until heap and goroutines are at most at the given values, and fails after half a minute.
+func (f *flood) awaitRest(heap uint64, goroutines int) (uint64, int) {
 	f.t.Helper()
 	var m runtime.MemStats
 	var count int
@@ -247,13 +247,13 @@ func (f *flood) rest(heap uint64, goroutines int) (uint64, int) {
 	}
 }
 
-// Members that come and go without end fill neither the table nor memberlist's list.
+// Endless arrivals and departures fill neither the table nor memberlist's list.
 func TestNewcomersAreBounded(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	table := newTable(100)
 	many := func(tries int, apart time.Duration) (in int) {
 		for range tries {
-			if table.newcomer(now) {
+			if table.admitNewcomer(now) {
 				in++
 			}
 			now = now.Add(apart)
@@ -263,16 +263,16 @@ func TestNewcomersAreBounded(t *testing.T) {
 	if n := many(1000, 0); n != 100 {
 		t.Errorf("at once: have %d, want 100", n)
 	}
-	if n := many(1000, newcomersTime/1000); n < 99 || n > 101 {
+	if n := many(1000, newcomerPeriod/1000); n < 99 || n > 101 {
 		t.Errorf("in the same time again: have %d, want 100", n)
 	}
-	now = now.Add(newcomersTime)
+	now = now.Add(newcomerPeriod)
 	if n := many(1000, 0); n != 100 {
 		t.Errorf("after a pause: have %d, want 100", n)
 	}
 }
 
-// A member is reachable at the address where it was last heard, until it is forgotten.
+// A member is reachable at its last address, until it is forgotten.
 func TestMembersAddresses(t *testing.T) {
 	g := &Gossip{table: newTable(3)}
 	at := func(i int) netip.AddrPort { return netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:7", i)) }
@@ -292,19 +292,19 @@ func TestMembersAddresses(t *testing.T) {
 	check("two at one", 1)
 	put(2, 2, Alive)
 	check("one moved", 1, 2)
-	g.table.gone(id(1))
+	g.table.markGone(id(1))
 	check("one failed", 1, 2)
 	put(3, 3, Alive)
 	put(4, 4, Alive)
 	check("one made room", 2, 3, 4)
-	g.table.part(g.table.entries[id(2)])
-	g.table.gone(id(2))
-	g.table.gone(id(3))
+	g.table.exclude(g.table.entries[id(2)])
+	g.table.markGone(id(2))
+	g.table.markGone(id(3))
 	g.table.forget(id(3))
 	check("one of another cluster, and one forgotten", 4)
 }
 
-// Nothing that nodes send to each other is refused, whatever happens to them.
+// No message that nodes send to each other is refused, whatever happens to them.
 func TestNothingOfNodesIsRefused(t *testing.T) {
 	for name, key := range map[string][]byte{"no key": nil, "a key": secret} {
 		t.Run(name, func(t *testing.T) {
@@ -314,14 +314,14 @@ func TestNothingOfNodesIsRefused(t *testing.T) {
 				for i := 1; i <= 8; i++ {
 					w.start(i, words)
 				}
-				w.agree(15*time.Second, all(8, nil))
+				w.agree(15*time.Second, summaryOf(8, nil))
 				w.crash(7)
 				if err := w.nodes[8].Leave(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				w.agree(time.Minute, all(8, map[int]State{7: Failed, 8: Left}), 1, 2, 3, 4, 5, 6)
+				w.agree(time.Minute, summaryOf(8, map[int]State{7: Failed, 8: Left}), 1, 2, 3, 4, 5, 6)
 				w.start(7, words, func(c *Config) { c.Self.Boot = 77 })
-				w.agree(time.Minute, all(8, map[int]State{8: Left}), 1, 2, 3, 4, 5, 6)
+				w.agree(time.Minute, summaryOf(8, map[int]State{8: Left}), 1, 2, 3, 4, 5, 6)
 				time.Sleep(2 * time.Minute)
 				for i, n := range w.nodes {
 					if count := n.Refused(); count != 0 {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// How a fuzzed message is sent.
+// Flags for sending a fuzzed message.
 const (
 	withLabel  = 1 << iota // without it, there is no label
 	withKey                // to a node that has a key
@@ -47,7 +47,7 @@ func FuzzPacket(f *testing.F) {
 			return
 		}
 		x.packet(b)
-		x.answers()
+		x.awaitAnswer()
 	})
 }
 
@@ -75,6 +75,6 @@ func FuzzStream(f *testing.F) {
 			b = labeled(b)
 		}
 		x.stream(b)
-		x.answers()
+		x.awaitAnswer()
 	})
 }

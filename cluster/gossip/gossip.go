@@ -16,14 +16,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// ErrClosed: Close has been called, or the node has left.
+// ErrClosed means that Close has been called, or that the node has left.
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	announceWait  = time.Second     // how long to wait until an announcement is sent; after that, it goes out in the background
-	announceEvery = 2 * time.Second // while an earlier run of this node is not yet forgotten
+	announceWait  = time.Second     // bounds the wait until an announcement is sent; after that, it goes out in the background
+	announceEvery = 2 * time.Second // while other nodes may still know an earlier run of this node
 	leaveWait     = 2 * time.Second // bounds each of the two steps of Leave
-	leaveRounds   = 4               // rounds of gossip between them
+	leaveRounds   = 4               // rounds of gossip between the two
 )
 
 // Gossip is a node's part in the gossip of its region.
@@ -31,39 +31,39 @@ type Gossip struct {
 	config     Config
 	name       string // memberlist's name of this node: its ID
 	list       *memberlist.Memberlist
-	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses from an earlier run, not met yet, and since when
+	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses without a known member, and when they were added
 
-	changed chan struct{} // capacity 1
-	meet    chan struct{} // capacity 1: remembered has new addresses
-	wake    chan struct{} // capacity 1: keep has work
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
+	changed        chan struct{} // capacity 1
+	addressesAdded chan struct{} // capacity 1: remembered has new addresses
+	wake           chan struct{} // capacity 1: announceChanges has work
+	ctx            context.Context
+	cancel         context.CancelFunc
+	wg             sync.WaitGroup
 
-	// announcing is a semaphore with one place, held while this node announces itself: memberlist then reads its own
-	// address without its lock, so two announcements at once would race. It is not a mutex, because in tests the virtual
-	// clock stands still while a goroutine waits for a mutex.
+	// announcing is a binary semaphore, held while this node announces itself: memberlist then reads its own address
+	// without its lock, so two concurrent announcements would race. It is not a mutex, because in tests the virtual clock
+	// stops while a goroutine waits for a mutex.
 	announcing chan struct{}
-	// ending is a semaphore with one place, held while memberlist leaves or shuts down: it panics if asked to leave after
-	// it has shut down. It is a channel for the same reason.
+	// ending is a binary semaphore, held while memberlist leaves or shuts down: a leave after a shutdown panics. It is a
+	// channel for the same reason.
 	ending chan struct{}
 	shut   bool // guarded by ending
 
-	refused atomic.Uint64 // messages that were not passed on to memberlist
+	refused atomic.Uint64 // messages that memberlist did not get
 
-	mu        sync.Mutex // guards the fields below; never held while memberlist is called
-	self      Member
-	metadata  []byte // of self
-	dirty     bool   // metadata has changed since the last announcement
-	table     *table
-	logged    said[noteKey]
-	twinHeard time.Time          // when another process with this node's ID was last heard of; zero: never
-	named     int                // number of nodes that the seeds named at the last look; 0: not looked yet
-	found     [][]netip.AddrPort // what each seed's name stood for at the last look
-	closed    bool
+	mu            sync.Mutex // guards the fields below; never held while memberlist is called
+	self          Member
+	metadata      []byte // of self
+	dirty         bool   // metadata has changed since the last announcement
+	table         *table
+	logged        logLimiter[eventKey]
+	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
+	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
+	seedAddresses [][]netip.AddrPort // addresses of each seed at the last lookup
+	closed        bool
 }
 
-// Open starts to gossip. It is no error if no seed answers: seeds are retried until Close.
+// Open starts this node's gossip. It succeeds even if no seed answers: seeds are retried until Close.
 func Open(c Config) (*Gossip, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -82,16 +82,17 @@ func Open(c Config) (*Gossip, error) {
 	}
 	g := &Gossip{
 		config: c, name: c.Self.ID.String(), self: c.Self, metadata: metadata,
-		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1), changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), meet: make(chan struct{}, 1),
-		table: newTable(maxMembers), logged: said[noteKey]{every: repeatAfter},
+		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
+		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
 		remembered: make(map[netip.AddrPort]time.Time),
 	}
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
 	g.self.Address, g.self.GossipPort, g.self.State = ip.Unmap().String(), c.Port, Alive
-	g.recall()
+	g.restoreRemembered()
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 
-	w := newTransport(inner, g.inspector(), g.refuseMessage)
+	w := newTransport(inner, g.inspector(), g.recordRefusal)
 	m := c.memberlist(logger)
 	m.Transport = w
 	e := events{g}
@@ -100,12 +101,12 @@ func Open(c Config) (*Gossip, error) {
 		g.cancel()
 		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), w.Shutdown())
 	}
-	g.wg.Go(g.keep)
+	g.wg.Go(g.announceChanges)
 	g.wg.Go(g.rejoin)
 	return g, nil
 }
 
-// inspector returns the inspector of messages that arrive at g.
+// inspector returns the inspector of messages to this node.
 func (g *Gossip) inspector() *inspector {
 	in := &inspector{label: g.config.label(), reachable: g.reachable}
 	if g.config.Keyring != nil {
@@ -114,7 +115,7 @@ func (g *Gossip) inspector() *inspector {
 	return in
 }
 
-// reachable reports whether a member has the given address.
+// reachable reports whether a known member has the given address.
 func (g *Gossip) reachable(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,16 +127,16 @@ func (g *Gossip) reachable(at netip.AddrPort) bool {
 	return false
 }
 
-// Refused returns how many messages were dropped since Open because no node sends such messages.
+// Refused returns the number of messages that were dropped since Open because no node sends such messages.
 func (g *Gossip) Refused() uint64 { return g.refused.Load() }
 
-// refuseMessage counts a dropped message, and logs it once an hour for each reason.
-func (g *Gossip) refuseMessage(from net.Addr, err error) {
+// recordRefusal counts a dropped message, and logs it once an hour for each reason.
+func (g *Gossip) recordRefusal(from net.Addr, err error) {
 	count := g.refused.Add(1)
-	reason, _ := why(err)
+	reason, _ := refusalIn(err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.logOnce(noteKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
+	g.logOnce(eventKey{text: "a gossip message was refused", name: string(reason)}, slog.LevelWarn,
 		"from", from, "reason", string(reason), "refused", count)
 }
 
@@ -147,18 +148,19 @@ func (g *Gossip) signal(c chan struct{}) {
 	}
 }
 
-// Members lists this node and every member it knows, sorted by ID. It includes those that failed or left, until Forget.
+// Members lists this node and every other member that it knows, sorted by ID. Members that failed or left stay listed until
+// Forget.
 func (g *Gossip) Members() []Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.table.members(g.self)
 }
 
-// Changed returns a channel that has a value when Members may have changed since the last one was received.
+// Changed returns a channel that has a value if Members may have changed since the last receive.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
-// Update changes what this node tells about itself: only its Cluster, Expect, Empty, Version, Members and Primary. The
-// others hear of it soon after. change runs under a lock and must not call g.
+// Update changes this node's description, which is then announced to the other nodes. Only Cluster, Expect, Empty, Version,
+// Members and Primary may change. change runs under a lock and must not call g.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -185,9 +187,9 @@ func (g *Gossip) Update(change func(*Member)) error {
 		return err
 	}
 	g.self, g.metadata, g.dirty = next, metadata, true
-	for _, e := range g.table.entries { // some may turn out to belong to another cluster
-		if g.config.judge(next, e.Member) != nil {
-			g.table.part(e)
+	for _, e := range g.table.entries { // a new Cluster may show that some belong to another one
+		if g.config.checkMember(next, e.Member) != nil {
+			g.table.exclude(e)
 		}
 	}
 	g.signal(g.wake)
@@ -195,7 +197,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	return nil
 }
 
-// Forget drops a member that has failed or left. One that is alive stays.
+// Forget drops a member that has failed or left. It has no effect on a live one.
 func (g *Gossip) Forget(id ring.NodeID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -204,28 +206,28 @@ func (g *Gossip) Forget(id ring.NodeID) {
 	}
 }
 
-// twinNear reports whether another process has lately used this node's ID. The caller holds g.mu.
-func (g *Gossip) twinNear(now time.Time) bool {
-	return !g.twinHeard.IsZero() && now.Sub(g.twinHeard) <= twinMemory
+// hasRecentTwin reports whether another process has recently used this node's ID. The caller holds g.mu.
+func (g *Gossip) hasRecentTwin(now time.Time) bool {
+	return !g.lastTwin.IsZero() && now.Sub(g.lastTwin) <= twinMemory
 }
 
-// keep announces this node whenever it has changed.
-func (g *Gossip) keep() {
+// announceChanges announces this node whenever its description has changed.
+func (g *Gossip) announceChanges() {
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for {
-		again := false
+		periodic := false
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-tick.C:
-			again = true
+			periodic = true
 		case <-g.wake:
 		}
 		g.mu.Lock()
-		// The others refuse this process while they still believe in its earlier run elsewhere, and nothing tells when
-		// they stop.
-		due := g.dirty || (again && g.twinNear(time.Now()))
+		// Other nodes refuse this process while they take its earlier run, at another address, for alive. This node can't
+		// see when that ends, so it repeats the announcement.
+		due := g.dirty || (periodic && g.hasRecentTwin(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
 		if due {
@@ -234,7 +236,7 @@ func (g *Gossip) keep() {
 	}
 }
 
-// announce sends the others this node's present description, and waits at most wait until it is sent.
+// announce sends this node's description to the other nodes. It waits until that is sent, at most for wait.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
@@ -243,8 +245,8 @@ func (g *Gossip) announce(wait time.Duration) {
 	}
 }
 
-// Leave tells the others that this node is leaving, and waits until that is sent, at most until ctx ends and never longer
-// than some seconds. The node still answers until Close. Leaving twice has no further effect.
+// Leave announces that this node is leaving. It waits until that is sent or ctx ends, and never longer than some seconds.
+// The node still answers until Close. A second Leave has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -258,8 +260,8 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		g.mu.Unlock()
 		return err
 	}
-	// A process that the others refuse must not speak for the node that they know.
-	silent := g.twinNear(time.Now())
+	// The other nodes refuse this process, so it must not announce that the one they know leaves.
+	silent := g.hasRecentTwin(time.Now())
 	g.self, g.metadata = next, metadata
 	g.signal(g.changed)
 	done := make(chan error, 1)
@@ -278,7 +280,7 @@ func (g *Gossip) leave(silent bool) error {
 		return nil
 	}
 	g.announce(leaveWait)
-	select { // let the others pass it on first: the news that the node is gone would replace it
+	select { // let other nodes spread this first: a later message, that the node is gone, would replace it
 	case <-g.ctx.Done():
 	case <-time.After(leaveRounds * g.config.GossipInterval):
 	}
@@ -293,8 +295,8 @@ func (g *Gossip) leave(silent bool) error {
 	return nil
 }
 
-// Close stops gossiping. The others see the node as failed, unless it has left before. Close waits for this package's
-// goroutines; memberlist's own end within some seconds.
+// Close stops gossiping. The other nodes see this node as failed, unless Leave was called before. Close waits for this
+// package's goroutines; memberlist's own end within some seconds.
 func (g *Gossip) Close() error {
 	g.mu.Lock()
 	g.closed = true
@@ -302,7 +304,7 @@ func (g *Gossip) Close() error {
 	g.cancel()
 	g.ending <- struct{}{}
 	g.shut = true
-	err := g.list.Shutdown() // closes connections too, so nothing waits for them
+	err := g.list.Shutdown() // also closes connections, so no goroutine waits for them
 	<-g.ending
 	g.wg.Wait()
 	return err

@@ -20,12 +20,12 @@ import (
 	"time"
 )
 
-// target is a real node on loopback, with a socket to send it messages that no node sends.
+// target is a real node on loopback, and a socket that sends it messages that no node sends.
 type target struct {
 	*Gossip
 	t      testing.TB
 	socket *net.UDPConn
-	key    []byte // what the node encrypts with; nil: nothing
+	key    []byte // the node's key; nil: no encryption
 	asked  uint32 // sequence number of the last ping
 }
 
@@ -68,7 +68,7 @@ func (tg *target) packet(b []byte) {
 	}
 }
 
-// stream sends b on a new connection and returns what comes back until the node closes it.
+// stream sends b on a new connection and returns the answer until the node closes it.
 func (tg *target) stream(b []byte) []byte {
 	answer, err := streamFrom("127.0.0.1", tg.self.gossipAddress().String(), b)
 	if err != nil {
@@ -94,8 +94,8 @@ func streamFrom(ip, address string, b []byte) ([]byte, error) {
 	return answer, nil
 }
 
-// answers waits until the node answers a ping, which means that it has handled all earlier packets.
-func (tg *target) answers() {
+// awaitAnswer waits until the node answers a ping: it has then handled all earlier packets.
+func (tg *target) awaitAnswer() {
 	tg.t.Helper()
 	tg.asked++
 	ping := slices.Concat([]byte{pingMsg}, pack("SeqNo", tg.asked, "Node", ""))
@@ -251,8 +251,8 @@ func pushPullBody(join bool, versions ...[]byte) []byte {
 	return b
 }
 
-// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are just not
-// what nodes send.
+// hostilePackets returns packet bodies that end a process, take far more memory than they have bytes, or are merely not
+// sent by nodes.
 func hostilePackets() map[string][]byte {
 	tiny := compressed(nil)
 	deep := compressed([]byte("x"))
@@ -310,8 +310,8 @@ func hostileStreams() map[string][]byte {
 	}
 }
 
-// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether its sender lacks
-// a key, with or without one being required, or has the key, such as another build.
+// A message that no node sends neither ends a node nor takes more memory than a packet's buffer, whether the node requires
+// a key or not, and whether the sender has it or not.
 func TestHostileMessages(t *testing.T) {
 	for name, test := range map[string]struct {
 		key    []byte
@@ -327,21 +327,21 @@ func TestHostileMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := openTarget(t, test.key)
-			x.answers()
+			x.awaitAnswer()
 			for name, body := range hostilePackets() {
 				if b := test.frame(x, body); len(b) > 0 {
-					x.costs("packet: "+name, 2<<20, func() { x.packet(b); x.answers() })
+					x.checkCost("packet: "+name, 2<<20, func() { x.packet(b); x.awaitAnswer() })
 				}
 			}
 			for name, body := range hostileStreams() {
 				b := test.stream(x, body)
-				x.costs("stream: "+name, 4<<20+4*len(b), func() { x.stream(b); x.answers() })
+				x.checkCost("stream: "+name, 4<<20+4*len(b), func() { x.stream(b); x.awaitAnswer() })
 			}
 			second := openTarget(t, test.key, func(c *Config) {
 				c.Self.ID, c.Self.Name, c.Join = id(2), "n2", []string{x.self.gossipAddress().String()}
 			})
 			until(t, 20*time.Second, "another one joins", func() bool {
-				return (&node{Gossip: second.Gossip}).sees() == "1 alive, 2 alive"
+				return (&node{Gossip: second.Gossip}).summary() == "1 alive, 2 alive"
 			})
 		})
 	}
@@ -349,8 +349,8 @@ func TestHostileMessages(t *testing.T) {
 
 func asIs(_ *target, b []byte) []byte { return b }
 
-// costs checks that the node refuses something, and allocates at most that many bytes.
-func (tg *target) costs(what string, most int, do func()) {
+// checkCost checks that the node refuses a message, and allocates at most that many bytes.
+func (tg *target) checkCost(what string, most int, do func()) {
 	tg.t.(*testing.T).Run(what, func(t *testing.T) {
 		var before, after runtime.MemStats
 		refused := tg.Refused()
@@ -369,7 +369,7 @@ func (tg *target) costs(what string, most int, do func()) {
 // Messages that only a sender with the key can make.
 func TestHostileCiphertext(t *testing.T) {
 	x := openTarget(t, secret)
-	x.answers()
+	x.awaitAnswer()
 	padded := func(last byte) []byte { return append(make([]byte, 15), last) }
 	for name, b := range map[string][]byte{
 		"an empty text":           sealStream(secret, 1, nil),
@@ -380,7 +380,7 @@ func TestHostileCiphertext(t *testing.T) {
 		"too short":               {encryptMsg, 0, 0, 0, 5, 1, 2, 3, 4, 5},
 		"encrypted twice":         sealStream(secret, 1, sealStream(secret, 1, compressed(nil))),
 	} {
-		x.costs("stream: "+name, 2<<20, func() { x.stream(labeled(b)); x.answers() })
+		x.checkCost("stream: "+name, 2<<20, func() { x.stream(labeled(b)); x.awaitAnswer() })
 	}
 	for name, b := range map[string][]byte{
 		"an empty text":           seal(secret, 1, nil, []byte(label)),
@@ -389,11 +389,11 @@ func TestHostileCiphertext(t *testing.T) {
 		"encrypted twice":         seal(secret, 1, seal(secret, 1, compressed(nil), []byte(label)), []byte(label)),
 		"a later version":         seal(secret, 2, compressed(nil), []byte(label)),
 	} {
-		x.costs("packet: "+name, 2<<20, func() { x.packet(labeled(b)); x.answers() })
+		x.checkCost("packet: "+name, 2<<20, func() { x.packet(labeled(b)); x.awaitAnswer() })
 	}
 }
 
-// With several keys, each opens messages, and no other key does.
+// With several keys, each one decrypts messages, and no other key does.
 func TestEachKeyOpens(t *testing.T) {
 	keys := [][]byte{bytes.Repeat([]byte{1}, 16), bytes.Repeat([]byte{2}, 32)}
 	in := &inspector{label: label, keys: func() [][]byte { return keys }}
@@ -401,22 +401,22 @@ func TestEachKeyOpens(t *testing.T) {
 	nack := message(nackMsg, "SeqNo", 1)
 	ping := message(pingMsg, "SeqNo", 1, "Node", "")
 	for i, key := range [][]byte{keys[0], keys[1], bytes.Repeat([]byte{3}, 32)} {
-		_, err := in.packet(labeled(seal(key, 1, nack, []byte(label))), &net.UDPAddr{})
-		_, errStream := in.stream(bytes.NewReader(labeled(sealStream(key, 1, ping))), accepted, room)
+		_, err := in.inspectPacket(labeled(seal(key, 1, nack, []byte(label))), &net.UDPAddr{})
+		_, errStream := in.inspectStream(bytes.NewReader(labeled(sealStream(key, 1, ping))), accepted, room)
 		if want := i < 2; (err == nil) != want || (errStream == nil) != want {
 			t.Errorf("key %d: have %v and %v", i, err, errStream)
 		}
 	}
-	keys = nil // a keyring that is empty for a moment does not let plain messages in
-	if _, err := in.packet(labeled(nack), &net.UDPAddr{}); err == nil {
-		t.Error("no keys: a plain packet is passed on")
+	keys = nil // an empty keyring does not accept plain messages
+	if _, err := in.inspectPacket(labeled(nack), &net.UDPAddr{}); err == nil {
+		t.Error("no keys: a plain packet is accepted")
 	}
-	if _, err := in.stream(bytes.NewReader(labeled(ping)), accepted, room); err == nil {
-		t.Error("no keys: a plain stream is passed on")
+	if _, err := in.inspectStream(bytes.NewReader(labeled(ping)), accepted, room); err == nil {
+		t.Error("no keys: a plain stream is accepted")
 	}
 }
 
-// No message makes a node send anything to an address where no member is.
+// No message makes a node send anything to an address without a member.
 func TestPingsReachNoStrangers(t *testing.T) {
 	x := openTarget(t, nil)
 	other, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -428,7 +428,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	loop := []byte{127, 0, 0, 1}
 	x.packet(labeled(message(pingMsg, "SeqNo", 1, "Node", "", "SourceAddr", loop, "SourcePort", port, "SourceNode", "")))
 	x.packet(labeled(message(indirectPingMsg, "SeqNo", 1, "Node", "", "Target", loop, "Port", port, "Nack", true)))
-	x.answers()
+	x.awaitAnswer()
 	other.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // anything that was sent has arrived by now
 	if n, from, err := other.ReadFrom(make([]byte, 2000)); err == nil {
 		t.Errorf("have %d bytes from %v, want none", n, from)
@@ -438,7 +438,7 @@ func TestPingsReachNoStrangers(t *testing.T) {
 	}
 }
 
-// All streams together take a bounded amount of memory, and leave room for the short messages of others.
+// All streams together take a bounded amount of memory, and leave room for short messages.
 func TestStreamsShareRoom(t *testing.T) {
 	for name, key := range map[string][]byte{"no key": nil, "a key": secret} {
 		t.Run(name, func(t *testing.T) {
@@ -478,7 +478,7 @@ func TestStreamsShareRoom(t *testing.T) {
 	}
 }
 
-// A bounded number of lists is read and answered at once, and waiting ones get their turn.
+// A bounded number of lists is read and answered at once. Further ones get their turn later.
 func TestListsWaitForTheirTurn(t *testing.T) {
 	var asked atomic.Int32
 	release := make(chan struct{})
@@ -489,7 +489,7 @@ func TestListsWaitForTheirTurn(t *testing.T) {
 		go func() { done <- x.stream(list) }()
 	}
 	until(t, 20*time.Second, "as many as may are answered", func() bool { return asked.Load() == maxSyncs })
-	x.answers()
+	x.awaitAnswer()
 	if n := asked.Load(); n != maxSyncs {
 		t.Errorf("have %d at once, want %d", n, maxSyncs)
 	}

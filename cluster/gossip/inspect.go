@@ -15,29 +15,29 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// memberlist 0.6 trusts what it reads: a compressed message that unpacks to nothing, a list without versions or a
-// negative length ends the process, and a small message may take hundreds of MB. So an inspector reads each message
-// first, decrypts it, and passes on only the kinds that nodes send to each other, whole, well-formed and within bounds.
-// memberlist gets exactly what was inspected: it decrypts nothing itself.
+// memberlist 0.6 trusts its input: a compressed message that unpacks to nothing, a list without versions or a negative
+// length ends the process, and a small message may take hundreds of MB. So an inspector reads and decrypts each message
+// first. It lets through only the kinds that nodes send to each other, whole, well-formed and within bounds. memberlist
+// gets exactly the inspected bytes, and decrypts nothing itself.
 
-// refusal is why a message is not passed on.
+// refusal is the reason why memberlist does not get a message.
 type refusal string
 
 func (r refusal) Error() string { return "refused: " + string(r) }
 
 const (
-	errOtherPool   = refusal("it is not of this pool")
-	errPlain       = refusal("it is not encrypted")
-	errUnreadable  = refusal("it is encrypted with no key of this node")
-	errCompressed  = refusal("it is compressed")
-	errKind        = refusal("it is of a kind that is not sent this way")
-	errMalformed   = refusal("it is malformed")
-	errCutShort    = refusal("it is cut short")
-	errLate        = refusal("it takes too long")
-	errChecksum    = refusal("its checksum is wrong")
-	errTooLarge    = refusal("it is too large")
-	errNoRoom      = refusal("too much is being received at once")
-	errDestination = refusal("it asks for messages to where no member is")
+	errOtherPool     = refusal("it belongs to another pool")
+	errNotEncrypted  = refusal("it is not encrypted")
+	errNoMatchingKey = refusal("it is encrypted with none of this node's keys")
+	errCompressed    = refusal("it is compressed")
+	errWrongKind     = refusal("no node sends this kind of message this way")
+	errMalformed     = refusal("it is malformed")
+	errCutShort      = refusal("it is cut short")
+	errTooSlow       = refusal("it takes too long")
+	errChecksum      = refusal("its checksum is wrong")
+	errTooLarge      = refusal("it is too large")
+	errNoRoom        = refusal("too many messages are being received at once")
+	errDestination   = refusal("it asks for messages to an address without a member")
 )
 
 // memberlist's message types.
@@ -66,12 +66,12 @@ const (
 )
 
 const (
-	// maxPacket is above what memberlist puts into a packet: 1,400 bytes, its overheads and what a later version may add.
+	// maxPacket is more than memberlist sends in a packet: 1,400 bytes, its overheads, and a margin for later versions.
 	maxPacket = 2048
 	// maxStream bounds the message on a stream, in bytes: 10,000 members with metadata of 512 bytes fit.
 	maxStream  = 8 << 20
 	maxHeaders = 64 // bytes of headers before it
-	// maxStates bounds the members in a list: for a while, memberlist keeps the dead along with the living.
+	// maxStates bounds the members in a list: memberlist keeps dead members for a while.
 	maxStates = 2 * maxMembers
 	maxText   = 1024 // bytes of a remote error
 	maxID     = 64   // bytes of a node's name, which is its ID
@@ -86,17 +86,17 @@ type inspector struct {
 	reachable func(netip.AddrPort) bool
 }
 
-// header returns the bytes that precede each packet and each accepted stream.
-func (in *inspector) header() []byte {
+// labelHeader returns the bytes that precede each packet and each accepted stream.
+func (in *inspector) labelHeader() []byte {
 	return append([]byte{labelMsg, byte(len(in.label))}, in.label...)
 }
 
-// packet returns the bytes to pass to memberlist for a packet: a copy, because packets arrive in much larger buffers.
-func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
+// inspectPacket inspects a packet and returns the bytes for memberlist: a copy, because packets arrive in much larger buffers.
+func (in *inspector) inspectPacket(b []byte, from net.Addr) ([]byte, error) {
 	if len(b) > maxPacket {
 		return nil, errTooLarge
 	}
-	b, ours := bytes.CutPrefix(b, in.header())
+	b, ours := bytes.CutPrefix(b, in.labelHeader())
 	if !ours {
 		return nil, errOtherPool
 	}
@@ -112,19 +112,18 @@ func (in *inspector) packet(b []byte, from net.Addr) ([]byte, error) {
 		}
 		b = b[crcHeader:]
 	}
-	if err := in.packed(b, from, outermost); err != nil {
+	if err := in.inspectMessage(b, from, outermost); err != nil {
 		return nil, err
 	}
-	// With a checksum in front, memberlist can't mistake it for an encrypted message, which it would try to decrypt if
-	// there is a key.
+	// A checksum in front keeps memberlist from taking the message for an encrypted one, which it would try to decrypt.
 	out := append(make([]byte, 0, crcHeader+len(b)), crcMsg)
 	return append(binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(b)), b...), nil
 }
 
-// decrypt returns the plain text of a message. It never writes to b, since every key may have to be tried.
+// decrypt returns the plaintext of a message. It does not overwrite b, because it may have to try every key.
 func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 	if len(b) < 1+nonceSize+tagSize || b[0] != cipherVersion {
-		return nil, errPlain
+		return nil, errNotEncrypted
 	}
 	for _, key := range in.keys() {
 		block, err := aes.NewCipher(key)
@@ -139,55 +138,56 @@ func (in *inspector) decrypt(b, additional []byte) ([]byte, error) {
 			return plain, nil
 		}
 	}
-	return nil, errUnreadable
+	return nil, errNoMatchingKey
 }
 
-type place uint8
+// nesting is the position of a message in a packet.
+type nesting uint8
 
 const (
-	outermost  place = iota
-	inCompound       // memberlist never nests compounds
+	outermost  nesting = iota
+	inCompound         // memberlist never nests compounds
 )
 
-// packed inspects one message of a packet.
-func (in *inspector) packed(b []byte, from net.Addr, at place) error {
+// inspectMessage inspects one message of a packet.
+func (in *inspector) inspectMessage(b []byte, from net.Addr, at nesting) error {
 	if len(b) == 0 {
 		return errCutShort
 	}
-	d := &decoder{buf: b, at: 1}
+	d := &decoder{buf: b, pos: 1}
 	var err error
 	switch b[0] {
 	case pingMsg, indirectPingMsg:
-		err = in.ping(d, b[0], from)
+		err = in.inspectPing(d, b[0], from)
 	case ackMsg:
-		err = d.object(ackFields)
+		err = d.decodeMap(ackFields)
 	case nackMsg:
-		err = d.object(nackFields)
+		err = d.decodeMap(nackFields)
 	case suspectMsg, deadMsg:
-		err = d.object(suspectFields)
+		err = d.decodeMap(suspectFields)
 	case aliveMsg:
-		err = d.object(aliveFields)
-	case userMsg: // the rest is for News
+		err = d.decodeMap(aliveFields)
+	case userMsg: // News checks the rest
 		return nil
 	case compoundMsg:
 		if at == inCompound {
-			return errKind
+			return errWrongKind
 		}
-		return in.compound(b[1:], from)
+		return in.inspectCompound(b[1:], from)
 	case compressMsg:
 		return errCompressed
 	default:
-		return errKind
+		return errWrongKind
 	}
-	if err == nil && d.at != len(b) {
+	if err == nil && d.pos != len(b) {
 		err = errMalformed
 	}
 	return err
 }
 
-// compound inspects each of several messages: a byte with their number, two bytes with the length of each, then the
+// inspectCompound inspects several messages in one: a byte with their number, two bytes with the length of each, then the
 // messages.
-func (in *inspector) compound(b []byte, from net.Addr) error {
+func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	if len(b) < 1 || len(b) < 1+2*int(b[0]) {
 		return errCutShort
 	}
@@ -197,7 +197,7 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 		if n > len(rest) {
 			return errCutShort
 		}
-		if err := in.packed(rest[:n], from, inCompound); err != nil {
+		if err := in.inspectMessage(rest[:n], from, inCompound); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -208,15 +208,15 @@ func (in *inspector) compound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// ping inspects a message that makes this node send others: only back to its sender, or to members.
-func (in *inspector) ping(d *decoder, kind byte, from net.Addr) error {
+// inspectPing inspects a message that makes this node send messages itself: it may ask for them only to its sender or to members.
+func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
 	if kind == indirectPingMsg {
-		fields = append(fields, field{name: "Target", kind: address, into: &target},
-			field{name: "Port", kind: number, most: math.MaxUint16, into: &targetPort}, field{name: "Nack", kind: boolean})
+		fields = append(fields, field{name: "Target", kind: address, dest: &target},
+			field{name: "Port", kind: number, max: math.MaxUint16, dest: &targetPort}, field{name: "Nack", kind: boolean})
 	}
-	if err := d.object(fields); err != nil {
+	if err := d.decodeMap(fields); err != nil {
 		return err
 	}
 	if kind == indirectPingMsg && !in.reachable(addrPort(target, targetPort)) {
@@ -243,12 +243,12 @@ func addrPort(ip, port value) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), uint16(port.number))
 }
 
-// stream reads the message of a stream, without its headers, and returns the bytes to pass to memberlist. grow asks for
-// room for that many bytes.
-func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
-	d := &decoder{in: r, grow: grow}
+// inspectStream reads and inspects the message of a stream, and returns the bytes for memberlist, without headers. It calls
+// reserve before it uses more memory; see decoder.
+func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
+	d := &decoder{in: r, reserve: grow}
 	if dir == accepted {
-		header := in.header()
+		header := in.labelHeader()
 		have, err := d.take(len(header))
 		if err != nil {
 			return nil, err
@@ -257,9 +257,9 @@ func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([
 			return nil, errOtherPool
 		}
 	}
-	start := d.at
+	start := d.pos
 	if in.keys != nil {
-		plain, err := in.unseal(d)
+		plain, err := in.decryptStream(d)
 		if err != nil {
 			return nil, err
 		}
@@ -269,23 +269,23 @@ func (in *inspector) stream(r io.Reader, dir direction, grow func(int) error) ([
 	if err != nil {
 		return nil, err
 	}
-	if err := in.streamed(d, kind, dir); err != nil {
+	if err := in.inspectStreamBody(d, kind, dir); err != nil {
 		return nil, err
 	}
-	if in.keys != nil && d.at != len(d.buf) {
+	if in.keys != nil && d.pos != len(d.buf) {
 		return nil, errMalformed
 	}
-	return d.buf[start:d.at], nil
+	return d.buf[start:d.pos], nil
 }
 
-// unseal decrypts the message of a stream.
-func (in *inspector) unseal(d *decoder) ([]byte, error) {
+// decryptStream decrypts the message of a stream.
+func (in *inspector) decryptStream(d *decoder) ([]byte, error) {
 	head, err := d.take(encryptHeader)
 	if err != nil {
 		return nil, err
 	}
 	if head[0] != encryptMsg {
-		return nil, errPlain
+		return nil, errNotEncrypted
 	}
 	size := binary.BigEndian.Uint32(head[1:])
 	if size > maxStream {
@@ -296,44 +296,44 @@ func (in *inspector) unseal(d *decoder) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.grow(cap(d.buf) + len(sealed)); err != nil {
+	if err := d.reserve(cap(d.buf) + len(sealed)); err != nil {
 		return nil, err
 	}
 	return in.decrypt(sealed, additional)
 }
 
-// streamed inspects the message of a stream after its kind.
-func (in *inspector) streamed(d *decoder, kind byte, dir direction) error {
+// inspectStreamBody inspects the rest of a stream's message, after the byte with its kind.
+func (in *inspector) inspectStreamBody(d *decoder, kind byte, dir direction) error {
 	switch {
 	case kind == pushPullMsg:
-		return pushPull(d)
+		return inspectPushPull(d)
 	case kind == pingMsg && dir == accepted:
-		return d.object(pingFields(nil, nil)) // the answer goes back on the stream
+		return d.decodeMap(pingFields(nil, nil)) // the answer goes back on the stream
 	case kind == ackMsg && dir == dialed:
-		return d.object(ackFields)
+		return d.decodeMap(ackFields)
 	case kind == errorMsg && dir == dialed:
-		return d.object(errorFields)
+		return d.decodeMap(errorFields)
 	case kind == compressMsg:
 		return errCompressed
 	case kind == encryptMsg:
-		return errUnreadable
+		return errNoMatchingKey
 	}
-	return errKind
+	return errWrongKind
 }
 
-// pushPull inspects a list of members and the state that comes with it.
-func pushPull(d *decoder) error {
+// inspectPushPull inspects a list of members and the state that comes with it.
+func inspectPushPull(d *decoder) error {
 	var nodes, length value
-	err := d.object([]field{
-		{name: "Nodes", kind: number, most: maxStates, into: &nodes},
-		{name: "UserStateLen", kind: number, most: maxStream, into: &length},
+	err := d.decodeMap([]field{
+		{name: "Nodes", kind: number, max: maxStates, dest: &nodes},
+		{name: "UserStateLen", kind: number, max: maxStream, dest: &length},
 		{name: "Join", kind: boolean},
 	})
 	if err != nil {
 		return err
 	}
 	for range nodes.number {
-		if err := d.object(stateFields); err != nil {
+		if err := d.decodeMap(stateFields); err != nil {
 			return err
 		}
 	}
@@ -341,59 +341,59 @@ func pushPull(d *decoder) error {
 	return err
 }
 
-// speaksOurs reports whether a node's versions include, and are set to, those that this node uses: memberlist stops all
-// exchanges of lists while it knows of a node for which that is not so.
-func speaksOurs(v []byte) bool {
+// speaksOurVersions reports whether a node supports the protocol versions of this node, and uses them. memberlist stops all
+// exchanges of lists while it knows a node that does not.
+func speaksOurVersions(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol && v[3] == delegate && v[5] == delegate
 }
 
 var (
-	ackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}, {name: "Payload", kind: text, most: maxText}}
+	ackFields = []field{{name: "SeqNo", kind: number, max: math.MaxUint32}, {name: "Payload", kind: text, max: maxText}}
 
-	nackFields = []field{{name: "SeqNo", kind: number, most: math.MaxUint32}}
+	nackFields = []field{{name: "SeqNo", kind: number, max: math.MaxUint32}}
 
-	errorFields = []field{{name: "Error", kind: text, most: maxText}}
+	errorFields = []field{{name: "Error", kind: text, max: maxText}}
 
 	suspectFields = []field{
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
-		{name: "From", kind: text, most: maxID},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
+		{name: "From", kind: text, max: maxID},
 	}
 
 	aliveFields = []field{
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
 		{name: "Addr", kind: address},
-		{name: "Port", kind: number, most: math.MaxUint16},
-		{name: "Meta", kind: text, most: maxMetadata},
+		{name: "Port", kind: number, max: math.MaxUint16},
+		{name: "Meta", kind: text, max: maxMetadata},
 		{name: "Vsn", kind: version},
 	}
 
 	stateFields = []field{
-		{name: "Name", kind: text, most: maxID},
+		{name: "Name", kind: text, max: maxID},
 		{name: "Addr", kind: address},
-		{name: "Port", kind: number, most: math.MaxUint16},
-		{name: "Meta", kind: text, most: maxMetadata},
-		{name: "Incarnation", kind: number, most: math.MaxUint32},
-		{name: "State", kind: number, most: uint64(memberlist.StateLeft)},
+		{name: "Port", kind: number, max: math.MaxUint16},
+		{name: "Meta", kind: text, max: maxMetadata},
+		{name: "Incarnation", kind: number, max: math.MaxUint32},
+		{name: "State", kind: number, max: uint64(memberlist.StateLeft)},
 		{name: "Vsn", kind: version},
 	}
 )
 
-// pingFields returns the fields of a ping, which an indirect one also has.
+// pingFields returns the fields of a ping; an indirect ping has more.
 func pingFields(source, sourcePort *value) []field {
 	return []field{
-		{name: "SeqNo", kind: number, most: math.MaxUint32},
-		{name: "Node", kind: text, most: maxID},
-		{name: "SourceAddr", kind: address, optional: true, into: source},
-		{name: "SourcePort", kind: number, most: math.MaxUint16, optional: true, into: sourcePort},
-		{name: "SourceNode", kind: text, most: maxID, optional: true},
+		{name: "SeqNo", kind: number, max: math.MaxUint32},
+		{name: "Node", kind: text, max: maxID},
+		{name: "SourceAddr", kind: address, optional: true, dest: source},
+		{name: "SourcePort", kind: number, max: math.MaxUint16, optional: true, dest: sourcePort},
+		{name: "SourceNode", kind: text, max: maxID, optional: true},
 	}
 }
 
-// why returns the reason for a refusal, if err is one.
-func why(err error) (refusal, bool) {
+// refusalIn returns the refusal in err, and whether there is one.
+func refusalIn(err error) (refusal, bool) {
 	var r refusal
 	ok := errors.As(err, &r)
 	return r, ok

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	repeatAfter = time.Hour        // recurring events are logged once an hour
-	quietFor    = 10 * time.Minute // and memberlist's own lines once in this time
-	maxSaid     = 1024             // texts remembered; beyond this, new ones are dropped until some expire
+	repeatAfter = time.Hour        // a recurring event is logged again after this
+	quietPeriod = 10 * time.Minute // and a line of memberlist's after this
+	maxLogged   = 1024             // keys remembered; beyond that, new ones are not logged until some expire
 )
 
-// said remembers when each key was logged. It has no lock of its own.
-type said[K comparable] struct {
+// logLimiter remembers when each key was logged. It has no lock of its own.
+type logLimiter[K comparable] struct {
 	when  map[K]time.Time
 	every time.Duration
 }
 
-// again reports whether to log key now, and remembers it.
-func (s *said[K]) again(key K, now time.Time) bool {
+// shouldLog reports whether to log key now, and remembers that it was logged.
+func (s *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 	if t, ok := s.when[key]; ok && now.Sub(t) < s.every {
 		return false
 	}
-	if len(s.when) >= maxSaid {
+	if len(s.when) >= maxLogged {
 		for k, t := range s.when {
 			if now.Sub(t) >= s.every {
 				delete(s.when, k)
 			}
 		}
-		if len(s.when) >= maxSaid {
+		if len(s.when) >= maxLogged {
 			return false
 		}
 	}
@@ -46,8 +46,8 @@ func (s *said[K]) again(key K, now time.Time) bool {
 	return true
 }
 
-// noteKey identifies a line: lines with equal keys are the same.
-type noteKey struct {
+// eventKey identifies a recurring event, of which only one in repeatAfter is logged.
+type eventKey struct {
 	text string
 	id   ring.NodeID
 	boot uint64
@@ -55,34 +55,34 @@ type noteKey struct {
 }
 
 // logOnce logs a recurring event. The caller holds g.mu.
-func (g *Gossip) logOnce(key noteKey, level slog.Level, args ...any) {
-	if g.logged.again(key, time.Now()) {
+func (g *Gossip) logOnce(key eventKey, level slog.Level, args ...any) {
+	if g.logged.shouldLog(key, time.Now()) {
 		g.config.Logger.Log(context.Background(), level, key.text, args...)
 	}
 }
 
 // adapter writes memberlist's log lines to a slog.Logger.
 type adapter struct {
-	logger *slog.Logger
-	mu     sync.Mutex
-	said   said[string] // guarded by mu
+	logger  *slog.Logger
+	mu      sync.Mutex
+	limiter logLimiter[string] // guarded by mu
 }
 
 func newAdapter(l *slog.Logger) *log.Logger {
-	return log.New(&adapter{logger: l, said: said[string]{every: quietFor}}, "", 0)
+	return log.New(&adapter{logger: l, limiter: logLimiter[string]{every: quietPeriod}}, "", 0)
 }
 
-// ownWords are the beginnings of lines about events that this package logs itself, once and in more detail, or that any
-// restart brings.
-var ownWords = [...]string{
+// quietPrefixes are the beginnings of lines about events that this package logs itself, once and in more detail, or that every
+// restart causes.
+var quietPrefixes = [...]string{
 	"ignoring alive message for ", "Conflicting address for ", "Failed push/pull merge: ", "Refuting a",
 	"Updating address for ", "failed to receive and remove the stream label header: refused: ",
 	"discarding stream with unacceptable label ", // nothing was sent on it
 }
 
-// Write takes one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address.
-// memberlist's errors are problems of the network or of other nodes, never of this node, so they become warnings here. Its
-// info lines tell of suspicions, which are internals. A line that was written recently goes to the debug level.
+// Write logs one line: an optional level in brackets, "memberlist: ", text, and often " from=" and an address. memberlist's
+// errors are problems of the network or of other nodes, never of this node, so they become warnings. Its info lines are
+// about suspicions, which are internals, so they go to the debug level, and so does a line that was written recently.
 func (a *adapter) Write(line []byte) (int, error) {
 	text, level := strings.TrimSpace(string(line)), slog.LevelDebug
 	if tag, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(tag, "[") {
@@ -92,7 +92,7 @@ func (a *adapter) Write(line []byte) (int, error) {
 		}
 	}
 	text = strings.TrimPrefix(text, "memberlist: ")
-	for _, own := range ownWords {
+	for _, own := range quietPrefixes {
 		if strings.HasPrefix(text, own) {
 			level = slog.LevelDebug
 		}
@@ -101,15 +101,15 @@ func (a *adapter) Write(line []byte) (int, error) {
 		level = slog.LevelDebug // this node has closed the connection itself
 	}
 	ctx := context.Background()
-	if level > slog.LevelDebug && !a.first(text) {
+	if level > slog.LevelDebug && !a.isNew(text) {
 		level = slog.LevelDebug
 	}
 	a.logger.Log(ctx, level, text, "by", "memberlist")
 	return len(line), nil
 }
 
-// first reports whether text has not been written for a while. The port it came from makes no difference.
-func (a *adapter) first(text string) bool {
+// isNew reports whether text was not written recently. Lines that differ only in the remote port count as the same.
+func (a *adapter) isNew(text string) bool {
 	key := text
 	if head, from, ok := strings.Cut(text, " from="); ok {
 		if i := strings.LastIndexByte(from, ':'); i >= 0 {
@@ -119,5 +119,5 @@ func (a *adapter) first(text string) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.said.again(key, time.Now())
+	return a.limiter.shouldLog(key, time.Now())
 }

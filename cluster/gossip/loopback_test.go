@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Real sockets, with times short enough to wait for.
+// Three nodes on real sockets, with short intervals.
 func TestOverLoopback(t *testing.T) {
 	var nodes []*Gossip
 	var seeds []string
@@ -32,10 +32,10 @@ func TestOverLoopback(t *testing.T) {
 		nodes, seeds = append(nodes, g), []string{nodes0(nodes, g).self.gossipAddress().String()}
 	}
 	sees := func(g *Gossip, want string) func() bool {
-		return func() bool { return (&node{Gossip: g}).sees() == want }
+		return func() bool { return (&node{Gossip: g}).summary() == want }
 	}
 	for _, g := range nodes {
-		until(t, 20*time.Second, "all find each other", sees(g, all(3, nil)))
+		until(t, 20*time.Second, "all find each other", sees(g, summaryOf(3, nil)))
 	}
 	if err := nodes[0].Update(func(m *Member) { m.Expect = 3 }); err != nil {
 		t.Fatal(err)
@@ -46,8 +46,8 @@ func TestOverLoopback(t *testing.T) {
 	if err := nodes[1].Leave(ctx); err != nil {
 		t.Error(err)
 	}
-	until(t, 20*time.Second, "one has left", sees(nodes[2], all(3, map[int]State{2: Left})))
-	// A stranger's connection does not keep Close waiting.
+	until(t, 20*time.Second, "one has left", sees(nodes[2], summaryOf(3, map[int]State{2: Left})))
+	// Close does not wait for a stranger's connection.
 	c, err := net.Dial("tcp", nodes[0].self.gossipAddress().String())
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestOverLoopback(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	until(t, 20*time.Second, "one has failed", sees(nodes[2], all(3, map[int]State{1: Failed, 2: Left})))
+	until(t, 20*time.Second, "one has failed", sees(nodes[2], summaryOf(3, map[int]State{1: Failed, 2: Left})))
 	if err := nodes[0].Update(func(*Member) {}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Update after Close: have error %v", err)
 	}
@@ -84,7 +84,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// A seed's name is resolved at each try, and a seed that can't be resolved or joined now is retried.
+// A seed's name is resolved at each attempt, and a seed that can't be resolved or joined is retried.
 func TestNamesAreResolvedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -107,7 +107,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 		took := w.agree(3*time.Minute, "2 alive, 3 alive")
 		t.Logf("took %v and %d tries", took, tries.Load())
 		if n := w.nodes[3].log.count(slog.LevelInfo, "can't be joined"); n != 1 {
-			t.Errorf("have %d lines about what can't be joined, want 1", n)
+			t.Errorf("have %d lines about a node that can't be joined, want 1", n)
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestTooManyStreams(t *testing.T) {
 			c.Close()
 		}
 		w.start(2)
-		w.agree(20*time.Second, all(2, nil))
+		w.agree(20*time.Second, summaryOf(2, nil))
 	})
 }
 

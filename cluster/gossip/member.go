@@ -22,9 +22,9 @@ type Member struct {
 	Expect     int      // bootstrap-expect; 0: none
 	Empty      bool     // its Raft log is empty
 	Version    uint8    // newest version of the settings it supports
-	Members    int      // number of nodes in its region; told in a WAN pool
-	Level      uint32   // newest feature level that it knows; 0: it does not say, which is the first
-	Primary    string   // the region that it believes to be primary; told in a WAN pool
+	Members    int      // number of nodes in its region; only in a WAN pool
+	Level      uint32   // newest feature level that it knows; 0: its release does not send one, so it knows the first
+	Primary    string   // the region that it believes to be primary; only in a WAN pool
 	State      State
 }
 
@@ -34,8 +34,8 @@ type State uint8
 const (
 	Alive   State = iota
 	Suspect       // not used: see the package's caveats
-	Left          // has announced that it leaves
-	Failed        // does not answer
+	Left          // it has announced that it leaves
+	Failed        // it does not answer
 )
 
 // states holds the names used in the API.
@@ -62,7 +62,7 @@ func (s *State) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// gossipAddress returns where the member gossips; it is not valid if Address is not an IP.
+// gossipAddress returns the member's address for gossip. It is not valid if Address is not an IP.
 func (m Member) gossipAddress() netip.AddrPort {
 	ip, err := netip.ParseAddr(m.Address)
 	if err != nil {

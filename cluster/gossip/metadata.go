@@ -10,13 +10,13 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// Metadata is what memberlist carries along with a member's name and address, at most 512 bytes:
+// Metadata is the member's description that memberlist sends with its name and address, at most 512 bytes:
 //
 //	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
 //
-// Each text is preceded by a byte with its length. An extension is a tag, a length byte and that many bytes. Unknown ones
-// are skipped, so that during a rolling upgrade a later version can tell more without being refused by this one; members
-// and primary are left out if zero or empty.
+// Before each text comes a byte with its length. An extension is a tag, a length byte and that many bytes. Unknown ones are
+// skipped: during a rolling upgrade, a later release may send more, and this one must not refuse it. Extensions that are
+// zero or empty are omitted.
 const (
 	metadataFormat = 1
 
@@ -33,10 +33,10 @@ const (
 	extensionLevel   = 3 // 4 bytes
 )
 
-// ErrMetadata: a member's description of itself is malformed, or too long.
+// ErrMetadata means that a member's description is malformed or too long.
 var ErrMetadata = errors.New("bad metadata")
 
-// appendMetadata appends m's metadata to b, or returns what of m does not fit.
+// appendMetadata appends m's metadata to b. Its error names a field that is out of range or too long.
 func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.PeerPort < 0 || m.PeerPort > 65535 {
 		return nil, fmt.Errorf("%w: peer port %d is not between 0 and 65535", ErrMetadata, m.PeerPort)
@@ -75,7 +75,7 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 		b = binary.BigEndian.AppendUint32(append(b, extensionLevel, 4), m.Level)
 	}
 	if len(b) > maxMetadata {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d fit: names are too long", ErrMetadata, len(b), maxMetadata)
+		return nil, fmt.Errorf("%w: %d bytes, more than %d: names are too long", ErrMetadata, len(b), maxMetadata)
 	}
 	return b, nil
 }
@@ -124,7 +124,7 @@ func parseMetadata(b []byte) (Member, error) {
 	return m, nil
 }
 
-// checkTexts refuses texts that would garble logs and answers.
+// checkTexts returns an error if a text is empty, too long, or would garble logs and answers.
 func checkTexts(m Member) error {
 	if m.Name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrMetadata)
@@ -134,7 +134,7 @@ func checkTexts(m Member) error {
 		max        int
 	}{{"name", m.Name, maxName}, {"region", m.Region, maxRegion}, {"zone", m.Zone, maxZone}, {"primary region", m.Primary, maxRegion}} {
 		if len(t.text) > t.max {
-			return fmt.Errorf("%w: the %s has %d bytes, at most %d fit", ErrMetadata, t.what, len(t.text), t.max)
+			return fmt.Errorf("%w: the %s has %d bytes, more than %d", ErrMetadata, t.what, len(t.text), t.max)
 		}
 		if !utf8.ValidString(t.text) {
 			return fmt.Errorf("%w: the %s is not UTF-8", ErrMetadata, t.what)

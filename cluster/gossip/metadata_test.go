@@ -101,7 +101,7 @@ func FuzzMetadata(f *testing.F) {
 		if n, err := parseMetadata(again); err != nil || n != m {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}
-		m.Members, m.Primary = 0, "" // extensions may be among unknown ones
+		m.Members, m.Primary = 0, "" // unknown extensions may come between these
 		if again, err = appendMetadata(nil, m); err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)
 		}

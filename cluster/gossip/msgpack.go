@@ -7,32 +7,32 @@ import (
 )
 
 // memberlist's messages are msgpack maps. Its decoder accepts far more than its encoder writes: arrays in place of maps,
-// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so that
-// both decoders read the same from it.
+// nested values, repeated keys, lengths without the bytes. The decoder here accepts only what the encoder writes, so both
+// decoders read the same values.
 
 // decoder reads a message, which is either complete in buf or continues in a stream.
 type decoder struct {
 	buf []byte
-	at  int       // position of the next byte in buf
+	pos int       // position of the next byte in buf
 	in  io.Reader // what follows buf; nil: nothing
-	// grow asks permission for buf to take that many bytes of memory.
-	grow func(int) error
+	// reserve reserves memory for a buf of that many bytes in total. An error refuses it.
+	reserve func(int) error
 }
 
 // chunk is the minimum size of a read buffer for a stream, in bytes.
 const chunk = 4096
 
-// need makes sure that n bytes are in buf. It allocates only as they arrive, whatever length the message claims.
-func (d *decoder) need(n int) error {
-	for len(d.buf)-d.at < n {
+// fill reads until buf has n unread bytes. It allocates memory only as they arrive, whatever length the message claims.
+func (d *decoder) fill(n int) error {
+	for len(d.buf)-d.pos < n {
 		switch {
 		case d.in == nil:
 			return errCutShort
-		case d.at+n > maxStream+maxHeaders:
+		case d.pos+n > maxStream+maxHeaders:
 			return errTooLarge
 		case len(d.buf) == cap(d.buf):
 			more := min(max(chunk, len(d.buf)), maxStream+maxHeaders-len(d.buf))
-			if err := d.grow(len(d.buf) + more); err != nil {
+			if err := d.reserve(len(d.buf) + more); err != nil {
 				return err
 			}
 			d.buf = slices.Grow(d.buf, more)
@@ -40,7 +40,7 @@ func (d *decoder) need(n int) error {
 		k, err := d.in.Read(d.buf[len(d.buf):cap(d.buf)])
 		d.buf = d.buf[:len(d.buf)+k]
 		switch {
-		case err == nil || len(d.buf)-d.at >= n:
+		case err == nil || len(d.buf)-d.pos >= n:
 		case err == io.EOF && len(d.buf) > 0:
 			return errCutShort
 		default:
@@ -52,11 +52,11 @@ func (d *decoder) need(n int) error {
 
 // take returns the next n bytes.
 func (d *decoder) take(n int) ([]byte, error) {
-	if err := d.need(n); err != nil {
+	if err := d.fill(n); err != nil {
 		return nil, err
 	}
-	d.at += n
-	return d.buf[d.at-n : d.at : d.at], nil
+	d.pos += n
+	return d.buf[d.pos-n : d.pos : d.pos], nil
 }
 
 func (d *decoder) byte() (byte, error) {
@@ -67,7 +67,7 @@ func (d *decoder) byte() (byte, error) {
 	return b[0], nil
 }
 
-// bigEndian reads a number of that many bytes, at most 8.
+// bigEndian reads a big-endian number of the given size in bytes, at most 8.
 func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	b, err := d.take(bytes)
 	if err != nil {
@@ -78,7 +78,7 @@ func (d *decoder) bigEndian(bytes int) (uint64, error) {
 	return binary.BigEndian.Uint64(wide[:]), nil
 }
 
-// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil reads as empty text.
+// scalar reads a value that contains no other values. Text longer than most bytes is malformed; nil is read as empty text.
 func (d *decoder) scalar(most uint64) (v value, err error) {
 	lead, err := d.byte()
 	if err != nil {
@@ -117,25 +117,27 @@ func (d *decoder) scalar(most uint64) (v value, err error) {
 	return v, err
 }
 
+// kind is the type of a field or value.
 type kind uint8
 
 const (
-	number  kind = iota // 0 to field.most
-	text                // at most field.most bytes
+	number  kind = iota // 0 to field.max
+	text                // at most field.max bytes
 	boolean             // true or false
 	address             // an IP, as text of 4 or 16 bytes
-	version             // the versions that a node speaks, as text
+	version             // a node's protocol versions, as text
 )
 
 // field is an entry of a message's map.
 type field struct {
 	name     string
 	kind     kind
-	most     uint64
+	max      uint64
 	optional bool
-	into     *value // nil: only check that it is well-formed
+	dest     *value // receives the value; nil: only check it
 }
 
+// value is a decoded scalar.
 type value struct {
 	kind   kind // number, text or boolean
 	number uint64
@@ -147,9 +149,9 @@ const (
 	maxKey    = 32
 )
 
-// object reads a map that has each of these fields exactly once, or, if optional, at most once. Unknown fields are
+// decodeMap reads a map that has each of the fields exactly once, or at most once if it is optional. Unknown fields are
 // skipped.
-func (d *decoder) object(fields []field) error {
+func (d *decoder) decodeMap(fields []field) error {
 	lead, err := d.byte()
 	if err != nil {
 		return err
@@ -169,12 +171,12 @@ func (d *decoder) object(fields []field) error {
 		}
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == string(key.bytes) })
 		switch {
-		case key.kind != text, i >= 0 && (seen&(1<<i) != 0 || !fields[i].has(v)):
+		case key.kind != text, i >= 0 && (seen&(1<<i) != 0 || !fields[i].accepts(v)):
 			return errMalformed
 		case i >= 0:
 			seen |= 1 << i
-			if fields[i].into != nil {
-				*fields[i].into = v
+			if fields[i].dest != nil {
+				*fields[i].dest = v
 			}
 		}
 	}
@@ -185,24 +187,24 @@ func (d *decoder) object(fields []field) error {
 		if !f.optional {
 			return errMalformed
 		}
-		if f.into != nil {
-			*f.into = value{}
+		if f.dest != nil {
+			*f.dest = value{}
 		}
 	}
 	return nil
 }
 
-// has reports whether the field accepts a value.
-func (f *field) has(v value) bool {
+// accepts reports whether the field accepts a value.
+func (f *field) accepts(v value) bool {
 	switch f.kind {
 	case number:
-		return v.kind == number && v.number <= f.most
+		return v.kind == number && v.number <= f.max
 	case boolean:
 		return v.kind == boolean
 	case address:
 		return v.kind == text && (len(v.bytes) == 4 || len(v.bytes) == 16)
 	case version:
-		return v.kind == text && speaksOurs(v.bytes)
+		return v.kind == text && speaksOurVersions(v.bytes)
 	}
-	return v.kind == text && uint64(len(v.bytes)) <= f.most
+	return v.kind == text && uint64(len(v.bytes)) <= f.max
 }

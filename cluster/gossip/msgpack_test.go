@@ -40,10 +40,10 @@ func TestDecoderNumbers(t *testing.T) {
 		d := decoder{buf: test.have}
 		v, err := d.scalar(0)
 		n := v.number
-		if f := (field{kind: number, most: test.most}); err == nil && !f.has(v) {
+		if f := (field{kind: number, max: test.most}); err == nil && !f.accepts(v) {
 			err = errMalformed
 		}
-		if (err != nil) != test.bad || (err == nil && (n != test.want || d.at != len(test.have))) {
+		if (err != nil) != test.bad || (err == nil && (n != test.want || d.pos != len(test.have))) {
 			t.Errorf("%x: have %d, %v, want %d, an error: %v", test.have, n, err, test.want, test.bad)
 		}
 	}
@@ -77,7 +77,7 @@ func TestDecoderBytes(t *testing.T) {
 		if err == nil && v.kind != text {
 			err = errMalformed
 		}
-		if (err != nil) != test.bad || (err == nil && (string(b) != test.want || d.at != len(test.have))) {
+		if (err != nil) != test.bad || (err == nil && (string(b) != test.want || d.pos != len(test.have))) {
 			t.Errorf("%q: have %q, %v, want %q, an error: %v", test.have, b, err, test.want, test.bad)
 		}
 	}
@@ -86,8 +86,8 @@ func TestDecoderBytes(t *testing.T) {
 func TestDecoderObjects(t *testing.T) {
 	number, name := value{}, value{}
 	fields := []field{
-		{name: "N", kind: 0, most: 9, into: &number},
-		{name: "S", kind: text, most: 3, optional: true, into: &name},
+		{name: "N", kind: 0, max: 9, dest: &number},
+		{name: "S", kind: text, max: 3, optional: true, dest: &name},
 		{name: "B", kind: boolean, optional: true},
 		{name: "A", kind: address, optional: true},
 		{name: "V", kind: version, optional: true},
@@ -129,11 +129,11 @@ func TestDecoderObjects(t *testing.T) {
 	} {
 		number, name = value{number: 77}, value{bytes: []byte("of the last one")}
 		d := decoder{buf: test.have}
-		err := d.object(fields)
+		err := d.decodeMap(fields)
 		if (err != nil) != test.bad {
 			t.Errorf("%x: have %v, want an error: %v", test.have, err, test.bad)
 		}
-		if err == nil && (number.number != 3 || string(name.bytes) != test.want || d.at != len(test.have)) {
+		if err == nil && (number.number != 3 || string(name.bytes) != test.want || d.pos != len(test.have)) {
 			t.Errorf("%x: have %v, %q", test.have, number, name.bytes)
 		}
 	}
@@ -146,7 +146,7 @@ func TestDecoderOfStreams(t *testing.T) {
 	in := &inspector{label: label}
 	for name, r := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "at the end": iotest.DataErrReader} {
 		room := 0
-		have, err := in.stream(r(bytes.NewReader(labeled(body))), accepted, func(n int) error { room = n; return nil })
+		have, err := in.inspectStream(r(bytes.NewReader(labeled(body))), accepted, func(n int) error { room = n; return nil })
 		if err != nil || !bytes.Equal(have, body) {
 			t.Errorf("%s: have %d bytes, %v, want %d", name, len(have), err, len(body))
 		}
@@ -155,7 +155,7 @@ func TestDecoderOfStreams(t *testing.T) {
 		}
 	}
 	for n := range 400 {
-		if _, err := in.stream(bytes.NewReader(labeled(body)[:n]), accepted, func(int) error { return nil }); n == 0 && err != io.EOF || n > 0 && !errors.Is(err, errCutShort) {
+		if _, err := in.inspectStream(bytes.NewReader(labeled(body)[:n]), accepted, func(int) error { return nil }); n == 0 && err != io.EOF || n > 0 && !errors.Is(err, errCutShort) {
 			t.Fatalf("cut off at %d: have %v", n, err)
 		}
 	}
@@ -163,12 +163,12 @@ func TestDecoderOfStreams(t *testing.T) {
 		head := message(pushPullMsg, "Nodes", nodes, "UserStateLen", maxStream, "Join", true)
 		head = append(head, pushPullBody(true, slices.Repeat([][]byte{ours}, nodes)...)[len(pushPullBody(true)):]...)
 		huge := io.MultiReader(bytes.NewReader(labeled(head)), zeros{})
-		if _, err := in.stream(huge, accepted, func(int) error { return nil }); !errors.Is(err, want) {
+		if _, err := in.inspectStream(huge, accepted, func(int) error { return nil }); !errors.Is(err, want) {
 			t.Errorf("8 MB and %d members: have %v, want %v", nodes, err, want)
 		}
 	}
 	full := errors.New("full")
-	_, err := in.stream(bytes.NewReader(labeled(body)), accepted, func(n int) error {
+	_, err := in.inspectStream(bytes.NewReader(labeled(body)), accepted, func(n int) error {
 		if n > 10_000 {
 			return full
 		}

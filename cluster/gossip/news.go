@@ -8,23 +8,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// News is the other information that nodes exchange through gossip. memberlist calls the methods: they must not block or
-// call the Gossip.
+// News is application data that nodes exchange through gossip. memberlist calls the methods, so they must not block or call
+// the Gossip.
 type News interface {
-	// Packets returns messages for some members. With overhead bytes added to each, they take at most limit bytes. It is
+	// Packets returns messages to some members. With overhead bytes added to each, they take at most limit bytes. It is
 	// called every GossipInterval.
 	Packets(overhead, limit int) [][]byte
-	// Whole returns everything there is to tell. It is called for a member that joins, and every SyncInterval for some
-	// member.
+	// Whole returns the complete data. It is called for each member that joins, and every SyncInterval for one member.
 	Whole() []byte
-	// Hear takes a message, which is valid only until it returns.
+	// Hear handles a message from Packets or Whole. The bytes are valid only until it returns.
 	Hear([]byte) error
 }
 
-// stateFormat is the first byte of the state that goes along with a list of members:
+// stateFormat is the first byte of the state that is sent with a list of members:
 //
 //	format 3 | number of departures, a byte | ID 16, boot 8 | … | news
-const stateFormat = 3 // 1 and 2 belong to versions that encoded departures differently
+const stateFormat = 3 // earlier releases used 1 and 2, with other encodings of departures
 
 func appendState(departures []departure, news []byte) []byte {
 	b := []byte{stateFormat, byte(len(departures))}
@@ -48,7 +47,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 	return departures, d.Rest(), nil
 }
 
-// LocalState returns the state to send along with the list of members.
+// LocalState returns the state to send with the list of members.
 func (e events) LocalState(bool) []byte {
 	var news []byte
 	if e.config.News != nil {
@@ -59,16 +58,16 @@ func (e events) LocalState(bool) []byte {
 	return appendState(e.table.departures(), news)
 }
 
-// MergeRemoteState handles the state that came along with another node's list.
+// MergeRemoteState handles the state that another node sent with its list.
 func (e events) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
-		e.config.Logger.Debug("unreadable data came with a list of members", "error", err)
+		e.config.Logger.Debug("malformed state with a list of members", "error", err)
 		return
 	}
 	e.mu.Lock()
 	for _, d := range departures {
-		e.depart(d)
+		e.handleDeparture(d)
 	}
 	e.mu.Unlock()
 	if len(news) > 0 {
@@ -82,7 +81,7 @@ func (e events) NotifyMsg(b []byte) {
 		return
 	}
 	if err := e.config.News.Hear(b); err != nil {
-		e.config.Logger.Debug("unreadable news", "error", err)
+		e.config.Logger.Debug("malformed news", "error", err)
 	}
 }
 

@@ -58,7 +58,7 @@ func (b *board) has(word string) bool {
 	return known
 }
 
-// What one node tells reaches all, and also a node that joins later, whichever member it joins.
+// News of one node reaches all nodes, and also a node that joins later, whichever member it joins.
 func TestNewsReachAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 5
@@ -72,7 +72,7 @@ func TestNewsReachAll(t *testing.T) {
 		for i := 1; i <= n; i++ {
 			w.nodes[i] = w.start(i, with(i))
 		}
-		w.agree(15*time.Second, all(n, nil))
+		w.agree(15*time.Second, summaryOf(n, nil))
 		if err := boards[3].Hear([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
@@ -83,11 +83,11 @@ func TestNewsReachAll(t *testing.T) {
 		time.Sleep(time.Second) // by now, packets no longer carry it
 		w.nodes[n+1] = w.start(n+1, with(n+1))
 		until(t, 2*time.Second, "one that joins has heard", func() bool { return boards[n+1].has("hello") })
-		w.agree(15*time.Second, all(n+1, nil))
+		w.agree(15*time.Second, summaryOf(n+1, nil))
 	})
 }
 
-// What goes along with a list decodes as it was encoded; nonsense is refused.
+// The state sent with a list decodes as it was encoded. Nonsense is refused.
 func TestState(t *testing.T) {
 	departures := []departure{{id: id(1), boot: 7}}
 	have, news, err := parseState(appendState(departures, []byte("news")))

@@ -26,7 +26,7 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	for _, test := range []struct {
 		name            string
 		members, joiner func(*Config)
-		alone           bool // the joiner keeps the members out as well
+		alone           bool // the joiner also refuses the members
 		in              bool
 	}{
 		{name: "no cluster yet", members: in(here), joiner: plain, in: true},
@@ -43,15 +43,15 @@ func TestStrangersAreKeptOut(t *testing.T) {
 				w := newWorld(t)
 				w.start(1, test.members)
 				w.start(2, test.members)
-				w.agree(15*time.Second, all(2, nil))
+				w.agree(15*time.Second, summaryOf(2, nil))
 				j := w.start(3, test.joiner)
 				if test.in {
-					w.agree(15*time.Second, all(3, nil))
+					w.agree(15*time.Second, summaryOf(3, nil))
 					return
 				}
-				holds(t, 3*time.Minute, "the joiner is out", func() bool {
-					return w.nodes[1].sees() == all(2, nil) && w.nodes[2].sees() == all(2, nil) &&
-						(!test.alone || j.sees() == "3 alive")
+				staysTrue(t, 3*time.Minute, "the joiner is out", func() bool {
+					return w.nodes[1].summary() == summaryOf(2, nil) && w.nodes[2].summary() == summaryOf(2, nil) &&
+						(!test.alone || j.summary() == "3 alive")
 				})
 				for i, n := range w.nodes {
 					if lines := n.log.count(slog.LevelWarn, ""); lines > 6 {
@@ -68,14 +68,14 @@ func TestStrangersAreKeptOut(t *testing.T) {
 	}
 }
 
-// Nodes that formed one pool while none had a cluster, and then founded two clusters.
+// Nodes form one pool while none has a cluster, and then found two clusters.
 func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		for i := 1; i <= 4; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(4, nil))
+		w.agree(15*time.Second, summaryOf(4, nil))
 		for i := 1; i <= 4; i++ {
 			cluster := [16]byte{byte(i % 2), 1}
 			if err := w.nodes[i].Update(func(m *Member) { m.Cluster = cluster }); err != nil {
@@ -84,8 +84,8 @@ func TestOneThatJoinsAnotherClusterIsHidden(t *testing.T) {
 		}
 		w.agree(10*time.Second, "1 alive, 3 alive", 1, 3)
 		w.agree(10*time.Second, "2 alive, 4 alive", 2, 4)
-		holds(t, 5*time.Minute, "they stay apart", func() bool {
-			return w.nodes[1].sees() == "1 alive, 3 alive" && w.nodes[4].sees() == "2 alive, 4 alive"
+		staysTrue(t, 5*time.Minute, "they stay apart", func() bool {
+			return w.nodes[1].summary() == "1 alive, 3 alive" && w.nodes[4].summary() == "2 alive, 4 alive"
 		})
 	})
 }

@@ -14,22 +14,22 @@ import (
 
 const (
 	joinsAtOnce    = 8
-	maxSeedJoins   = 64 // seed addresses joined in one round, and those of other members; if there are more, a random choice
-	maxMemberJoins = 16
-	roundTime      = 10 * time.Second // after this long, a round begins no more joins
+	maxSeedJoins   = 64               // seed addresses joined in one round; a random choice if there are more
+	maxMemberJoins = 16               // other addresses joined in one round, likewise
+	roundTime      = 10 * time.Second // after this, a round begins no more joins
 	lookupTime     = 5 * time.Second
-	rememberFor    = 72 * time.Hour // how long to keep an address from an earlier run without meeting a member there
-	maxTroubled    = 1024           // addresses remembered as not joined; beyond this, all are forgotten and may be logged again
+	rememberFor    = 72 * time.Hour // how long to keep an address without meeting a member there
+	maxFailing     = 1024           // addresses remembered as not joined; beyond that, all are forgotten and may be logged again
 )
 
-// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. In each of these rounds, one
-// member that is already met is joined as well: when many nodes start at once, some miss the news of others, and
-// memberlist makes up for it only at its next syncs.
+// firstRounds are the pauses before the first rounds; later ones are Config.RejoinInterval. Each of these rounds also joins
+// one known member: when many nodes start at once, some miss messages about others, and memberlist makes up for that only
+// at its next syncs.
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
-// recall adopts the addresses of an earlier run.
-func (g *Gossip) recall() {
+// restoreRemembered adopts the addresses of an earlier run.
+func (g *Gossip) restoreRemembered() {
 	for _, s := range g.config.Remembered {
 		if at, ok := parseAddress(s); !ok {
 			g.config.Logger.Warn("a remembered address of a member can't be used", "address", s)
@@ -45,7 +45,7 @@ func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// AddAddresses names addresses, each as ip:port, where members may be that this node has not met. New ones are joined at once,
+// AddAddresses adds addresses, each as ip:port, of possible members that this node has not met. New ones are joined at once,
 // and remembered like Config.Remembered.
 func (g *Gossip) AddAddresses(addresses []string) {
 	g.mu.Lock()
@@ -64,12 +64,12 @@ func (g *Gossip) AddAddresses(addresses []string) {
 		}
 	}
 	if len(g.remembered) > before {
-		g.signal(g.meet)
+		g.signal(g.addressesAdded)
 	}
 }
 
-// Addresses returns the gossip addresses of members that are alive or have failed, and those of an earlier run that were
-// not met yet: pass them to Open as Config.Remembered the next time. There are at most 1,000, those alive first.
+// Addresses returns the gossip addresses of members that are alive or have failed, and the remembered ones where no member
+// was met yet. The next run should pass them to Open as Config.Remembered. There are at most 1,000, live members first.
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,32 +96,32 @@ func (g *Gossip) Addresses() []string {
 	return all
 }
 
-// rejoin keeps joining seeds and members that are not alive: memberlist forgets the dead, so the two sides of a long cut
-// would never meet again.
+// rejoin keeps joining seeds and failed members: memberlist forgets dead members, so the two sides of a long cut would
+// never meet again.
 func (g *Gossip) rejoin() {
-	troubled := make(map[netip.AddrPort]bool)
+	failing := make(map[netip.AddrPort]bool)
 	for round := 0; ; round++ {
-		pause, more := g.config.RejoinInterval, 0
+		pause, extraLive := g.config.RejoinInterval, 0
 		if round < len(firstRounds) {
-			pause, more = min(pause, firstRounds[round]), 1
+			pause, extraLive = min(pause, firstRounds[round]), 1
 		}
-		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't keep step
+		pause += time.Duration((rand.Float64() - 0.5) * 0.4 * float64(pause)) // ±20 %, so that nodes don't synchronize
 		select {
 		case <-g.ctx.Done():
 			return
 		case <-time.After(pause):
-		case <-g.meet:
+		case <-g.addressesAdded:
 		}
-		g.round(more, troubled)
+		g.joinTargets(extraLive, failing)
 	}
 }
 
-// round joins the targets, including up to more members that are alive, several at once, and waits for them. troubled
+// joinTargets joins the targets, several at once, and waits for all. The targets include up to extraLive live members. failing
 // holds the addresses that could not be joined the last time, so that only changes are logged.
-func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
+func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
-	targets := g.targets(ctx, more)
+	targets := g.targets(ctx, extraLive)
 	errs := make([]error, len(targets))
 	slots := make(chan struct{}, joinsAtOnce)
 	var joins sync.WaitGroup
@@ -137,25 +137,26 @@ func (g *Gossip) round(more int, troubled map[netip.AddrPort]bool) {
 		}
 	}
 	joins.Wait()
-	if len(troubled) > maxTroubled {
-		clear(troubled)
+	if len(failing) > maxFailing {
+		clear(failing)
 	}
 	for i, at := range targets {
 		switch err := errs[i]; {
 		case err == errNotTried, g.ctx.Err() != nil:
-		case err == nil && troubled[at]:
-			delete(troubled, at)
+		case err == nil && failing[at]:
+			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !troubled[at] && more == 0: // in the first rounds it may be about to start
-			troubled[at] = true
-			g.config.Logger.Info("a node can't be joined; it is tried again and again", "address", at, "reason", reason(err))
+		case err != nil && !failing[at] && extraLive == 0: // in the first rounds, the node may still be starting
+			failing[at] = true
+			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
 	}
 }
 
+// errNotTried marks a target that was not joined because roundTime was over.
 var errNotTried = errors.New("no time was left")
 
-// reason returns why a join of one address failed, without memberlist's list around it.
+// reason returns the error of a join of one address, without memberlist's list around it.
 func reason(err error) error {
 	var list interface{ WrappedErrors() []error }
 	if errors.As(err, &list) && len(list.WrappedErrors()) == 1 {
@@ -164,13 +165,13 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, and at the end up to more of members that are alive.
-func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
-	lists := g.lookup(ctx)
+// targets returns the addresses to join now: those of seeds first, and up to extraLive of live members at the end.
+func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
+	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.named, g.found = max(1, countNamed(lists, g.self.gossipAddress())), lists
+	g.namedCount, g.seedAddresses = max(1, countNamed(lists, g.self.gossipAddress())), lists
 	if g.self.State == Left {
 		return nil
 	}
@@ -193,10 +194,10 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 		return chosen
 	}
 	targets := choose(found, maxSeedJoins)
-	var gone []netip.AddrPort
+	var others []netip.AddrPort
 	for _, e := range g.table.entries {
 		if at := e.gossipAddress(); e.State == Failed && at.IsValid() {
-			gone = append(gone, at)
+			others = append(others, at)
 		}
 	}
 	now := time.Now()
@@ -205,16 +206,16 @@ func (g *Gossip) targets(ctx context.Context, more int) []netip.AddrPort {
 		case now.Sub(since) > rememberFor:
 			delete(g.remembered, at)
 		default:
-			gone = append(gone, at)
+			others = append(others, at)
 		}
 	}
-	targets = append(targets, choose(gone, maxMemberJoins)...)
+	targets = append(targets, choose(others, maxMemberJoins)...)
 	rand.Shuffle(len(met), func(i, j int) { met[i], met[j] = met[j], met[i] })
-	return append(targets, met[:min(more, len(met))]...)
+	return append(targets, met[:min(extraLive, len(met))]...)
 }
 
-// countNamed returns how many nodes the seeds, resolved to these addresses, name, with self. A name may stand for several
-// nodes; one without an address now counts as one node, and so does one with an address of each family.
+// countNamed returns the number of nodes that the seeds, given by their resolved addresses, name, and self. One seed may
+// name several nodes. Without an address it counts as one node, and so does an address of each family.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
@@ -238,14 +239,14 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// NamedNodes returns how many nodes Config.Join names, including this one; 0 if that is not known yet.
+// NamedNodes returns the number of nodes that Config.Join names, and this one; 0 before the first lookup.
 func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.named
+	return g.namedCount
 }
 
-// Missing returns those of Config.Join at which no member is alive, as they are written there.
+// Missing returns the seeds in Config.Join, as written there, whose addresses have no live member.
 func (g *Gossip) Missing() (missing []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -255,7 +256,7 @@ func (g *Gossip) Missing() (missing []string) {
 			there[e.gossipAddress()] = true
 		}
 	}
-	for i, list := range g.found {
+	for i, list := range g.seedAddresses {
 		if !slices.ContainsFunc(list, func(at netip.AddrPort) bool { return there[at] }) {
 			missing = append(missing, g.config.Join[i])
 		}
@@ -263,14 +264,14 @@ func (g *Gossip) Missing() (missing []string) {
 	return missing
 }
 
-// lookup resolves the present addresses of each seed.
-func (g *Gossip) lookup(ctx context.Context) [][]netip.AddrPort {
+// resolveSeeds resolves each seed to its current addresses.
+func (g *Gossip) resolveSeeds(ctx context.Context) [][]netip.AddrPort {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
 	found := make([][]netip.AddrPort, len(g.config.seeds))
 	var lookups sync.WaitGroup
 	for i, s := range g.config.seeds {
-		s.port = cmp.Or(s.port, uint16(g.config.Port)) // the port is known by now, even if a free one was to be found
+		s.port = cmp.Or(s.port, uint16(g.config.Port)) // parseSeed did not know the port if Open had to pick one
 		if ip, err := netip.ParseAddr(s.host); err == nil {
 			found[i] = []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), s.port)}
 			continue

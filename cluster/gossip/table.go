@@ -8,51 +8,51 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxMembers bounds the table. Failed and left members stay until they are forgotten; once the table is full, the one
-// that went first makes room for a new one.
+// maxMembers bounds the table. Members that failed or left stay until they are forgotten. Once the table is full, the one
+// that went first makes room for a new member.
 const maxMembers = 10_000
 
 // entry is a member in the table.
 type entry struct {
 	Member
-	// hidden: memberlist still lists it, but it now belongs to another cluster.
+	// hidden is set if the member belongs to another cluster, but memberlist still lists it.
 	hidden bool
-	// since is the number of the table's change at which the entry last changed its state.
-	since uint64
+	// lastChange is the value of table.changes when the entry last changed its state.
+	lastChange uint64
 }
 
 // table holds the other members that this node knows of. It has no lock of its own.
 type table struct {
-	entries map[ring.NodeID]*entry
-	max     int
-	changes uint64
-	alive   int       // number of entries whose State is Alive
-	settled time.Time // when newcomers will have used up none of their rate
+	entries      map[ring.NodeID]*entry
+	max          int
+	changes      uint64
+	alive        int       // number of entries whose State is Alive
+	rateRestored time.Time // when the full rate of newcomers is available again
 }
 
 func newTable(max int) *table {
 	return &table{entries: make(map[ring.NodeID]*entry), max: max}
 }
 
-// newcomersTime is how long it takes until as many new members may be admitted again as the table has places. memberlist
-// keeps the dead for a while, so members that come and go would fill the memory, though not the table.
-const newcomersTime = time.Hour
+// newcomerPeriod is the period in which at most table.max unknown members are admitted. memberlist keeps dead members for a
+// while, so without a rate limit members that come and go would fill its memory, though not the table.
+const newcomerPeriod = time.Hour
 
-// newcomer reports whether one more unknown member may be admitted, and counts it.
-func (t *table) newcomer(now time.Time) bool {
-	if t.settled.Before(now) {
-		t.settled = now
+// admitNewcomer reports whether another unknown member may be admitted, and counts it.
+func (t *table) admitNewcomer(now time.Time) bool {
+	if t.rateRestored.Before(now) {
+		t.rateRestored = now
 	}
-	next := t.settled.Add(newcomersTime / time.Duration(t.max))
-	if next.Sub(now) > newcomersTime {
+	next := t.rateRestored.Add(newcomerPeriod / time.Duration(t.max))
+	if next.Sub(now) > newcomerPeriod {
 		return false
 	}
-	t.settled = next
+	t.rateRestored = next
 	return true
 }
 
-// full reports whether there is no place for an unknown member, even if one that has gone made room.
-func (t *table) full() bool { return t.alive >= t.max }
+// isFull reports whether the table has no room for an unknown member: all its members are alive, so none can be evicted.
+func (t *table) isFull() bool { return t.alive >= t.max }
 
 // put records a member that memberlist has accepted.
 func (t *table) put(m Member) {
@@ -78,11 +78,11 @@ func (t *table) setState(e *entry, s State) {
 		t.alive++
 	}
 	t.changes++
-	e.State, e.since = s, t.changes
+	e.State, e.lastChange = s, t.changes
 }
 
-// gone records that memberlist has given a member up. If it said it was leaving, it has left; otherwise it has failed.
-func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
+// markGone records that memberlist no longer lists a member. If the member had not announced that it leaves, it has failed.
+func (t *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	e := t.entries[id]
 	if e == nil || e.State != Alive {
 		return Member{}, false
@@ -95,8 +95,8 @@ func (t *table) gone(id ring.NodeID) (m Member, failed bool) {
 	return e.Member, true
 }
 
-// part removes a member that turned out to belong to another cluster. While memberlist lists it, it is hidden.
-func (t *table) part(e *entry) {
+// exclude removes a member that belongs to another cluster. As long as memberlist lists it, it is only hidden.
+func (t *table) exclude(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
 		return
@@ -104,11 +104,11 @@ func (t *table) part(e *entry) {
 	delete(t.entries, e.ID)
 }
 
-// evict drops the member that went first.
+// evict drops the member that failed or left first.
 func (t *table) evict() {
 	var first *entry
 	for _, e := range t.entries {
-		if e.State != Alive && (first == nil || e.since < first.since) {
+		if e.State != Alive && (first == nil || e.lastChange < first.lastChange) {
 			first = e
 		}
 	}
@@ -140,13 +140,14 @@ func (t *table) members(self Member) []Member {
 	return all
 }
 
-// Departures go along with each exchange of lists: the processes that, as far as a node knows, said they were leaving. In
-// memberlist, the news that a member is gone may overtake and replace the news that it is leaving, so a node that missed
-// the latter takes it for failed until it hears of it this way.
+// Departures are the processes that announced that they leave. Nodes send them with each exchange of lists, because in
+// memberlist the message that a member is gone may overtake and replace the message that it leaves. A node that missed the
+// latter takes the member for failed until it gets the departure.
 
-// maxDepartures bounds how many are told: the most recent ones.
+// maxDepartures is the number of departures sent, the most recent ones.
 const maxDepartures = 64
 
+// departure is a process that announced that it leaves.
 type departure struct {
 	id   ring.NodeID
 	boot uint64
@@ -160,7 +161,7 @@ func (t *table) departures() []departure {
 			left = append(left, e)
 		}
 	}
-	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.since, a.since) })
+	slices.SortFunc(left, func(a, b *entry) int { return cmp.Compare(b.lastChange, a.lastChange) })
 	var all []departure
 	for _, e := range left[:min(len(left), maxDepartures)] {
 		all = append(all, departure{id: e.ID, boot: e.Boot})
@@ -168,9 +169,8 @@ func (t *table) departures() []departure {
 	return all
 }
 
-// depart records that a process has said it is leaving, if it is the member's current one, and reports whether that is
-// new.
-func (t *table) depart(d departure) (Member, bool) {
+// recordDeparture records a departure if it is of the member's current process, and reports whether that is new.
+func (t *table) recordDeparture(d departure) (Member, bool) {
 	e := t.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
 		return Member{}, false
@@ -179,10 +179,10 @@ func (t *table) depart(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// depart believes other nodes that a process is leaving. The caller holds g.mu.
-func (g *Gossip) depart(d departure) {
-	if m, news := g.table.depart(d); news {
-		g.tell(m)
+// handleDeparture handles a departure that another node reported. The caller holds g.mu.
+func (g *Gossip) handleDeparture(d departure) {
+	if m, news := g.table.recordDeparture(d); news {
+		g.logState(m)
 		g.signal(g.changed)
 	}
 }

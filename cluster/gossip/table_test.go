@@ -12,20 +12,20 @@ func TestTableIsBounded(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		tab.put(Member{ID: id(i)})
 	}
-	if !tab.full() {
+	if !tab.isFull() {
 		t.Error("three living members: not full")
 	}
-	tab.gone(id(2))
-	tab.gone(id(1))
-	tab.gone(id(9))
-	if tab.full() {
+	tab.markGone(id(2))
+	tab.markGone(id(1))
+	tab.markGone(id(9))
+	if tab.isFull() {
 		t.Error("two have failed: full")
 	}
-	tab.put(Member{ID: id(4)}) // 2 went first
+	tab.put(Member{ID: id(4)}) // 2 failed first, so it is evicted
 	tab.put(Member{ID: id(1)})
-	tab.gone(id(1))
+	tab.markGone(id(1))
 	tab.put(Member{ID: id(3), State: Left})
-	tab.gone(id(3))
+	tab.markGone(id(3))
 	tab.put(Member{ID: id(5)})
 	want := []Member{{ID: id(3), State: Left}, {ID: id(4)}, {ID: id(5)}, {ID: id(7)}}
 	have := tab.members(Member{ID: id(7)})
@@ -41,7 +41,7 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("have %d alive, want 2", tab.alive)
 	}
 	if tab.forget(id(4)) || tab.forget(id(9)) || !tab.forget(id(3)) {
-		t.Error("only one that is not alive can be forgotten")
+		t.Error("forget dropped a live member, or kept a failed one")
 	}
 }
 
@@ -50,16 +50,16 @@ func TestPartedMembers(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		tab.put(Member{ID: id(i)})
 	}
-	tab.gone(id(3))
+	tab.markGone(id(3))
 	for _, e := range tab.entries {
-		tab.part(e)
+		tab.exclude(e)
 	}
 	if n := len(tab.members(Member{})); n != 1 {
 		t.Errorf("have %d members, want only this node", n)
 	}
 	tab.put(Member{ID: id(1)}) // it is back
-	if _, failed := tab.gone(id(2)); failed {
-		t.Error("one that was hidden is said to have failed")
+	if _, failed := tab.markGone(id(2)); failed {
+		t.Error("a hidden member is reported as failed")
 	}
 	if n := len(tab.entries); n != 1 || tab.alive != 1 || tab.entries[id(1)].hidden {
 		t.Errorf("have %d entries, %d alive", n, tab.alive)
@@ -72,16 +72,16 @@ func TestDepartures(t *testing.T) {
 	for i := 1; i <= n; i++ {
 		tab.put(Member{ID: id(i), Boot: 7})
 		if i%2 == 0 {
-			tab.gone(id(i)) // the news that it is gone arrived first
+			tab.markGone(id(i)) // the message that it is gone arrived first
 		}
-		if _, news := tab.depart(departure{id(i), 6}); news {
-			t.Error("an earlier process of it has left: taken for this one")
+		if _, news := tab.recordDeparture(departure{id(i), 6}); news {
+			t.Error("the departure of an earlier process counts for this one")
 		}
-		if m, news := tab.depart(departure{id(i), 7}); !news || m.State != Left {
+		if m, news := tab.recordDeparture(departure{id(i), 7}); !news || m.State != Left {
 			t.Errorf("have %v, %v", m, news)
 		}
-		if _, news := tab.depart(departure{id(i), 7}); news {
-			t.Error("news twice")
+		if _, news := tab.recordDeparture(departure{id(i), 7}); news {
+			t.Error("a repeated departure is reported as new")
 		}
 	}
 	if tab.alive != 0 {
@@ -97,14 +97,14 @@ func TestDepartures(t *testing.T) {
 	}
 }
 
-// A node that heard only that a member is gone learns later that it had left.
+// A node that has seen a member only as gone learns later that it had left.
 func TestLeavingIsHeardOfLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		for i := 1; i <= 4; i++ {
 			w.start(i)
 		}
-		w.agree(15*time.Second, all(4, nil))
+		w.agree(15*time.Second, summaryOf(4, nil))
 		for i := 2; i <= 4; i++ {
 			w.net.Cut(ip(1), ip(i))
 		}
@@ -115,7 +115,7 @@ func TestLeavingIsHeardOfLate(t *testing.T) {
 		w.crash(4)
 		w.agree(15*time.Second, "1 alive, 2 failed, 3 failed, 4 failed", 1)
 		w.net.HealAll()
-		took := w.agree(time.Minute, all(4, map[int]State{4: Left}))
+		took := w.agree(time.Minute, summaryOf(4, map[int]State{4: Left}))
 		t.Logf("took %v", took)
 	})
 }

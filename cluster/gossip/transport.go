@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// maxStreams bounds the open connections accepted from others; further ones are closed at once. memberlist itself
-	// bounds only how many of them it answers.
+	// maxStreams bounds the accepted connections that are open; further ones are closed at once. memberlist itself bounds
+	// only the number that it answers.
 	maxStreams = 256
-	// maxStreamsFrom bounds those from one address, so that it can't keep out all others.
+	// maxStreamsFrom bounds those from one address, so that it can't keep out all other addresses.
 	maxStreamsFrom = maxStreams * 3 / 4
 	// streamRoom is the memory in bytes that each of them may use to receive a message. Beyond it, they share sharedRoom,
-	// which is enough for four of the largest messages, or for two that are encrypted.
+	// which is enough for four of the largest messages, or for two encrypted ones.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
 	// maxSyncs bounds the lists that memberlist reads and answers at once: an answer is as long as this node's own list,
-	// however short the request was. Further ones wait, at most for syncWait.
+	// even if the request is short. Further ones wait, at most for syncWait.
 	maxSyncs = 16
 	syncWait = 2 * time.Second
 
 	bindTries = 10 // tries to find a port that is free for both TCP and UDP
 )
 
-// sockets is the real network. Shutdown ends its dials.
+// sockets is the real network. Its Shutdown cancels dials.
 type sockets struct {
 	*memberlist.NetTransport
 	ctx context.Context
@@ -51,7 +51,7 @@ func (s sockets) Shutdown() error {
 	return s.NetTransport.Shutdown()
 }
 
-// listen opens the real network for c. If c.Port is 0, it sets it to the port it found.
+// listen opens the real network for c. If it picks a port, it sets c.Port to it.
 func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	tries := 1
 	if c.Port == 0 {
@@ -75,19 +75,19 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
-// transport passes inspected messages to memberlist, and everything else to another transport. It keeps track of open
+// transport wraps another transport, and inspects all incoming messages before memberlist gets them. It tracks open
 // connections, because memberlist leaves them to their deadlines when it shuts down.
 type transport struct {
 	memberlist.Transport
 	inspector *inspector
-	// refused records a message that is not passed on. It must not block.
+	// refused records a dropped message. It must not block.
 	refused func(from net.Addr, err error)
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	syncs   chan struct{}   // one element for each list that memberlist is reading and answering
 	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
-	down    chan struct{} // closed when the inner transport has ended
+	down    chan struct{} // closed when the wrapped transport has ended
 	done    chan struct{} // closed when pass has ended
 
 	mu     sync.Mutex         // guards the fields below
@@ -108,20 +108,20 @@ func newTransport(t memberlist.Transport, in *inspector, refused func(net.Addr, 
 		open:      make(map[*conn]struct{}),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	go w.pass()
+	go w.forward()
 	return w
 }
 
-// pass passes packets and accepted connections to memberlist. During shutdown it drops them, because the inner transport
-// waits until everything it has received is taken.
-func (t *transport) pass() {
+// forward forwards packets and accepted connections to memberlist. During shutdown it drops them, because the wrapped
+// transport waits until all are received from its channels.
+func (t *transport) forward() {
 	defer close(t.done)
 	for {
 		select {
 		case <-t.down:
 			return
 		case p := <-t.Transport.PacketCh():
-			buf, err := t.inspector.packet(p.Buf, p.From)
+			buf, err := t.inspector.inspectPacket(p.Buf, p.From)
 			if err != nil {
 				t.refused(p.From, err)
 				continue
@@ -149,7 +149,7 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	if timeout <= 0 { // some dialers take zero to mean no limit
+	if timeout <= 0 { // zero means no limit to some dialers
 		return nil, fmt.Errorf("dial %s: no time is left", addr)
 	}
 	if t.ctx.Err() != nil {
@@ -181,6 +181,7 @@ func (t *transport) Shutdown() error {
 	return err
 }
 
+// direction tells which end opened a connection.
 type direction uint8
 
 const (
@@ -188,26 +189,26 @@ const (
 	accepted
 )
 
-// conn is a connection that its transport tracks. Reading it yields one inspected message, and no more.
+// conn is a connection that its transport tracks. It yields one inspected message to its reader, and no more.
 type conn struct {
 	net.Conn
-	t    *transport
-	dir  direction
-	from string // IP of the remote, if accepted
+	transport *transport
+	dir       direction
+	from      string // IP of the remote, if accepted
 
 	once    sync.Once
 	message *bytes.Reader // set by once
 	err     error         // set by once
 
-	taken   int  // guarded by t.mu: bytes of room taken for the message
-	syncing bool // guarded by t.mu: holds an element of t.syncs
+	reserved    int  // guarded by t.mu: bytes of memory reserved for the message
+	hasSyncTurn bool // guarded by t.mu: holds an element of t.syncs
 }
 
 // track registers c as open, or closes it.
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	tracked := &conn{Conn: c, t: t, dir: dir}
+	tracked := &conn{Conn: c, transport: t, dir: dir}
 	if dir == accepted {
 		tracked.from, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
@@ -233,8 +234,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	c.once.Do(func() {
 		var body []byte
 		if body, c.err = c.receive(); c.err != nil {
-			if _, refused := why(c.err); refused {
-				c.t.refused(c.RemoteAddr(), c.err)
+			if _, refused := refusalIn(c.err); refused {
+				c.transport.refused(c.RemoteAddr(), c.err)
 			}
 			return
 		}
@@ -247,64 +248,65 @@ func (c *conn) Read(p []byte) (int, error) {
 }
 
 func (c *conn) receive() ([]byte, error) {
-	body, err := c.t.inspector.stream(c.Conn, c.dir, c.take)
-	_, refused := why(err)
+	body, err := c.transport.inspector.inspectStream(c.Conn, c.dir, c.reserve)
+	_, refused := refusalIn(err)
 	ended := errors.Is(err, io.EOF)
 	switch {
 	case err == nil && c.dir == accepted && body[0] == pushPullMsg:
-		err = c.sync()
+		err = c.awaitSyncTurn()
 	case c.dir == dialed && (ended || errors.Is(err, syscall.ECONNRESET)):
 		err = errNoAnswer
 	case err == nil || refused || c.dir == dialed || ended || errors.Is(err, net.ErrClosed):
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errLate
+		err = errTooSlow
 	default:
 		err = errCutShort
 	}
 	return body, err
 }
 
-// errNoAnswer is the error of a node that another one refuses; the other one gives the reason only in its own log.
+// errNoAnswer is the error of a dial whose remote node refuses this one. The remote node logs the reason, but does not send
+// it.
 var errNoAnswer = errors.New("the connection was closed without an answer: is this its gossip port, and does it have the same gossip key?")
 
-// take raises the memory reserved for c's message to that many bytes.
-func (c *conn) take(bytes int) error {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	if _, open := c.t.open[c]; !open {
+// reserve raises the memory reserved for c's message to a total of bytes.
+func (c *conn) reserve(bytes int) error {
+	c.transport.mu.Lock()
+	defer c.transport.mu.Unlock()
+	if _, open := c.transport.open[c]; !open {
 		return net.ErrClosed
 	}
-	more := max(0, bytes-streamRoom) - max(0, c.taken-streamRoom)
-	if c.t.shared+more > sharedRoom {
+	more := max(0, bytes-streamRoom) - max(0, c.reserved-streamRoom)
+	if c.transport.shared+more > sharedRoom {
 		return errNoRoom
 	}
-	c.taken = bytes
-	c.t.shared += more
+	c.reserved = bytes
+	c.transport.shared += more
 	return nil
 }
 
-// sync waits for its turn to have a list read and answered.
-func (c *conn) sync() error {
+// awaitSyncTurn waits until memberlist may read and answer c's list: at most maxSyncs at once.
+func (c *conn) awaitSyncTurn() error {
 	wait := time.NewTimer(syncWait)
 	defer wait.Stop()
 	select {
-	case c.t.syncs <- struct{}{}:
-	case <-c.t.ctx.Done():
+	case c.transport.syncs <- struct{}{}:
+	case <-c.transport.ctx.Done():
 		return ErrClosed
 	case <-wait.C:
 		return errNoRoom
 	}
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	if _, open := c.t.open[c]; !open {
-		<-c.t.syncs
+	c.transport.mu.Lock()
+	defer c.transport.mu.Unlock()
+	if _, open := c.transport.open[c]; !open {
+		<-c.transport.syncs
 		return net.ErrClosed
 	}
-	c.syncing = true
+	c.hasSyncTurn = true
 	return nil
 }
 
-// Write closes the connection if it fails: memberlist leaks a connection on which it fails to send a label.
+// Write closes the connection if it fails, because memberlist leaks a connection on which it can't send a label.
 func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
@@ -314,14 +316,14 @@ func (c *conn) Write(b []byte) (int, error) {
 }
 
 func (c *conn) Close() error {
-	c.t.mu.Lock()
-	if _, open := c.t.open[c]; open {
-		delete(c.t.open, c)
-		c.t.shared -= max(0, c.taken-streamRoom)
-		if c.syncing {
-			<-c.t.syncs
+	c.transport.mu.Lock()
+	if _, open := c.transport.open[c]; open {
+		delete(c.transport.open, c)
+		c.transport.shared -= max(0, c.reserved-streamRoom)
+		if c.hasSyncTurn {
+			<-c.transport.syncs
 		}
 	}
-	c.t.mu.Unlock()
+	c.transport.mu.Unlock()
 	return c.Conn.Close()
 }

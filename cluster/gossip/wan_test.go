@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// between puts a node into the pool of regions.
-func between(region string, cluster byte) func(*Config) {
+// inWAN puts a node into the WAN pool.
+func inWAN(region string, cluster byte) func(*Config) {
 	return func(c *Config) {
 		c.WAN, c.Self.Region = true, region
 		c.Self.Cluster = [16]byte{cluster}
@@ -24,12 +24,12 @@ func TestWANHasAllRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.net.Delay(40 * time.Millisecond)
-		w.start(1, between("eu", 1))
-		w.start(2, between("us", 2))
-		w.start(3, between("ap", 3))
-		w.start(4, between("eu", 1))
-		w.start(5, between("us", 0)) // does not know its cluster yet
-		w.agree(15*time.Second, all(5, nil))
+		w.start(1, inWAN("eu", 1))
+		w.start(2, inWAN("us", 2))
+		w.start(3, inWAN("ap", 3))
+		w.start(4, inWAN("eu", 1))
+		w.start(5, inWAN("us", 0)) // does not know its cluster yet
+		w.agree(15*time.Second, summaryOf(5, nil))
 		if err := w.nodes[2].Update(func(m *Member) { m.Members, m.Primary = 7, "eu" }); err != nil {
 			t.Fatal(err)
 		}
@@ -44,22 +44,22 @@ func TestWANHasAllRegions(t *testing.T) {
 			return true
 		})
 		w.crash(3)
-		w.agree(40*time.Second, all(5, map[int]State{3: Failed}))
+		w.agree(40*time.Second, summaryOf(5, map[int]State{3: Failed}))
 		if err := w.nodes[4].Leave(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		w.agree(40*time.Second, all(5, map[int]State{3: Failed, 4: Left}), 1, 2, 5)
+		w.agree(40*time.Second, summaryOf(5, map[int]State{3: Failed, 4: Left}), 1, 2, 5)
 	})
 }
 
-// TestWANIsNoRegionsPool: the two kinds of pools never mix, even with the same ports and keys.
+// TestWANIsNoRegionsPool: a WAN pool and a region's pool never mix, even with the same ports and keys.
 func TestWANIsNoRegionsPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.start(1, func(c *Config) { c.Self.Region = "eu" })
-		w.start(2, between("eu", 0))
-		holds(t, time.Minute, "they stay apart", func() bool {
-			return w.nodes[1].sees() == "1 alive" && w.nodes[2].sees() == "2 alive"
+		w.start(2, inWAN("eu", 0))
+		staysTrue(t, time.Minute, "they stay apart", func() bool {
+			return w.nodes[1].summary() == "1 alive" && w.nodes[2].summary() == "2 alive"
 		})
 	})
 }
@@ -70,25 +70,25 @@ func TestRegionsAreCalledByOneNameEach(t *testing.T) {
 		second  func(*Config)
 		refused error
 	}{
-		{"two clusters, one name", between("eu", 2), ErrSameRegion},
-		{"one cluster, two names", between("us", 1), ErrSameCluster},
-		{"one cluster, one name", between("eu", 1), nil},
+		{"two clusters, one name", inWAN("eu", 2), ErrSameRegion},
+		{"one cluster, two names", inWAN("us", 1), ErrSameCluster},
+		{"one cluster, one name", inWAN("eu", 1), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.start(1, between("eu", 1))
+				w.start(1, inWAN("eu", 1))
 				w.start(2, test.second)
 				if test.refused == nil {
-					w.agree(15*time.Second, all(2, nil))
+					w.agree(15*time.Second, summaryOf(2, nil))
 					return
 				}
-				holds(t, 3*time.Minute, "they stay apart", func() bool {
-					return w.nodes[1].sees() == "1 alive" && w.nodes[2].sees() == "2 alive"
+				staysTrue(t, 3*time.Minute, "they stay apart", func() bool {
+					return w.nodes[1].summary() == "1 alive" && w.nodes[2].summary() == "2 alive"
 				})
 				for i, n := range w.nodes {
 					if have := n.log.count(slog.LevelError, test.refused.Error()); have != 1 {
-						t.Errorf("node %d: said %d times, want once and loudly: %q", i, have, n.log.lines)
+						t.Errorf("node %d: logged %d times as an error, want once: %q", i, have, n.log.lines)
 					}
 				}
 			})
@@ -96,20 +96,20 @@ func TestRegionsAreCalledByOneNameEach(t *testing.T) {
 	}
 }
 
-// TestOneThatTurnsOutToBeASecondEU: a node was let in before it knew its cluster.
+// TestOneThatTurnsOutToBeASecondEU: a node was accepted before it knew its cluster.
 func TestOneThatTurnsOutToBeASecondEU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.start(1, between("eu", 1))
-		w.start(2, between("eu", 0))
-		w.start(3, between("us", 3))
-		w.agree(15*time.Second, all(3, nil))
+		w.start(1, inWAN("eu", 1))
+		w.start(2, inWAN("eu", 0))
+		w.start(3, inWAN("us", 3))
+		w.agree(15*time.Second, summaryOf(3, nil))
 		if err := w.nodes[2].Update(func(m *Member) { m.Cluster = [16]byte{2} }); err != nil {
 			t.Fatal(err)
 		}
 		w.agree(15*time.Second, "1 alive, 3 alive", 1)
 		w.agree(15*time.Second, "2 alive, 3 alive", 2)
-		holds(t, time.Minute, "the third sees both", func() bool { return w.nodes[3].sees() == all(3, nil) })
+		staysTrue(t, time.Minute, "the third sees both", func() bool { return w.nodes[3].summary() == summaryOf(3, nil) })
 	})
 }
 
@@ -117,7 +117,7 @@ func TestMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		alone := func(c *Config) {
-			between("eu", 1)(c)
+			inWAN("eu", 1)(c)
 			c.Join = nil
 		}
 		w.start(1, alone)
@@ -125,7 +125,7 @@ func TestMeet(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.agree(0, "1 alive", 1)
 		w.nodes[1].AddAddresses([]string{"nonsense", ip(1) + ":7946", ip(2) + ":7946", ip(9) + ":7946"})
-		w.agree(2*time.Second, all(2, nil))
+		w.agree(2*time.Second, summaryOf(2, nil))
 		var many []string
 		for i := range 2 * maxRemembered {
 			many = append(many, fmt.Sprintf("10.1.%d.%d:7946", i/256, i%256))

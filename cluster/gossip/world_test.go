@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testPort = 7946
 
-// journal keeps what is logged.
+// journal collects log output.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
@@ -76,7 +76,7 @@ func (w *world) close() {
 	for _, n := range w.nodes {
 		n.Close()
 	}
-	time.Sleep(10 * time.Second) // virtual: until memberlist's last probes have ended
+	time.Sleep(10 * time.Second) // virtual; by then memberlist's last probes have ended
 }
 
 func ip(i int) string { return fmt.Sprintf("10.0.0.%d", i) }
@@ -112,7 +112,7 @@ func (w *world) startAt(i int, ip string, options ...func(*Config)) *node {
 	return n
 }
 
-// crash takes node i off the network without notice.
+// crash removes node i from the network without notice to any other.
 func (w *world) crash(i int) {
 	n := w.nodes[i]
 	delete(w.nodes, i)
@@ -120,8 +120,8 @@ func (w *world) crash(i int) {
 	n.Close()
 }
 
-// sees summarizes what node i lists, such as "1 alive, 2 failed".
-func (n *node) sees() string {
+// summary summarizes the members that a node lists, such as "1 alive, 2 failed".
+func (n *node) summary() string {
 	var parts []string
 	for _, m := range n.Members() {
 		parts = append(parts, fmt.Sprintf("%d %s", m.ID[15], m.State))
@@ -129,8 +129,8 @@ func (n *node) sees() string {
 	return strings.Join(parts, ", ")
 }
 
-// all returns what sees returns if nodes 1 to n are alive, except those in other.
-func all(n int, other map[int]State) string {
+// summaryOf returns the summary of a node if nodes 1 to n are alive, except those in other.
+func summaryOf(n int, other map[int]State) string {
 	var parts []string
 	for i := 1; i <= n; i++ {
 		parts = append(parts, fmt.Sprintf("%d %s", i, other[i]))
@@ -161,9 +161,9 @@ func (w *world) agree(most time.Duration, want string, nodes ...int) time.Durati
 	}
 	began := time.Now()
 	for _, i := range nodes {
-		for w.nodes[i].sees() != want {
+		for w.nodes[i].summary() != want {
 			if time.Since(began) > most {
-				w.t.Fatalf("node %d after %v: have %q, want %q", i, most, w.nodes[i].sees(), want)
+				w.t.Fatalf("node %d after %v: have %q, want %q", i, most, w.nodes[i].summary(), want)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -171,12 +171,12 @@ func (w *world) agree(most time.Duration, want string, nodes ...int) time.Durati
 	return time.Since(began)
 }
 
-// holds checks that a condition stays true for a time.
-func holds(t *testing.T, long time.Duration, what string, ok func() bool) {
+// staysTrue checks that a condition stays true for some time.
+func staysTrue(t *testing.T, long time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < long; time.Sleep(50 * time.Millisecond) {
 		if !ok() {
-			t.Fatalf("no more after %v: %s", time.Since(began), what)
+			t.Fatalf("no longer true after %v: %s", time.Since(began), what)
 		}
 	}
 }

@@ -16,53 +16,53 @@ const (
 )
 
 // DecideAsStandby decides ops in place of an owner that can't: as its standby or, during a move, as the node that handed
-// the partition over. It decides from the copy here and within shares, which are the limits cut down to what one node may
-// spend (a share with Amount 0 allows nothing). It returns Shut if this node must not act. All ops must be of partitions
+// the partition over. It decides from the copy here and within shares, which are the limits reduced to what one node may
+// spend; a share with Amount 0 allows nothing. It returns Shut if this node must not act. All ops must be of partitions
 // with the same owner.
 func (k *Keeper) DecideAsStandby(now algorithms.Now, ops []counters.Op, shares []algorithms.Limit, why Absence) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.mayAct(ops, why) {
+	if !k.canActAsStandby(ops, why) {
 		return counters.Shut
 	}
-	within := make([]counters.Op, len(ops))
+	shareOps := make([]counters.Op, len(ops))
 	for i := range ops {
-		within[i] = ops[i]
-		within[i].Limit = &shares[i]
+		shareOps[i] = ops[i]
+		shareOps[i].Limit = &shares[i]
 		if shares[i].Amount < 1 && !ops[i].Shadow && ops[i].Cost > 0 {
 			return counters.Shut
 		}
 		if shares[i].Amount < 1 {
-			within[i].Limit = ops[i].Limit
+			shareOps[i].Limit = ops[i].Limit
 		}
 	}
-	if v := k.standbyCounters.Take(now, within); v != counters.Admitted {
+	if v := k.standbyCounters.Take(now, shareOps); v != counters.Admitted {
 		for i := range ops {
-			ops[i].Decision, ops[i].Full = within[i].Decision, within[i].Full
+			ops[i].Decision, ops[i].Full = shareOps[i].Decision, shareOps[i].Full
 		}
 		return v
 	}
 	verdict := k.cfg.Table.TakeUngated(now, ops)
 	for i := range ops {
 		op := &ops[i]
-		from := takenNow(op.Limit, now)
+		taken := takenNow(op.Limit, now)
 		if verdict != counters.Admitted {
-			if within[i].Took() {
-				_ = k.standbyCounters.Give(now, op.Key, within[i].Limit, within[i].Taken(now), op.Cost)
+			if shareOps[i].Took() {
+				_ = k.standbyCounters.Give(now, op.Key, shareOps[i].Limit, shareOps[i].Taken(now), op.Cost)
 			}
 			continue
 		}
 		if op.Took() {
-			k.debts.owe(op, from, 0, false)
+			k.debts.addDebt(op, taken, 0, false)
 		}
-		op.Decision.Remaining = min(op.Decision.Remaining, within[i].Decision.Remaining)
-		op.Decision.Delay = max(op.Decision.Delay, within[i].Decision.Delay)
+		op.Decision.Remaining = min(op.Decision.Remaining, shareOps[i].Decision.Remaining)
+		op.Decision.Delay = max(op.Decision.Delay, shareOps[i].Decision.Delay)
 	}
 	return verdict
 }
 
-// mayAct reports whether this node may act for the owner of ops. The caller holds mu.
-func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
+// canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
+func (k *Keeper) canActAsStandby(ops []counters.Op, why Absence) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.cfg.Authority() {
 		return false
 	}
@@ -80,7 +80,7 @@ func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}
-		// An owner that handed the token over has no authority either; then the other end decides.
+		// An owner that handed the token over also answers that it has no authority. Then the other end decides.
 		if owner == k.cfg.Self || k.cfg.Calls.Reachable(owner) && why != WithoutAuthority {
 			return false
 		}
@@ -91,76 +91,75 @@ func (k *Keeper) mayAct(ops []counters.Op, why Absence) bool {
 	return true
 }
 
-// takenNow describes a Take at now.
+// takenNow returns the Taken of a Take at now.
 func takenNow(l *algorithms.Limit, now algorithms.Now) algorithms.Taken {
 	return l.Taken(l.Advance(algorithms.State{}, now), now)
 }
 
-// DecideAlone decides ops by this node alone, in fallback; the caller has applied the shares. If counters of ops are
-// here, from an owner that lost its authority, a standby or a checkpoint, they must admit the ops too, under the whole
-// limits; otherwise the verdict is Refused, and nothing is owed. What is admitted is owed to the owner, once it is known
-// which node that is. An op without a cost is only a question, and owes nothing. The verdict is never Shut.
+// DecideAlone decides ops on this node alone, in fallback; the caller has already applied the shares. If this node has
+// counters of ops, as an owner without authority, as a standby or from a checkpoint, they must admit the ops too, under the
+// whole limits; otherwise the verdict is Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
+// once the owner is known. An op without a cost owes nothing. The verdict is never Shut.
 func (k *Keeper) DecideAlone(now algorithms.Now, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var here, elsewhere [8]counters.Op
-	take, look := here[:0], elsewhere[:0]
+	var countedBuf, peekedBuf [8]counters.Op
+	counted, peeked := countedBuf[:0], peekedBuf[:0]
 	for i := range ops {
 		op := ops[i]
 		if k.countsHere(op.Key.Partition()) {
-			take = append(take, op)
+			counted = append(counted, op)
 			continue
 		}
-		op.Cost += k.debts.absent(now, &op)
-		look = append(look, op)
+		op.Cost += k.debts.uncountedCost(now, &op)
+		peeked = append(peeked, op)
 	}
-	verdict := k.cfg.Table.PeekUngated(now, look)
+	verdict := k.cfg.Table.PeekUngated(now, peeked)
 	if verdict == counters.Admitted {
-		verdict = k.cfg.Table.TakeUngated(now, take)
+		verdict = k.cfg.Table.TakeUngated(now, counted)
 	} else {
-		k.cfg.Table.PeekUngated(now, take) // fills in what they have left
+		k.cfg.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
 	for i := range ops {
-		op, absent := &ops[i], int64(0)
+		op, uncounted := &ops[i], int64(0)
 		if k.countsHere(op.Key.Partition()) {
-			op.Decision, op.Full = take[0].Decision, take[0].Full
-			take = take[1:]
+			op.Decision, op.Full = counted[0].Decision, counted[0].Full
+			counted = counted[1:]
 		} else {
-			k.copyDecision(op, &look[0])
-			look, absent = look[1:], op.Cost
+			k.copyDecision(op, &peeked[0])
+			peeked, uncounted = peeked[1:], op.Cost
 		}
 		if verdict == counters.Admitted && op.Took() &&
-			!k.debts.owe(op, takenNow(op.Limit, now), absent, true) {
+			!k.debts.addDebt(op, takenNow(op.Limit, now), uncounted, true) {
 			k.stats.Dropped++
 		}
 	}
 	return verdict
 }
 
-// countsHere reports whether the next owner of p continues from the counters here, or pushes over them. If so, costs
-// admitted here are counted in them. While p moves, and after a restart, they may be replaced or merged, so they are only
-// looked at.
+// countsHere reports whether costs admitted here are counted in the counters here: the next owner of p continues from them,
+// or pushes over them. While p moves, and after a restart, they may be replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.whole && !pt.source.IsZero() && pt.source != k.cfg.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with the absent debt added to its cost.
+// copyDecision copies to op the decision on asked, which is op with its uncounted debt added to the cost.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
-	absent := asked.Cost - op.Cost
+	uncounted := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
-	if absent == 0 || op.Decision.Allowed {
+	if uncounted == 0 || op.Decision.Allowed {
 		return
 	}
-	op.Decision.Remaining = max(0, op.Decision.Remaining-absent)
+	op.Decision.Remaining = max(0, op.Decision.Remaining-uncounted)
 	if op.Cost == 0 {
 		op.Decision.Allowed, op.Decision.RetryAfter = true, 0
 	}
 }
 
 // Forgive takes op's cost, which DecideAlone recorded at the given time, off the debt, because another limit of the check
-// refused it. A debt that has been reported already, or that a counter here includes, stays: that costs quota, and makes
-// none.
+// refused it. A debt that has been reported already stays, and so does the cost in a counter here: that can lose quota, but
+// never make any.
 func (k *Keeper) Forgive(at algorithms.Now, op *counters.Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

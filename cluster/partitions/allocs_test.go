@@ -10,7 +10,7 @@ import (
 // Every check asks for the route of its subject.
 func TestRouteAllocatesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		keeper, p := f.nodes[0].keeper, 0
 		synctest.Wait() // no other goroutine runs while no time passes
 		if n := testing.AllocsPerRun(1000, func() {

@@ -10,12 +10,12 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// owe admits one check at n alone.
-func owe(t *testing.T, n *node, i int, want counters.Verdict) {
+// decideAlone decides one check at n alone.
+func decideAlone(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	if v := n.keeper.DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
-		t.Fatalf("%s by itself: %v, %+v", n.ip, v, ops[0].Decision)
+		t.Fatalf("%s alone: %v, %+v", n.ip, v, ops[0].Decision)
 	}
 }
 
@@ -32,25 +32,25 @@ func (f *fleet) usedIs(keys []int, want int64) bool {
 // A debt of a node without a copy reaches the owner one to two seconds after the owner is back, once.
 func TestG4_FallbackIsOwed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 			f.take(a, keyOf(i))
 		}
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		time.Sleep(900 * time.Millisecond)
 		if !f.usedIs(keys, 1) {
-			t.Error("told at once")
+			t.Error("reported at once")
 		}
 		time.Sleep(1300 * time.Millisecond)
 		if !f.usedIs(keys, 3) {
-			t.Errorf("not told: have %d", f.used(keyOf(keys[0])))
+			t.Errorf("not reported: have %d used", f.used(keyOf(keys[0])))
 		}
 		time.Sleep(5 * time.Second)
 		if n := c.keeper.Stats().Debts; n != 0 || !f.usedIs(keys, 3) {
@@ -59,12 +59,12 @@ func TestG4_FallbackIsOwed(t *testing.T) {
 	})
 }
 
-// An owner without authority continues from its own counters. If it was not ended, they are all there is; if it was, the
-// next owner is told.
+// An owner without authority continues from its own counters. If it was not ended, they stay in use and its debts are
+// dropped; if it was, it reports its debts to the next owner.
 func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			a, b := f.nodes[0], f.nodes[1]
 			keys := f.keysOf(a, b, 50)
 			for _, i := range keys {
@@ -75,7 +75,7 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 			time.Sleep(400 * time.Millisecond)
 			a.authority.Store(false)
 			for _, i := range keys {
-				owe(t, a, i, counters.Admitted)
+				decideAlone(t, a, i, counters.Admitted)
 			}
 			if ended {
 				f.end(a)
@@ -91,11 +91,11 @@ func TestG4_FallbackOfACutOffOwner(t *testing.T) {
 	}
 }
 
-// A node that has a copy, or counters whose owner it no longer knows, continues from them: costs already in them and
-// those it admits alone stay within the limit together.
+// A node that has a copy, or counters from a checkpoint, continues from them: costs already in them and those that it
+// admits alone stay within the limit together.
 func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		i := f.keysOf(a, b, 1)[0]
 		for range 990 {
@@ -110,23 +110,23 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		})
 		for _, n := range []*node{b, c} {
 			for range 10 {
-				owe(t, n, i, counters.Admitted)
+				decideAlone(t, n, i, counters.Admitted)
 			}
-			owe(t, n, i, counters.Refused)
+			decideAlone(t, n, i, counters.Refused)
 			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
 			if v := n.keeper.DecideAlone(now(), peek); v != counters.Admitted && n == b || peek[0].Decision.Remaining != 0 {
 				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
 			}
 		}
 		f.net.Rejoin(b.ip)
-		f.eventually("the owner is told", func() bool { return f.used(keyOf(i)) == 1010 })
+		f.eventually("the debt is reported", func() bool { return f.used(keyOf(i)) == 1010 })
 	})
 }
 
-// A forgiven debt is not owed; and forgiving more often than was recorded in full makes no quota.
+// A forgiven debt is not debited. Forgiving more than was recorded makes no quota.
 func TestForgiven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		i := f.keysOf(a, b, 1)[0]
 		bucket := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 10, Window: time.Hour}
@@ -148,10 +148,10 @@ func TestForgiven(t *testing.T) {
 	})
 }
 
-// Beyond the bound, no more debts are recorded, and checks are still decided; debts that are over make room.
+// Beyond the bound, no more debts are recorded, and checks are still decided. Expired debts make room.
 func TestDebtsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		f.net.Isolate(c.ip)
 		time.Sleep(400 * time.Millisecond)
@@ -159,11 +159,11 @@ func TestDebtsAreBounded(t *testing.T) {
 		short.Window = 5 * time.Second
 		c.keeper.mu.Lock()
 		for i := range maxFallbackDebts {
-			c.keeper.debts.owe(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
+			c.keeper.debts.addDebt(&counters.Op{Key: keyOf(i), Limit: &short, Cost: 1}, takenNow(&short, now()), 1, true)
 		}
 		c.keeper.mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
-		owe(t, c, i, counters.Admitted)
+		decideAlone(t, c, i, counters.Admitted)
 		if st := c.keeper.Stats(); st.Debts != maxFallbackDebts || st.Dropped != 1 {
 			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
 		}
@@ -174,7 +174,7 @@ func TestDebtsAreBounded(t *testing.T) {
 	})
 }
 
-// Debts of inline subjects are at most half of those that there may be, in fallback and in all. Rules have the other half.
+// Debts of inline subjects take at most half of each bound, in fallback and in all. The other half is left for rules.
 func TestInlineDebtsLeaveHalf(t *testing.T) {
 	start := algorithms.At(time.Unix(1e9, 0))
 	newLedger := func() *debtLedger {
@@ -189,11 +189,11 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		}
 		return &counters.Op{Key: k, Limit: &limit, Cost: 1}
 	}
-	// owe records debts until there is no room for more, and returns how many.
+	// owe records debts until there is no room for more, and returns their number.
 	owe := func(first int, inline, alone bool) (n int) {
 		for i := first; i < first+2*maxDebts; i++ {
 			one := op(i, inline)
-			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.owe(one, takenNow(&limit, start), 1, alone) {
+			if !alone && !l.hasRoom([]counters.Op{*one}) || !l.addDebt(one, takenNow(&limit, start), 1, alone) {
 				break
 			}
 			n++
@@ -207,41 +207,41 @@ func TestInlineDebtsLeaveHalf(t *testing.T) {
 		{true, true, maxFallbackDebts / 2}, {false, true, maxFallbackDebts / 2}, {true, true, 0},
 		{true, false, maxDebts/2 - maxFallbackDebts/2}, {false, false, maxDebts/2 - maxFallbackDebts/2}, {true, false, 0},
 	} {
-		if have := owe(l.n, tt.inline, tt.alone); have != tt.want {
+		if have := owe(l.total, tt.inline, tt.alone); have != tt.want {
 			t.Errorf("%+v: have %d", tt, have)
 		}
 	}
-	if l.n != maxDebts || l.inline != maxDebts/2 {
-		t.Errorf("have %d debts, %d of them inline", l.n, l.inline)
+	if l.total != maxDebts || l.inlineTotal != maxDebts/2 {
+		t.Errorf("have %d debts, %d of them inline", l.total, l.inlineTotal)
 	}
 	again := newLedger()
-	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inline != maxDebts/2 {
-		t.Errorf("have %d debts back, %d inline, %v", n, again.inline, err)
+	if n, err := again.restore(l.append(nil, start), start); n != maxDebts || err != nil || again.inlineTotal != maxDebts/2 {
+		t.Errorf("restored %d debts, %d of them inline, %v", n, again.inlineTotal, err)
 	}
-	for p := range l.debts {
-		for key := range l.debts[p] {
+	for p := range l.byPartition {
+		for key := range l.byPartition[p] {
 			l.remove(key)
 		}
 	}
-	if l.n != 0 || l.inline != 0 {
-		t.Errorf("%d debts are left, %d inline", l.n, l.inline)
+	if l.total != 0 || l.inlineTotal != 0 {
+		t.Errorf("have %d debts left, %d of them inline", l.total, l.inlineTotal)
 	}
 }
 
-// Debts outlive the process, and the next one reports them, once.
+// Debts outlive the process. The next one reports them, once.
 func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 10)
 		f.net.Isolate(c.ip)
 		time.Sleep(400 * time.Millisecond)
 		before := c.keeper.DebtsChanged()
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 		}
 		if c.keeper.DebtsChanged() == before {
-			t.Error("nobody would write them down")
+			t.Error("DebtsChanged has not changed")
 		}
 		text := c.keeper.AppendDebts(nil)
 		c.kill()
@@ -262,7 +262,7 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 	})
 }
 
-// Whatever was written, reading it ends, and yields nothing out of bounds.
+// Decoding any debts from disk ends, and yields nothing out of bounds.
 func FuzzDebts(f *testing.F) {
 	newKeeper := func() *Keeper {
 		k := &Keeper{cfg: Config{Now: func() algorithms.Now { return algorithms.At(time.Unix(1e9, 0)) }}}
@@ -271,23 +271,23 @@ func FuzzDebts(f *testing.F) {
 		return k
 	}
 	k := newKeeper()
-	k.debts.owe(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2, false)
+	k.debts.addDebt(&counters.Op{Key: keyOf(1), Limit: &limit, Cost: 3}, takenNow(&limit, k.cfg.Now()), 2, false)
 	f.Add(k.AppendDebts(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := newKeeper()
 		if _, err := k.RestoreDebts(b); err != nil {
 			return
 		}
-		for _, list := range k.debts.debts {
+		for _, list := range k.debts.byPartition {
 			for _, d := range list {
-				if d.cost < 1 || d.absent < 0 || d.absent > d.cost || d.limit.Amount < 0 || d.expired(k.cfg.Now()) {
+				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 || d.expired(k.cfg.Now()) {
 					t.Errorf("have %+v", d)
 				}
 			}
 		}
 		again := newKeeper()
-		if n, err := again.RestoreDebts(k.AppendDebts(nil)); err != nil || n != k.debts.n {
-			t.Errorf("have %d of %d back, %v", n, k.debts.n, err)
+		if n, err := again.RestoreDebts(k.AppendDebts(nil)); err != nil || n != k.debts.total {
+			t.Errorf("restored %d of %d, %v", n, k.debts.total, err)
 		}
 	})
 }

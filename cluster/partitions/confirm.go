@@ -12,11 +12,11 @@ import (
 
 // Errors of Confirm.
 var (
-	// ErrNotOwner: the token of the partition is not here, or no longer is.
+	// ErrNotOwner means that the partition's token is not here, or no longer is.
 	ErrNotOwner = errors.New("the partition is not decided here")
-	// ErrUnconfirmed: no node that would take over the partition has acknowledged the changes.
+	// ErrUnconfirmed means that no node that would take over the partition has acknowledged the changes.
 	ErrUnconfirmed = errors.New("neither a standby nor the disk has the changes")
-	// ErrBusy: too many confirmations are waiting.
+	// ErrBusy means that too many confirmations are waiting.
 	ErrBusy = errors.New("too many confirmations are waiting")
 )
 
@@ -25,18 +25,18 @@ const maxConfirms = 4096
 
 // confirmation waits until all followers of a partition have the changes made before it.
 type confirmation struct {
-	p       int
-	lineage uint64
-	marks   map[*progress]uint64 // the last message each follower must acknowledge; nil until the changes are sent
-	done    chan error           // capacity 1
-	debts   bool                 // it is for debts, so maxConfirms does not apply
-	dropped bool                 // nobody is waiting for it any more
+	p            int
+	lineage      uint64
+	lastMessages map[*progress]uint64 // the last message that each follower must acknowledge; nil until the changes are sent
+	done         chan error           // capacity 1
+	debts        bool                 // it is for debts, so maxConfirms does not apply
+	dropped      bool                 // no caller waits for it any more
 }
 
 // errNoFollowers ends a confirmation of a partition without followers.
-var errNoFollowers = errors.New("nobody follows the partition")
+var errNoFollowers = errors.New("the partition has no followers")
 
-// Backed reports whether a change in p can be confirmed now, as far as this node knows.
+// Backed reports whether Confirm can succeed for p now, as far as this node knows.
 func (k *Keeper) Backed(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,16 +46,16 @@ func (k *Keeper) Backed(p int) bool {
 	var buf [3]ring.NodeID
 	nodes := k.view.Load().followersOf(k.cfg.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.followers.synced(p, node) || !k.ready(node) {
+		if !k.followers.synced(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
 	return len(nodes) > 0 || k.cfg.Save != nil
 }
 
-// Confirm returns once every change made in p before the call is where p would continue from if this process were lost:
-// at its standby, to which it is pushed at once, or, without a standby, on disk. It fails with ErrNotOwner,
-// ErrUnconfirmed or ErrBusy, or with ctx's error or that of Config.Save; the outcome is then unknown.
+// Confirm returns once every change made in p before the call would survive the loss of this process: it is at the
+// standby, to which it is pushed at once, or on disk if there is no standby. It fails with ErrNotOwner, ErrUnconfirmed or
+// ErrBusy, or with the error of ctx or Config.Save. After an error the changes may still survive.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	c, err := k.addConfirmation(p, false)
 	if err != nil {
@@ -74,8 +74,8 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return nil
 }
 
-// awaitStandbys returns once every change made in partitions before the call is at their standbys, or after standbyWait,
-// or when that is impossible.
+// awaitStandbys returns once the standbys have every change made in partitions before the call. It gives up after
+// standbyWait, and earlier if they can't get the changes.
 func (k *Keeper) awaitStandbys(partitions map[int]bool) {
 	var list []*confirmation
 	for p := range partitions {
@@ -107,7 +107,7 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 // wakeConfirms makes the loop work on confirmations.
 func (k *Keeper) wakeConfirms() { signal(k.confirmWake) }
 
-// addConfirmation adds a confirmation for the loop to work on.
+// addConfirmation registers a confirmation, which the loop works on.
 func (k *Keeper) addConfirmation(p int, debts bool) (*confirmation, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,7 +138,8 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
 }
 
-// confirmAll pushes the changes that new confirmations wait for, and ends those that are decided. It runs in the loop.
+// confirmAll pushes the changes that new confirmations wait for, and completes those whose result is known. It runs in the
+// loop.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
@@ -146,41 +147,41 @@ func (k *Keeper) confirmAll() {
 	if len(waiting) == 0 {
 		return
 	}
-	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.marks == nil }) {
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return c.lastMessages == nil }) {
 		k.pushChanges()
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	v := k.view.Load()
 	for _, c := range waiting {
-		if c.marks == nil {
-			c.marks = k.marksOf(v, c.p)
+		if c.lastMessages == nil {
+			c.lastMessages = k.lastMessages(v, c.p)
 		}
-		if over, err := k.confirmed(v, c); over {
+		if decided, err := k.checkConfirmation(v, c); decided {
 			select {
 			case c.done <- err:
-			default: // it has its result already, and is about to be dropped
+			default: // it has its result already, and its caller is about to drop it
 			}
 		}
 	}
 }
 
-// marksOf returns, for each follower of p, the last message sent to it, up to which it must acknowledge. The caller holds
-// mu.
-func (k *Keeper) marksOf(v *view, p int) map[*progress]uint64 {
+// lastMessages returns, for each follower of p, the number of the last message sent to it. The caller holds mu.
+func (k *Keeper) lastMessages(v *view, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
-	marks := map[*progress]uint64{}
+	last := map[*progress]uint64{}
 	for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
 		if pr := k.followers.progressOf(p, node); pr != nil {
-			marks[pr] = k.followers[node].sent
+			last[pr] = k.followers[node].lastMessage
 		}
 	}
-	return marks
+	return last
 }
 
-// confirmed reports whether c is decided, and its result. All followers of the partition must have it whole, and have
-// acknowledged the messages up to c's marks. A copy begun after the mark includes everything. The caller holds mu.
-func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
+// checkConfirmation reports whether c's result is known, and the result. It is nil once all followers of the partition have a
+// whole copy and have acknowledged the messages up to c.lastMessages. A copy begun after those includes everything. The
+// caller holds mu.
+func (k *Keeper) checkConfirmation(v *view, c *confirmation) (decided bool, err error) {
 	if pt := &k.parts[c.p]; pt.phase != owning || pt.lineage != c.lineage {
 		return true, ErrNotOwner
 	}
@@ -198,14 +199,14 @@ func (k *Keeper) confirmed(v *view, c *confirmation) (over bool, err error) {
 			return false, nil
 		}
 		inFlight := k.followers[node].inFlight
-		if last, sent := c.marks[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
+		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// saving lets calls that wait for the disk share checkpoints.
+// saving lets concurrent calls of save share checkpoints.
 type saving struct {
 	turn  chan struct{} // holds a token while a call saves
 	begun atomic.Uint64 // checkpoints begun; written by the holder of turn

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// confirmTaken takes one of key at its owner and has that confirmed.
+// confirmTaken takes one of key at its owner and confirms that.
 func (f *fleet) confirmTaken(key int) (by *node, err error) {
 	from := f.all()[key%len(f.all())]
 	if !from.alive.Load() {
@@ -30,7 +30,7 @@ func (f *fleet) confirmTaken(key int) (by *node, err error) {
 // A confirmation pushes the change at once, and the standby has it.
 func TestConfirmIsQuick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		time.Sleep(time.Second) // let all copies become whole
 		var wg sync.WaitGroup
@@ -65,11 +65,11 @@ func (f *fleet) closeAll() {
 	}
 }
 
-// G8: a confirmed change is not forgotten, whichever node is killed, and whatever moves meanwhile.
+// G8: no kill of a node, during any move, loses a confirmed change.
 func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	for _, victim := range []int{0, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			d := f.add()
 			f.bring(d)
@@ -95,7 +95,7 @@ func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 				})
 			}
 			time.Sleep(200 * time.Millisecond)
-			f.ring(f.nodes...) // partitions move to the fourth while one of the others dies
+			f.ring(f.nodes...) // partitions move to the fourth node while one of the other three dies
 			time.Sleep(time.Duration(victim) * 20 * time.Millisecond)
 			f.nodes[victim].kill()
 			f.end(f.nodes[victim])
@@ -116,8 +116,7 @@ func TestG8_ConfirmedOutlivesItsOwner(t *testing.T) {
 	}
 }
 
-// Without a standby, the disk confirms: a checkpoint that began after the change, and that several confirmations may
-// share.
+// Without a standby, the disk confirms: a checkpoint that began after the change. Several confirmations may share it.
 func TestConfirmAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -127,7 +126,7 @@ func TestConfirmAlone(t *testing.T) {
 		var fails atomic.Bool
 		f.save = func(ctx context.Context) error {
 			if saving.Add(1) > 1 {
-				t.Error("two checkpoints at once")
+				t.Error("two checkpoints run at once")
 			}
 			defer saving.Add(-1)
 			saves.Add(1)
@@ -171,7 +170,7 @@ func TestConfirmAlone(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 		defer cancel()
 		if err := n.keeper.Confirm(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("have %v, want that time is up", err)
+			t.Errorf("have %v, want a deadline error", err)
 		}
 	})
 }
@@ -179,7 +178,7 @@ func TestConfirmAlone(t *testing.T) {
 // Nothing is confirmed if the standby can't be reached, if the token is elsewhere, or without a disk.
 func TestNotConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		time.Sleep(time.Second)
 		n := f.nodes[0]
@@ -188,7 +187,7 @@ func TestNotConfirmed(t *testing.T) {
 			p++
 		}
 		if !n.keeper.Backed(p) {
-			t.Error("have it not backed, with a standby")
+			t.Error("not backed despite a standby")
 		}
 		if err := f.nodes[1].keeper.Confirm(context.Background(), p); !errors.Is(err, ErrNotOwner) {
 			t.Errorf("have %v, want ErrNotOwner", err)

@@ -11,35 +11,35 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// catchUp is how long after a message arrives its receiver waits to learn what the sender already knows. The time runs
-// from arrival, so messages that wait for the same thing wait together, and no message behind them is held up longer.
+// catchUp bounds how long a message waits until its receiver has applied the sender's agreed state. It counts from the
+// message's arrival, so queued messages wait together, and none is held up longer than that.
 const catchUp = 50 * time.Millisecond
 
 // handleMessage handles one message.
-func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
+func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	d := wire.NewDecoder(c.Body)
 	h := decodeHeader(d)
 	if d.Failed() {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	asks := c.Method == MethodCopyInfo || c.Method == MethodPull
-	gives := c.Method == MethodBack || c.Method == MethodDebts
-	ended := asks && d.Bool() // the sender says that this node was ended, which this node need not know
+	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
+	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
+	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
 	v, ok := k.view.Load(), true
 	if !ended {
-		v, ok = k.awaitRevision(h.revision, came)
+		v, ok = k.awaitRevision(h.revision, arrived)
 	}
 	switch {
 	case ended:
-	case !ok && asks:
-		// The sender may be a new process of an owner that this node can't learn of for a long time, for example while
-		// its disk is full. The copies here are final: the owner's last process had lost its authority before the new one
-		// was agreed on.
+	case !ok && wantsCopies:
+		// The sender may be the new process of an owner. This node may not apply its registration for a long time, for
+		// example while its disk is full. Still, the copies here are final: the owner's last process lost its authority
+		// before the new one was registered.
 	case !ok:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
-	case !v.isCurrent(c.From, h.generation) && !(gives && k.pulling(c.From.Node)):
+	case !v.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return
 	}
@@ -50,7 +50,7 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 		k.acceptFlips(v, c, d)
 	case MethodCopyInfo, MethodPull:
 		k.answerCopyRequest(v, c, ended, d)
-	case MethodBack:
+	case MethodCopies:
 		k.acceptCopies(c, d)
 	case MethodDebts:
 		k.acceptDebts(c, d)
@@ -59,10 +59,10 @@ func (k *Keeper) handleMessage(c *peer.Call, came time.Time) {
 	}
 }
 
-// awaitRevision waits until came+catchUp for a view with revision. It returns the newest view, and whether it has the
+// awaitRevision waits for a view with revision until came+catchUp. It returns the newest view, and whether it has the
 // revision.
-func (k *Keeper) awaitRevision(revision uint64, came time.Time) (v *view, ok bool) {
-	ctx, cancel := context.WithDeadline(k.ctx, came.Add(catchUp))
+func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (v *view, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUp))
 	defer cancel()
 	k.waitUntil(ctx, func() bool {
 		v = k.view.Load()
@@ -71,7 +71,7 @@ func (k *Keeper) awaitRevision(revision uint64, came time.Time) (v *view, ok boo
 	return v, v.Revision >= revision
 }
 
-// isCurrent reports whether the sender is the process that may have tokens now.
+// isCurrent reports whether this process and the sender's are the registered ones, and the sender has applied its last end.
 func (v *view) isCurrent(from peer.Identity, generation int64) bool {
 	return v.member && v.Boot(from.Node) == from.Boot && v.Generation(from.Node) == generation
 }
@@ -98,41 +98,41 @@ func (k *Keeper) acceptPush(v *view, c *peer.Call, h header, d *wire.Decoder) {
 	answerCall(c, d, appendPartitions(nil, refused))
 }
 
-// beginPush reports whether to take a section of sender's push: not if the token is here, nor after something newer, nor
-// in the middle of a copy whose beginning is not here.
+// beginPush reports whether to accept a section of sender's push. It declines a section if the token is here, if a newer
+// push has arrived already, or if the beginning of the section's copy is missing.
 func (k *Keeper) beginPush(v *view, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt, from := &k.parts[s.p], sender.Node
-	f, t := v.Owner(s.p)
+	oldOwner, newOwner := v.Owner(s.p)
 	switch {
-	case from != f && from != t, pt.phase != away && pt.phase != handedOver:
+	case from != oldOwner && from != newOwner, pt.phase != away && pt.phase != handedOver:
 		return false
-	case pt.pusher == sender.Boot && seq < pt.seq:
+	case pt.pusherBoot == sender.Boot && seq < pt.lastPush:
 		return false
 	}
-	// A whole copy that is sent again, because not all changes to the last one were acknowledged, does not clear the one
+	// The sender sends a whole copy again if some changes to the last one were not acknowledged. It does not clear the copy
 	// here: an outdated copy is better than none.
 	if again := pt.source == from && pt.lineage == s.lineage && pt.whole; s.flags&sectionBegins != 0 && !again {
 		k.cfg.Table.Drop(s.p)
 		k.debts.noteDropped(s.p)
-		pt.source, pt.order, pt.whole = from, order{lineage: s.lineage}, false
+		pt.source, pt.version, pt.whole = from, version{lineage: s.lineage}, false
 	}
 	if pt.source != from || pt.lineage != s.lineage {
 		return false
 	}
 	if s.flags&sectionBegins != 0 {
-		pt.parts = 0
+		pt.sectionCount = 0
 	}
 	if s.flags&sectionCopy != 0 {
-		pt.parts++
+		pt.sectionCount++
 	}
-	pt.pusher, pt.seq = sender.Boot, seq
+	pt.pusherBoot, pt.lastPush = sender.Boot, seq
 	return true
 }
 
-// putRecord takes one record of a push. A promotion may have brought the token here since the push began: then the
-// counters here are newer than the last owner's.
+// putRecord stores one record of a push. If a promotion has brought the token here since the push began, it does not: the
+// counters here are newer.
 func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,9 +144,9 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Now, rec 
 	k.cfg.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
-// endPush records how new the copy is after a section. It returns false if a whole copy arrived with a gap: it is then
-// sent again. Changes after a gap are newer than the counters here, so they are kept, but the copy's order stays as it
-// was before the gap.
+// endPush updates the copy's version after a section. It returns false if sections of a whole copy are missing, so that the
+// sender starts again. Changes after a gap are newer than the counters here, so they are kept, but the copy's version stays
+// as it was before the gap.
 func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -155,27 +155,27 @@ func (k *Keeper) endPush(s section) bool {
 		return true
 	}
 	switch {
-	case s.flags&sectionEnds != 0 && pt.parts != s.parts:
+	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
 		return false
 	case s.flags&sectionEnds != 0:
-		pt.order, pt.whole = s.order, true
+		pt.version, pt.whole = s.version, true
 	case s.flags&(sectionCopy|sectionMore) == 0 && s.tenure == pt.tenure && s.round == pt.round+1:
 		pt.round = s.round
 	}
 	return true
 }
 
-// order says how new a copy of a partition is. Only copies of the same lineage can be compared.
-type order struct {
+// version is how new a copy of a partition is. Only copies of the same lineage can be compared.
+type version struct {
 	lineage uint64
 	// tenure counts the hand-overs of the lineage's token. Each owner numbers its own rounds.
 	tenure uint64
-	// round is the last round of changes in the copy, which has all rounds before it.
+	// round is the last round of changes in the copy, which also has all earlier rounds.
 	round uint64
 }
 
 // after reports whether o is of the same lineage as other, and newer.
-func (o order) after(other order) bool {
+func (o version) after(other version) bool {
 	switch {
 	case o.lineage != other.lineage:
 		return false
@@ -185,5 +185,5 @@ func (o order) after(other order) bool {
 	return o.round > other.round
 }
 
-// nextTenure records a hand-over of the token: the next owner begins with the counters here.
-func (o *order) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }
+// nextTenure advances o for a hand-over of the token: the next owner begins with the counters here.
+func (o *version) nextTenure() { o.tenure, o.round = o.tenure+1, 0 }

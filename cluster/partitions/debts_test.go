@@ -12,46 +12,46 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A debt of the next window, made while the last window's is being acknowledged, stays.
+// An acknowledgement for the last window's debt leaves a newer debt of the next window alone.
 func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		k := f.nodes[1].keeper
 		k.mu.Lock()
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
-		k.debts.owe(op, algorithms.Taken{Window: 7}, 0, false)
-		k.debts.seal(key.Partition(), false)
-		pay := &payment{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as payDebts sends it
+		k.debts.addDebt(op, algorithms.Taken{Window: 7}, 0, false)
+		k.debts.sealDebts(key.Partition(), false)
+		report := &debtReport{seals: slices.Clone(k.debts.seals[key.Partition()]), entries: 1} // as reportDebts sends it
 		op.Cost = 3
-		k.debts.owe(op, algorithms.Taken{Window: 8}, 0, false)
+		k.debts.addDebt(op, algorithms.Taken{Window: 8}, 0, false)
 		k.mu.Unlock()
-		k.paid(ring.NodeID{1}, pay, nil, nil, nil)
+		k.debtsAnswered(ring.NodeID{1}, report, nil, nil, nil)
 		k.mu.Lock()
-		if d := k.debts.get(key); d == nil || d.cost != 3 {
+		if d := k.debts.debtOf(key); d == nil || d.cost != 3 {
 			t.Errorf("have %+v, want a debt of 3", d)
 		}
 		k.mu.Unlock()
 	})
 }
 
-// A standby that gives its copies to an owner that lost its memory still owes debts that a push has overwritten in them.
+// A standby sends its copies to an owner that lost its memory. It still owes the debts that a push has overwritten in them.
 func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
-		f.net.Isolate(a.ip) // otherwise there would be a path
+		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 				t.Fatal(by.ip, ok, err)
 			}
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.mu.Lock()
-		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the payment is in flight when a is killed
+		b.keeper.pending[pendingCall{a.id, MethodDebts}] = true // the report is in flight when a is killed
 		b.keeper.mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
@@ -72,16 +72,16 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 			}
 		}
 		if wrong > 0 {
-			t.Errorf("%d of %d have not 2 used", wrong, len(keys))
+			t.Errorf("%d of %d keys do not have 2 used", wrong, len(keys))
 		}
 	})
 }
 
-// Debts that an owner has acknowledged outlive it, because the debtor then drops them.
+// Debts that an owner has acknowledged must outlive it, because the debtor then drops them.
 func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 	for _, delay := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond} { // relative to the owner's interval
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 			keys := f.keysOf(a, b, 50)
@@ -89,7 +89,7 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 			f.net.Cut(a.ip, c.ip)
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				owe(t, c, i, counters.Admitted)
+				decideAlone(t, c, i, counters.Admitted)
 			}
 			f.net.Heal(a.ip, c.ip)
 			f.eventually("the debts are acknowledged", func() bool { return c.keeper.Stats().Debts == 0 })
@@ -97,23 +97,23 @@ func TestG5_AcknowledgedDebtsOutliveTheirOwner(t *testing.T) {
 			f.end(a)
 			time.Sleep(time.Second)
 			if !f.usedIs(keys, 1) {
-				t.Errorf("delay %v: forgotten: have %d used", delay, f.used(keyOf(keys[0])))
+				t.Errorf("delay %v: debts forgotten: have %d used", delay, f.used(keyOf(keys[0])))
 			}
 		})
 	}
 }
 
-// An owner whose standby can't be reached acknowledges debts all the same, and one that stops does not wait.
+// An owner whose standby can't be reached still acknowledges debts. An owner that stops does not wait for its standby.
 func TestDebtsWithoutAStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 		}
 		b.kill()
 		f.net.Heal(a.ip, c.ip)
@@ -125,23 +125,23 @@ func TestDebtsWithoutAStandby(t *testing.T) {
 	})
 }
 
-// An owner that is ended while it waits for its standby has forgotten the debts, and says so: they are reported to the
-// next owner.
+// An owner that is ended while it waits for its standby has forgotten the debts, and refuses them: the debtor reports them
+// to the next owner.
 func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		keys := f.keysOf(a, b, 50)
 		f.net.Cut(a.ip, c.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			owe(t, c, i, counters.Admitted)
+			decideAlone(t, c, i, counters.Admitted)
 		}
 		f.net.Heal(a.ip, c.ip)
 		f.eventually("they see each other", func() bool { return c.peers.Reachable(a.id) })
 		f.net.DelayBetween(a.ip, b.ip, 60*time.Millisecond) // an acknowledgement takes twice as long
-		f.eventually("the debts are told", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
+		f.eventually("the debts are reported", func() bool { return a.keeper.debtsWaiting.Load() > 0 })
 		f.net.Isolate(b.ip) // a's pushes do not arrive
 		f.end(a)
 		f.net.Rejoin(b.ip)
@@ -152,12 +152,12 @@ func TestDebtsOfAnOwnerThatIsEnded(t *testing.T) {
 	})
 }
 
-// A node that handed a partition over acts while the ring is not settled and the next owner can't be reached. Its debts
-// are debited once: by the next owner when it is back, or by itself if that one is ended.
+// A node that handed a partition over acts for the next owner if that can't be reached before the ring is settled. Its
+// debts are debited once: by the next owner when it is back, or by this node if the next owner is ended.
 func TestWhoHandedOverActs(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, d := f.nodes[0], f.add()
 			f.bring(d)
@@ -175,7 +175,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 				if v := a.keeper.DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable); v != counters.Shut {
-					t.Fatalf("it acts for an owner that can be reached: %v", v)
+					t.Fatalf("the node acts for an owner that can be reached: %v", v)
 				}
 			}
 			time.Sleep(200 * time.Millisecond) // time to push
@@ -184,7 +184,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 			}
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				act(t, a, i)
+				actAsStandby(t, a, i)
 			}
 			if ends {
 				f.end(d)
@@ -199,16 +199,16 @@ func TestWhoHandedOverActs(t *testing.T) {
 	}
 }
 
-// A debt of a window that begins with its first hit is over a window after it arose, also at a process whose clock reads
-// otherwise, and wherever the wall clock is set.
+// If windows begin with the first hit, a debt expires one window after it arose. That also holds in a process with another
+// clock reading, and whatever the wall clock says.
 func TestDebtsOfFirstWindowsEnd(t *testing.T) {
 	l := algorithms.Limit{Kind: algorithms.FirstWindow, Amount: 5, Window: time.Minute}
 	here := algorithms.Now{Steady: 9e18, Wall: 5e18}
 	there := algorithms.Now{Steady: 3e9, Wall: 1e9}
-	o := owed{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
-	_, moved := decodeOwed(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
+	o := owedCost{limit: l, taken: algorithms.Taken{Steady: here.Steady - 20e9}, cost: 3}
+	_, moved := decodeOwedCost(wire.NewDecoder(o.append(nil, keyOf(1), here)), there, 0)
 	for _, tt := range []struct {
-		debt *owed
+		debt *owedCost
 		at   algorithms.Now
 	}{{&o, here}, {&moved, there}} {
 		if left := tt.debt.timeLeft(tt.at); left != 40*time.Second {

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestTheEndedAreAsked: a node that is ended while alive, because its disk hangs, gives its counters to a new owner
-// without a whole copy. It does not even know that it was ended.
+// TestTheEndedAreAsked: a node that is ended while alive, because its disk hangs, sends its counters to a new owner that
+// has no whole copy. It does not know that it was ended.
 func TestTheEndedAreAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -26,7 +26,7 @@ func TestTheEndedAreAsked(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		// The owner applies nothing more. Its standby dies and is replaced; the owner does not know that.
+		// The owner applies no more entries, so it does not notice that its standby dies and is replaced.
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		c.kill()
@@ -54,8 +54,8 @@ func TestTheEndedAreAsked(t *testing.T) {
 	})
 }
 
-// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended restarts, and catches up on what was
-// agreed before it may own anything, or only after the end. Only the ended node has what was admitted meanwhile.
+// TestARestartedStandbyAsksTheEnded: the standby of a node that is about to be ended restarts. It applies the log before
+// or after the end. Only the ended node has the hits that were admitted in between.
 func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	for name, starts := range map[string]func(f *fleet, owner, standby *node){
 		"before the end": func(f *fleet, owner, standby *node) {
@@ -118,9 +118,9 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	}
 }
 
-// TestDebtsOutliveAnOldTurnAsOwner: a node that could apply nothing was to take over from a dead owner, and was ended
-// because it did not. When it catches up, it is the owner for the time of one entry. It still owes the present owner the
-// costs that it admitted alone.
+// TestDebtsOutliveAnOldTurnAsOwner: a node that applies no entries is promoted in place of a dead owner, and then ended
+// because it does not take over. When it catches up, it is the owner for the time of one entry. It still owes the present
+// owner the costs that it admitted alone.
 func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -139,7 +139,7 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		turn := f.state
 		time.Sleep(time.Second)
 		f.end(b)
-		f.eventually("another node goes on", func() bool { p := ring.PartitionOf(keyOf(i).Hi); return c.table.IsOpen(p) || d.table.IsOpen(p) })
+		f.eventually("another node continues", func() bool { p := ring.PartitionOf(keyOf(i).Hi); return c.table.IsOpen(p) || d.table.IsOpen(p) })
 		const hits = 7
 		for range hits {
 			if v := b.keeper.DecideAlone(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
@@ -151,6 +151,6 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		f.agree(agreement.Boot{Node: b.id, Boot: b.boot})
 		b.keeper.Adopt(f.state)
 		b.authority.Store(true)
-		f.eventually("the debts are told", func() bool { return f.used(keyOf(i)) == hits })
+		f.eventually("the debts are reported", func() bool { return f.used(keyOf(i)) == hits })
 	})
 }

@@ -32,16 +32,15 @@ func steps(n int) int {
 	return n
 }
 
-// Nodes are killed, ended, restarted, removed and added, one after another, under load. There are never two owners, every
-// partition has one again afterwards, and at most what a killed owner had not pushed yet is forgotten.
+// Nodes are killed, ended, restarted, removed and added, one after another, under load. No partition ever has two owners,
+// and each has one again afterwards. Only changes that a killed owner had not pushed yet are forgotten.
 func TestG5_KillsForgetOnlyTheTail(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { randomRun(t, s) })
 	}
 }
 
-// tail bounds the age of an owner's admissions that may be forgotten when it is killed: an interval, plus the time of a
-// message.
+// tail bounds the age of the admissions that the kill of their owner may forget: an interval, plus the time of a message.
 const tail = 150 * time.Millisecond
 
 func randomRun(t *testing.T, seed uint64) {
@@ -145,7 +144,7 @@ func (f *fleet) living() (list []*node) {
 	return list
 }
 
-// restart starts a killed node again, without counters: its checkpoint is lost as well.
+// restart starts a killed node again, without counters: its checkpoint is lost, too.
 func (n *node) restart() {
 	n.table.Close()
 	n.fleet.mu.Lock()

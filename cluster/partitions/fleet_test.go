@@ -26,12 +26,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const port = 7947
 
-// fleet is a set of keepers, and the log that they would agree on.
+// fleet is a set of keepers and the log of entries that they apply.
 type fleet struct {
 	t     *testing.T
 	net   *memnet.Net
 	nodes []*node
-	save  func(context.Context) error // for nodes added from then on; nil: they have no disk
+	save  func(context.Context) error // Config.Save of the nodes added from now on; nil: they have no disk
 
 	mu    sync.Mutex // guards the fields below
 	state *agreement.State
@@ -50,9 +50,9 @@ type node struct {
 	keeper    *Keeper
 	authority atomic.Bool
 	alive     atomic.Bool
-	mute      atomic.Bool  // it answers no calls, but can be reached
-	lag       atomic.Int64 // how late it adopts states; of those that arrive meanwhile, only the newest counts
-	told      chan *agreement.State
+	muted     atomic.Bool  // it can be reached but answers no calls
+	lag       atomic.Int64 // nanoseconds by which it adopts states late; it skips all but the newest
+	states    chan *agreement.State
 	stop      chan struct{}
 	done      sync.WaitGroup
 }
@@ -91,12 +91,12 @@ func (f *fleet) add() *node {
 	return n
 }
 
-// start starts the node's process, with the counters that it has.
+// start starts the node's process, with the counters in its table.
 func (n *node) start(boot uint64) {
 	f := n.fleet
 	n.boot = uint64(n.id[0])<<32 | boot
 	host := f.net.Host(n.ip)
-	n.told, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
+	n.states, n.stop = make(chan *agreement.State, 1000), make(chan struct{})
 	var err error
 	self := peer.Identity{Node: n.id, Boot: n.boot, Name: n.ip}
 	n.peers, err = peer.New(peer.Config{
@@ -109,10 +109,10 @@ func (n *node) start(boot uint64) {
 		f.t.Fatal(err)
 	}
 	handle := func(c *peer.Call) {
-		if n.mute.Load() {
+		if n.muted.Load() {
 			c.CopyBody()
 		} else {
-			n.keeper.serve(c)
+			n.keeper.enqueue(c)
 		}
 	}
 	for m := MethodPush; m <= MethodDebts; m++ {
@@ -136,25 +136,25 @@ func (n *node) start(boot uint64) {
 	n.alive.Store(true)
 	n.done.Go(n.listen)
 	f.mu.Lock()
-	n.told <- f.state
+	n.states <- f.state
 	f.mu.Unlock()
 }
 
-// listen adopts states a little late, each node at its own pace.
+// listen adopts states a little late; the delays of the nodes differ.
 func (n *node) listen() {
 	for {
 		select {
-		case s := <-n.told:
+		case s := <-n.states:
 			time.Sleep(time.Duration(n.id[0]) * time.Millisecond)
-			n.keeper.Adopt(n.late(s))
+			n.keeper.Adopt(n.newestAfterLag(s))
 		case <-n.stop:
 			return
 		}
 	}
 }
 
-// late returns the state to adopt after s has arrived: s, or after a lag the newest that arrived meanwhile.
-func (n *node) late(s *agreement.State) *agreement.State {
+// newestAfterLag returns the state to adopt after s has arrived: s or, after a lag, the newest one that has arrived by then.
+func (n *node) newestAfterLag(s *agreement.State) *agreement.State {
 	lag := time.Duration(n.lag.Load())
 	if lag == 0 {
 		return s
@@ -165,14 +165,14 @@ func (n *node) late(s *agreement.State) *agreement.State {
 	}
 	for {
 		select {
-		case s = <-n.told:
+		case s = <-n.states:
 		default:
 			return s
 		}
 	}
 }
 
-// kill ends the process, which loses what it had in memory.
+// kill stops the process, which loses its memory.
 func (n *node) kill() {
 	n.authority.Store(false)
 	n.alive.Store(false)
@@ -208,12 +208,12 @@ func (f *fleet) agree(e agreement.Entry) {
 	f.state = next
 	for _, n := range f.nodes {
 		if n.alive.Load() {
-			n.told <- next
+			n.states <- next
 		}
 	}
 }
 
-// bring registers nodes and gives them authority.
+// bring registers nodes and grants them authority.
 func (f *fleet) bring(nodes ...*node) {
 	for _, n := range nodes {
 		f.agree(agreement.Boot{Node: n.id, Boot: n.boot})
@@ -221,7 +221,7 @@ func (f *fleet) bring(nodes ...*node) {
 	}
 }
 
-// ring begins to move to the ring of nodes, and does not wait.
+// ring begins a move to the ring of nodes, and does not wait for its end.
 func (f *fleet) ring(nodes ...*node) {
 	var members []agreement.Member
 	for _, n := range nodes {
@@ -230,7 +230,7 @@ func (f *fleet) ring(nodes ...*node) {
 	f.agree(agreement.Ring{Epoch: f.state.Epoch + 1, Members: members, Settings: ring.DefaultSettings()})
 }
 
-// settle waits until all live nodes have settled the epoch, and agrees on that.
+// settle waits until all live nodes have settled the epoch, and then agrees on that.
 func (f *fleet) settle() {
 	f.t.Helper()
 	f.waitSettled()
@@ -263,7 +263,7 @@ func (f *fleet) eventually(what string, ok func() bool) {
 	f.t.Fatalf("%s: not within 30 s", what)
 }
 
-// end ends a node as a leader would: once its authority has run out.
+// end ends a node, as a leader would, once its authority has run out.
 func (f *fleet) end(n *node) {
 	n.authority.Store(false)
 	f.agree(agreement.Ended{Node: n.id, Generation: f.state.Generation(n.id)})
@@ -277,7 +277,7 @@ func watchInterval() time.Duration {
 	return time.Millisecond
 }
 
-// living is a node that may decide, with its present table.
+// living is a node that may decide, and its current table.
 type living struct {
 	*node
 	gates *counters.Table
@@ -306,7 +306,7 @@ func (f *fleet) watch(stop chan struct{}, done *sync.WaitGroup) {
 				for _, n := range nodes {
 					switch {
 					case !n.gates.IsOpen(p):
-					case first.node != nil && owns(n, p) && owns(first, p): // first still owns it: not a hand-over in between
+					case first.node != nil && owns(n, p) && owns(first, p): // asks both again: the token may just have moved
 						f.t.Errorf("partition %d has two owners, %s and %s", p, first.ip, n.ip)
 						return
 					default:
@@ -326,7 +326,7 @@ func keyOf(i int) counters.Key {
 	return counters.Key{Hi: uint64(i) * 0x9e3779b97f4a7c15, Lo: uint64(i)}
 }
 
-// take asks the node that decides a key, as a check that begins at node at would.
+// take routes a check of key from node at, as a limiter would, and takes its cost at the owner.
 func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err error) {
 	p := ring.PartitionOf(key.Hi)
 	for range 2000 {
@@ -360,7 +360,7 @@ func (f *fleet) byID(id ring.NodeID) *node {
 	return nil
 }
 
-// used returns what the owner of key has as used.
+// used returns the count of key at its owner.
 func (f *fleet) used(key counters.Key) int64 {
 	p := ring.PartitionOf(key.Hi)
 	for _, n := range f.all() {
@@ -372,10 +372,10 @@ func (f *fleet) used(key counters.Key) int64 {
 	return -1
 }
 
-// load takes from keys at all nodes until stop, and counts what was admitted.
+// load takes from keys at all nodes until it is stopped, and counts the admitted checks.
 type load struct {
 	admitted []atomic.Int64
-	lost     []atomic.Int64 // what may be forgotten
+	lost     []atomic.Int64 // admissions that may be forgotten
 	mu       sync.Mutex     // guards the fields below
 	recent   []admission    // the latest
 	victim   *node          // about to be killed

@@ -12,42 +12,43 @@ import (
 )
 
 const (
-	// messageSize is the size in bytes from which a message to a follower is sent.
+	// messageSize is the size in bytes at which a message is full and is sent.
 	messageSize = 128 << 10
-	// maxUnacked bounds the bytes that a follower has not acknowledged; beyond it, copies wait.
+	// maxUnacked is the number of unacknowledged bytes above which a follower gets no further copies.
 	maxUnacked = 4 << 20
-	// maxBehind bounds the same bytes for changes; beyond it, the follower gets whole copies instead.
+	// maxBehind is the number of unacknowledged bytes above which a follower gets whole copies instead of changes.
 	maxBehind = 32 << 20
 	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
-	// probeInterval is how long a follower goes without a message before it is sent an empty one, so that each owner
-	// knows whether its followers take copies even while nothing changes.
+	// probeInterval is the time after which a follower gets an empty message if there was no other. So each owner notices a
+	// follower that accepts no copies even while nothing changes.
 	probeInterval = time.Second
 	// lagTime is how long a follower may leave messages unanswered before it counts as lagging.
 	lagTime = 5 * time.Second
 )
 
-// followers are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards all but the loop's
-// fields.
+// followers are the nodes that get copies of partitions whose tokens are here. Keeper.mu guards them, except for the fields
+// that only the loop uses.
 type followers map[ring.NodeID]*follower
 
+// follower is this node's view of one node that gets copies.
 type follower struct {
-	node    ring.NodeID
-	parts   [ring.Partitions]*progress // nil where no copy was begun
-	unacked int                        // bytes
-	// sent is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
-	sent     uint64
-	inFlight []uint64
-	// probed is when the last message was sent. since is when the follower's present silence began: at its last answer
-	// or, if it had answered everything by then, with the next message. Zero if nothing is unanswered.
-	probed, since time.Time
+	node     ring.NodeID
+	progress [ring.Partitions]*progress // nil if no copy was begun
+	unacked  int                        // bytes
+	// lastMessage is the number of the last message; inFlight are the numbers of unacknowledged messages, in order.
+	lastMessage uint64
+	inFlight    []uint64
+	// lastSent is when the last message was sent. silentSince is when the follower's present silence began: at its last
+	// answer or, if that left no message unanswered, at the next message. It is zero while no message is unanswered.
+	lastSent, silentSince time.Time
 
 	// The message being assembled; only the loop uses it.
-	message []byte
-	inside  []sentSection // the sections in it
+	message  []byte
+	sections []sentSection // the sections in it
 }
 
-// progress is how far a follower is with one partition.
+// progress is the state of a follower's copy of one partition.
 type progress struct {
 	whole    bool // it has acknowledged the whole copy
 	inFlight int  // unacknowledged messages about the partition
@@ -55,13 +56,13 @@ type progress struct {
 
 // sentSection is a section of a message to a follower.
 type sentSection struct {
-	p    int
-	copy bool      // part of a whole copy
-	ends bool      // completes a whole copy
-	of   *progress // the progress it counts toward; nil if the follower needs a new copy
+	p        int
+	copy     bool      // part of a whole copy
+	ends     bool      // completes a whole copy
+	progress *progress // the progress it counts toward; nil if the follower needs a new copy
 }
 
-// followerOf returns node's follower record, which it creates if needed.
+// followerOf returns node's follower, which it creates if needed.
 func (fs followers) followerOf(node ring.NodeID) *follower {
 	if fs[node] == nil {
 		fs[node] = &follower{node: node}
@@ -69,10 +70,10 @@ func (fs followers) followerOf(node ring.NodeID) *follower {
 	return fs[node]
 }
 
-// progressOf returns how far node is with p; nil if no copy was begun.
+// progressOf returns node's progress with p; nil if no copy was begun.
 func (fs followers) progressOf(p int, node ring.NodeID) *progress {
 	if f := fs[node]; f != nil {
-		return f.parts[p]
+		return f.progress[p]
 	}
 	return nil
 }
@@ -83,16 +84,16 @@ func (fs followers) synced(p int, node ring.NodeID) bool {
 	return node.IsZero() || pr != nil && pr.whole
 }
 
-// unfollow forgets the followers' copies of p, so they get new ones.
-func (fs followers) unfollow(p int) {
+// forgetCopies forgets the followers' copies of p, so they get new ones.
+func (fs followers) forgetCopies(p int) {
 	for _, f := range fs {
-		f.parts[p] = nil
+		f.progress[p] = nil
 	}
 }
 
-// update brings the followers of self in line with a new view. It forgets the progress of nodes with partitions that they
-// no longer follow: if they follow them again, their copies will be out of date. Nodes that restarted or were ended have
-// lost their copies.
+// update brings the followers of self in line with a new view. It forgets a node's progress with partitions that the node
+// no longer follows: if it follows them again later, its copies will be out of date. It also forgets nodes that restarted
+// or were ended, because they have lost their copies.
 func (fs followers) update(v, before *view, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
@@ -104,9 +105,9 @@ func (fs followers) update(v, before *view, self ring.NodeID) {
 		}
 	}
 	maps.DeleteFunc(fs, func(node ring.NodeID, f *follower) bool {
-		for p := range f.parts {
-			if f.parts[p] != nil && !slices.Contains(v.followersOf(self, p, buf[:0]), node) {
-				f.parts[p] = nil
+		for p := range f.progress {
+			if f.progress[p] != nil && !slices.Contains(v.followersOf(self, p, buf[:0]), node) {
+				f.progress[p] = nil
 			}
 		}
 		return !follow[node] || v.Boot(node) != before.Boot(node) || v.Generation(node) != before.Generation(node)
@@ -115,62 +116,61 @@ func (fs followers) update(v, before *view, self ring.NodeID) {
 
 // messageSent records that f's message is being sent, and returns its number.
 func (f *follower) messageSent() uint64 {
-	for i := range f.inside {
-		one := &f.inside[i]
-		if one.of = f.parts[one.p]; one.of != nil {
-			one.of.inFlight++
+	for i := range f.sections {
+		one := &f.sections[i]
+		if one.progress = f.progress[one.p]; one.progress != nil {
+			one.progress.inFlight++
 		}
 	}
 	f.unacked += len(f.message)
-	f.sent++
-	if f.probed = time.Now(); f.since.IsZero() {
-		f.since = f.probed
+	f.lastMessage++
+	if f.lastSent = time.Now(); f.silentSince.IsZero() {
+		f.silentSince = f.lastSent
 	}
-	f.inFlight = append(f.inFlight, f.sent)
-	return f.sent
+	f.inFlight = append(f.inFlight, f.lastMessage)
+	return f.lastMessage
 }
 
-// messageAnswered records the answer to a message. The follower needs a whole copy of each partition that it has not
-// taken.
-func (f *follower) messageAnswered(number uint64, size int, inside []sentSection, refused map[int]bool, err error) {
+// messageAnswered records the answer to a message. The follower needs a new copy of each partition that it declined.
+func (f *follower) messageAnswered(number uint64, size int, sections []sentSection, refused map[int]bool, err error) {
 	f.unacked -= size
 	f.inFlight = slices.DeleteFunc(f.inFlight, func(n uint64) bool { return n == number })
-	if answers(err) {
-		if f.since = (time.Time{}); len(f.inFlight) > 0 {
-			f.since = time.Now()
+	if isAnswer(err) {
+		if f.silentSince = (time.Time{}); len(f.inFlight) > 0 {
+			f.silentSince = time.Now()
 		}
 	}
-	for _, one := range inside {
-		if one.of == nil {
+	for _, one := range sections {
+		if one.progress == nil {
 			continue
 		}
-		one.of.inFlight--
+		one.progress.inFlight--
 		switch {
-		case f.parts[one.p] != one.of:
+		case f.progress[one.p] != one.progress:
 		case err != nil || refused[one.p]:
-			f.parts[one.p] = nil
+			f.progress[one.p] = nil
 		case one.ends:
-			one.of.whole = true
+			one.progress.whole = true
 		}
 	}
 }
 
 // followersOf lists the nodes that should have copies of p while its token is here: the standby and, during a move, the
-// other end, so that if either of the two is lost, the other continues from its copy.
+// other end. If one end is lost, the other continues from its copy.
 func (v *view) followersOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
 	both := [2]ring.NodeID{from, v.To.Standby(p)}
 	switch {
 	case from == to:
-		both[0] = v.From.Standby(p) // it takes over until the ring is settled
+		both[0] = v.From.Standby(p) // it would take over before the ring is settled
 	case from == self:
 		both = [2]ring.NodeID{to, v.From.Standby(p)}
 	}
-	return others(self, buf, both[:]...)
+	return appendOthers(self, buf, both[:]...)
 }
 
-// others appends to buf the nodes that are neither zero nor self, each once.
-func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
+// appendOthers appends to buf the nodes that are neither zero nor self, each once.
+func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.NodeID {
 	for _, id := range nodes {
 		if !id.IsZero() && id != self && !slices.Contains(buf, id) {
 			buf = append(buf, id)
@@ -179,8 +179,8 @@ func others(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []ring.No
 	return buf
 }
 
-// owns reports whether changes in p must be sent to others.
-func (k *Keeper) owns(p int) bool {
+// pushesChanges reports whether this node makes changes in p that its followers need.
+func (k *Keeper) pushesChanges(p int) bool {
 	ph := phase(k.phases[p].Load())
 	return ph == owning || ph == freezing
 }
@@ -197,7 +197,7 @@ func (k *Keeper) pushChanges() {
 	}
 	collect(true)
 	k.debiting.Lock()
-	_ = k.cfg.Table.Replicate(k.owns, func(p int, records []counters.Record) error {
+	_ = k.cfg.Table.Replicate(k.pushesChanges, func(p int, records []counters.Record) error {
 		k.pushTo(p, records)
 		return nil
 	})
@@ -206,30 +206,30 @@ func (k *Keeper) pushChanges() {
 	k.flushAll()
 }
 
-// pushTo adds changes in p to the messages for followers that already have, or are getting, the copy before them.
+// pushTo adds changes in p to the messages for the followers that have an earlier copy, or are getting one.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
-	at := k.parts[p].order
+	at := k.parts[p].version
 	k.mu.Unlock()
 	var buf [3]ring.NodeID
 	for _, node := range k.view.Load().followersOf(k.cfg.Self, p, buf[:0]) {
 		k.mu.Lock()
 		f := k.followers.followerOf(node)
-		pr := f.parts[p]
+		pr := f.progress[p]
 		if pr != nil && f.unacked > maxBehind {
-			f.parts[p], pr = nil, nil
-			k.moves = true
+			f.progress[p], pr = nil, nil
+			k.unfinished = true
 		}
 		k.mu.Unlock()
 		if pr != nil {
-			k.add(f, &section{p: p, order: at}, records)
+			k.appendRecords(f, &section{p: p, version: at}, records)
 		}
 	}
 }
 
-// pushCopies begins copies for followers that have none, as far as they keep up. It reports whether there were any. It runs
-// in the loop.
+// pushCopies sends copies to the followers that have none, as long as they keep up. It reports whether copies were missing.
+// It runs in the loop.
 func (k *Keeper) pushCopies() (missed bool) {
 	v := k.view.Load()
 	if !v.member || v.From == nil || k.neverFollowed() {
@@ -243,7 +243,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 	var missing []target
 	k.mu.Lock()
 	for p := range ring.Partitions {
-		if !k.owns(p) {
+		if !k.pushesChanges(p) {
 			continue
 		}
 		for _, node := range v.followersOf(k.cfg.Self, p, buf[:0]) {
@@ -264,34 +264,34 @@ func (k *Keeper) pushCopies() (missed bool) {
 func (k *Keeper) copyTo(v *view, node ring.NodeID, p int) {
 	k.mu.Lock()
 	f := k.followers.followerOf(node)
-	if k.view.Load() != v || f.parts[p] != nil || f.unacked > maxUnacked || !k.ready(node) {
+	if k.view.Load() != v || f.progress[p] != nil || f.unacked > maxUnacked || !k.canSendTo(node) {
 		k.mu.Unlock()
 		return
 	}
-	// From here on changes are sent as well; earlier ones are in the copy.
-	f.parts[p] = &progress{}
-	s := section{p: p, order: k.parts[p].order, flags: sectionCopy | sectionBegins}
+	// From here on, changes are sent, too; earlier ones are in the copy.
+	f.progress[p] = &progress{}
+	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
 	k.debiting.Lock()
 	_ = k.cfg.Table.Copy(p, func(records []counters.Record) error {
-		k.add(f, &s, records)
+		k.appendRecords(f, &s, records)
 		return nil
 	})
 	k.debiting.Unlock()
 	s.flags |= sectionEnds
-	k.add(f, &s, nil)
+	k.appendRecords(f, &s, nil)
 }
 
-// add puts records of s.p into the message for f, as s and as many further sections as needed, and sends the message once
-// it is long enough. Afterwards s is the start of the section that follows.
-func (k *Keeper) add(f *follower, s *section, records []counters.Record) {
+// appendRecords appends records of s.p to the message for f, in as many sections as needed, and sends the message whenever it is
+// full. Afterwards s is the head of the next section.
+func (k *Keeper) appendRecords(f *follower, s *section, records []counters.Record) {
 	now := k.cfg.Now()
 	for more := true; more; more = len(records) > 0 {
 		if len(f.message) == 0 {
-			f.message = k.header(f.message)
+			f.message = k.nextHeader(f.message)
 		}
 		f.message, records = s.append(f.message, records, now)
-		f.inside = append(f.inside, sentSection{
+		f.sections = append(f.sections, sentSection{
 			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
 		})
 		if len(f.message) >= messageSize {
@@ -316,8 +316,8 @@ func (k *Keeper) flushAll() {
 
 // flush sends the message for f.
 func (k *Keeper) flush(f *follower) {
-	size, inside := len(f.message), f.inside
-	plain := k.view.Load().Settled && !slices.ContainsFunc(inside, func(one sentSection) bool { return one.copy })
+	size, sections := len(f.message), f.sections
+	routine := k.view.Load().Settled && !slices.ContainsFunc(sections, func(one sentSection) bool { return one.copy })
 	k.mu.Lock()
 	number := f.messageSent()
 	k.stats.PushedBytes += int64(size)
@@ -328,46 +328,46 @@ func (k *Keeper) flush(f *follower) {
 			refused, err = parsePartitions(reply)
 		}
 		k.mu.Lock()
-		f.messageAnswered(number, size, inside, refused, err)
-		all := err == nil && len(refused) == 0
-		if !all {
-			k.failed(f.node)
+		f.messageAnswered(number, size, sections, refused, err)
+		accepted := err == nil && len(refused) == 0
+		if !accepted {
+			k.backOff(f.node)
 		}
 		k.mu.Unlock()
-		// While nothing moves, only confirmations wait for an acknowledgement of changes.
+		// While nothing moves, an acknowledgement of changes concerns only confirmations.
 		k.wakeConfirms()
-		if !plain || !all {
+		if !routine || !accepted {
 			k.wake()
 		}
 	})
-	f.message, f.inside = f.message[:0], nil
+	f.message, f.sections = f.message[:0], nil
 }
 
-// answers reports whether a follower whose call ended with err is answering messages. One that has not yet learned the
-// agreed state answers too.
-func answers(err error) bool {
+// isAnswer reports whether err, the result of a call, is an answer of the follower. One that can't accept the message,
+// because it has not applied the agreed state yet, still answers.
+func isAnswer(err error) bool {
 	var remote *peer.RemoteError
 	return err == nil || errors.As(err, &remote) && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each follower that has not been sent one for a while. It runs in the loop.
+// probe sends an empty message to each follower that has got no message for probeInterval. It runs in the loop.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*follower
 	for _, f := range k.followers {
-		if len(f.inFlight) == 0 && time.Since(f.probed) >= probeInterval && k.ready(f.node) {
+		if len(f.inFlight) == 0 && time.Since(f.lastSent) >= probeInterval && k.canSendTo(f.node) {
 			list = append(list, f)
 		}
 	}
 	k.mu.Unlock()
 	for _, f := range list {
-		f.message = k.header(f.message)
+		f.message = k.nextHeader(f.message)
 		k.flush(f)
 	}
 }
 
-// Lagging lists the nodes that follow partitions of this one, can be reached, and have answered none of its messages for
-// five seconds. If more than half of the reachable followers lag, the fault is here, and the list is empty.
+// Lagging lists this node's followers that can be reached but have not answered for lagTime. If more than half of the
+// reachable followers lag, the fault is likely here, and the list is empty.
 func (k *Keeper) Lagging() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -377,7 +377,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 		if !k.cfg.Calls.Reachable(node) {
 			continue
 		}
-		if reached++; !f.since.IsZero() && time.Since(f.since) >= lagTime {
+		if reached++; !f.silentSince.IsZero() && time.Since(f.silentSince) >= lagTime {
 			list = append(list, node)
 		}
 	}
@@ -394,7 +394,7 @@ func (k *Keeper) receive() {
 		case <-k.ctx.Done():
 			return
 		case m := <-k.inbox:
-			k.handleMessage(m.Call, m.came)
+			k.handleMessage(m.Call, m.arrived)
 		}
 	}
 }
@@ -402,16 +402,16 @@ func (k *Keeper) receive() {
 // Handle registers this Keeper with p for the messages of other keepers.
 func (k *Keeper) Handle(p *peer.Peers) {
 	for m := MethodPush; m <= MethodDebts; m++ {
-		p.Handle(m, peer.Near, k.serve)
+		p.Handle(m, peer.Near, k.enqueue)
 	}
 }
 
-// serve queues a message from another keeper. It does not block.
-func (k *Keeper) serve(c *peer.Call) {
+// enqueue queues a message from another keeper. It does not block.
+func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 	select {
 	case k.inbox <- message{c, time.Now()}:
 	default:
-		c.Fail(codeBusy, "too much is waiting")
+		c.Fail(codeBusy, "too many messages are waiting")
 	}
 }

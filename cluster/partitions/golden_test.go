@@ -17,10 +17,10 @@ func TestGolden(t *testing.T) {
 		{Key: keyOf(1), Kind: algorithms.TokenBucket, State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Level: 9, FreshAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.SlidingLog, Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
 	}
-	lineage := order{lineage: 1 << 63, tenure: 2, round: 900}
-	whole, _ := (&section{p: records[0].Key.Partition(), order: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
-	debts := seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{
-		{key: keyOf(1), owed: owed{limit: limit, cost: 2}}, {key: keyOf(1), owed: owed{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
+	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}
+	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, at)
+	debts := seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition(), entries: []sealedDebt{
+		{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}, {key: keyOf(1), owedCost: owedCost{limit: algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: 1e9}, cost: 300}},
 	}}
 	parts := []struct {
 		name  string
@@ -35,7 +35,7 @@ func TestGolden(t *testing.T) {
 					t.Errorf("%d records are read", found)
 				}
 			}},
-		{"finding", appendFinding(nil, 17, finding{whole: true, order: lineage}), func(d *wire.Decoder) {
+		{"finding", appendFinding(nil, 17, finding{whole: true, version: lineage}), func(d *wire.Decoder) {
 			if found, err := parseFindings(d.Rest()); err != nil || len(found) != 1 {
 				t.Errorf("have %v, %v", found, err)
 			}

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxFrozen bounds the partitions that are frozen at once: their checks wait.
+	// maxFrozen bounds the partitions that are frozen at once, because their checks wait.
 	maxFrozen = 256
 	// flipTimeout bounds how long the answer to a flip or a question may take.
 	flipTimeout = 2 * time.Second
 )
 
-// handOver moves tokens to where the ring wants them, once their copies are there. It runs in the loop.
+// handOver moves tokens to their owners in the next ring, once those have whole copies. It runs in the loop.
 func (k *Keeper) handOver() {
 	v := k.view.Load()
 	if !v.member || v.Settled || v.From == nil {
@@ -26,7 +26,7 @@ func (k *Keeper) handOver() {
 		k.pushTo(p, k.cfg.Table.ReplicateOne(p, nil))
 	}
 	k.flushAll()
-	k.sendTokens(k.flips(v))
+	k.sendTokens(k.prepareFlips(v))
 }
 
 // freeze shuts the gates of partitions whose receivers have whole copies, and returns them.
@@ -42,44 +42,44 @@ func (k *Keeper) freeze(v *view) (frozen []int) {
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		if pt.phase != owning || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.ready(to) {
+		if pt.phase != owning || from != k.cfg.Self || to == from || !k.followers.synced(p, to) || !k.canSendTo(to) {
 			continue
 		}
-		pt.other, pt.boot, pt.ends, pt.began = to, v.Boot(to), v.Generation(to), time.Now()
+		pt.receiver, pt.receiverBoot, pt.receiverGeneration, pt.frozenAt = to, v.Boot(to), v.Generation(to), time.Now()
 		k.setPhase(p, freezing)
 		frozen = append(frozen, p)
 	}
 	return frozen
 }
 
-// tokens is a message about tokens to one process of a node: it either offers tokens, or asks which ones the process has
+// tokenMessage is a message about tokens to one process of a node: it either offers tokens, or asks which ones that process has
 // taken.
-type tokens struct {
-	boot     uint64
-	asks     bool
-	list     []int // partitions
-	attempts []uint64
-	body     []byte // one entry for each partition
+type tokenMessage struct {
+	boot       uint64
+	isQuestion bool
+	partitions []int
+	attempts   []uint64
+	body       []byte // one entry for each partition
 }
 
 // addToken adds a partition to the message for node.
-func (k *Keeper) addToken(messages map[ring.NodeID]*tokens, v *view, node ring.NodeID, p int) {
+func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, v *view, node ring.NodeID, p int) {
 	pt, t := &k.parts[p], messages[node]
 	if t == nil {
-		t = &tokens{boot: v.Boot(node), asks: pt.phase == doubtful}
+		t = &tokenMessage{boot: v.Boot(node), isQuestion: pt.phase == doubtful}
 		messages[node] = t
 	}
-	t.list, t.attempts = append(t.list, p), append(t.attempts, pt.attempt)
+	t.partitions, t.attempts = append(t.partitions, p), append(t.attempts, pt.attempt)
 	t.body = binary.AppendUvarint(binary.AppendUvarint(t.body, uint64(p)), pt.attempt)
-	if !t.asks {
-		t.body = appendOrder(t.body, pt.order)
+	if !t.isQuestion {
+		t.body = appendVersion(t.body, pt.version)
 	}
 }
 
-func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
+func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 	for node, t := range messages {
-		body := binary.LittleEndian.AppendUint64(k.header(nil), t.boot)
-		body = append(wire.AppendBool(body, t.asks), t.body...)
+		body := binary.LittleEndian.AppendUint64(k.nextHeader(nil), t.boot)
+		body = append(wire.AppendBool(body, t.isQuestion), t.body...)
 		k.cfg.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
 			var taken map[int]bool
 			if err == nil {
@@ -90,41 +90,41 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokens) {
 	}
 }
 
-// flips returns offers of the frozen partitions whose last changes are acknowledged, by receiver. It sets their phase to
+// prepareFlips returns, by receiver, offers of the frozen partitions whose last changes are acknowledged. It sets their phase to
 // flipping.
-func (k *Keeper) flips(v *view) map[ring.NodeID]*tokens {
+func (k *Keeper) prepareFlips(v *view) map[ring.NodeID]*tokenMessage {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	offers := map[ring.NodeID]*tokens{}
+	offers := map[ring.NodeID]*tokenMessage{}
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase != freezing || k.view.Load() != v {
 			continue
 		}
-		switch copied := k.followers.progressOf(p, pt.other); {
+		switch copied := k.followers.progressOf(p, pt.receiver); {
 		case copied == nil:
 			k.setPhase(p, owning) // the copy is not whole after all
 		case copied.whole && copied.inFlight == 0:
 			pt.attempt++
 			k.setPhase(p, flipping)
-			k.addToken(offers, v, pt.other, p)
+			k.addToken(offers, v, pt.receiver, p)
 		}
 	}
 	return offers
 }
 
-// askDoubtful asks the other ends of moves whether they took the tokens that this node is in doubt about. It reports whether
-// there are any.
+// askDoubtful asks the other ends of moves whether they took the tokens that may be here. It reports whether this node is
+// in doubt about any.
 func (k *Keeper) askDoubtful() (doubts bool) {
 	v := k.view.Load()
-	questions := map[ring.NodeID]*tokens{}
+	questions := map[ring.NodeID]*tokenMessage{}
 	k.mu.Lock()
 	for p := range k.parts {
 		if k.parts[p].phase != doubtful {
 			continue
 		}
 		doubts = true
-		if _, to := v.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.ready(to) {
+		if _, to := v.Owner(p); !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
 			k.addToken(questions, v, to, p)
 		}
 	}
@@ -136,19 +136,18 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	return doubts
 }
 
-// tokensAnswered handles the answer to an offer or a question. If there is none, it is unknown whether the tokens were
-// taken.
-func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool, err error) {
+// tokensAnswered handles the answer to an offer or a question. Without an answer, the tokens may or may not be taken.
+func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if t.asks {
+	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})
 	}
-	if err != nil || !t.asks && len(taken) < len(t.list) {
-		k.failed(node)
+	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
+		k.backOff(node)
 	}
 	v := k.view.Load()
-	for i, p := range t.list {
+	for i, p := range t.partitions {
 		pt := &k.parts[p]
 		if pt.attempt != t.attempts[i] {
 			continue // offered or asked again since
@@ -162,16 +161,16 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokens, taken map[int]bool,
 			pt.whole = true // as above
 			k.recordHandOver(p, node)
 			k.stats.HandOffs++
-			k.stats.Frozen += time.Since(pt.began)
+			k.stats.Frozen += time.Since(pt.frozenAt)
 		case pt.phase == flipping:
-			k.followers.followerOf(node).parts[p] = nil
+			k.followers.followerOf(node).progress[p] = nil
 			k.setPhase(p, owning)
 		case pt.phase != doubtful || err != nil || to != node || v.Boot(node) != t.boot:
 		case taken[p]:
 			k.recordHandOver(p, node)
 		default:
-			// If the node that was sent the token says so itself, no node has had it since it was frozen here.
-			k.resume(v, p, pt.frozenHere() && !pt.otherReplaced(v))
+			// If the receiver of the flip says so itself, no other node has decided the partition since it was frozen here.
+			k.resume(v, p, pt.frozenHere() && !pt.receiverReplaced(v))
 		}
 	}
 }
@@ -183,34 +182,34 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	if pt.frozenHere() {
 		pt.nextTenure()
 	}
-	pt.source, pt.other, pt.boot, pt.ends = node, node, v.Boot(node), v.Generation(node)
-	k.followers.unfollow(p)
+	pt.source, pt.receiver, pt.receiverBoot, pt.receiverGeneration = node, node, v.Boot(node), v.Generation(node)
+	k.followers.forgetCopies(p)
 	k.setPhase(p, handedOver)
 }
 
-// acceptFlips accepts offered tokens, or answers which of the asked-for tokens are here. If the token is not here
-// afterwards, its offer becomes void, and the answer says so.
+// acceptFlips accepts offered tokens, or answers which tokens are here. If a token is not here afterwards, the answer says
+// so, and this node no longer accepts the sender's offers up to this one.
 func (k *Keeper) acceptFlips(v *view, c *peer.Call, d *wire.Decoder) {
-	boot, asks := d.Uint64(), d.Bool()
+	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()
 	for d.More() {
 		p, attempt := decodePartition(d), d.Uvarint()
-		var at order
-		if !asks {
-			at = decodeOrder(d)
+		var offered version
+		if !isQuestion {
+			offered = decodeVersion(d)
 		}
 		if d.Failed() {
 			break
 		}
 		pt := &k.parts[p]
 		from, to := v.Owner(p)
-		// Without authority, no node would decide the partition.
-		good := !asks && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() && from == c.From.Node && to == k.cfg.Self &&
-			from != to && pt.phase == away && pt.source == from && pt.order == at && pt.whole &&
-			(pt.void.boot != c.From.Boot || attempt > pt.void.attempt)
+		// This node accepts no token without authority: no node would decide the partition.
+		acceptable := !isQuestion && boot == k.cfg.Boot && k.view.Load() == v && k.cfg.Authority() &&
+			from == c.From.Node && to == k.cfg.Self && from != to && pt.phase == away && pt.source == from &&
+			pt.version == offered && pt.whole && (pt.voided.boot != c.From.Boot || attempt > pt.voided.attempt)
 		switch {
-		case good:
+		case acceptable:
 			k.takeToken(p, from)
 		case pt.phase == owning:
 		case from != c.From.Node || to != k.cfg.Self:
@@ -231,19 +230,19 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source, pt.whole = ring.NodeID{}, false
 	pt.nextTenure()
-	k.followers.unfollow(p)
+	k.followers.forgetCopies(p)
 	if !k.collecting {
-		// The other node has the same counters, so from now on changes are enough for it.
-		k.followers.followerOf(from).parts[p] = &progress{whole: true}
+		// The other node has the same counters, so it needs only changes from now on.
+		k.followers.followerOf(from).progress[p] = &progress{whole: true}
 	}
 	k.setPhase(p, owning)
-	k.debts.debitOwn(p, k.cfg.Now())
+	k.debts.debitOwnDebts(p, k.cfg.Now())
 }
 
-// voidFlips voids flips up to an attempt: their sender is told that they were not taken.
+// voidFlips records that this node accepts no flip up to an attempt: the answer says that it was not taken.
 func (pt *partState) voidFlips(boot, attempt uint64) {
-	if pt.void.boot != boot {
-		pt.void = void{boot: boot}
+	if pt.voided.boot != boot {
+		pt.voided = voidedFlips{boot: boot}
 	}
-	pt.void.attempt = max(pt.void.attempt, attempt)
+	pt.voided.attempt = max(pt.voided.attempt, attempt)
 }

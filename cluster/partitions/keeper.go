@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Calls is how a Keeper talks to other nodes. *peer.Peers implements it.
+// Calls sends a Keeper's messages to other nodes. *peer.Peers implements it.
 type Calls interface {
 	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
@@ -70,36 +70,36 @@ func (c *Config) Validate() error {
 // Keeper manages this node's part of the ring. All methods may be called concurrently.
 type Keeper struct {
 	cfg             Config
-	standbyCounters *counters.Table // costs admitted while acting, under shares of the limits
+	standbyCounters *counters.Table // costs admitted as a standby, under shares of the limits
 
-	// view and phases are what checks read. Both are written under mu.
+	// view and phases are written under mu. Checks read them without a lock.
 	view   atomic.Pointer[view]
 	phases [ring.Partitions]atomic.Uint32
-	// learned holds the revision in which a reply said that the token had moved to the new owner.
+	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
-	// lineages holds the lineage of each partition owned; for the others, the last one they had.
+	// lineages holds the lineage of each partition while its token is here, and the last known one afterwards.
 	lineages [ring.Partitions]atomic.Uint64
 
-	// debiting is held while a message of debts is debited and while changes are collected, so that a copy has either a
-	// seal's number and everything debited under it, or neither. It is taken before mu.
+	// debiting is held while a seal is debited and while changes are collected, so a copy has either a seal's number and
+	// everything debited under it, or neither. Lock it before mu.
 	debiting sync.Mutex
 
-	mu          sync.Mutex // guards the fields below
-	parts       [ring.Partitions]partState
-	followers   followers
-	changed     chan struct{} // closed and replaced when a phase or the view changes
-	incoming    map[ring.NodeID]*incomingCopy
-	pending     map[pendingCall]bool
-	pauses      map[ring.NodeID]time.Time // nodes that failed to take something are left alone until then
-	tellDebtsAt map[ring.NodeID]time.Time // when an owner of debts may be told about its fallback debts
-	debts       debtLedger
-	checked     time.Time // when debts that are over were last pruned
-	dropPending bool      // partitions that no longer concern this node may still have counters
-	stats       Stats
-	// collecting: changes are being collected for followers, in partitions whose tokens were here when that began.
+	mu               sync.Mutex // guards the fields below
+	parts            [ring.Partitions]partState
+	followers        followers
+	changed          chan struct{} // closed and replaced when a phase or the view changes
+	incoming         map[ring.NodeID]*incomingCopy
+	pending          map[pendingCall]bool
+	backoffUntil     map[ring.NodeID]time.Time // nothing is sent to a node before this time, because its last call failed
+	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
+	debts            debtLedger
+	lastPrune        time.Time // when expired debts were last pruned
+	dropPending      bool      // partitions that no longer concern this node may still have counters
+	stats            Stats
+	// collecting is set while changes are collected for followers, from the partitions whose tokens were here at its start.
 	collecting bool
-	// followed: another node has been in a ring since this process began. Before that, changes need not be sent.
-	// Afterwards they are collected even if this node is alone again, because counters that were reset wait for that.
+	// followed is set once another node has been in a ring since this process began. Before that, changes need not be sent.
+	// Afterwards they are collected even if this node is alone again, because the table frees reset counters only then.
 	followed     bool
 	confirms     []*confirmation // waiting confirmations
 	debtsWaiting atomic.Int64    // messages about debts that wait for standbys
@@ -108,7 +108,7 @@ type Keeper struct {
 	saving      saving
 	confirmWake chan struct{} // capacity 1: there may be confirmations to work on
 	seq         uint64        // number of the last message to a follower; only the loop uses it
-	moves       bool          // copies or tokens are on their way or looked for; only the loop uses it
+	unfinished  bool          // some copies or tokens are in transit or missing; only the loop uses it
 	loopWake    chan struct{} // capacity 1: there may be work before the next tick
 	inbox       chan message
 	stop        context.CancelFunc
@@ -119,10 +119,10 @@ type Keeper struct {
 // message is a message from another keeper.
 type message struct {
 	*peer.Call
-	came time.Time
+	arrived time.Time
 }
 
-// inboxSize bounds the waiting messages of other keepers; beyond it, senders are told to try again.
+// inboxSize bounds the queue of messages from other keepers. When it is full, senders get codeBusy and try again.
 const inboxSize = 256
 
 // phase is the state of a partition on this node.
@@ -132,10 +132,10 @@ const (
 	away       phase = iota // the token is not here, or is not known to be
 	owning                  // the token is here and the gate is open
 	freezing                // being handed over: the gate is shut and the last changes are on their way
-	flipping                // being handed over: it is not known whether the other node took the token
+	flipping                // being handed over: the flip is sent, and its answer has not arrived
 	handedOver              // the other node took the token
-	doubtful                // this node may have the token: it asks the other end of the move
-	recovering              // the token is here, but this node is still looking for the counters
+	doubtful                // this node may have the token, and asks the other end of the move
+	recovering              // the token is here, but this node still searches for the newest counters
 )
 
 // pendingCall is a kind of message to a node, of which at most one is in flight. For MethodFlip it covers only questions.
@@ -146,36 +146,37 @@ type pendingCall struct {
 
 // partState is this node's state of a partition.
 type partState struct {
-	phase   phase
-	order               // how new the counters here are, as owner or as copy
-	other   ring.NodeID // freezing, flipping, handedOver, doubtful: the receiver; zero if this node flipped nothing
-	boot    uint64      // of other, at the time
-	ends    int64       // how often other had been ended by then
-	attempt uint64      // number of the last flip, or question about it
-	void    void        // flips that this node no longer accepts
-	began   time.Time   // freezing: since when
+	phase              phase
+	version                        // how new the counters here are, as owner or as copy
+	receiver           ring.NodeID // from freezing to doubtful: the other end of the move; zero if this node sent no flip
+	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
+	receiverGeneration int64       // the receiver's generation at that time
+	attempt            uint64      // number of the last flip, or question about it
+	voided             voidedFlips // flips that this node no longer accepts
+	frozenAt           time.Time   // when the partition was frozen
 
-	source ring.NodeID // node whose pushes made the copy here; zero if there is no copy
-	whole  bool        // the copy is complete
-	pusher uint64      // boot of the process that pushed last
-	seq    uint64      // number of its last push
-	parts  uint64      // sections received so far of a whole copy in progress
+	source       ring.NodeID // the node that pushed the copy here; zero if there is no copy
+	whole        bool        // the copy is complete
+	pusherBoot   uint64      // boot of the process that pushed last
+	lastPush     uint64      // number of its last push
+	sectionCount uint64      // sections received so far of a copy in progress
 
-	search *search // recovering: the nodes that have copies
+	search *search // recovering: what is known about copies elsewhere
 }
 
-// frozenHere reports whether the counters here are complete as of when this node, as the owner, froze the partition.
+// frozenHere reports whether the counters here are exactly those that this node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.whole && pt.source.IsZero() }
 
-// otherReplaced reports whether the node that this one sent a flip to has since been ended, even if it is back by now, or
-// has lost its memory.
-func (pt *partState) otherReplaced(v *view) bool {
-	return v.Boot(pt.other) != pt.boot || v.Generation(pt.other) != pt.ends
+// receiverReplaced reports whether the receiver of this node's flip has since been ended, even if it is back by now, or has
+// lost its memory.
+func (pt *partState) receiverReplaced(v *view) bool {
+	return v.Boot(pt.receiver) != pt.receiverBoot || v.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// void is the last attempt of a process whose flips are no longer accepted here. The process was told that they were not taken.
-type void struct {
-	boot    uint64 // of the process that flips; boots are random
+// voidedFlips is the last attempt that this node has declined. It answered "not taken", so it must not accept any flip of that
+// process up to this attempt.
+type voidedFlips struct {
+	boot    uint64 // of the sending process; boots are random
 	attempt uint64
 }
 
@@ -193,8 +194,9 @@ func Open(cfg Config) (*Keeper, error) {
 	k := &Keeper{
 		cfg: cfg, standbyCounters: counters.New(cfg.StandbyCounters), debts: newDebtLedger(&cfg), followers: followers{},
 		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
-		pauses: map[ring.NodeID]time.Time{}, tellDebtsAt: map[ring.NodeID]time.Time{},
-		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1), inbox: make(chan message, inboxSize), dropPending: true,
+		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
+		saving: newSaving(), confirmWake: make(chan struct{}, 1), loopWake: make(chan struct{}, 1),
+		inbox: make(chan message, inboxSize), dropPending: true,
 	}
 	k.view.Store(&view{State: agreement.New()})
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -213,7 +215,7 @@ func (k *Keeper) Close() error {
 	return nil
 }
 
-// Adopt goes by an agreed state from now on. Calls must follow the order of the states; states may be skipped.
+// Adopt replaces the agreed state that this node follows. Calls must be in the order of the states; states may be skipped.
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -224,7 +226,7 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	}
 	k.view.Store(v)
 	k.debts.bootIndex = v.Boots[k.cfg.Self].Index
-	k.followed = k.followed || v.others(k.cfg.Self)
+	k.followed = k.followed || v.hasOtherMembers(k.cfg.Self)
 	k.followers.update(v, before, k.cfg.Self)
 	for p := range ring.Partitions {
 		k.updatePart(v, p)
@@ -233,27 +235,27 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	k.announce()
 }
 
-// others reports whether a ring has members other than self.
-func (v *view) others(self ring.NodeID) bool {
+// hasOtherMembers reports whether a ring has members other than self.
+func (v *view) hasOtherMembers(self ring.NodeID) bool {
 	is := func(id ring.NodeID) bool { return id != self }
 	return slices.ContainsFunc(v.From.Members(), is) || slices.ContainsFunc(v.To.Members(), is)
 }
 
-// neverFollowed reports whether no other node has needed changes so far.
+// neverFollowed reports whether no other node has been in a ring so far: nobody needs changes.
 func (k *Keeper) neverFollowed() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.followed
 }
 
-// forgetAll gives up every token and copy: this node was ended, and others continue from their copies.
+// forgetAll gives up every token and copy: this process was ended or replaced, and other nodes continue from their copies.
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
 		if k.parts[p].phase == owning {
 			k.cfg.Table.Shut(p)
 		}
 		had := k.parts[p].hasCounters()
-		k.parts[p] = partState{void: k.parts[p].void}
+		k.parts[p] = partState{voided: k.parts[p].voided}
 		k.phases[p].Store(uint32(away))
 		if had {
 			k.cfg.Table.Drop(p)
@@ -261,7 +263,7 @@ func (k *Keeper) forgetAll() {
 		}
 	}
 	clear(k.followers)
-	clear(k.pauses)
+	clear(k.backoffUntil)
 }
 
 // updatePart brings a partition in line with a new view.
@@ -274,12 +276,12 @@ func (k *Keeper) updatePart(v *view, p int) {
 	switch pt.phase {
 	case owning, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != owning) {
-			// Settled meanwhile, or promoted away while in doubt: the token is not here.
+			// The move has settled, or another node was promoted while this one was in doubt: the token is not here.
 			k.release(p)
 			return
 		}
-		if pt.phase == freezing && to != pt.other {
-			k.setPhase(p, owning) // the other end has changed, and the new one was not sent the flip
+		if pt.phase == freezing && to != pt.receiver {
+			k.setPhase(p, owning) // the other end has changed, and no flip was sent to the new one
 		}
 		if pt.phase == doubtful && to == self {
 			k.resume(v, p, false)
@@ -288,14 +290,14 @@ func (k *Keeper) updatePart(v *view, p int) {
 		switch {
 		case from != self:
 			k.release(p)
-		case to != pt.other || pt.otherReplaced(v):
-			// The other node can no longer decide. It may have pushed to others changes that it could not push here.
+		case to != pt.receiver || pt.receiverReplaced(v):
+			// The other node can no longer decide. It may have pushed changes to its standby that never arrived here.
 			pt.whole = pt.whole || pt.phase == flipping
 			k.resume(v, p, false)
 		}
 	case away:
 		if from == self {
-			k.takeUp(v, p)
+			k.takeOver(v, p)
 		}
 	}
 }
@@ -308,24 +310,24 @@ func (k *Keeper) release(p int) {
 	k.setPhase(p, away)
 }
 
-// takeUp handles a partition that from assigns to this node, and whose token it is not known to have. If an earlier owner
-// may have flipped it, this node asks the other end; if it has no copy, it asks others for theirs.
-func (k *Keeper) takeUp(v *view, p int) {
+// takeOver handles a partition that from assigns to this node while it is unknown whether its token is here. If an earlier
+// owner may have flipped it, this node asks the other end. If this node has no copy, it fetches one.
+func (k *Keeper) takeOver(v *view, p int) {
 	pt := &k.parts[p]
 	if from, to := v.Owner(p); from != to {
 		pt.attempt++
-		pt.other = ring.NodeID{}
+		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
 	k.resume(v, p, pt.whole) // a partition that does not move has no second copy
 }
 
-// resume continues a partition whose token is certainly here. Unless the copy here is surely the newest, it asks the
-// others for theirs.
+// resume continues a partition whose token is certainly here. Unless the copy here is known to be the newest, it first
+// searches for newer ones.
 func (k *Keeper) resume(v *view, p int, newest bool) {
 	var buf [3]ring.NodeID
-	if newest || len(v.holders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
+	if newest || len(v.copyHolders(k.cfg.Self, p, buf[:0])) == 0 && len(v.Generations) == 0 {
 		k.beginLineage(p)
 		return
 	}
@@ -333,17 +335,16 @@ func (k *Keeper) resume(v *view, p int, newest bool) {
 	k.setPhase(p, recovering)
 }
 
-// beginLineage makes this node the owner of p, in a new lineage: this node may not know all that was given or taken in
-// the old one.
+// beginLineage makes this node the owner of p, in a new lineage: this node may lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
-	pt.order, pt.source, pt.whole, pt.search = order{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
-	k.followers.unfollow(p)
+	pt.version, pt.source, pt.whole, pt.search = version{lineage: rand.Uint64()}, ring.NodeID{}, false, nil
+	k.followers.forgetCopies(p)
 	k.setPhase(p, owning)
 	// Without authority, a later entry may already have ended this node, and the debts would be lost with its counters.
-	// payDebts keeps them once there is authority.
+	// reportDebts debits them once there is authority.
 	if k.cfg.Authority() {
-		k.debts.debitOwn(p, k.cfg.Now())
+		k.debts.debitOwnDebts(p, k.cfg.Now())
 	}
 	k.stats.Begun++
 }
@@ -368,13 +369,13 @@ func (k *Keeper) setPhase(p int, next phase) {
 	k.announce()
 }
 
-// ready reports whether node may be sent something now. The caller holds mu.
-func (k *Keeper) ready(node ring.NodeID) bool {
-	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.pauses[node])
+// canSendTo reports whether this node may send to node now. The caller holds mu.
+func (k *Keeper) canSendTo(node ring.NodeID) bool {
+	return k.cfg.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
 }
 
-// failed records that node did not take something: the next try waits for an interval. The caller holds mu.
-func (k *Keeper) failed(node ring.NodeID) { k.pauses[node] = time.Now().Add(k.cfg.Interval) }
+// backOff records that a call to node failed: nothing is sent to it for an interval. The caller holds mu.
+func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.cfg.Interval) }
 
 // announce wakes the loop and everyone waiting for a change.
 func (k *Keeper) announce() {

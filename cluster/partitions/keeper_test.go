@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// three brings up three nodes with a settled ring.
-func three(t *testing.T) *fleet {
+// newThreeNodes brings up three nodes with a settled ring.
+func newThreeNodes(t *testing.T) *fleet {
 	f := newFleet(t)
 	a, b, c := f.add(), f.add(), f.add()
 	f.bring(a, b, c)
@@ -17,10 +17,10 @@ func three(t *testing.T) *fleet {
 	return f
 }
 
-// Planned joins and leaves: nothing is forgotten, no two nodes decide the same partition, and every check is decided.
+// Planned joins and leaves forget nothing. No two nodes decide the same partition, and every check is decided.
 func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		stop := make(chan struct{})
 		var watching sync.WaitGroup
 		f.watch(stop, &watching)
@@ -54,7 +54,7 @@ func TestG6_PlannedMovesForgetNothing(t *testing.T) {
 			total += l.admitted[i].Load()
 		}
 		if total == 0 {
-			t.Error("nothing was admitted")
+			t.Error("no check was admitted")
 		}
 		for _, n := range f.nodes {
 			t.Logf("%s: %+v", n.ip, n.keeper.Stats())

@@ -12,11 +12,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A node that can be reached but takes no copies lags after five seconds, for each owner that it follows, even one
-// without changes. A node that has not yet learned what was agreed does not lag.
+// A node that can be reached but accepts no copies lags after five seconds, as seen by each owner that it follows, even one
+// without changes. A node that has not yet applied the agreed state does not lag.
 func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		lagging := func(n *node, want ...*node) {
@@ -31,7 +31,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		lagging(a)
-		c.mute.Store(true)
+		c.muted.Store(true)
 		time.Sleep(4 * time.Second)
 		lagging(a)
 		time.Sleep(3 * time.Second)
@@ -40,23 +40,23 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 		if !a.peers.Reachable(c.id) {
 			t.Error("it can't be reached")
 		}
-		b.mute.Store(true)
+		b.muted.Store(true)
 		time.Sleep(7 * time.Second)
-		lagging(a) // as far as a can tell, the fault is its own
-		b.mute.Store(false)
-		c.mute.Store(false)
+		lagging(a) // most of a's followers lag, so the fault may be its own
+		b.muted.Store(false)
+		c.muted.Store(false)
 		time.Sleep(3 * time.Second)
 		lagging(a)
 		lagging(b)
 		c.lag.Store(int64(time.Minute))
-		f.ring(a, b, c) // a revision that c learns late
+		f.ring(a, b, c) // a revision that c applies late
 		time.Sleep(8 * time.Second)
 		lagging(a)
 	})
 }
 
-// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once, while a standby's disk is full, so
-// that the standby does not learn of the new process.
+// TestAStandbyThatIsBehindGivesItsCopies: an owner is killed and comes back at once. Its standby's disk is full, so the
+// standby does not apply the registration of the new process.
 func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -87,7 +87,7 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 			return true
 		})
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("the owner went on after %v", took)
+			t.Errorf("the owner continued after %v", took)
 		}
 		for i := range keys {
 			if have := f.used(keyOf(i)); have < hits {
@@ -97,16 +97,16 @@ func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	})
 }
 
-// A node that has not yet learned what was agreed waits for that once, not for each message that refers to it: otherwise
-// it would answer messages queued behind them too late.
+// A node that has not yet applied the agreed state waits for it once, not for each message that refers to it. Otherwise it
+// would answer the messages queued behind them too late.
 func TestWhoIsBehindAnswersInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})
 		f.agree(agreement.Boot{Node: idOf(7), Boot: 7})
-		f.eventually("the others know", func() bool { return b.keeper.AdoptedRevision() == f.state.Revision })
+		f.eventually("the other nodes know", func() bool { return b.keeper.AdoptedRevision() == f.state.Revision })
 		for range 100 {
 			b.peers.Go(a.id, MethodDebts, b.keeper.appendHeader(nil, 0), debtsTimeout, func([]byte, error) {})
 		}
@@ -116,7 +116,7 @@ func TestWhoIsBehindAnswersInTime(t *testing.T) {
 		defer cancel()
 		_, err := b.peers.Call(ctx, a.id, MethodCopyInfo, appendPartitions(wire.AppendBool(b.keeper.appendHeader(nil, 0), true), []int{1}))
 		if took := time.Since(began); err != nil || took > 2*catchUp {
-			t.Errorf("it answers after %v, %v", took, err)
+			t.Errorf("answered after %v: %v", took, err)
 		}
 	})
 }

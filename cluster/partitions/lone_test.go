@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// collectable counts the counters that changed and were not collected for others.
+// collectable counts the counters with changes that were not yet collected for followers.
 func (n *node) collectable(t *testing.T) (count int) {
 	err := n.table.Replicate(func(int) bool { return true }, func(_ int, records []counters.Record) error {
 		count += len(records)
@@ -43,7 +43,7 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 		}
 		takeAll()
 		if have := a.collectable(t); have != keys {
-			t.Errorf("%d of %d changes were left for who might come", have, keys)
+			t.Errorf("%d of %d changes are collectable, want all", have, keys)
 		}
 		takeAll()
 		b := f.add()
@@ -79,13 +79,13 @@ func TestNothingIsCollectedForNobody(t *testing.T) {
 	})
 }
 
-// A node that came back lacks copies until the owners have sent them, but not while no owner can be reached.
+// A node that came back lacks copies until the owners have sent them. It lacks none while no owner can be reached.
 func TestLacking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		f.eventually("all copies are there", func() bool { return !a.keeper.LacksCopies() && !b.keeper.LacksCopies() })
-		f.net.Delay(30 * time.Millisecond) // make copies take their time
+		f.net.Delay(30 * time.Millisecond) // slow down the copies
 		b.kill()
 		b.restart()
 		f.bring(b)
@@ -104,12 +104,12 @@ func TestLacking(t *testing.T) {
 		f.eventually("it lacks copies again", func() bool { return b.keeper.LacksCopies() })
 		a.kill()
 		f.nodes[2].kill()
-		f.eventually("nobody is there to send them", func() bool { return !b.keeper.LacksCopies() })
+		f.eventually("no owner can send copies", func() bool { return !b.keeper.LacksCopies() })
 		b.close()
 	})
 }
 
-// holdsCopy reports whether there is a whole copy of p.
+// holdsCopy reports whether k has a whole copy of p.
 func (k *Keeper) holdsCopy(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// restTicks is how many ticks there are between two looks at all partitions while nothing moves or is missing.
+// restTicks is the number of ticks between two passes over all partitions while nothing moves or is missing.
 const restTicks = 10
 
-// run is the keeper's loop. Changes go out at each tick, or when a confirmation waits for them; hand-offs continue
-// whenever an acknowledgement or a new view may concern them, at each tick while there is something to wait for, and else at
-// each restTicks-th.
+// run is the keeper's loop. It pushes changes at each tick, and earlier if a confirmation waits for them. It continues
+// hand-offs and searches after each acknowledgement or new view that may concern them, at each tick while some are
+// unfinished, and otherwise at every restTicks-th tick.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
@@ -23,9 +23,9 @@ func (k *Keeper) run() {
 		case <-tick.C:
 			k.pushChanges()
 			k.probe()
-			k.payDebts()
-			k.dropOthers()
-			if k.confirmAll(); !k.moves && ticks%restTicks != 0 {
+			k.reportDebts()
+			k.dropUnneeded()
+			if k.confirmAll(); !k.unfinished && ticks%restTicks != 0 {
 				continue
 			}
 		case <-k.confirmWake:
@@ -38,23 +38,23 @@ func (k *Keeper) run() {
 		k.handOver()
 		doubt := k.askDoubtful()
 		recovers := k.recover()
-		k.moves = missing || doubt || recovers || !k.view.Load().Settled
+		k.unfinished = missing || doubt || recovers || !k.view.Load().Settled
 	}
 }
 
 // Stats are a keeper's current figures.
 type Stats struct {
 	Owned       int           // partitions whose tokens are here
-	Copies      int           // partitions of which there is a whole copy here
+	Copies      int           // partitions with a whole copy here
 	Frozen      time.Duration // total time that partitions were frozen for hand-offs, since the process began
 	HandOffs    int64         // tokens handed over
 	Begun       int64         // lineages begun
 	PushedBytes int64
 	Unacked     int64 // bytes that followers have not acknowledged
-	Behind      int   // partitions owned of which a follower has no whole copy
-	Lagging     int   // followers that can be reached but answer none of this node's messages
-	Debts       int   // counters with costs that their owners have yet to be told of
-	Dropped     int64 // checks of fallbacks that owners will never be told of, for want of room
+	Behind      int   // owned partitions that some follower has no whole copy of
+	Lagging     int   // followers that can be reached but do not answer this node's messages
+	Debts       int   // counters with costs that are not yet reported to their owners
+	Dropped     int64 // checks decided in fallback that are never reported, because the ledger was full
 }
 
 // Figures reports the current figures to s.
@@ -63,15 +63,15 @@ func (k *Keeper) Figures(s figures.Sink) {
 	const here = "Partitions whose counters are here, as their owner or as a standby."
 	s.Level("partitions", here, st.Owned, "as", "owner")
 	s.Level("partitions", here, st.Copies, "as", "standby")
-	s.Level("partitions_behind", "Partitions owned of which some standby has no whole copy.", st.Behind)
-	s.Level("standbys_lagging", "Nodes that can be reached and have taken no copies from this one for five seconds.", st.Lagging)
+	s.Level("partitions_behind", "Owned partitions that some standby has no whole copy of.", st.Behind)
+	s.Level("standbys_lagging", "Nodes that can be reached but have accepted no copies from this one for five seconds.", st.Lagging)
 	s.Count("replica_bytes_total", "Bytes of counters sent to standbys.", st.PushedBytes)
 	s.Gauge("replica_unacked_bytes", "Bytes of counters that standbys have not acknowledged.", float64(st.Unacked))
 	s.Count("handoffs_total", "Partitions handed over.", st.HandOffs)
-	s.Summary("handoff_seconds", "Time that partitions were frozen to be handed over.", st.HandOffs, st.Frozen.Seconds())
+	s.Summary("handoff_seconds", "Time for which partitions were frozen during hand-over.", st.HandOffs, st.Frozen.Seconds())
 	s.Count("lineages_begun_total", "Partitions whose counters began anew.", st.Begun)
-	s.Level("standby_debts", "Counters whose owners are to be told what was admitted without them.", st.Debts)
-	s.Count("debts_dropped_total", "Checks in fallback that owners will not be told of, for want of room.", st.Dropped)
+	s.Level("standby_debts", "Counters with admitted costs that are not yet reported to their owners.", st.Debts)
+	s.Count("debts_dropped_total", "Checks decided in fallback that are never reported to owners, for lack of room.", st.Dropped)
 }
 
 // Stats returns the current figures.
@@ -80,7 +80,7 @@ func (k *Keeper) Stats() Stats {
 	defer k.mu.Unlock()
 	v := k.view.Load()
 	st := k.stats
-	st.Debts = k.debts.n
+	st.Debts = k.debts.total
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase == owning {

@@ -12,32 +12,32 @@ import (
 )
 
 const (
-	// contactPause is how long after an owner returns it is told about fallback debts; up to twice as long, at random.
-	// Every node has something to tell it then, and it has its standbys to bring up to date.
-	contactPause = time.Second
-	// debtsCheck is the time between searches for debts that are over.
-	debtsCheck = 10 * time.Second
+	// fallbackReportDelay is the delay before fallback debts are reported to an owner that is back, plus as much again at random.
+	// By then all nodes have debts to report, and the owner has to bring its standbys up to date.
+	fallbackReportDelay = time.Second
+	// pruneInterval is the time between two searches for expired debts.
+	pruneInterval = 10 * time.Second
 	// debtsTimeout bounds how long an owner may take to acknowledge debts.
 	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts it was told of. It is below
+	// standbyWait bounds how long an owner waits until its standbys have the debts reported to it. It is shorter than
 	// debtsTimeout.
 	standbyWait = time.Second
-	// maxDebtsWaiting bounds the messages about debts that wait for standbys; the next one is refused, and retried by its
-	// sender.
+	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The owner refuses further ones, and their
+	// senders try again.
 	maxDebtsWaiting = 64
 	// debtsPerMessage bounds the debts in one message.
 	debtsPerMessage = 4096
 )
 
-// payment is a message that reports debts.
-type payment struct {
+// debtReport is a message that reports debts.
+type debtReport struct {
 	body    []byte
 	seals   []*seal
 	entries int
 }
 
 // add adds a seal if there is room for it, and reports whether there was.
-func (p *payment) add(s *seal, now algorithms.Now) bool {
+func (p *debtReport) add(s *seal, now algorithms.Now) bool {
 	if p.entries > 0 && p.entries+len(s.entries) > debtsPerMessage {
 		return false
 	}
@@ -47,14 +47,15 @@ func (p *payment) add(s *seal, now algorithms.Now) bool {
 	return true
 }
 
-// payDebts reports debts to owners that can be reached again, until they acknowledge them. It runs in the loop.
-func (k *Keeper) payDebts() {
+// reportDebts reports debts to the owners that can be reached. Each debt is reported again until its owner acknowledges it. It
+// runs in the loop.
+func (k *Keeper) reportDebts() {
 	v := k.view.Load()
 	now := k.cfg.Now()
-	payments := map[ring.NodeID]*payment{}
+	reports := map[ring.NodeID]*debtReport{}
 	k.mu.Lock()
-	k.forgetDebts(now)
-	for p := range k.debts.debts {
+	k.pruneDebts(now)
+	for p := range k.debts.byPartition {
 		owner, to := v.Owner(p)
 		if owner != to && (k.learned[p].Load() == v.Revision || k.parts[p].phase == handedOver) {
 			owner = to
@@ -62,99 +63,99 @@ func (k *Keeper) payDebts() {
 		if k.parts[p].phase == owning {
 			// This node was cut off and has its authority back, with all of its counters.
 			if k.cfg.Authority() {
-				k.debts.debitOwn(p, now)
+				k.debts.debitOwnDebts(p, now)
 			}
 			continue
 		}
-		waiting := k.waitsForOwner(owner)
-		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.ready(owner) {
+		tooEarly := k.isTooEarlyForFallback(owner)
+		if owner.IsZero() || owner == k.cfg.Self || k.pending[pendingCall{owner, MethodDebts}] || !v.member || !k.canSendTo(owner) {
 			continue
 		}
-		if k.debts.reopen(p); len(k.debts.seals[p]) == 0 {
-			k.debts.seal(p, waiting)
+		if k.debts.dissolveUnreported(p); len(k.debts.seals[p]) == 0 {
+			k.debts.sealDebts(p, tooEarly)
 		}
 		for _, s := range k.debts.seals[p] {
-			if payments[owner] == nil {
-				payments[owner] = &payment{body: k.appendHeader(nil, 0)}
+			if reports[owner] == nil {
+				reports[owner] = &debtReport{body: k.appendHeader(nil, 0)}
 			}
-			if !payments[owner].add(s, now) {
+			if !reports[owner].add(s, now) {
 				break // a partition's seals are reported in order
 			}
 		}
 	}
-	for owner := range payments {
+	for owner := range reports {
 		k.pending[pendingCall{owner, MethodDebts}] = true
 	}
 	k.mu.Unlock()
-	for owner, pay := range payments {
-		k.cfg.Calls.Go(owner, MethodDebts, pay.body, debtsTimeout, func(reply []byte, err error) {
+	for owner, report := range reports {
+		k.cfg.Calls.Go(owner, MethodDebts, report.body, debtsTimeout, func(reply []byte, err error) {
 			d := wire.NewDecoder(reply)
-			refused, full := decodePlaces(d, len(pay.seals)), decodePlaces(d, pay.entries)
+			refused, noRoom := decodeIndexes(d, len(report.seals)), decodeIndexes(d, report.entries)
 			if err == nil {
 				err = d.Done("answer to debts")
 			}
-			k.paid(owner, pay, refused, full, err)
+			k.debtsAnswered(owner, report, refused, noRoom, err)
 		})
 	}
 }
 
-// waitsForOwner reports whether an owner is away, or has not been back for long enough to be told about fallbacks. The
-// caller holds mu.
-func (k *Keeper) waitsForOwner(owner ring.NodeID) bool {
+// isTooEarlyForFallback reports whether it is too early to report fallback debts to owner: it is away, or has only just come
+// back. The caller holds mu.
+func (k *Keeper) isTooEarlyForFallback(owner ring.NodeID) bool {
 	if !k.cfg.Calls.Reachable(owner) {
-		delete(k.tellDebtsAt, owner)
+		delete(k.reportFallbackAt, owner)
 		return true
 	}
-	at, known := k.tellDebtsAt[owner]
+	at, known := k.reportFallbackAt[owner]
 	if !known {
-		at = time.Now().Add(contactPause + rand.N(contactPause))
-		k.tellDebtsAt[owner] = at
+		at = time.Now().Add(fallbackReportDelay + rand.N(fallbackReportDelay))
+		k.reportFallbackAt[owner] = at
 	}
 	return time.Now().Before(at)
 }
 
-// forgetDebts occasionally forgets debts that are over: of a long cut, only the end matters. The caller holds mu.
-func (k *Keeper) forgetDebts(now algorithms.Now) {
-	if k.debts.n == 0 {
-		clear(k.tellDebtsAt) // the next cut starts from scratch
+// pruneDebts prunes expired debts from time to time: after a long cut, only the last windows matter. The caller holds mu.
+func (k *Keeper) pruneDebts(now algorithms.Now) {
+	if k.debts.total == 0 {
+		clear(k.reportFallbackAt) // the next cut starts from scratch
 		return
 	}
-	if time.Since(k.checked) < debtsCheck {
+	if time.Since(k.lastPrune) < pruneInterval {
 		return
 	}
-	k.checked = time.Now()
+	k.lastPrune = time.Now()
 	k.debts.prune(now)
 }
 
-// paid records which debts an owner has taken. refused holds the indexes of the seals that it refused, full those of
-// single debts for which it has no room.
-func (k *Keeper) paid(owner ring.NodeID, pay *payment, refused, full map[int]bool, err error) {
+// debtsAnswered handles an owner's answer to reported debts. refused holds the indexes of the seals that it refused, full
+// those of single debts that it has no room for.
+func (k *Keeper) debtsAnswered(owner ring.NodeID, report *debtReport, refused, noRoom map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pending, pendingCall{owner, MethodDebts})
-	if err != nil || len(refused)+len(full) > 0 {
-		k.failed(owner)
+	if err != nil || len(refused)+len(noRoom) > 0 {
+		k.backOff(owner)
 	}
 	if err != nil {
 		return
 	}
-	place := 0
-	for i, s := range pay.seals {
+	firstEntry := 0
+	for i, s := range report.seals {
 		if !refused[i] {
-			k.debts.acknowledge(s, func(j int) bool { return !full[place+j] })
+			k.debts.acknowledge(s, func(j int) bool { return !noRoom[firstEntry+j] })
 		}
-		place += len(s.entries)
+		firstEntry += len(s.entries)
 	}
 }
 
-// acceptDebts debits the costs that other nodes admitted while this node could not be reached, and answers with the
-// indexes of those it can't debit: counters that are not its own. Without authority it takes none: if it has been ended,
-// they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them first;
-// standbys that can't be reached are not waited for. A node that this one is asking for copies reports the debts in them,
-// and gets no acknowledgement: a copy from another node may replace the counters here.
+// acceptDebts debits the costs that another node admitted while it could not reach this one. It answers with the indexes of
+// those it can't debit, because it does not own their counters or has no room. Without authority it accepts none: if it has
+// been ended, they would be forgotten. Once acknowledged, the debtor drops the entries, so the standbys must have them
+// first, except those that can't be reached. A node that this one is pulling copies from reports the debts in them, and
+// gets no acknowledgement: a copy from another node may yet replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
-	joins := k.pulling(c.From.Node)
-	if !k.cfg.Authority() && !joins {
+	merging := k.isPullingFrom(c.From.Node)
+	if !k.cfg.Authority() && !merging {
 		c.Fail(codeRefused, "this node has no authority")
 		return
 	}
@@ -164,23 +165,23 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	}
 	generation := k.view.Load().Generation(k.cfg.Self)
 	now := k.cfg.Now()
-	var refused, full []int
-	touched, left := map[int]bool{}, map[int]bool{}
+	var refused, noRoom []int
+	debited, refusedPartitions := map[int]bool{}, map[int]bool{}
 	entries := 0
 	for i := 0; d.More(); i++ {
 		s := decodeSeal(d, now, 0)
 		if d.Failed() {
 			break
 		}
-		p, none := s.partition, []int(nil)
-		if !left[p] {
-			none, touched[p] = k.debit(c.From.Node, s, now, joins)
+		p, sealNoRoom := s.partition, []int(nil)
+		if !refusedPartitions[p] {
+			sealNoRoom, debited[p] = k.debit(c.From.Node, s, now, merging)
 		}
-		if !touched[p] || left[p] {
-			left[p], refused = true, append(refused, i) // a later seal must not be noted before it
+		if !debited[p] || refusedPartitions[p] {
+			refusedPartitions[p], refused = true, append(refused, i) // noting a later seal would make this one count as debited
 		}
-		for _, j := range none {
-			full = append(full, entries+j)
+		for _, j := range sealNoRoom {
+			noRoom = append(noRoom, entries+j)
 		}
 		entries += len(s.entries)
 	}
@@ -188,57 +189,57 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		c.Fail(codeMalformed, d.Err().Error())
 		return
 	}
-	if joins {
+	if merging {
 		c.Fail(codeBusy, "copies are being merged")
 		return
 	}
 	k.debtsWaiting.Add(1)
 	k.done.Go(func() {
 		defer k.debtsWaiting.Add(-1)
-		k.awaitStandbys(touched)
-		// A node that was ended meanwhile has forgotten them, and others continue without them.
+		k.awaitStandbys(debited)
+		// If this node was ended meanwhile, it has forgotten them, and the next owner continues without them.
 		if k.ctx.Err() != nil || !k.cfg.Authority() || k.view.Load().Generation(k.cfg.Self) != generation {
 			c.Fail(codeRefused, "this node has no authority any more")
 			return
 		}
-		c.Reply(appendPartitions(appendPartitions(nil, refused), full))
+		c.Reply(appendPartitions(appendPartitions(nil, refused), noRoom))
 	})
 }
 
-// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. With joins,
-// an owner that is still looking for its counters debits it as well.
-func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, joins bool) (full []int, ok bool) {
+// debit debits a seal of node once. It reports false if this node is not the owner, or can't note the number. If
+// merging is true, an owner that still searches for its counters debits it, too.
+func (k *Keeper) debit(node ring.NodeID, s *seal, now algorithms.Now, merging bool) (noRoom []int, ok bool) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if ph := k.parts[s.partition].phase; ph != owning && !(joins && ph == recovering) {
+	if ph := k.parts[s.partition].phase; ph != owning && !(merging && ph == recovering) {
 		return nil, false
 	}
-	full, err := k.debts.debit(node, s, now)
-	return full, err == nil
+	noRoom, err := k.debts.debit(node, s, now)
+	return noRoom, err == nil
 }
 
 // reportDebtsFirst reports to node the debts that are in the copies it is about to get. The node debits them from its own
-// counters, which may be newer, so that a merge of both, which keeps the more used, includes them in any case. The debts
-// stay here until its standbys have them too: see payDebts.
+// counters, so that a merge, which keeps the more used one of two counters, includes them in either case. The debts stay
+// here until node's standbys have them, too: see reportDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.cfg.Now()
-	var payments []*payment
+	var reports []*debtReport
 	k.mu.Lock()
 	for _, p := range list {
 		for _, s := range k.debts.seals[p] {
-			if n := len(payments); n == 0 || !payments[n-1].add(s, now) {
-				next := &payment{body: k.appendHeader(nil, 0)}
+			if n := len(reports); n == 0 || !reports[n-1].add(s, now) {
+				next := &debtReport{body: k.appendHeader(nil, 0)}
 				next.add(s, now)
-				payments = append(payments, next)
+				reports = append(reports, next)
 			}
 		}
 	}
 	k.mu.Unlock()
-	for _, pay := range payments {
+	for _, report := range reports {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, pay.body)
+		_, _ = k.cfg.Calls.Call(ctx, node, MethodDebts, report.body)
 		cancel()
 	}
 }
@@ -254,14 +255,14 @@ func (k *Keeper) DebtsChanged() uint64 {
 func (k *Keeper) AppendDebts(b []byte) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.view.Load().member { // otherwise numbers could repeat those of the process before
-		k.debts.sealToWrite()
+	if k.view.Load().member { // otherwise numbers could repeat those of the previous process
+		k.debts.sealForDisk()
 	}
 	return k.debts.append(b, k.cfg.Now())
 }
 
-// RestoreDebts adopts the debts that an earlier process of this node wrote. Debts already recorded stay as they are. It
-// returns how many it adopted, which on an error are those before it.
+// RestoreDebts adopts the debts that an earlier process of this node wrote, as AppendDebts encoded them. Debts already
+// recorded stay as they are. It returns the number of adopted debts; after an error, those are the ones before it.
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

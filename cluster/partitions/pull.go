@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// answerCopyRequest tells an owner how new the copies here are, or gives it the copies. They include the costs that this
-// node admitted meanwhile.
+// answerCopyRequest answers an owner how new the copies here are, or sends it the copies. They include the costs that this
+// node admitted as a standby.
 func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
@@ -19,23 +19,23 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		return
 	}
 	k.mu.Lock()
-	if !ended && k.isForeign(v, c.From.Node, list) {
+	if !ended && k.anyNotOwnedBy(v, c.From.Node, list) {
 		k.mu.Unlock()
-		c.Fail(codeRefused, "the partition is not the asking node's")
+		c.Fail(codeRefused, "the sender does not own the partition")
 		return
 	}
 	if ended {
 		list = k.finalCopies(list)
 	}
 	var reply []byte
-	orders := make([]order, len(list))
+	versions := make([]version, len(list))
 	for i, p := range list {
 		pt := &k.parts[p]
 		whole := pt.whole || ended && pt.isComplete()
-		reply = appendFinding(reply, p, finding{whole: whole, order: pt.order})
+		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
-			if orders[i] = pt.order; pt.phase == away {
-				k.debts.include(p, k.cfg.Now())
+			if versions[i] = pt.version; pt.phase == away {
+				k.debts.includeDebts(p, k.cfg.Now())
 			}
 		}
 	}
@@ -44,34 +44,34 @@ func (k *Keeper) answerCopyRequest(v *view, c *peer.Call, ended bool, d *wire.De
 		c.Reply(reply)
 		return
 	}
-	k.done.Go(func() { k.sendCopies(c, list, orders) })
+	k.done.Go(func() { k.sendCopies(c, list, versions) })
 }
 
-// isForeign reports whether, as far as this node knows, node is not the one to continue some of the partitions. The
-// caller holds mu.
-func (k *Keeper) isForeign(v *view, node ring.NodeID, list []int) bool {
+// anyNotOwnedBy reports whether some of the partitions are not node's to continue, as far as this node knows. The caller holds
+// mu.
+func (k *Keeper) anyNotOwnedBy(v *view, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
 		from, _ := v.Owner(p)
 		return from != node || k.parts[p].phase == owning
 	})
 }
 
-// sendCopies sends the copies here to the node that asked for them, and answers once it has them.
-func (k *Keeper) sendCopies(c *peer.Call, list []int, orders []order) {
+// sendCopies sends the copies here to the caller of c, and replies once it has them.
+func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	k.reportDebtsFirst(c.From.Node, list)
 	var message []byte
 	send := func() error {
 		if len(message) == 0 {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(k.ctx, backTimeout)
+		ctx, cancel := context.WithTimeout(k.ctx, copyMessageTimeout)
 		defer cancel()
-		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodBack, message)
+		_, err := k.cfg.Calls.Call(ctx, c.From.Node, MethodCopies, message)
 		message = message[:0]
 		return err
 	}
-	give := func(p int, at order) error {
-		s := section{p: p, order: at, flags: sectionCopy | sectionBegins}
+	give := func(p int, at version) error {
+		s := section{p: p, version: at, flags: sectionCopy | sectionBegins}
 		add := func(records []counters.Record) (err error) {
 			for more := true; more && err == nil; more = len(records) > 0 {
 				if len(message) == 0 {
@@ -92,7 +92,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, orders []order) {
 	}
 	var err error
 	for i, p := range list {
-		if err = give(p, orders[i]); err != nil {
+		if err = give(p, versions[i]); err != nil {
 			break
 		}
 	}
@@ -112,7 +112,7 @@ type incomingCopy struct {
 	records []counters.Record
 }
 
-// acceptCopies receives the copies that this node has asked for.
+// acceptCopies receives copies that this node asked for.
 func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 	now := k.cfg.Now()
 	for d.More() {
@@ -132,7 +132,7 @@ func (k *Keeper) acceptCopies(c *peer.Call, d *wire.Decoder) {
 	answerCall(c, d, nil)
 }
 
-// receiveCopy takes one section of a copy and, with the last one, the whole copy.
+// receiveCopy collects one section of a copy, and adopts the copy with its last section.
 func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -141,35 +141,35 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	}
 	g := k.incoming[from]
 	if s.flags&sectionBegins != 0 {
-		g = &incomingCopy{section: section{p: s.p, order: s.order}}
+		g = &incomingCopy{section: section{p: s.p, version: s.version}}
 		k.incoming[from] = g
 	}
-	if g == nil || g.p != s.p || g.order != s.order {
-		return // its beginning is not here
+	if g == nil || g.p != s.p || g.version != s.version {
+		return // the beginning of its copy is missing
 	}
 	g.records = append(g.records, records...)
-	if g.parts++; s.flags&sectionEnds == 0 {
+	if g.sectionCount++; s.flags&sectionEnds == 0 {
 		return
 	}
 	delete(k.incoming, from)
-	if g.parts == s.parts {
+	if g.sectionCount == s.sectionCount {
 		k.adoptCopy(from, g)
 	}
 }
 
-// adoptCopy replaces the copy here with a newer one. Copies without a common lineage are merged: of each counter, the
-// more used one stays. The caller holds mu.
+// adoptCopy replaces the copy here with a newer one. Copies of different lineages are merged: the more used one of two
+// counters stays. The caller holds mu.
 func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	now := k.cfg.Now()
 	pt := &k.parts[g.p]
 	switch {
-	case pt.whole && g.after(pt.order):
+	case pt.whole && g.after(pt.version):
 		k.cfg.Table.Drop(g.p)
 		for _, rec := range g.records {
 			k.cfg.Table.Put(now, rec)
 		}
 		k.debts.noteDropped(g.p)
-		pt.order, pt.source = g.order, from
+		pt.version, pt.source = g.version, from
 	case !pt.whole || g.lineage != pt.lineage:
 		for _, rec := range g.records {
 			k.cfg.Table.Merge(now, rec)
@@ -177,14 +177,14 @@ func (k *Keeper) adoptCopy(from ring.NodeID, g *incomingCopy) {
 	}
 }
 
-// A node that was ended because it stopped applying the log is alive, and may hold counters that no other node has: it
-// kept pushing to the standbys it had when it last applied something. A new owner without a whole copy asks it. It need
-// not know that it was ended: it has had no authority since before that was agreed on, so its counters are final. The new
-// owner may be a new process that never saw the ring with the ended node, so it asks every such node that can be reached,
+// A node that was ended because it stopped applying the log is still alive, and may hold counters that no other node has:
+// it kept pushing to the standbys of the last state it applied. A new owner without a whole copy asks it. The ended node
+// need not know that it was ended: it lost its authority before the end was agreed on, so its counters are final. The new
+// owner may be a new process that never saw the ring with the ended node, so it asks every ended node that can be reached,
 // whatever it owned.
 
-// ended lists the nodes that were ended, have been in no ring since, and can be reached.
-func (k *Keeper) ended(v *view) (list []ring.NodeID) {
+// endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
+func (k *Keeper) endedNodes(v *view) (list []ring.NodeID) {
 	for id := range v.Generations {
 		if id != k.cfg.Self && v.Boot(id) != 0 && !v.InRing(id) && k.cfg.Calls.Reachable(id) {
 			list = append(list, id)
@@ -193,23 +193,23 @@ func (k *Keeper) ended(v *view) (list []ring.NodeID) {
 	return list
 }
 
-// pulling reports whether this node is asking node for copies.
-func (k *Keeper) pulling(node ring.NodeID) bool {
+// isPullingFrom reports whether this node is asking node for copies.
+func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.pending[pendingCall{node, MethodPull}]
 }
 
-// hasCounters reports whether this node has something of p: the token, or at least the beginning of a copy.
+// hasCounters reports whether this node has the token or at least the beginning of a copy.
 func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
 
-// isComplete reports whether this node has all of p as of when it last took part in it.
+// isComplete reports whether this node has all of p's counters, as of the time when it was last the owner or a follower.
 func (pt *partState) isComplete() bool {
 	return pt.whole || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
-// finalCopies returns those of the partitions of which this node had something when it lost its authority. If it has
-// authority again, it has applied its end, and forgotten its counters. The caller holds mu.
+// finalCopies returns those of the partitions that this node had counters of when it lost its authority. If it has
+// authority again, it has applied its end and forgotten its counters, so there are none. The caller holds mu.
 func (k *Keeper) finalCopies(list []int) []int {
 	if k.cfg.Authority() {
 		return nil

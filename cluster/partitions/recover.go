@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// copyInfoTimeout bounds how long a node may take to say how new its copies are.
+	// copyInfoTimeout bounds how long a node may take to answer how new its copies are.
 	copyInfoTimeout = 2 * time.Second
-	// pullTimeout bounds how long it may take to give them.
+	// pullTimeout bounds how long it may take to send them.
 	pullTimeout = 30 * time.Second
-	// slowPatience is how many times Config.Patience to wait for a reachable node, if this node has no whole copy or the
-	// other one has one too.
+	// slowPatience multiplies Config.Patience for a node that can be reached, if this node has no whole copy or the other
+	// node has one, too.
 	slowPatience = 5
-	// backTimeout bounds one message of a copy.
-	backTimeout = 5 * time.Second
+	// copyMessageTimeout bounds the call that sends one message of a copy.
+	copyMessageTimeout = 5 * time.Second
 )
 
-// search is what this node knows about the copies of a partition whose counters it is looking for.
+// search is the search for the newest counters of a partition: what this node knows about the copies elsewhere.
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
@@ -31,101 +31,100 @@ type search struct {
 type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
-	order
-	done       bool // its copy is here, or it has none, or it gave no answer
-	unanswered bool // it was waited for without success
+	version
+	done     bool // its copy is here, or it has none, or it did not answer
+	timedOut bool // this node gave up waiting for it
 }
 
-// holders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
+// copyHolders lists the nodes that may have a copy of p: both ends of a move, and their standbys. If one end was ended, its
 // former standbys are now in its place.
-func (v *view) holders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
+func (v *view) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
 	from, to := v.Owner(p)
-	return others(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
+	return appendOthers(self, buf, v.From.Standby(p), to, v.To.Standby(p), from)
 }
 
-// recover looks for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
-// fetches the newest. Once every holder has answered or timed out, it continues with what it has. It reports whether it still
-// looks for any. It runs in the loop.
-func (k *Keeper) recover() (looks bool) {
+// recover searches for the newest copies of partitions whose tokens are here: it asks the holders how new theirs are, then
+// fetches the newest. Once every holder has answered or timed out, it continues from what it has. It reports whether any
+// search goes on. It runs in the loop.
+func (k *Keeper) recover() (searching bool) {
 	v := k.view.Load()
 	requests := map[pendingCall][]int{}
-	alone, doubt := 0, 0
-	ended := k.ended(v)
+	fromCheckpoint, fromLocalCopy := 0, 0
+	ended := k.endedNodes(v)
 	k.mu.Lock()
 	for p := range k.parts {
 		pt := &k.parts[p]
 		if pt.phase != recovering {
 			continue
 		}
-		if !k.recovered(v, p, ended, requests) {
-			looks = true
+		if !k.advanceSearch(v, p, ended, requests) {
+			searching = true
 			continue
 		}
-		switch vain, given := pt.search.outcome(); {
-		case vain && pt.whole:
-			doubt++
-		case vain && !given:
-			alone++
+		switch timedOut, received := pt.search.outcome(); {
+		case timedOut && pt.whole:
+			fromLocalCopy++
+		case timedOut && !received:
+			fromCheckpoint++
 		}
 		k.beginLineage(p)
 	}
-	for e := range requests {
-		k.pending[e] = true
+	for call := range requests {
+		k.pending[call] = true
 	}
 	k.mu.Unlock()
-	if alone > 0 {
+	if fromCheckpoint > 0 {
 		k.cfg.Logger.Warn("partitions continue from the last checkpoint: their standbys returned no copies",
-			"partitions", alone)
+			"partitions", fromCheckpoint)
 	}
-	if doubt > 0 {
+	if fromLocalCopy > 0 {
 		k.cfg.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
-			"partitions", doubt)
+			"partitions", fromLocalCopy)
 	}
-	for e, list := range requests {
-		k.request(v, e, list)
+	for call, list := range requests {
+		k.requestCopies(v, call, list)
 	}
-	return looks
+	return searching
 }
 
-// recovered reports whether p can be decided here without further waiting. Otherwise it adds p to the requests to send
-// now. The caller holds mu.
-func (k *Keeper) recovered(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
+// advanceSearch reports whether the search for p is over. If not, it adds p to the requests to send now. The caller holds mu.
+func (k *Keeper) advanceSearch(v *view, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := append(v.holders(k.cfg.Self, p, buf[:0]), ended...)
-	open := false
+	nodes := append(v.copyHolders(k.cfg.Self, p, buf[:0]), ended...)
+	waiting := false
 	for _, node := range nodes {
 		f, known := s.found[node]
-		switch look := (pendingCall{node, MethodCopyInfo}); {
+		switch infoCall := (pendingCall{node, MethodCopyInfo}); {
 		case known && f.boot == v.Boot(node):
-		case !k.patient(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, unanswered: true}
-		case !k.pending[look] && k.ready(node):
-			requests[look] = append(requests[look], p)
-			open = true
+		case !k.shouldWaitFor(pt, node):
+			s.found[node] = finding{boot: v.Boot(node), done: true, timedOut: true}
+		case !k.pending[infoCall] && k.canSendTo(node):
+			requests[infoCall] = append(requests[infoCall], p)
+			waiting = true
 		default:
-			open = true
+			waiting = true
 		}
 	}
-	for !open {
-		node := s.newest(pt, nodes)
-		switch pull := (pendingCall{node, MethodPull}); {
+	for !waiting {
+		node := s.nextToFetch(pt, nodes)
+		switch pullCall := (pendingCall{node, MethodPull}); {
 		case node.IsZero():
 			return true
-		case !k.patient(pt, node):
-			s.found[node] = finding{boot: v.Boot(node), done: true, unanswered: true}
+		case !k.shouldWaitFor(pt, node):
+			s.found[node] = finding{boot: v.Boot(node), done: true, timedOut: true}
 			continue
-		case !k.pending[pull] && k.ready(node):
-			requests[pull] = append(requests[pull], p)
+		case !k.pending[pullCall] && k.canSendTo(node):
+			requests[pullCall] = append(requests[pullCall], p)
 		}
 		return false
 	}
 	return false
 }
 
-// patient reports whether to keep waiting for node. The caller holds mu.
-func (k *Keeper) patient(pt *partState, node ring.NodeID) bool {
+// shouldWaitFor reports whether to wait longer for node. The caller holds mu.
+func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 	if !k.cfg.Calls.Reachable(node) || pt.whole && !pt.search.found[node].whole {
 		return waited < k.cfg.Patience
@@ -133,66 +132,66 @@ func (k *Keeper) patient(pt *partState, node ring.NodeID) bool {
 	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.cfg.Patience
 }
 
-// newest returns the node whose copy to fetch next, zero if there is none: the newest copy of each lineage, provided that
-// it is newer than the one here. Copies that can't be compared, such as those from a checkpoint, count only if there is
-// no other.
-func (s *search) newest(pt *partState, nodes []ring.NodeID) ring.NodeID {
-	given := pt.whole
+// nextToFetch returns the node to fetch a copy from next, or zero if there is none. Of each lineage it picks the newest copy, if
+// that is newer than the one here. It picks incomplete copies, such as those from a checkpoint, only if there is no whole
+// one.
+func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
+	haveWhole := pt.whole
 	for i, node := range nodes {
 		f := s.found[node]
-		given = given || f.whole && f.done && !f.unanswered
-		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.order) {
+		haveWhole = haveWhole || f.whole && f.done && !f.timedOut
+		if f.done || !f.whole || pt.whole && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
 		}
 		if !slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
 			g := s.found[other]
-			return g.whole && !g.unanswered && (g.after(f.order) || g.order == f.order && slices.Index(nodes, other) < i)
+			return g.whole && !g.timedOut && (g.after(f.version) || g.version == f.version && slices.Index(nodes, other) < i)
 		}) {
 			return node
 		}
 	}
 	for _, node := range nodes {
-		if f := s.found[node]; !given && !f.done && !f.whole {
+		if f := s.found[node]; !haveWhole && !f.done && !f.whole {
 			return node
 		}
 	}
 	return ring.NodeID{}
 }
 
-// outcome reports whether some node was waited for without success, and whether some node gave its copy.
-func (s *search) outcome() (vain, given bool) {
+// outcome reports whether this node gave up waiting for some node, and whether some node sent its copy or has none.
+func (s *search) outcome() (timedOut, received bool) {
 	for _, f := range s.found {
-		vain = vain || f.unanswered
-		given = given || f.done && !f.unanswered
+		timedOut = timedOut || f.timedOut
+		received = received || f.done && !f.timedOut
 	}
-	return vain, given
+	return timedOut, received
 }
 
-// request asks a node how new its copies are, or fetches them; the copies arrive before the answer.
-func (k *Keeper) request(v *view, e pendingCall, list []int) {
-	boot, timeout := v.Boot(e.node), copyInfoTimeout
-	if e.method == MethodPull {
+// requestCopies asks a node how new its copies are, or asks for the copies, which arrive before the answer.
+func (k *Keeper) requestCopies(v *view, call pendingCall, list []int) {
+	boot, timeout := v.Boot(call.node), copyInfoTimeout
+	if call.method == MethodPull {
 		timeout = pullTimeout
 	}
-	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(e.node)) // if not, it was ended, and may not know it
-	k.cfg.Calls.Go(e.node, e.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+	body := wire.AppendBool(k.appendHeader(nil, 0), !v.InRing(call.node)) // if not, it was ended, and may not know it
+	k.cfg.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
 		var found map[int]finding
-		if err == nil && e.method == MethodCopyInfo {
+		if err == nil && call.method == MethodCopyInfo {
 			found, err = parseFindings(reply)
 		}
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		delete(k.pending, e)
-		if e.method == MethodPull {
-			delete(k.incoming, e.node)
+		delete(k.pending, call)
+		if call.method == MethodPull {
+			delete(k.incoming, call.node)
 		}
 		if k.ctx.Err() != nil {
 			return
 		}
 		defer k.wake()
 		if err != nil {
-			k.failed(e.node)
-			k.cfg.Logger.Debug("no copies from a node yet", "node", e.node.String(), "error", err)
+			k.backOff(call.node)
+			k.cfg.Logger.Debug("a node has not sent its copies yet", "node", call.node.String(), "error", err)
 			return
 		}
 		for _, p := range list {
@@ -200,23 +199,23 @@ func (k *Keeper) request(v *view, e pendingCall, list []int) {
 			if s == nil {
 				continue
 			}
-			f := s.found[e.node]
+			f := s.found[call.node]
 			f.done = true
-			if e.method == MethodCopyInfo {
+			if call.method == MethodCopyInfo {
 				var has bool
 				f, has = found[p]
 				f.boot, f.done = boot, !has
 			}
-			s.found[e.node] = f
+			s.found[call.node] = f
 		}
-		if e.method == MethodPull {
-			k.cfg.Logger.Debug("partitions recovered from a copy", "node", e.node.String(), "partitions", len(list))
+		if call.method == MethodPull {
+			k.cfg.Logger.Debug("partitions recovered from a copy", "node", call.node.String(), "partitions", len(list))
 		}
 	})
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {
-	return appendOrder(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.order)
+	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
 }
 
 func parseFindings(b []byte) (map[int]finding, error) {
@@ -224,26 +223,26 @@ func parseFindings(b []byte) (map[int]finding, error) {
 	found := map[int]finding{}
 	for d.More() {
 		p := decodePartition(d)
-		found[p] = finding{whole: d.Bool(), order: decodeOrder(d)}
+		found[p] = finding{whole: d.Bool(), version: decodeVersion(d)}
 	}
 	return found, d.Err()
 }
 
-// dropOthers drops the counters of partitions that this node neither owns nor keeps copies of.
-func (k *Keeper) dropOthers() {
+// dropUnneeded drops the counters of partitions that this node neither owns nor has copies of as a standby.
+func (k *Keeper) dropUnneeded() {
 	k.mu.Lock()
 	v := k.view.Load()
 	due := k.dropPending && v.member && v.From != nil && v.Settled
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 	for p := 0; due && p < ring.Partitions; p++ {
-		due = k.dropOther(v, p) // if not, the next view asks for it again
+		due = k.dropIfUnneeded(v, p) // false if the view has changed; the new one sets dropPending again
 	}
 }
 
-// dropOther drops the counters of p if they don't concern this node. It returns false and does nothing if v is no longer
-// the view: a copy of p may just be arriving.
-func (k *Keeper) dropOther(v *view, p int) bool {
+// dropIfUnneeded drops the counters of p if they don't concern this node. If v is no longer the view, a copy of p may be
+// arriving, so it does nothing and returns false.
+func (k *Keeper) dropIfUnneeded(v *view, p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[p]

@@ -12,16 +12,16 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-// Moves under broken links, with frozen nodes and with states that arrive late and several at once: unless a node is
-// killed or ended, nothing is forgotten and nothing is counted twice.
+// Moves with broken links, frozen nodes, and states that arrive late or several at once: unless a node is killed or ended,
+// no hit is forgotten or counted twice.
 func TestG6_MovesUnderFaultsForgetNothing(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, false) })
 	}
 }
 
-// The same with nodes that are ended while they can't notice, and with kills: there are never two owners, and every
-// partition has one again.
+// The same with kills, and with nodes that are ended before they can notice: no partition ever has two owners, and each has
+// one again in the end.
 func TestNeverTwoOwners_UnderFaults(t *testing.T) {
 	for s := *seed; s < *seed+runs(); s++ {
 		synctest.Test(t, func(t *testing.T) { chaos(t, s, true) })
@@ -146,7 +146,7 @@ func (s *storm) calm() {
 func (s *storm) strike() {
 	n := s.any()
 	switch s.rnd.IntN(4) {
-	case 0: // frozen for long: it is ended, and learns that late
+	case 0: // frozen for long: it is ended, and applies its end late
 		s.t.Logf("%s is frozen and ended", n.ip)
 		s.net.Freeze(n.ip)
 		n.lag.Store(int64(4 * time.Second))
@@ -156,7 +156,7 @@ func (s *storm) strike() {
 		s.agree(agreement.Ended{Node: n.id, Generation: s.state.Generation(n.id)})
 		s.nap(1500)
 		s.calm()
-		s.eventually("it hears of its end", func() bool { return n.keeper.AdoptedRevision() >= s.state.LastEnded })
+		s.eventually("the node applies its end", func() bool { return n.keeper.AdoptedRevision() >= s.state.LastEnded })
 		n.authority.Store(true)
 	case 1: // its authority runs out and comes back
 		s.net.Freeze(n.ip)

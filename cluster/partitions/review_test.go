@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// fill takes once from each key in [from, to), all of which must be admitted, and counts that in l.
+// fill takes once from each key in [from, to), and counts the hits in l. All must be admitted.
 func (f *fleet) fill(t *testing.T, l *[]int64, from, to int) {
 	t.Helper()
 	for len(*l) < to {
@@ -24,7 +24,7 @@ func (f *fleet) fill(t *testing.T, l *[]int64, from, to int) {
 	}
 }
 
-// same checks that nothing was forgotten, and nothing counted twice.
+// same checks that no hit was forgotten or counted twice.
 func (f *fleet) same(t *testing.T, admitted []int64) {
 	t.Helper()
 	wrong := 0
@@ -40,18 +40,18 @@ func (f *fleet) same(t *testing.T, admitted []int64) {
 	}
 }
 
-// A node that was a follower, stopped being one for a while and is one again gets the changes made meanwhile, even if it
-// did not notice the time between.
+// A node that stops being a follower for a while, and then follows again, gets the changes made meanwhile, even if it did
+// not notice the interruption.
 func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		var admitted []int64
 		f.fill(t, &admitted, 0, 300)
 		f.leave(b)
 		f.waitSettled()
-		b.lag.Store(int64(time.Second)) // b will see the end of this move and the beginning of the next as one
-		f.settleBut(b)
+		b.lag.Store(int64(time.Second)) // b adopts the end of this move and the beginning of the next together
+		f.settleWithLag(b)
 		f.fill(t, &admitted, 0, 300)
 		time.Sleep(300 * time.Millisecond)
 		f.ring(f.nodes...)
@@ -69,14 +69,14 @@ func TestG5_AFollowerThatWasAwayGetsAWholeCopy(t *testing.T) {
 	})
 }
 
-// settleBut is settle while one node learns of it late.
-func (f *fleet) settleBut(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
+// settleWithLag is settle while one node applies states late.
+func (f *fleet) settleWithLag(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
 
-// The standby of a partition at rest changes to another node and back: the old standby has dropped its copy meanwhile,
-// and gets a new one.
+// A partition keeps its owner, and its standby changes to another node and back. The old standby has dropped its copy by
+// then, and gets a new one.
 func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, d := f.nodes[0], f.add()
 		var admitted []int64
 		f.fill(t, &admitted, 0, 300)
@@ -102,8 +102,8 @@ func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 	})
 }
 
-// act decides one check at n as the standby of an owner that can't be reached.
-func act(t *testing.T, n *node, i int) {
+// actAsStandby decides one check at n as the standby of an owner that can't be reached.
+func actAsStandby(t *testing.T, n *node, i int) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 	share := limit
@@ -113,7 +113,7 @@ func act(t *testing.T, n *node, i int) {
 	}
 }
 
-// keysOf returns keys that have this owner and standby in the agreed state.
+// keysOf returns keys with this owner and standby in the agreed state.
 func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	for i := 0; len(keys) < n; i++ {
 		p := ringPartition(i)
@@ -124,13 +124,13 @@ func (f *fleet) keysOf(owner, standby *node, n int) (keys []int) {
 	return keys
 }
 
-// Debts of a standby, made while its owner could not be reached, are not forgotten if the partition then moves to the
-// standby, as when the owner leaves.
+// A standby has debts from a time when its owner could not be reached. They are not forgotten if the partition then moves
+// to the standby, for example because the owner leaves.
 func TestDebtsOfTheNextOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t)
 		a := f.add()
-		time.Sleep(50 * time.Millisecond) // a pushes half an interval before b pays
+		time.Sleep(50 * time.Millisecond) // a pushes half an interval before b reports
 		b, c := f.add(), f.add()
 		f.bring(a, b, c)
 		f.ring(a, b, c)
@@ -142,10 +142,10 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
-		f.net.Isolate(a.ip) // otherwise there would be a path
+		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 				t.Fatal(by.ip, ok, err)
 			}
@@ -162,21 +162,21 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 			}
 		}
 		if wrong > 0 {
-			t.Errorf("%d of %d keys have not 3 used", wrong, len(keys))
+			t.Errorf("%d of %d keys do not have 3 used", wrong, len(keys))
 		}
 	})
 }
 
-// One debt that its owner can't take does not make the others be reported again and again.
+// If the owner can't debit one debt, it still acknowledges the rest, so they are reported only once.
 func TestDebtsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 10)
-		f.net.Isolate(a.ip) // otherwise there would be a path
+		f.net.Isolate(a.ip) // otherwise a third node would forward
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 		}
 		a.table.Shut(ringPartition(keys[0])) // as while its partition is in doubt
 		f.net.Rejoin(a.ip)
@@ -189,16 +189,16 @@ func TestDebtsAreToldOnce(t *testing.T) {
 	})
 }
 
-// During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached:
-// the old owner refuses checks because the new one decides them, not because nobody can.
+// During a move, the standby of the old owner does not act for it while the new owner has the token and can be reached: the
+// old owner refuses checks because the new one decides them, not for lack of authority.
 func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		d := f.add()
 		f.bring(d)
 		f.ring(f.nodes...)
-		f.waitSettled() // all is handed over, but the leader has not said so yet
+		f.waitSettled() // all partitions are handed over, but no entry says so yet
 		acted := 0
 		for i := range 2000 {
 			p := ringPartition(i)
@@ -213,7 +213,7 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 			}
 		}
 		if acted > 0 {
-			t.Errorf("acted %d times beside the owner", acted)
+			t.Errorf("acted %d times although the owner decides", acted)
 		}
 	})
 }

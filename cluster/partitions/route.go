@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Place says where a partition's token is, as seen from this node.
+// Place is where a partition's token is, as seen from this node.
 type Place uint8
 
 // Places of a token.
@@ -17,10 +17,10 @@ const (
 	Elsewhere              // at Route.Owner
 )
 
-// Route says which node to ask about a partition.
+// Route is the way to a partition: the node to ask, and the alternatives.
 type Route struct {
 	Epoch    int64
-	Revision int64 // of the state that the route comes from; a node with an older one may differ
+	Revision int64 // of the agreed state behind the route; a node with an older one may route differently
 	Place    Place
 	Owner    ring.NodeID // the node that has the token, as far as this node knows
 	Other    ring.NodeID // the other end of a move under way; zero if there is none
@@ -38,7 +38,7 @@ func (k *Keeper) Route(p int) Route {
 	}
 	r.Owner = from
 	switch {
-	case ph == owning && k.cfg.Table.IsOpen(p): // if only one holds, a change is under way: Wait returns after it
+	case ph == owning && k.cfg.Table.IsOpen(p): // if only one is true, setPhase is between the two: Wait returns after it
 		r.Place, r.Owner = Here, k.cfg.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
@@ -47,7 +47,7 @@ func (k *Keeper) Route(p int) Route {
 	default:
 		r.Place = Elsewhere
 		if from == k.cfg.Self {
-			r.Place = Frozen // not taken up yet
+			r.Place = Frozen // this node has not taken it over yet
 		} else if from != to && k.learned[p].Load() == v.Revision {
 			r.Owner = to
 		}
@@ -64,7 +64,7 @@ func (k *Keeper) Route(p int) Route {
 	return r
 }
 
-// Learn records that a node with the same revision as this one said that owner has the token of p.
+// Learn records the reply of another node that owner has the token of p. Replies for another revision are ignored.
 func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 	v := k.view.Load()
 	from, to := v.Owner(p)
@@ -77,13 +77,13 @@ func (k *Keeper) Learn(p int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// Wait returns when p is not frozen, or ctx ends.
+// Wait returns once p is not frozen, or ctx ends.
 func (k *Keeper) Wait(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
 }
 
-// waitUntil returns once good holds; it checks again after each change of a phase or the view. It also returns when ctx
-// or the Keeper ends.
+// waitUntil returns once good returns true, which it calls again after each change of a phase or the view. It also returns
+// when ctx or the Keeper ends.
 func (k *Keeper) waitUntil(ctx context.Context, good func() bool) {
 	for {
 		k.mu.Lock()
@@ -117,7 +117,7 @@ func (k *Keeper) Settled() int64 {
 	return v.Epoch
 }
 
-// unsettled reports whether some partition keeps this node from having settled the epoch.
+// unsettled reports whether this node has not settled the epoch: some partition still has to move or to be copied.
 func (k *Keeper) unsettled(v *view) bool {
 	for p := range ring.Partitions {
 		from, to := v.Owner(p)
@@ -130,11 +130,11 @@ func (k *Keeper) unsettled(v *view) bool {
 	return !v.member
 }
 
-// AdoptedRevision returns the Raft index of the last change of owners in the adopted state.
+// AdoptedRevision returns the revision of the adopted state: the Raft index of its last change of owners.
 func (k *Keeper) AdoptedRevision() uint64 { return k.view.Load().Revision }
 
-// Recovering reports whether partitions of this node are waiting for their standbys' copies. It ends by itself: see
-// Config.Patience.
+// Recovering reports whether this node still searches for the newest counters of some of its partitions. The search ends
+// by itself: see Config.Patience.
 func (k *Keeper) Recovering() bool {
 	for p := range k.phases {
 		if phase(k.phases[p].Load()) == recovering {
@@ -144,8 +144,8 @@ func (k *Keeper) Recovering() bool {
 	return false
 }
 
-// LacksCopies reports whether this node still lacks a whole copy of a partition that it is the standby of and whose owner can
-// be reached. Until it has one, the owner's death costs more than the last moment.
+// LacksCopies reports whether this node, as the standby of some partition, has no whole copy of it although the owner can
+// be reached. Until it has one, the loss of the owner costs more than the changes since the last push.
 func (k *Keeper) LacksCopies() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

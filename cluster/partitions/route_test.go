@@ -8,10 +8,10 @@ import (
 )
 
 // Between the shutting of a gate and the change of phase, a partition counts as frozen: a check that finds the gate shut
-// waits for the end of the change instead of asking again and again.
+// waits for the new phase instead of polling.
 func TestRouteGoesByTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		n := f.nodes[0]
 		for p := range ring.Partitions {
 			if n.keeper.Route(p).Place != Here {
@@ -23,7 +23,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 			}
 			n.table.Open(p)
 			if place := n.keeper.Route(p).Place; place != Here {
-				t.Errorf("partition %d, open: have place %d, want held", p, place)
+				t.Errorf("partition %d, open: have place %d, want here", p, place)
 			}
 			break
 		}

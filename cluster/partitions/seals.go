@@ -13,63 +13,63 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// A seal reports a node's debts in a partition in one piece that never changes, under a number that is never reused. The
-// owner debits it once, and notes each node's last number beside the counters of the partition: the note goes to
-// standbys, in hand-overs and to disk as they do. So if a seal is sent again, to a later owner that continues from these
-// counters, it is not debited twice.
+// A seal is an immutable report of a node's debts in a partition, under a number that is never reused. The owner debits it
+// once, and notes each node's last number next to the counters of the partition. The note goes to standbys, to the next
+// owner and to disk with the counters. So if a seal is sent again, to a later owner that continues from these counters, it
+// is not debited twice.
 
 // maxSeals bounds the seals of a partition.
 const maxSeals = 16
 
-// number is the number of a seal. A node's numbers in a partition rise, also from one of its processes to the next.
-type number struct {
+// sealNumber is the number of a seal. A node's numbers in a partition rise, from one of its processes to the next, too.
+type sealNumber struct {
 	bootIndex uint64 // the entry that registered the process
 	n         uint64
 }
 
-func (n number) notAfter(b number) bool {
+func (n sealNumber) notAfter(b sealNumber) bool {
 	return n.bootIndex < b.bootIndex || n.bootIndex == b.bootIndex && n.n <= b.n
 }
 
+// seal is one report of debts in a partition.
 type seal struct {
-	number
+	sealNumber
 	partition int
-	entries   []sealed
-	included  bool // the counters here have all of it, and absent includes none of it
+	entries   []sealedDebt
+	included  bool // the counters here have all of its costs, so no debt's uncounted includes them
 	reported  bool // it may have been debited under its number, so it must not change
 }
 
-// sealed is a debt, or part of one, in a seal.
-type sealed struct {
+// sealedDebt is a debt, or part of one, in a seal.
+type sealedDebt struct {
 	key counters.Key
-	owed
+	owedCost
 }
 
-// seal puts the unsealed debts of p in a new seal, as many as fit in a message. While waiting, it leaves out debts
-// of the fallback. It reports whether there were any.
-func (l *debtLedger) seal(p int, waiting bool) bool {
+// sealDebts puts the unsealed debts of p in a new seal, as many as fit in a message. If skipFallback is
+// true, it leaves out fallback debts. It returns false if there were no debts to seal.
+func (l *debtLedger) sealDebts(p int, skipFallback bool) bool {
 	s := &seal{partition: p}
-	for key, d := range l.debts[p] {
-		if d.fallback && waiting || d.cost <= d.sealed || len(s.entries) >= debtsPerMessage {
+	for key, d := range l.byPartition[p] {
+		if d.fallback && skipFallback || d.cost <= d.sealedCost || len(s.entries) >= debtsPerMessage {
 			continue
 		}
-		e := sealed{key: key, owed: d.owed}
-		e.cost -= d.sealed
+		e := sealedDebt{key: key, owedCost: d.owedCost}
+		e.cost -= d.sealedCost
 		s.entries = append(s.entries, e)
-		d.sealed = d.cost
+		d.sealedCost = d.cost
 	}
 	if len(s.entries) == 0 {
 		return false
 	}
-	l.numbers++
-	s.number = number{bootIndex: l.bootIndex, n: l.numbers}
+	l.lastSealNumber++
+	s.sealNumber = sealNumber{bootIndex: l.bootIndex, n: l.lastSealNumber}
 	l.addSeal(s)
 	return true
 }
 
-// reopen takes back the last seals of p that has been reported to no owner: their contents are reported under other
-// numbers.
-func (l *debtLedger) reopen(p int) {
+// dissolveUnreported dissolves the last seals of p, as long as they have not been reported: later seals report their debts.
+func (l *debtLedger) dissolveUnreported(p int) {
 	list := l.seals[p]
 	for len(list) > 0 && !list[len(list)-1].reported {
 		s := list[len(list)-1]
@@ -85,18 +85,18 @@ func (l *debtLedger) reopen(p int) {
 	}
 }
 
-// sealAll seals all debts of p, as far as there is room for seals.
+// sealAll seals all debts of p, in at most maxSeals seals.
 func (l *debtLedger) sealAll(p int) {
-	l.reopen(p)
-	for len(l.seals[p]) < maxSeals && l.seal(p, false) {
+	l.dissolveUnreported(p)
+	for len(l.seals[p]) < maxSeals && l.sealDebts(p, false) {
 	}
 }
 
-// sealToWrite seals the debts that are about to be written to disk. If this process reports such a debt and is killed
-// before the next write, its successor reports it again, under a number no higher than the one it was debited under.
-func (l *debtLedger) sealToWrite() {
+// sealForDisk seals the debts that are about to be written to disk. If this process reports one of them and is killed
+// before the next write, the next process reports it again under the number on disk, so the owner debits it only once.
+func (l *debtLedger) sealForDisk() {
 	changes := l.changes
-	for p := range l.debts {
+	for p := range l.byPartition {
 		l.sealAll(p)
 	}
 	l.changes = changes
@@ -110,24 +110,24 @@ func (l *debtLedger) addSeal(s *seal) {
 
 // restoreSeal adopts a seal of restored debts.
 func (l *debtLedger) restoreSeal(s *seal, restored map[counters.Key]bool) {
-	s.entries = slices.DeleteFunc(s.entries, func(e sealed) bool {
-		return !restored[e.key] || l.get(e.key).cost-l.get(e.key).sealed < e.cost
+	s.entries = slices.DeleteFunc(s.entries, func(e sealedDebt) bool {
+		return !restored[e.key] || l.debtOf(e.key).cost-l.debtOf(e.key).sealedCost < e.cost
 	})
 	if len(s.entries) == 0 {
 		return
 	}
 	for i := range s.entries {
-		l.get(s.entries[i].key).sealed += s.entries[i].cost
+		l.debtOf(s.entries[i].key).sealedCost += s.entries[i].cost
 	}
 	l.addSeal(s)
 }
 
-// acknowledge takes the debts of a seal for which taken is true off the ledger: the owner's counters include them. The
-// rest is reported under another number.
+// acknowledge takes those debts of a seal off the ledger for which taken is true: the owner's counters include them. The
+// remaining ones are reported under another number.
 func (l *debtLedger) acknowledge(s *seal, taken func(i int) bool) {
-	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.number == s.number })
+	i := slices.IndexFunc(l.seals[s.partition], func(have *seal) bool { return have.sealNumber == s.sealNumber })
 	if i < 0 {
-		return // the partition's debts are over, or this node has become its owner
+		return // the partition's debts have expired, or this node has become its owner
 	}
 	l.changes++
 	if l.seals[s.partition] = slices.Delete(l.seals[s.partition], i, i+1); len(l.seals[s.partition]) == 0 {
@@ -138,15 +138,15 @@ func (l *debtLedger) acknowledge(s *seal, taken func(i int) bool) {
 	}
 }
 
-// unseal takes an entry out of its seal. If gone is set, it also takes it off the debt: nothing of it is reported any
-// more.
-func (l *debtLedger) unseal(e *sealed, gone bool) {
-	d := l.get(e.key)
+// unseal takes an entry out of its seal. If drop is true, it also takes the cost off the debt, which is then no longer
+// reported.
+func (l *debtLedger) unseal(e *sealedDebt, drop bool) {
+	d := l.debtOf(e.key)
 	if d == nil || !d.sameWindow(e.taken) {
-		return // it belonged to a window that is over, and the debt no longer includes it
+		return // it belonged to an earlier window, and the debt no longer includes it
 	}
-	cost := min(e.cost, d.sealed)
-	if d.sealed -= cost; !gone {
+	cost := min(e.cost, d.sealedCost)
+	if d.sealedCost -= cost; !drop {
 		return
 	}
 	if d.reduce(cost); d.cost <= 0 {
@@ -161,7 +161,7 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 		var left []*seal
 		for _, s := range seals {
 			next := *s
-			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e sealed) bool {
+			next.entries = slices.DeleteFunc(slices.Clone(s.entries), func(e sealedDebt) bool {
 				over := e.expired(now)
 				if over {
 					l.unseal(&e, true)
@@ -176,33 +176,33 @@ func (l *debtLedger) pruneSeals(now algorithms.Now) {
 				left = append(left, &next)
 			}
 		}
-		if l.seals[p] = left; len(left) == 0 || len(l.debts[p]) == 0 {
+		if l.seals[p] = left; len(left) == 0 || len(l.byPartition[p]) == 0 {
 			delete(l.seals, p)
 		}
 	}
 }
 
-// debitedElsewhere returns how much of the debts of p the counters here include because another node has debited it, and
-// corrects absent. The debts stay: the counters here may be replaced by others that include none of it.
+// debitedElsewhere returns the parts of p's debts that another node has already debited from the counters here, and
+// reduces uncounted by them. The debts stay: counters without them may yet replace those here.
 func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Key]int64 {
 	if len(l.seals[p]) == 0 {
 		return nil
 	}
-	last, some := l.lastNumber(p, l.self, now)
+	last, found := l.notedNumber(p, l.self, now)
 	debited := map[counters.Key]int64{}
 	for _, s := range l.seals[p] {
-		if !some || !s.notAfter(last) {
+		if !found || !s.notAfter(last) {
 			break
 		}
 		for i := range s.entries {
-			d := l.get(s.entries[i].key)
+			d := l.debtOf(s.entries[i].key)
 			if d == nil {
 				continue
 			}
-			cost := min(s.entries[i].cost, d.sealed)
+			cost := min(s.entries[i].cost, d.sealedCost)
 			debited[s.entries[i].key] += cost
 			if !s.included {
-				d.absent = max(0, d.absent-cost)
+				d.uncounted = max(0, d.uncounted-cost)
 			}
 		}
 		s.included = true
@@ -210,21 +210,21 @@ func (l *debtLedger) debitedElsewhere(p int, now algorithms.Now) map[counters.Ke
 	return debited
 }
 
-// include makes the copy of p here, which is whole and about to be given to its owner, include all that this node owes
-// it, and note that. If the owner continues from the copy, it debits none of these debts when it is told; if not, it
+// includeDebts debits all debts of p from the copy here, which is whole and about to be sent to the owner, and notes their last
+// seal in it. When the debts are reported, an owner that continued from the copy debits none of them; any other owner
 // debits them all.
-func (l *debtLedger) include(p int, now algorithms.Now) {
-	if len(l.debts[p]) == 0 {
+func (l *debtLedger) includeDebts(p int, now algorithms.Now) {
+	if len(l.byPartition[p]) == 0 {
 		return
 	}
 	l.sealAll(p)
 	seals, elsewhere := l.seals[p], l.debitedElsewhere(p, now)
-	if len(seals) == 0 || l.note(l.self, seals[len(seals)-1], now) != nil {
-		return // at worst, it is debited twice
+	if len(seals) == 0 || l.noteSeal(l.self, seals[len(seals)-1], now) != nil {
+		return // at worst, they are debited twice
 	}
 	l.debitMissing(p, now, elsewhere)
-	for _, d := range l.debts[p] {
-		d.absent, d.restored = 0, false
+	for _, d := range l.byPartition[p] {
+		d.uncounted, d.restored = 0, false
 	}
 	for _, s := range seals {
 		s.included, s.reported = true, true
@@ -232,45 +232,45 @@ func (l *debtLedger) include(p int, now algorithms.Now) {
 	l.changes++
 }
 
-// debit debits a seal of node once: not at all if it was debited before. It fails if it can't note the number. It returns
-// the indexes of the debts for which there is no room.
-func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (full []int, err error) {
-	if last, some := l.lastNumber(s.partition, node, now); some && s.notAfter(last) {
+// debit debits a seal of node, unless it was debited before. It fails if it can't note the number. It returns the indexes
+// of the debts that there is no room for.
+func (l *debtLedger) debit(node ring.NodeID, s *seal, now algorithms.Now) (noRoom []int, err error) {
+	if last, found := l.notedNumber(s.partition, node, now); found && s.notAfter(last) {
 		return nil, nil
 	}
-	if err := l.note(node, s, now); err != nil {
+	if err := l.noteSeal(node, s, now); err != nil {
 		return nil, err
 	}
 	for i := range s.entries {
 		e := &s.entries[i]
 		if l.table.ForceCapped(now, e.key, &e.limit, e.taken, e.capped(e.cost)) != nil {
-			full = append(full, i)
+			noRoom = append(noRoom, i)
 		}
 	}
-	return full, nil
+	return noRoom, nil
 }
 
-// noteKey is the key under which the last number of a node's seals in p is noted.
+// noteKey returns the key of the note that holds node's last seal number in p.
 func noteKey(p int, node ring.NodeID) counters.Key {
 	h := xxh3.Hash128Seed(node[:], noteSeed)
 	return counters.Key{Hi: uint64(p)<<(64-ring.PartitionBits) | h.Hi>>ring.PartitionBits, Lo: h.Lo}
 }
 
-const noteSeed = 0x6465627473 // keeps the notes' keys apart from subjects' keys
+const noteSeed = 0x6465627473 // hashes notes apart from subjects
 
-// lastNumber returns the number of node's last seal that the counters of p include, and whether there is one.
-func (l *debtLedger) lastNumber(p int, node ring.NodeID, now algorithms.Now) (last number, some bool) {
+// notedNumber returns the number of node's last seal that the counters of p include, and whether there is one.
+func (l *debtLedger) notedNumber(p int, node ring.NodeID, now algorithms.Now) (last sealNumber, found bool) {
 	n := counters.Note{Key: noteKey(p, node)}
-	some = l.table.Noted(now, &n)
-	return number{bootIndex: uint64(n.At), n: uint64(n.Count)}, some
+	found = l.table.Noted(now, &n)
+	return sealNumber{bootIndex: uint64(n.At), n: uint64(n.Count)}, found
 }
 
-// noteSlack is how much longer than a debt lasts it may still be reported.
-const noteSlack = debtsCheck + debtsTimeout + 10*time.Second
+// noteSlack is how long after its expiry a debt may still be reported.
+const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
-// note records a seal as the last one of node that its partition's counters include. The note lasts until the seal is no
-// longer reported.
-func (l *debtLedger) note(node ring.NodeID, s *seal, now algorithms.Now) error {
+// noteSeal records that the counters of a seal's partition include node's seals up to this one. The note lasts until the seal
+// is no longer reported.
+func (l *debtLedger) noteSeal(node ring.NodeID, s *seal, now algorithms.Now) error {
 	until := int64(0)
 	for i := range s.entries {
 		until = max(until, (now.Steady+int64(s.entries[i].timeLeft(now)+noteSlack))/1e9)
@@ -292,16 +292,16 @@ func (s *seal) append(b []byte, now algorithms.Now) []byte {
 	return b
 }
 
-// decodeSeal decodes a seal that seal.append encoded passed nanoseconds ago.
-func decodeSeal(d *wire.Decoder, now algorithms.Now, passed int64) *seal {
-	s := &seal{partition: decodePartition(d), number: number{bootIndex: d.Uvarint(), n: d.Uvarint()}}
+// decodeSeal decodes a seal that seal.append encoded elapsed nanoseconds ago.
+func decodeSeal(d *wire.Decoder, now algorithms.Now, elapsed int64) *seal {
+	s := &seal{partition: decodePartition(d), sealNumber: sealNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	n := d.Count(debtsPerMessage, 1)
-	if s.bootIndex > maxBootIndex || s.n > maxOwed {
+	if s.bootIndex > maxBootIndex || s.n > maxOwedCost {
 		d.Failf("a seal is out of bounds")
 	}
 	for range n {
-		var e sealed
-		e.key, e.owed = decodeOwed(d, now, passed)
+		var e sealedDebt
+		e.key, e.owedCost = decodeOwedCost(d, now, elapsed)
 		if ring.PartitionOf(e.key.Hi) != s.partition || e.cost < 1 {
 			d.Failf("a seal is out of bounds")
 		}

@@ -11,15 +11,16 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// unheard makes c owe a something for some keys of a, and a debit it; c does not hear of that, and can't reach a.
-func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
-	f = three(t)
+// loseAcknowledgement makes c owe a a cost for some of a's keys, and a debit it. The acknowledgement does not reach c, and c
+// can't reach a any more.
+func loseAcknowledgement(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
+	f = newThreeNodes(t)
 	a, b, c = f.nodes[0], f.nodes[1], f.nodes[2]
 	keys = f.keysOf(a, b, 50)
 	f.net.Isolate(c.ip)
 	time.Sleep(400 * time.Millisecond)
 	for _, i := range keys {
-		owe(t, c, i, counters.Admitted)
+		decideAlone(t, c, i, counters.Admitted)
 	}
 	f.net.DelayBetween(a.ip, c.ip, 50*time.Millisecond)
 	f.net.Rejoin(c.ip)
@@ -33,10 +34,10 @@ func unheard(t *testing.T) (f *fleet, a, b, c *node, keys []int) {
 	return f, a, b, c, keys
 }
 
-// paidOnce checks that the debts are reported, and were debited once.
-func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
+// checkDebitedOnce checks that the debts are acknowledged and were debited once.
+func (f *fleet) checkDebitedOnce(t *testing.T, debtor *node, keys []int) {
 	t.Helper()
-	f.eventually("all debts are told", func() bool { return teller.keeper.Stats().Debts == 0 })
+	f.eventually("all debts are acknowledged", func() bool { return debtor.keeper.Stats().Debts == 0 })
 	time.Sleep(300 * time.Millisecond)
 	for _, i := range keys {
 		if used := f.used(keyOf(i)); used != 1 {
@@ -45,14 +46,14 @@ func (f *fleet) paidOnce(t *testing.T, teller *node, keys []int) {
 	}
 }
 
-// Debts that were debited without their debtor knowing are debited once when it reports them again: to their owner, to
-// the node that the partition was handed to, or to the standby that took the owner's place.
+// If the acknowledgement is lost, the debtor reports its debts again: to the same owner, to the node that the partition was
+// handed to, or to the standby that was promoted. They are debited only once.
 func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	for name, next := range map[string]func(f *fleet, a, c *node){
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.mu.Lock()
-			c.keeper.pending[pendingCall{a.id, MethodDebts}] = true // c reports nothing more to a
+			c.keeper.pending[pendingCall{a.id, MethodDebts}] = true // c reports no more debts to a
 			c.keeper.mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -77,21 +78,21 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, a, _, c, keys := unheard(t)
+				f, a, _, c, keys := loseAcknowledgement(t)
 				defer f.closeAll()
 				if next(f, a, c); a.alive.Load() {
 					f.net.Rejoin(c.ip)
 				}
-				f.paidOnce(t, c, keys)
+				f.checkDebitedOnce(t, c, keys)
 			})
 		})
 	}
 }
 
-// The same if the debtor has restarted meanwhile, and relies on what was written to disk.
+// The same if the debtor has restarted meanwhile and restores its debts from disk.
 func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, _, _, c, keys := unheard(t)
+		f, _, _, c, keys := loseAcknowledgement(t)
 		defer f.closeAll()
 		written := c.keeper.AppendDebts(nil)
 		c.kill()
@@ -99,35 +100,35 @@ func TestD8_DebtsThatTheNextProcessTells(t *testing.T) {
 		if n, err := c.keeper.RestoreDebts(written); n != len(keys) || err != nil {
 			t.Fatalf("have %d restored, %v", n, err)
 		}
-		owe(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
+		decideAlone(t, c, keys[0], counters.Admitted) // another debt of the same counter, which is not in the seal
 		f.bring(c)
 		f.net.Rejoin(c.ip)
 		f.settle()
-		f.paidOnce(t, c, keys[1:])
+		f.checkDebitedOnce(t, c, keys[1:])
 		if used := f.used(keyOf(keys[0])); used != 2 {
 			t.Errorf("have %d used, want 2", used)
 		}
 	})
 }
 
-// A debtor that is killed after it has reported debts, and before it has written that down, causes no second debit,
-// whether the owner was told of the debts or got them with a copy.
+// A debtor that is killed after it has reported debts, but before it has written them to disk again, causes no second
+// debit, whether the owner got the debts in a report or with a copy.
 func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 	for name, pulled := range map[string]bool{"told": false, "pulled": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := three(t)
+				f := newThreeNodes(t)
 				defer f.closeAll()
 				a, teller := f.nodes[0], f.nodes[1]
 				keys := f.keysOf(a, teller, 20)
 				f.net.Isolate(a.ip)
 				time.Sleep(400 * time.Millisecond)
 				for _, i := range keys {
-					act(t, teller, i)
+					actAsStandby(t, teller, i)
 				}
 				written := teller.keeper.AppendDebts(nil)
 				if changed := teller.keeper.DebtsChanged(); len(teller.keeper.AppendDebts(nil)) != len(written) || teller.keeper.DebtsChanged() != changed {
-					t.Error("to write it is news")
+					t.Error("AppendDebts changed DebtsChanged")
 				}
 				if pulled {
 					a.kill()
@@ -138,7 +139,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 					f.bring(a)
 				}
 				f.settle()
-				f.paidOnce(t, teller, keys)
+				f.checkDebitedOnce(t, teller, keys)
 				teller.kill()
 				teller.restart()
 				if n, err := teller.keeper.RestoreDebts(written); n != len(keys) || err != nil {
@@ -146,32 +147,32 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 				}
 				f.bring(teller)
 				f.settle()
-				f.paidOnce(t, teller, keys)
+				f.checkDebitedOnce(t, teller, keys)
 			})
 		})
 	}
 }
 
-// An owner that lost its memory and gets its copy from a standby that owes it something has that debt in it, once,
-// whether or not it had been told before.
+// An owner lost its memory and gets its copy from a standby that owes it a debt. The copy includes the debt once, whether
+// or not the standby had reported it before.
 func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 	for _, told := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := three(t)
+			f := newThreeNodes(t)
 			defer f.closeAll()
 			a, b := f.nodes[0], f.nodes[1]
 			keys := f.keysOf(a, b, 20)
 			f.net.Isolate(a.ip)
 			time.Sleep(400 * time.Millisecond)
 			for _, i := range keys {
-				act(t, b, i)
+				actAsStandby(t, b, i)
 			}
 			if told {
 				f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
 				f.net.Rejoin(a.ip)
 				f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
-				f.net.Isolate(f.nodes[2].ip) // so that there is no path
-				f.net.CutOneWay(b.ip, a.ip)  // the copies of what was debited arrive
+				f.net.Isolate(f.nodes[2].ip) // so that no third node forwards
+				f.net.CutOneWay(b.ip, a.ip)  // pushes with the debited costs still arrive at b
 				time.Sleep(40 * time.Millisecond)
 			}
 			a.kill()
@@ -181,7 +182,7 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 			time.Sleep(2100 * time.Millisecond)
 			f.bring(a)
 			f.settle()
-			f.paidOnce(t, b, keys)
+			f.checkDebitedOnce(t, b, keys)
 		})
 	}
 }
@@ -190,14 +191,14 @@ func TestD8_APulledCopyHasTheDebts(t *testing.T) {
 // checkpoint's counters, once.
 func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			for range 3 {
 				if by, ok, err := f.take(a, keyOf(i)); by != a || !ok || err != nil {
 					t.Fatal(by.ip, ok, err)
@@ -210,48 +211,48 @@ func TestDebtsCountBesideANewerCheckpoint(t *testing.T) {
 		time.Sleep(2100 * time.Millisecond)
 		f.bring(a)
 		f.settle()
-		f.eventually("all debts are told", func() bool { return b.keeper.Stats().Debts == 0 })
+		f.eventually("all debts are acknowledged", func() bool { return b.keeper.Stats().Debts == 0 })
 		if !f.usedIs(keys, 4) {
 			t.Errorf("key %d: have %d used, want 4", keys[0], f.used(keyOf(keys[0])))
 		}
 	})
 }
 
-// A whole copy that arrives with a gap is sent again, and changes after a gap don't make a copy newer.
+// A whole copy that arrives with a gap is sent again. Changes after a gap don't make a copy newer.
 func TestCopiesWithHoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		p := ringPartition(f.keysOf(a, b, 1)[0])
 		k := b.keeper
 		k.mu.Lock()
-		at := k.parts[p].order
+		at := k.parts[p].version
 		k.mu.Unlock()
 		part := func(round uint64, flags uint8, parts uint64) bool {
-			s := section{p: p, order: order{at.lineage, at.tenure, round}, flags: flags, parts: parts}
+			s := section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: parts}
 			k.mu.Lock()
-			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusher}
-			seq := k.parts[p].seq
+			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
+			seq := k.parts[p].lastPush
 			k.mu.Unlock()
 			return k.beginPush(k.view.Load(), from, seq, s) && k.endPush(s)
 		}
-		now := func() order {
+		now := func() version {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			return k.parts[p].order
+			return k.parts[p].version
 		}
 		if !part(at.round+1, 0, 0) || now().round != at.round+1 {
 			t.Errorf("have %+v after a change", now())
 		}
 		if !part(at.round+3, 0, 0) || now().round != at.round+1 {
-			t.Errorf("have %+v after a hole", now())
+			t.Errorf("have %+v after a gap", now())
 		}
 		if !part(at.round+2, sectionMore, 0) || now().round != at.round+1 {
 			t.Errorf("have %+v after a part of a round", now())
 		}
 		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+1 {
-			t.Errorf("have %+v after a copy with a hole", now())
+			t.Errorf("have %+v after a copy with a gap", now())
 		}
 		part(at.round+9, sectionCopy|sectionBegins, 0)
 		part(at.round+9, sectionCopy, 0)
@@ -261,11 +262,11 @@ func TestCopiesWithHoles(t *testing.T) {
 	})
 }
 
-// Of two copies of one lineage, the newer one wins, even where the older one has more used; copies of different lineages
-// are merged.
+// Of two copies of one lineage, the newer one wins, even if the older one has more used. Copies of different lineages are
+// merged.
 func TestD2_TheNewestCopyReplaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		d := f.add()
@@ -278,7 +279,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 				break
 			}
 		}
-		f.eventually("it is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handedOver })
+		f.eventually("the partition is handed over", func() bool { return phase(a.keeper.phases[p].Load()) == handedOver })
 		if _, ok, err := f.take(a, keyOf(i)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -292,7 +293,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		d.kill()
 		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
-		f.eventually("it has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
+		f.eventually("the partition has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
 		if used := f.used(keyOf(i)); used != 0 {
 			t.Errorf("have %d used, want 0", used)
 		}
@@ -302,7 +303,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 // Entries that have drained are no longer reported, and the rest of a seal keeps its number.
 func TestSealsForgetWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, c := f.nodes[0], f.nodes[2]
 		i := f.keysOf(a, f.nodes[1], 1)[0]
@@ -313,54 +314,53 @@ func TestSealsForgetWhatIsOver(t *testing.T) {
 		k := c.keeper
 		k.mu.Lock()
 		for key, l := range map[counters.Key]*algorithms.Limit{keyOf(i): &limit, other: &short} {
-			k.debts.owe(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
+			k.debts.addDebt(&counters.Op{Key: key, Limit: l, Cost: 3}, takenNow(l, now()), 3, false)
 		}
-		k.debts.seal(p, false)
+		k.debts.sealDebts(p, false)
 		before := k.debts.seals[p][0]
 		before.reported = true
 		k.mu.Unlock()
 		f.net.Isolate(c.ip)
 		time.Sleep(15 * time.Second)
 		k.mu.Lock()
-		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].number != before.number || len(list[0].entries) != 1 ||
-			list[0].entries[0].key != keyOf(i) || k.debts.n != 1 {
+		if list := k.debts.seals[p]; len(before.entries) != 2 || len(list) != 1 || list[0].sealNumber != before.sealNumber || len(list[0].entries) != 1 ||
+			list[0].entries[0].key != keyOf(i) || k.debts.total != 1 {
 			t.Errorf("have %+v", list)
 		}
 		k.mu.Unlock()
 		f.net.Rejoin(c.ip)
-		f.eventually("it is told", func() bool { return k.Stats().Debts == 0 })
+		f.eventually("the debt is acknowledged", func() bool { return k.Stats().Debts == 0 })
 		if used := f.used(keyOf(i)); used != 3 {
 			t.Errorf("have %d used, want 3", used)
 		}
 		if used, _ := a.table.Usage(now(), other, &short); used != 0 {
-			t.Errorf("have %d used of what is over", used)
+			t.Errorf("have %d used of expired entries", used)
 		}
 	})
 }
 
-// A standby that has reported its debts, and does not know that they were debited, takes the owner's place: its copy
-// includes them, once.
+// A standby that has reported its debts, but got no acknowledgement, is promoted. Its copy includes the debts once.
 func TestD8_TheTellerTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for _, i := range keys {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 		}
 		f.net.DelayBetween(a.ip, b.ip, 50*time.Millisecond)
 		f.net.Rejoin(a.ip)
 		f.eventually("the debts are debited", func() bool { return f.usedIs(keys, 1) })
-		f.net.Isolate(f.nodes[2].ip) // so that there is no path
+		f.net.Isolate(f.nodes[2].ip) // so that no third node forwards
 		f.net.CutOneWay(b.ip, a.ip)
-		f.eventually("the copies have come", func() bool {
+		f.eventually("the copies have arrived", func() bool {
 			b.keeper.mu.Lock()
 			defer b.keeper.mu.Unlock()
 			for _, i := range keys {
-				if d := b.keeper.debts.get(keyOf(i)); d == nil || d.absent != 1 {
+				if d := b.keeper.debts.debtOf(keyOf(i)); d == nil || d.uncounted != 1 {
 					return false
 				}
 			}
@@ -369,15 +369,15 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 		a.kill()
 		f.end(a)
 		f.settle()
-		f.paidOnce(t, b, keys)
+		f.checkDebitedOnce(t, b, keys)
 	})
 }
 
-// A copy that was given and did not arrive, even twice, settles no debts: an owner that continues without it debits all
-// of them.
+// A copy that is sent and does not arrive, even twice, takes no debts off the ledger: an owner that continues without it
+// debits all of them.
 func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := three(t)
+		f := newThreeNodes(t)
 		defer f.closeAll()
 		a, b := f.nodes[0], f.nodes[1]
 		i := f.keysOf(a, b, 1)[0]
@@ -385,19 +385,19 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		f.net.Isolate(a.ip)
 		time.Sleep(400 * time.Millisecond)
 		for n := range int64(3) {
-			act(t, b, i)
+			actAsStandby(t, b, i)
 			k.mu.Lock()
-			k.debts.include(p, now())
-			if d := k.debts.get(keyOf(i)); d == nil || d.cost != n+1 || d.absent != 0 {
-				t.Errorf("have %+v after %d", d, n+1)
+			k.debts.includeDebts(p, now())
+			if d := k.debts.debtOf(keyOf(i)); d == nil || d.cost != n+1 || d.uncounted != 0 {
+				t.Errorf("have %+v after %d copies", d, n+1)
 			}
 			k.mu.Unlock()
 			if used, _ := b.table.Usage(now(), keyOf(i), &limit); used != n+1 {
-				t.Errorf("the copy has %d used after %d", used, n+1)
+				t.Errorf("the copy has %d used after %d copies", used, n+1)
 			}
 		}
 		f.net.Rejoin(a.ip)
-		f.eventually("all debts are told", func() bool { return k.Stats().Debts == 0 })
+		f.eventually("all debts are acknowledged", func() bool { return k.Stats().Debts == 0 })
 		if used := f.used(keyOf(i)); used != 3 {
 			t.Errorf("have %d used, want 3", used)
 		}

@@ -13,18 +13,18 @@ import (
 
 // Messages between keepers.
 const (
-	MethodPush     peer.Method = 48 + iota // copies and changes; answered with the partitions that were not taken
-	MethodFlip                             // tokens, offered or asked for; answered with the partitions whose tokens are there
-	MethodCopyInfo                         // "how new are your copies of these?"; answered with findings
-	MethodPull                             // "give me your copies of these"; answered once all of them are sent back
-	MethodBack                             // the copies that MethodPull asked for
-	MethodDebts                            // debts; answered with those that were not taken
+	MethodPush     peer.Method = 48 + iota // copies and changes; the reply lists the partitions that the receiver declined
+	MethodFlip                             // offers tokens, or asks for them; the reply lists those that the receiver has
+	MethodCopyInfo                         // asks how new the receiver's copies of partitions are; the reply has findings
+	MethodPull                             // asks for copies of partitions; the reply follows after all of them
+	MethodCopies                           // the copies that a MethodPull asked for
+	MethodDebts                            // debts; the reply lists those that the receiver declined
 )
 
 // Failure codes of a message.
 const (
 	codeMalformed peer.Code = 1 + iota
-	codeBusy                // too many messages are waiting; try again
+	codeBusy                // the receiver's queue is full, or it can't accept debts now; try again
 	codeBehind              // the receiver has an older agreed state than the sender
 	codeRefused
 )
@@ -37,15 +37,15 @@ const (
 	sectionMore               // changes only: more of the same round follow
 )
 
-// header begins every message. It says which agreed state the sender knows, and identifies it beyond its peer identity.
+// header begins every message. It has the sender's revision and generation, which its peer identity lacks.
 type header struct {
-	revision   uint64 // the receiver must know the agreed state up to here
+	revision   uint64 // the receiver must have applied the agreed state up to here
 	generation int64
 	seq        uint64 // rises from message to message of one process
 }
 
-// header appends this node's header with the next number. It runs in the loop.
-func (k *Keeper) header(b []byte) []byte {
+// nextHeader appends this node's header with the next number. It runs in the loop.
+func (k *Keeper) nextHeader(b []byte) []byte {
 	k.seq++
 	return k.appendHeader(b, k.seq)
 }
@@ -63,10 +63,10 @@ func decodeHeader(d *wire.Decoder) header {
 
 func decodePartition(d *wire.Decoder) int { return int(d.UpTo(ring.Partitions - 1)) }
 
-// decodeCount reads how many things follow, each of at least one byte.
+// decodeCount reads the number of the items that follow, each of at least one byte.
 func decodeCount(d *wire.Decoder) int { return d.Count(math.MaxInt, 1) }
 
-// answerCall answers a call whose message d has been read to the end.
+// answerCall replies to a call, or fails it if d could not decode its message to the end.
 func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
 	if err := d.Done("message"); err != nil {
 		c.Fail(codeMalformed, err.Error())
@@ -75,22 +75,22 @@ func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
 	c.Reply(reply)
 }
 
-// section is one partition's part of a message.
+// section is the part of a message about one partition.
 type section struct {
 	p int
-	order
-	flags uint8
-	parts uint64 // sections of the copy up to and including this one
+	version
+	flags        uint8
+	sectionCount uint64 // sections of the copy up to and including this one
 }
 
-// append writes s with as many of the records as fill a message, at least one if there are any, and returns the rest. s
-// then becomes the head of the next section, for the rest. A log may have tens of thousands of entries.
+// append writes s with as many of the records as fill a message, at least one if there are any: a record with a log may
+// have tens of thousands of entries. It returns the remaining records, and turns s into the head of their section.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Now) ([]byte, []counters.Record) {
-	s.parts++
+	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
 	flags := len(b)
 	b = append(b, s.flags)
-	b = binary.AppendUvarint(appendOrder(b, s.order), s.parts)
+	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
 	n, begin := 0, len(b)+4
 	for b = append(b, 0, 0, 0, 0); n < len(records) && len(b) < begin+messageSize; n++ {
 		b = counters.AppendRecord(b, &records[n], now)
@@ -106,20 +106,20 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Now
 	return b, records[n:]
 }
 
-func appendOrder(b []byte, o order) []byte {
+func appendVersion(b []byte, o version) []byte {
 	b = binary.LittleEndian.AppendUint64(b, o.lineage)
 	b = binary.AppendUvarint(b, o.tenure)
 	return binary.AppendUvarint(b, o.round)
 }
 
-func decodeOrder(d *wire.Decoder) order {
-	return order{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
+func decodeVersion(d *wire.Decoder) version {
+	return version{lineage: d.Uint64(), tenure: d.Uvarint(), round: d.Uvarint()}
 }
 
-// decodeSection reads a section. It calls begin with its head and, if begin returns true, each with every record of the
-// partition.
+// decodeSection reads a section. It calls begin with the section's head and, if begin returns true, each with every record
+// of the partition.
 func decodeSection(d *wire.Decoder, now algorithms.Now, begin func(section) bool, each func(counters.Record)) {
-	s := section{p: decodePartition(d), flags: d.Byte(), order: decodeOrder(d), parts: d.Uvarint()}
+	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d), sectionCount: d.Uvarint()}
 	n := d.Uint32()
 	if d.Failed() {
 		return
@@ -152,8 +152,8 @@ func decodePartitions(d *wire.Decoder) []int {
 	return list
 }
 
-// decodePlaces reads a list of indexes below n.
-func decodePlaces(d *wire.Decoder, n int) map[int]bool {
+// decodeIndexes reads a list of indexes below n.
+func decodeIndexes(d *wire.Decoder, n int) map[int]bool {
 	list := map[int]bool{}
 	for range d.Count(n, 1) {
 		list[int(d.UpTo(int64(n)-1))] = true
@@ -164,6 +164,6 @@ func decodePlaces(d *wire.Decoder, n int) map[int]bool {
 // parsePartitions reads an answer that lists partitions.
 func parsePartitions(b []byte) (map[int]bool, error) {
 	d := wire.NewDecoder(b)
-	list := decodePlaces(d, ring.Partitions)
+	list := decodeIndexes(d, ring.Partitions)
 	return list, d.Done("list of partitions")
 }

@@ -9,39 +9,39 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// The owner debits a debt under the limit that it was admitted under, including calendar and delay. A calendar is looked
-// up once, however many debts use it.
+// A debt keeps the limit that admitted it, including calendar and delay. A calendar's zone is loaded once, however many
+// debts use it.
 func TestDebtsKeepTheirLimits(t *testing.T) {
 	day, err := algorithms.CalendarOf(algorithms.Day, "Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := &seal{number: number{7, 3}, partition: keyOf(1).Partition()}
+	sent := &seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition()}
 	for _, l := range []algorithms.Limit{
 		limit,
 		{Kind: algorithms.FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Hour},
 		{Kind: algorithms.LeakyBucket, Amount: 5, Burst: 9, Window: time.Minute, MaxDelay: time.Minute},
 	} {
-		told.entries = append(told.entries, sealed{key: keyOf(1), owed: owed{limit: l, cost: 2}})
+		sent.entries = append(sent.entries, sealedDebt{key: keyOf(1), owedCost: owedCost{limit: l, cost: 2}})
 	}
-	have := decodeSeal(wire.NewDecoder(told.append(nil, now())), now(), 0)
-	if have == nil || len(have.entries) != len(told.entries) {
+	have := decodeSeal(wire.NewDecoder(sent.append(nil, now())), now(), 0)
+	if have == nil || len(have.entries) != len(sent.entries) {
 		t.Fatalf("have %+v", have)
 	}
 	for i := range have.entries {
-		if have.entries[i].limit != told.entries[i].limit {
-			t.Errorf("have %+v, want %+v", have.entries[i].limit, told.entries[i].limit)
+		if have.entries[i].limit != sent.entries[i].limit {
+			t.Errorf("have %+v, want %+v", have.entries[i].limit, sent.entries[i].limit)
 		}
 	}
 }
 
-// Whatever arrives, reading it ends, and yields nothing out of bounds.
+// Decoding any message ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
-	b, _ := (&section{p: 17, order: order{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
+	b, _ := (&section{p: 17, version: version{5, 1, 9}, flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
-	f.Add(appendFinding(nil, 17, finding{whole: true, order: order{5, 1, 9}}))
-	f.Add((&seal{number: number{7, 3}, partition: keyOf(1).Partition(), entries: []sealed{{key: keyOf(1), owed: owed{limit: limit, cost: 2}}}}).append(nil, now()))
+	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
+	f.Add((&seal{sealNumber: sealNumber{7, 3}, partition: keyOf(1).Partition(), entries: []sealedDebt{{key: keyOf(1), owedCost: owedCost{limit: limit, cost: 2}}}}).append(nil, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := wire.NewDecoder(b)
@@ -49,7 +49,7 @@ func FuzzMessages(f *testing.F) {
 			p := -1
 			decodeSection(d, at, func(s section) bool { p = s.p; return true }, func(rec counters.Record) {
 				if rec.Key.Partition() != p {
-					t.Errorf("a record of partition %d in the section of %d", rec.Key.Partition(), p)
+					t.Errorf("a record of partition %d in the section of partition %d", rec.Key.Partition(), p)
 				}
 			})
 		}
@@ -63,14 +63,14 @@ func FuzzMessages(f *testing.F) {
 		if s := decodeSeal(d, now(), 0); !d.Failed() {
 			for _, e := range s.entries {
 				if e.key.Partition() != s.partition || e.cost < 1 || len(s.entries) > debtsPerMessage || s.bootIndex > maxBootIndex {
-					t.Errorf("a seal that is out of bounds: %+v", s)
+					t.Errorf("a seal out of bounds: %+v", s)
 				}
 			}
 		}
 		d = wire.NewDecoder(b)
-		for i := range decodePlaces(d, 10) {
+		for i := range decodeIndexes(d, 10) {
 			if i < 0 || i > 9 {
-				t.Errorf("place %d of 10", i)
+				t.Errorf("index %d of 10", i)
 			}
 		}
 	})

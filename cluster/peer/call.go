@@ -7,35 +7,36 @@ import (
 	"time"
 )
 
-// Method says what a message asks for; the users of this package define the meanings.
+// Method is the kind of a call. The packages that register handlers define the values.
 type Method uint8
 
-// Code says how a call failed; the users of this package define the meanings, except for CodeTooLarge and CodeNoMethod.
+// Code is the reason of a failed call. The packages that register handlers define the values, except for CodeTooLarge and
+// CodeNoMethod.
 type Code uint8
 
-// CodeTooLarge: there was a reply, but it exceeded the size of a message.
+// CodeTooLarge means that the reply exceeded the size of a message.
 const CodeTooLarge Code = 255
 
 var (
-	// ErrUnreachable: there is no connection to the node, or it is silent, or it broke before the reply arrived.
+	// ErrUnreachable means that there is no connection to the node, or it is silent, or it broke before the reply arrived.
 	ErrUnreachable = errors.New("the node is unreachable")
-	// ErrNotSent is wrapped by failures of calls that certainly never left this node. ErrBusy and ErrTooLarge imply it.
-	// After any other failure, the call may or may not have been served.
+	// ErrNotSent is wrapped by the errors of calls that certainly never left this node. ErrBusy and ErrTooLarge imply it.
+	// After any other error, the call may or may not have been served.
 	ErrNotSent = errors.New("nothing was sent")
-	// ErrBusy: a queue is full; nothing was sent.
+	// ErrBusy means that a queue is full; nothing was sent.
 	ErrBusy = errors.New("too much is queued for the node")
-	// ErrTimeout: no reply arrived in time.
+	// ErrTimeout means that no reply arrived in time.
 	ErrTimeout = errors.New("no reply in time")
-	// ErrTooLarge: the body is larger than 16 MiB.
+	// ErrTooLarge means that the body is larger than 16 MiB; nothing was sent.
 	ErrTooLarge = errors.New("the message is too large")
-	// ErrClosed: these Peers have been closed.
+	// ErrClosed means that the Peers were closed.
 	ErrClosed = errors.New("closed")
 )
 
-// errAway: there is no connection.
-var errAway = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
+// errNoConnection means that there is no connection.
+var errNoConnection = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
 
-// RemoteError is the failure that the called node answered with Fail.
+// RemoteError is a failure that the called node's handler returned with Fail.
 type RemoteError struct {
 	Code   Code
 	Detail string
@@ -45,12 +46,12 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("the remote failed (%d): %s", e.Code, e.Detail)
 }
 
-// Call is an incoming message. Reply or Fail answers it, once, from any goroutine and at any time. They do nothing for
-// one-way messages, for a second answer, and once the connection is gone.
+// Call is an incoming message. Reply or Fail answers it, once, from any goroutine and at any time. They have no effect on
+// one-way messages, after the first answer, and once the connection is closed.
 type Call struct {
 	From   Identity
 	Method Method
-	Body   []byte // valid until the handler returns; see Keep
+	Body   []byte // valid until the handler returns; see CopyBody
 
 	conn     *conn
 	id       uint64
@@ -69,12 +70,12 @@ func (c *Call) Reply(body []byte) {
 	c.answer(message{kind: messageReply, id: c.id, body: body})
 }
 
-// maxDetail bounds the bytes of a failure's detail that are sent.
+// maxDetail is the number of bytes to which a failure's detail is cut.
 const maxDetail = 4 << 10
 
-// Fail answers that there is no reply, and why.
+// Fail answers the call with a failure, which the caller gets as a RemoteError.
 func (c *Call) Fail(code Code, detail string) {
-	c.answer(message{kind: messageFailure, what: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
+	c.answer(message{kind: messageFailure, methodOrCode: uint8(code), id: c.id, body: []byte(detail[:min(len(detail), maxDetail)])})
 }
 
 func (c *Call) answer(m message) {
@@ -96,10 +97,10 @@ type outgoing struct {
 	done  func(reply []byte, err error)
 }
 
-// expire is called by the timer.
+// expire fails the call with ErrTimeout. The timer calls it.
 func (o *outgoing) expire() {
 	if o.conn.removePending(o.id, true) != nil {
-		defer o.conn.ending.Done()
+		defer o.conn.callbacks.Done()
 		o.done(nil, ErrTimeout)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func TestCallsAreAnswered(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.echo(a, b, "hello")
 		w.echo(b, a, "and back")
@@ -42,11 +42,11 @@ func TestCallsAreAnswered(t *testing.T) {
 }
 
 func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		random := rand.NewChaCha8([32]byte{1})
 		var wait sync.WaitGroup
-		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, keptBytes, keptBytes + 1, 1 << 20, 3, largestMessage} {
+		for _, size := range []int{0, 1, readSize - messageHead, readSize, readSize + 1, maxReusedBuffer, maxReusedBuffer + 1, 1 << 20, 3, largestMessage} {
 			body := make([]byte, size)
 			_, _ = random.Read(body)
 			want := bytes.Clone(body)
@@ -57,7 +57,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 					t.Errorf("%d bytes: have %d bytes, %v", size, len(have), err)
 				}
 			})
-			clear(body) // it may be reused
+			clear(body) // Go allows to reuse it
 		}
 		wait.Wait()
 		if _, err := a.Call(t.Context(), b.id, methodEcho, make([]byte, largestMessage+1)); !errors.Is(err, ErrTooLarge) {
@@ -67,7 +67,7 @@ func TestMessagesOfAllSizesStayInOrder(t *testing.T) {
 }
 
 func TestManyCallers(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		var group sync.WaitGroup
 		for i := range 16 {
@@ -85,7 +85,7 @@ func TestManyCallers(t *testing.T) {
 }
 
 func TestCallsTimeOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		began := time.Now()
 		done := make(chan error, 1)
@@ -115,7 +115,7 @@ func TestCallsTimeOut(t *testing.T) {
 }
 
 func TestUnknownNodesAreUnreachable(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a := w.node(1)
 		stranger := ring.NodeID{9}
 		if _, err := a.Call(t.Context(), stranger, methodEcho, nil); !errors.Is(err, ErrUnreachable) {
@@ -125,20 +125,20 @@ func TestUnknownNodesAreUnreachable(t *testing.T) {
 			t.Errorf("have %v", err)
 		}
 		if _, ok := a.Remote(stranger); ok || a.Reachable(stranger) {
-			t.Error("a stranger is known")
+			t.Error("a stranger is reachable")
 		}
 	})
 }
 
 func TestCallAt(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		have, who, err := a.CallAt(t.Context(), b.address, methodEcho, []byte("who"))
 		if err != nil || string(have) != "who" || who != b.self {
 			t.Errorf("have %q from %v, %v", have, who, err)
 		}
 		if a.Reachable(b.id) {
-			t.Error("the connection stays")
+			t.Error("the connection stays open")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -161,11 +161,11 @@ func TestCallAt(t *testing.T) {
 	})
 }
 
-// TestCloseEndsEveryCallOnce closes either end while calls are in flight: each done runs once, and none after Close.
+// TestCloseEndsEveryCallOnce closes either end while calls are in flight. Each done runs once, and none after Close.
 func TestCloseEndsEveryCallOnce(t *testing.T) {
 	for _, mine := range []bool{true, false} {
 		t.Run(fmt.Sprintf("mine=%v", mine), func(t *testing.T) {
-			everywhere(t, func(t *testing.T, w *world) {
+			onBothNetworks(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				const calls = 500
 				var runs [calls]atomic.Int32
@@ -196,6 +196,6 @@ func TestCloseEndsEveryCallOnce(t *testing.T) {
 
 func TestNewWantsWhatItNeeds(t *testing.T) {
 	if _, err := New(Config{}); err == nil {
-		t.Error("an empty configuration is good")
+		t.Error("an empty configuration is valid")
 	}
 }

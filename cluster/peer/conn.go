@@ -14,23 +14,23 @@ import (
 const (
 	// maxPending bounds the calls of a connection that wait for a reply.
 	maxPending = 1 << 16
-	// maxCallTime bounds a call whose caller set no limit.
+	// maxCallTime is the timeout of a call whose caller set none.
 	maxCallTime = 30 * time.Second
 	// maxSilence is how long a connection may be silent before it is closed.
 	maxSilence = 5 * time.Second
-	// besideAfter: a second connection is tried after this many multiples of the unreachable timeout.
-	besideAfter = 2
+	// secondDialAfter is the silence, in multiples of the unreachable timeout, after which a second connection is dialled.
+	secondDialAfter = 2
 	// readSize and firstRead are read buffer sizes in bytes. A connection begins with firstRead, and switches to readSize
-	// once a read fills the buffer: most connections of a large cluster carry little.
+	// once a read fills the buffer: most connections of a large cluster carry little traffic.
 	readSize, firstRead = 32 << 10, 2 << 10
-	// retireTime is how long calls in flight may still finish on a connection that was replaced.
+	// retireTime is how long calls in flight may still finish on a replaced connection.
 	retireTime = 2 * time.Second
 )
 
 var (
 	errSilent = errors.New("nothing was received for too long")
 	errStuck  = errors.New("nothing was received, but a new connection can be made")
-	// errReplaced: another connection has taken its place.
+	// errReplaced means that another connection has taken its place.
 	errReplaced = errors.New("it was replaced")
 )
 
@@ -38,52 +38,55 @@ var (
 // connection is up sooner than TCP retransmits.
 const farSilence = 2 * time.Second
 
-// silenceLimits holds a connection's limits of silence: after which it is unreachable, and after which it is closed.
-type silenceLimits struct{ after, most time.Duration }
+// silenceLimits holds the silence after which a connection is unreachable, and the one at which it is closed.
+type silenceLimits struct{ unreachable, closed time.Duration }
 
 // conn is one end of a connection that carries messages: the end that calls (the node that dialled) or the end that
 // serves.
 type conn struct {
-	peers  *Peers
-	remote Identity
-	done   chan struct{} // closed when run has ended
-	socket *socket
-	calls  bool          // this end calls
-	serves *handlers     // handlers for the other end's messages
-	limits silenceLimits // limits of silence
-	queue  *queue
-	link   *link // set on a link's direct connection, which it dialled; nil otherwise
+	peers    *Peers
+	remote   Identity
+	done     chan struct{} // closed when run has ended
+	socket   *socket
+	isCaller bool          // this end calls
+	handlers *handlers     // handlers for the other end's messages
+	limits   silenceLimits // limits of silence
+	queue    *queue
+	link     *link // set on the direct connection that a link has dialled; nil otherwise
 
-	heard   atomic.Int64 // when something last arrived, as Peers.now
-	silent  atomic.Bool  // the connection is silent or broken
-	beaten  atomic.Int64 // when the last heartbeat was sent, as Peers.now
-	dropped sync.Once    // for the log message about dropped replies
+	lastReceived atomic.Int64 // when data last arrived, as Peers.now
+	silent       atomic.Bool  // the connection is silent or broken
+	lastBeat     atomic.Int64 // when the last heartbeat was sent, as Peers.now
+	dropped      sync.Once    // for the log message about dropped replies
 
 	// Only the pulse uses these.
-	watched int64         // heard at the last check
-	silence time.Duration // how long nothing has arrived while this process was running
+	checkedReceived int64         // lastReceived at the last check
+	silence         time.Duration // time without data in which this process was running
 
-	mu      sync.Mutex           // guards the fields below
-	pending map[uint64]*outgoing // Invariant: empty while down is set
-	next    uint64
-	down    error // why new calls fail at once, unsent: silent or broken; nil while all is well
-	broken  error // why the connection is over for good
+	mu        sync.Mutex           // guards the fields below
+	pending   map[uint64]*outgoing // Invariant: empty while downErr is set
+	next      uint64
+	downErr   error // the error of new calls, which fail unsent, while the connection is silent or broken; nil otherwise
+	brokenErr error // why the connection ended; nil until then
 
-	ending sync.WaitGroup // done callbacks that run outside the reader; added to with mu held, and not once broken is set
+	callbacks sync.WaitGroup // done callbacks outside the reader; added to with mu held, and never after brokenErr is set
 }
 
 func (p *Peers) newConn(s *socket, calls bool) *conn {
-	n := &conn{peers: p, remote: s.remote, socket: s, calls: calls, done: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing)}
-	n.serves, n.limits = &p.handlers[Near], silenceLimits{after: p.config.Silence, most: max(maxSilence, p.config.Silence)}
-	if s.kind == kindFar {
-		n.serves, n.limits = &p.handlers[Far], silenceLimits{after: farSilence, most: farSilence}
+	n := &conn{
+		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}),
+		queue: &queue{wake: make(chan struct{}, 1)}, pending: make(map[uint64]*outgoing),
 	}
-	n.heard.Store(p.now())
+	n.handlers, n.limits = &p.handlers[Near], silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
+	if s.kind == kindFar {
+		n.handlers, n.limits = &p.handlers[Far], silenceLimits{unreachable: farSilence, closed: farSilence}
+	}
+	n.lastReceived.Store(p.now())
 	return n
 }
 
-// run moves messages in both directions until the connection breaks or ctx ends, and returns why. It reads on the
-// caller's goroutine.
+// run sends and receives messages until the connection breaks or ctx ends, and returns the reason. It reads on the caller's
+// goroutine.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
@@ -94,14 +97,14 @@ func (c *conn) run(ctx context.Context) error {
 	c.breakOff(c.read())
 	end()
 	writer.Wait()
-	c.ending.Wait()
+	c.callbacks.Wait()
 	c.peers.unwatch(c)
-	return c.why()
+	return c.endReason()
 }
 
-// breakOff ends the connection and fails the waiting calls. Only the first reason counts.
+// breakOff ends the connection and fails the waiting calls with err. Later calls of it have no effect.
 func (c *conn) breakOff(err error) {
-	if first := c.fail(err, true); first {
+	if first := c.failCalls(err, true); first {
 		c.queue.close()
 		if errors.Is(err, errSilent) || errors.Is(err, errStuck) {
 			c.socket.discard()
@@ -110,28 +113,28 @@ func (c *conn) breakOff(err error) {
 	}
 }
 
-// fail makes waiting calls fail, and new ones until the connection recovers. With forGood it never does. It reports
-// whether the connection was not yet broken.
-func (c *conn) fail(why error, forGood bool) (first bool) {
+// failCalls fails the waiting calls, and new ones until the connection recovers; if forGood is true, it never does. It returns
+// false if the connection was broken already.
+func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.abandonDirect(c)
 	}
 	c.mu.Lock()
-	if c.broken != nil {
+	if c.brokenErr != nil {
 		c.mu.Unlock()
 		return false
 	}
 	failed := c.pending
 	c.pending = make(map[uint64]*outgoing)
 	down := fmt.Errorf("%w: %w", ErrUnreachable, why)
-	c.down = fmt.Errorf("%w: %w", down, ErrNotSent)
+	c.downErr = fmt.Errorf("%w: %w", down, ErrNotSent)
 	if forGood {
-		c.broken = why
+		c.brokenErr = why
 	}
 	c.silent.Store(true)
-	c.ending.Add(1)
+	c.callbacks.Add(1)
 	c.mu.Unlock()
-	defer c.ending.Done()
+	defer c.callbacks.Done()
 	for _, o := range failed {
 		o.timer.Stop()
 		o.done(nil, down)
@@ -139,32 +142,32 @@ func (c *conn) fail(why error, forGood bool) (first bool) {
 	return true
 }
 
-// markHeard records that something has arrived.
-func (c *conn) markHeard() {
-	c.heard.Store(c.peers.now())
+// markReceived records that data has arrived.
+func (c *conn) markReceived() {
+	c.lastReceived.Store(c.peers.now())
 	if c.silent.Load() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.broken == nil {
-			c.down = nil
+		if c.brokenErr == nil {
+			c.downErr = nil
 			c.silent.Store(false)
 		}
 	}
 }
 
-// checkSilence is called by the pulse only. gap is the time since its last check, as far as it counts. It returns how long
-// it is until further silence counts for something.
+// checkSilence adds gap, the time since the last check as far as it counts, to c's silence, and acts on it. It returns the
+// time until the next check is needed. Only the pulse calls it.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
-	if heard := c.heard.Load(); heard != c.watched {
-		c.watched, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
+	if heard := c.lastReceived.Load(); heard != c.checkedReceived {
+		c.checkedReceived, c.silence = heard, min(max(0, time.Duration(now-heard)), gap)
 	}
-	after := c.limits.after
+	after := c.limits.unreachable
 	switch {
-	case c.silence >= c.limits.most:
+	case c.silence >= c.limits.closed:
 		c.breakOff(errSilent)
 	case c.silence >= after && !c.silent.Load():
-		c.fail(errQuiet, false)
+		c.failCalls(errQuiet, false)
 	}
 	if c.silence < after/2 {
 		return after/2 - c.silence
@@ -175,28 +178,29 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	if c.silence < after {
 		return after - c.silence
 	}
-	return after / beats
+	return after / beatsPerSilence
 }
 
 var errQuiet = errors.New("silent")
 
-// beat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. It is called by the pulse only.
-func (c *conn) beat(now int64) {
-	if c.peers.finishing.Load() || !c.calls && now-c.heard.Load() > int64(c.limits.after*2/5) {
+// sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see Reachable in the package comment. Only the pulse calls
+// it.
+func (c *conn) sendHeartbeat(now int64) {
+	if c.peers.finishing.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
 		return
 	}
-	if c.due(now) {
-		c.beaten.Store(now)
-		c.queue.beat()
+	if c.isBeatDue(now) {
+		c.lastBeat.Store(now)
+		c.queue.putHeartbeat()
 	}
 }
 
-// due reports whether the next heartbeat is due by half a pulse.
-func (c *conn) due(now int64) bool {
-	return now-c.beaten.Load() >= int64(c.limits.after/beats-c.peers.interval()/2)
+// isBeatDue reports whether the next heartbeat is due within half a pulse.
+func (c *conn) isBeatDue(now int64) bool {
+	return now-c.lastBeat.Load() >= int64(c.limits.unreachable/beatsPerSilence-c.peers.interval()/2)
 }
 
-// write sends what is queued.
+// write sends queued messages until ctx ends or the connection breaks.
 func (c *conn) write(ctx context.Context) error {
 	for {
 		if b := c.queue.next(); len(b) > 0 {
@@ -215,28 +219,28 @@ func (c *conn) write(ctx context.Context) error {
 	}
 }
 
-// read handles incoming messages.
+// read handles incoming messages until the connection breaks.
 func (c *conn) read() error {
 	var parts assembler
 	handle := c.serve
-	if c.calls {
+	if c.isCaller {
 		handle = c.finishCall
 	}
 	visit := func(m message) error {
 		switch {
 		case m.kind != messageBeat:
 			return handle(m)
-		case m.what != 0 || m.id != 0 || len(m.body) != 0:
+		case m.methodOrCode != 0 || m.id != 0 || len(m.body) != 0:
 			return errMessage
 		}
-		c.peers.hurry(c)
+		c.peers.advancePulse(c)
 		return nil
 	}
 	b := make([]byte, firstRead)
 	for {
 		n, err := c.socket.Read(b)
 		if n > 0 {
-			c.markHeard()
+			c.markReceived()
 			if err := parts.feed(b[:n], visit); err != nil {
 				return err
 			}
@@ -255,22 +259,22 @@ func (c *conn) serve(m message) error {
 	if c.peers.finishing.Load() {
 		return nil
 	}
-	if Method(m.what) == methodHear && c.socket.kind == kindPeer {
+	if Method(m.methodOrCode) == methodHear && c.socket.kind == kindPeer {
 		c.peers.answerHear(&Call{Method: methodHear, Body: m.body, conn: c, id: m.id})
 		return nil
 	}
-	call := &Call{From: c.remote, Method: Method(m.what), Body: m.body, conn: c, id: m.id}
+	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}
 	switch {
 	case m.kind == messageCall && m.id != 0:
 	case m.kind == messageSend && m.id == 0:
 	default:
 		return errMessage
 	}
-	c.serves.serve(call)
+	c.handlers.dispatch(call)
 	return nil
 }
 
-// finishCall ends a call with the remote's answer. If no call waits for it, the answer came too late and is dropped.
+// finishCall ends a call with the remote's answer. If no call waits for the answer, it is late and dropped.
 func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
@@ -281,37 +285,38 @@ func (c *conn) finishCall(m message) error {
 	}
 	o.timer.Stop()
 	if m.kind == messageFailure {
-		o.done(nil, &RemoteError{Code: Code(m.what), Detail: string(m.body)})
+		o.done(nil, &RemoteError{Code: Code(m.methodOrCode), Detail: string(m.body)})
 	} else {
 		o.done(m.body, nil)
 	}
 	return nil
 }
 
-// removePending removes a call from the waiting ones; nil if it is not among them. Only the caller that gets the call
-// runs its done, so done runs once. beside: done will run outside the reader, and the caller then calls c.ending.Done.
-func (c *conn) removePending(id uint64, beside bool) *outgoing {
+// removePending removes and returns a waiting call, or nil if it no longer waits. Only the caller that gets the call runs
+// its done, so done runs once. If outsideReader is true, done will run outside the reader, and the caller must then call
+// c.callbacks.Done.
+func (c *conn) removePending(id uint64, outsideReader bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.pending[id]
 	delete(c.pending, id)
-	if o != nil && beside {
-		c.ending.Add(1)
+	if o != nil && outsideReader {
+		c.callbacks.Add(1)
 	}
 	return o
 }
 
-// start sends a call. On an error, done never runs; otherwise it runs once.
-func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
+// startCall sends a call. On an error, done never runs; otherwise it runs once.
+func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
 	if timeout <= 0 {
 		timeout = maxCallTime
 	}
 	o := &outgoing{conn: c, done: done}
 	c.mu.Lock()
 	switch {
-	case c.down != nil:
+	case c.downErr != nil:
 		defer c.mu.Unlock()
-		return nil, c.down
+		return nil, c.downErr
 	case len(c.pending) >= maxPending:
 		c.mu.Unlock()
 		return nil, ErrBusy
@@ -321,8 +326,8 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	c.mu.Unlock()
-	err := c.put(message{kind: messageCall, what: uint8(m), id: o.id, body: body})
-	if err == nil || c.removePending(o.id, false) == nil { // if it is gone, it has failed meanwhile, and done has run
+	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
+	if err == nil || c.removePending(o.id, false) == nil { // nil: the call has failed meanwhile, and done has run
 		return o, nil
 	}
 	o.timer.Stop()
@@ -333,7 +338,7 @@ func (c *conn) start(m Method, body []byte, timeout time.Duration, done func([]b
 func (c *conn) put(m message) error {
 	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {
-		err = c.whyDown() // the queue is closed
+		err = c.sendError() // the queue is closed
 	}
 	return err
 }
@@ -341,7 +346,7 @@ func (c *conn) put(m message) error {
 // call sends a call and waits for its result.
 func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, ended(err)
+		return nil, contextError(err)
 	}
 	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
@@ -352,7 +357,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 		err   error
 	}
 	answers := make(chan answer, 1)
-	o, err := c.start(m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
+	o, err := c.startCall(m, body, timeout, func(reply []byte, err error) { answers <- answer{bytes.Clone(reply), err} })
 	if err != nil {
 		return nil, err
 	}
@@ -363,47 +368,47 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 	}
 	if c.removePending(o.id, false) != nil {
 		o.timer.Stop()
-		return nil, ended(ctx.Err())
+		return nil, contextError(ctx.Err())
 	}
 	a := <-answers
 	return a.reply, a.err
 }
 
-// ended returns the error of a call whose context has ended with err.
-func ended(err error) error {
+// contextError returns the error of a call whose context has ended with err.
+func contextError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ErrTimeout
 	}
 	return fmt.Errorf("wait for a reply: %w", err)
 }
 
-// post sends a one-way message.
-func (c *conn) post(m Method, body []byte) error {
+// sendOneWay sends a one-way message.
+func (c *conn) sendOneWay(m Method, body []byte) error {
 	if c.silent.Load() {
-		return c.whyDown()
+		return c.sendError()
 	}
-	return c.put(message{kind: messageSend, what: uint8(m), body: body})
+	return c.put(message{kind: messageSend, methodOrCode: uint8(m), body: body})
 }
 
 func (c *conn) reachable() bool { return !c.silent.Load() }
 
-// whyDown returns why nothing can be sent.
-func (c *conn) whyDown() error {
+// sendError returns the error of calls that can't be sent.
+func (c *conn) sendError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.down == nil { // it has just recovered
-		return errAway
+	if c.downErr == nil { // it has just recovered
+		return errNoConnection
 	}
-	return c.down
+	return c.downErr
 }
 
-// retire ends the connection after retireTime, in which calls in flight may finish. Another one has taken its place: only
-// senders that had already picked this connection still start calls on it, and they retry on the other.
+// retire ends a replaced connection after retireTime, in which calls in flight may finish. Only senders that had already
+// picked this connection still start calls on it, and they retry on the new one.
 func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
-// why returns why the connection is over for good, or nil if it is not.
-func (c *conn) why() error {
+// endReason returns the reason why the connection ended, or nil if it has not.
+func (c *conn) endReason() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.broken
+	return c.brokenErr
 }

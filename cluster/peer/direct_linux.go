@@ -9,12 +9,12 @@ import (
 	"unsafe"
 )
 
-// directSize bounds the bytes that are moved without the scheduler's knowledge: a few microseconds' worth.
+// directSize bounds the bytes moved by one raw system call: a few microseconds' worth.
 const directSize = 32 << 10
 
-// direct is a TCP connection whose system calls Go's scheduler does not know of. Otherwise the first one after a pause wakes
-// a thread that watches for calls that block, every 20 µs until nothing runs any more: a third of all that a node at rest
-// uses. These calls never block, since the socket doesn't.
+// direct is a TCP connection that makes system calls without the knowledge of Go's scheduler. Otherwise the first call after
+// a pause wakes a thread that looks for blocked calls every 20 µs until the process is idle again, which makes up a third
+// of an idle node's load. These calls never block, because the socket is non-blocking.
 type direct struct {
 	*net.TCPConn
 	in, out transfer
@@ -27,12 +27,12 @@ type transfer struct {
 	call uintptr // number of the system call
 
 	mu    sync.Mutex // guards the fields below, and is held during a transfer
-	bytes []byte     // left to be moved
+	bytes []byte     // to be moved
 	moved int
 	errno syscall.Errno
 }
 
-// directly returns a connection that does the same as c with less work, if there is one.
+// directly returns a connection that does the same as c at less cost, or c if there is none.
 func directly(c net.Conn) net.Conn {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -43,13 +43,13 @@ func directly(c net.Conn) net.Conn {
 		return c
 	}
 	d := &direct{TCPConn: t}
-	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.once
-	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.once
+	d.in.run, d.in.call, d.in.step = raw.Read, syscall.SYS_READ, d.in.callOnce
+	d.out.run, d.out.call, d.out.step = raw.Write, syscall.SYS_WRITE, d.out.callOnce
 	return d
 }
 
-// once makes one system call, and returns false if the socket is not ready.
-func (t *transfer) once(fd uintptr) bool {
+// callOnce makes one system call, and returns false if the socket is not ready.
+func (t *transfer) callOnce(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall(t.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.bytes))), uintptr(len(t.bytes)))
 	t.moved, t.errno = int(n), errno
 	return errno != syscall.EAGAIN
@@ -106,7 +106,7 @@ func (d *direct) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// wrap makes an error of a system call what it would be without direct.
+// wrap turns an error of a system call into the one that net.TCPConn would return.
 func (d *direct) wrap(op string, err error) error {
 	errno, ok := err.(syscall.Errno)
 	if !ok {

@@ -34,7 +34,7 @@ func directPair(t *testing.T) (a *direct, b *net.TCPConn) {
 	return directly(dialled).(*direct), accepted.(*net.TCPConn)
 }
 
-// TestDirectMovesAll: what is written arrives, whatever the sizes and however slow the other end is.
+// TestDirectMovesAll: all written data arrives, whatever the sizes and however slow the other end is.
 func TestDirectMovesAll(t *testing.T) {
 	a, b := directPair(t)
 	for _, size := range []int{0, 1, 14, directSize - 1, directSize, directSize + 1, 1 << 20} {
@@ -67,7 +67,7 @@ func TestDirectMovesAll(t *testing.T) {
 	}
 }
 
-// TestDirectAllocatesNothing, which is also why its errors may cost something.
+// TestDirectAllocatesNothing: reads and writes allocate nothing; only errors may.
 func TestDirectAllocatesNothing(t *testing.T) {
 	a, b := directPair(t)
 	out, in := []byte("heartbeat"), make([]byte, readSize)
@@ -89,7 +89,7 @@ func TestDirectAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDirectErrors: errors are those of any connection.
+// TestDirectErrors: errors are the same as those of any connection.
 func TestDirectErrors(t *testing.T) {
 	a, b := directPair(t)
 	in := make([]byte, 10)
@@ -101,12 +101,12 @@ func TestDirectErrors(t *testing.T) {
 	defer late.Stop()
 	_ = a.SetReadDeadline(time.Time{})
 	if _, err := a.Read(in); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a deadline set while it waits: have %v", err)
+		t.Errorf("a deadline set during a read: have %v", err)
 	}
 	_ = a.SetReadDeadline(time.Now().Add(20 * time.Second))
 	_ = b.CloseWrite()
 	if _, err := a.Read(in); err != io.EOF {
-		t.Errorf("after the other end said its last: have %v", err)
+		t.Errorf("after the other end has closed: have %v", err)
 	}
 	a, b = directPair(t)
 	_ = b.SetLinger(0)

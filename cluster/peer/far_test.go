@@ -13,8 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// inRegion puts a node into a region, and into a cluster with the given number. It accepts calls from all other regions;
-// far counts them.
+// inRegion puts a node into a region and a cluster. It accepts calls from all other regions; far counts them.
 func inRegion(region string, cluster byte, far *atomic.Int64) option {
 	return func(c *Config, n *node) {
 		withCluster(cluster)(c, n)
@@ -33,7 +32,7 @@ func (n *node) knowsFar(others ...*node) {
 }
 
 func TestFarCallsReachFarHandlersOnly(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b, c := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 2, &far)), w.node(3, inRegion("eu", 1, &far))
 		a.knows(c)
@@ -45,11 +44,11 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 		w.echo(a, b, "over there")
 		w.echo(b, a, "and back")
 		if have := far.Load(); have != 2 {
-			t.Errorf("handlers of Far had %d calls, want 2", have)
+			t.Errorf("Far handlers had %d calls, want 2", have)
 		}
 		w.echo(a, c, "near")
 		if have := far.Load(); have != 2 {
-			t.Errorf("handlers of Far had %d calls, want 2: a near one reached them", have)
+			t.Errorf("Far handlers had %d calls, want 2: a near one reached them", have)
 		}
 		if i, ok := a.Remote(b.id); !ok || i.Region != "us" {
 			t.Errorf("have %+v, %v", i, ok)
@@ -64,7 +63,7 @@ func TestFarCallsReachFarHandlersOnly(t *testing.T) {
 	})
 }
 
-// TestWhoIsRefusedWhere makes node 1, in region eu and cluster 1, dial others in all ways.
+// TestWhoIsRefusedWhere makes node 1, in region eu and cluster 1, dial other nodes in all ways.
 func TestWhoIsRefusedWhere(t *testing.T) {
 	var far atomic.Int64
 	open := inRegion("us", 2, &far)
@@ -80,19 +79,19 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 		{name: "far to the own region", to: inRegion("eu", 1, &far), far: true, want: "connects as if it were in another"},
 		{name: "far to the own region by name", to: inRegion("eu", 2, &far), far: true, want: "two clusters are called region"},
 		{name: "near to the own region by name", to: inRegion("eu", 2, &far), want: "belongs to cluster"},
-		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "takes no connections from other regions"},
+		{name: "far to one that knows of no regions", to: withCluster(2), far: true, want: "accepts no connections from other regions"},
 		{name: "near to one that knows of no regions", to: withCluster(1)},
 		{name: "far to one that takes none", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = nil
-		}, far: true, want: "takes no connections from other regions"},
+		}, far: true, want: "accepts no connections from other regions"},
 		{name: "far to one that refuses", to: func(c *Config, n *node) {
 			open(c, n)
 			c.AcceptFar = func(remote Identity) error { return fmt.Errorf("not %q", remote.Region) }
 		}, far: true, want: "not \"eu"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, test.to)
 				if test.far {
 					a.knowsFar(b)
@@ -107,10 +106,10 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 					return
 				}
 				if have := strings.Count(strings.ReplaceAll(a.log.String(), `\"`, `"`), test.want); have != 1 {
-					t.Errorf("said %d times, want %q once:\n%s", have, test.want, a.log)
+					t.Errorf("logged %d times, want %q once:\n%s", have, test.want, a.log)
 				}
 				if b.log.count("refused") == 0 {
-					t.Errorf("the other end says nothing:\n%s", b.log)
+					t.Errorf("the other end logs nothing:\n%s", b.log)
 				}
 			})
 		})
@@ -118,15 +117,15 @@ func TestWhoIsRefusedWhere(t *testing.T) {
 }
 
 func TestRaftStaysNear(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("us", 1, &far))
 		if _, err := a.Raft().Dial(b.address, time.Second); !errors.Is(err, ErrRefused) {
 			t.Errorf("have %v, want %v", err, ErrRefused)
 		}
-		// A stranger that opens a far connection gets no access to Raft either.
+		// A stranger that opens a far connection can't reach Raft, either.
 		c := w.dialer()(b.address)
-		if _, _, err := greet(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, speaks); err != nil {
+		if _, _, err := exchangePreambles(c, kindFar, Identity{Node: nodeID(9), Region: "ap"}, supportedVersions); err != nil {
 			t.Fatal(err)
 		}
 		taken := make(chan struct{})
@@ -138,7 +137,7 @@ func TestRaftStaysNear(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		select {
 		case <-taken:
-			t.Error("Raft has got a far connection")
+			t.Error("Raft got a far connection")
 		default:
 		}
 		_ = b.Raft().Close()
@@ -146,7 +145,7 @@ func TestRaftStaysNear(t *testing.T) {
 	})
 }
 
-// TestFarOverALongWay connects over a round trip of 300 ms, with TLS, and breaks the link in all ways.
+// TestFarOverALongWay connects with TLS over a round trip of 300 ms, and breaks the link in all ways.
 func TestFarOverALongWay(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	for name, cut := range map[string]func(w *world, a, b *node){
@@ -156,7 +155,7 @@ func TestFarOverALongWay(t *testing.T) {
 		"frozen": func(w *world, _, b *node) { w.net.Freeze(b.ip) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				var far atomic.Int64
 				w.net.Delay(150 * time.Millisecond)
 				a := w.node(1, inRegion("eu", 1, &far), withTLS(loadTLS(t, ca)))
@@ -200,9 +199,9 @@ func TestFarOverALongWay(t *testing.T) {
 	}
 }
 
-// TestNearComesBeforeFar: a node of this region is never called as one of another region.
+// TestNearComesBeforeFar: a node of this region is never called as if it were in another one.
 func TestNearComesBeforeFar(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		a.knowsFar(b)
@@ -218,40 +217,40 @@ func TestNearComesBeforeFar(t *testing.T) {
 	})
 }
 
-// TestUnsentIsToldFromUnknown fails calls before and after they were sent.
+// TestUnsentIsToldFromUnknown checks the errors of calls that fail before and after they were sent.
 func TestUnsentIsToldFromUnknown(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		ended := make(chan error, 1)
 		a.Go(b.id, methodNever, nil, time.Hour, func(_ []byte, err error) { ended <- err })
 		w.net.Cut(a.ip, b.ip)
 		if err := <-ended; !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotSent) {
-			t.Errorf("what was sent: have %v", err)
+			t.Errorf("a call that was sent: have %v", err)
 		}
 		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
-			t.Errorf("what was not sent to a silent node: have %v", err)
+			t.Errorf("a call to a silent node: have %v", err)
 		}
 		if _, err := a.Call(t.Context(), nodeID(9), methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
-			t.Errorf("what was not sent to a stranger: have %v", err)
+			t.Errorf("a call to a stranger: have %v", err)
 		}
-		time.Sleep(10 * time.Second) // the connection gets closed
+		time.Sleep(10 * time.Second) // by then, the connection is closed
 		if _, err := a.Call(t.Context(), b.id, methodEcho, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotSent) {
-			t.Errorf("what was not sent without a connection: have %v", err)
+			t.Errorf("a call without a connection: have %v", err)
 		}
 	})
 }
 
-// TestFarConnectionsLeaveRoom: however many connections come from other regions, near ones get in, and places become free
-// again.
+// TestFarConnectionsLeaveRoom: any number of connections from other regions leaves room for near ones. Closed connections
+// make room for new ones.
 func TestFarConnectionsLeaveRoom(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		var far atomic.Int64
 		a, b := w.node(1, inRegion("eu", 1, &far)), w.node(2, inRegion("eu", 1, &far))
 		dial := w.dialer()
 		refused := 0
 		for i := range maxFar + 5 {
-			synctest.Wait() // until it is handed over: the number of half-open ones is bounded
-			if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, speaks); errors.Is(err, ErrRefused) {
+			synctest.Wait() // until it is handed over, because the number of half-open connections is bounded
+			if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}, Region: "us"}, supportedVersions); errors.Is(err, ErrRefused) {
 				refused++
 			} else if err != nil {
 				t.Fatal(err)
@@ -262,8 +261,8 @@ func TestFarConnectionsLeaveRoom(t *testing.T) {
 		}
 		a.knows(b)
 		w.connected(a, b)
-		time.Sleep(2 * handshakeTime) // nothing arrived over those
-		if _, _, err := greet(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, speaks); err != nil {
+		time.Sleep(2 * handshakeTime) // by then, the silent connections are closed
+		if _, _, err := exchangePreambles(dial(b.address), kindFar, Identity{Node: ring.NodeID{9}, Region: "us"}, supportedVersions); err != nil {
 			t.Errorf("have %v", err)
 		}
 	})

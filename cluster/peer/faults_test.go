@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// TestSilenceIsNoticed breaks a link in many ways and checks when each end notices.
+// TestSilenceIsNoticed breaks a link in many ways, and checks when each end notices.
 func TestSilenceIsNoticed(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -24,7 +24,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				w.net.Delay(time.Millisecond)
 				time.Sleep(3 * time.Second)
@@ -68,14 +68,14 @@ func TestSilenceIsNoticed(t *testing.T) {
 	}
 }
 
-// After a cut, TCP retransmits only after as long again. A new connection is up before that.
+// After a cut, TCP retransmits only after another pause of the same length. A new connection is established before that.
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	for _, lasted := range []time.Duration{time.Second, 3 * time.Second, 4900 * time.Millisecond, 20 * time.Second} {
 		within := 600 * time.Millisecond
 		if lasted > maxSilence {
-			within = lastPause + 100*time.Millisecond // it was closed, and either end may have begun to wait for its next dial
+			within = lastPause + 100*time.Millisecond // the connection was closed, and either end may have begun its pause
 		}
-		inBubble(t, func(t *testing.T, w *world) {
+		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
 			w.net.Backoff()
 			w.net.Delay(time.Millisecond)
@@ -96,7 +96,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 				n.Peers.mu.Lock()
 				sockets, conns := len(n.sockets), len(n.conns)
 				n.Peers.mu.Unlock()
-				if sockets != 2 || conns != 2 { // one for each direction
+				if sockets != 2 || conns != 2 { // one in each direction
 					t.Errorf("cut for %v: %d sockets and %d connections are open, want 2", lasted, sockets, conns)
 				}
 			}
@@ -105,7 +105,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 }
 
 func TestLongSilenceClosesTheConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Isolate(b.ip)
 		time.Sleep(8 * time.Second)
@@ -129,7 +129,7 @@ func TestLongSilenceClosesTheConnection(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	for _, crash := range []bool{true, false} {
-		inBubble(t, func(t *testing.T, w *world) {
+		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()
 			if crash {
 				w.net.Crash(b.ip)
@@ -137,7 +137,7 @@ func TestRestart(t *testing.T) {
 			b.close(t)
 			synctest.Wait()
 			if a.Reachable(b.id) {
-				t.Error("reachable after its end")
+				t.Error("reachable after its crash")
 			}
 			time.Sleep(20 * time.Second)
 			b = w.node(2, withBoot(2))
@@ -146,7 +146,7 @@ func TestRestart(t *testing.T) {
 			w.connected(a, b)
 			w.connected(b, a)
 			if have := time.Since(began); have > 200*time.Millisecond {
-				t.Errorf("reachable again after %v", have) // the connection it makes itself shows that it is up
+				t.Errorf("reachable again after %v", have) // its own connection shows that it is up
 			}
 			if have, _ := a.Remote(b.id); have.Boot != 2 {
 				t.Errorf("have boot %d", have.Boot)
@@ -158,7 +158,7 @@ func TestRestart(t *testing.T) {
 
 // TestRestartBehindACut: the first sign of a crash is the new process.
 func TestRestartBehindACut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Isolate(b.ip)
 		w.net.Crash(b.ip)
@@ -177,7 +177,7 @@ func TestRestartBehindACut(t *testing.T) {
 }
 
 func TestAddressChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		moved := w.node(3, withID(b.id), withBoot(2))
 		a.knows(moved)
@@ -199,13 +199,13 @@ func TestAddressChange(t *testing.T) {
 }
 
 func TestAnotherNodeAtTheAddress(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		wanted := nodeID(3)
 		a.SetNodes(map[ring.NodeID]string{wanted: b.address})
 		time.Sleep(30 * time.Second)
 		if a.Reachable(wanted) {
-			t.Error("another node is taken for the one that is known")
+			t.Error("another node is taken for the known one")
 		}
 		if have := a.log.count("is at that address, not"); have != 1 {
 			t.Errorf("logged %d times:\n%s", have, a.log)
@@ -215,7 +215,7 @@ func TestAnotherNodeAtTheAddress(t *testing.T) {
 
 // TestRemoteThatNeverReads fills the queues: callers notice at once, and memory is bounded.
 func TestRemoteThatNeverReads(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		body := make([]byte, 1<<20)
@@ -247,7 +247,7 @@ func TestRemoteThatNeverReads(t *testing.T) {
 const inTransit = 1 << 20
 
 func TestManySmallMessagesAreBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		var err error
@@ -262,7 +262,7 @@ func TestManySmallMessagesAreBounded(t *testing.T) {
 }
 
 func TestCloseWhileNothingMoves(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		w.net.Freeze(b.ip)
 		for a.Send(b.id, methodCount, make([]byte, 1<<20)) == nil {

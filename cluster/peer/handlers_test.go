@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// A call of a method without a handler fails, and says that nothing was done; so does a call from another region of a
-// method that only this region may call.
+// A call of a method without a handler fails with CodeNoMethod, and so does a call from another region of a method that
+// only this region may call.
 func TestMethodsWithoutHandler(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b, c := w.node(1, inRegion("eu", 1, nil)), w.node(2, inRegion("eu", 1, nil)), w.node(3, inRegion("us", 2, nil))
 		a.knows(b)
 		a.knowsFar(c)
@@ -31,7 +31,7 @@ func TestTwoHandlersForOneMethod(t *testing.T) {
 	p.Handle(1, Far, func(*Call) {})
 	defer func() {
 		if recover() == nil {
-			t.Error("the second handler is taken")
+			t.Error("the second handler is accepted")
 		}
 	}()
 	p.Handle(1, Near, func(*Call) {})

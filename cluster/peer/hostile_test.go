@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// hostileCount returns how many messages a stranger sends: HOSTILE, or a few.
+// hostileCount returns the number of messages that a stranger sends: HOSTILE from the environment, or a few.
 func hostileCount(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("HOSTILE"))
@@ -25,7 +25,7 @@ func hostileCount(t *testing.T) int {
 	return n
 }
 
-// heap returns the memory in use after everything collectable is collected.
+// heap returns the memory in use after garbage collection.
 func heap() uint64 {
 	var m runtime.MemStats
 	for range 3 {
@@ -35,8 +35,8 @@ func heap() uint64 {
 	return m.HeapInuse + m.StackInuse
 }
 
-// TestHostileBytes sends mutated preambles and messages to a real port, with the cluster's secret in force there and
-// without one. Two nodes keep calling each other, and memory and goroutines return to where they were.
+// TestHostileBytes sends mutated preambles and messages to a real port, with and without a cluster secret. Two nodes keep
+// calling each other, and memory and goroutines return to their earlier levels.
 func TestHostileBytes(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -55,25 +55,25 @@ func TestHostileBytes(t *testing.T) {
 			a.knows(b)
 			w.connected(a, b)
 			h := &hostile{rand.New(rand.NewPCG(1, 2))}
-			h.attack(t, b.address, 500) // so that one-time allocations are made first
+			h.attack(t, b.address, 500) // makes one-time allocations before the measurement
 			memory, goroutines := heap(), runtime.NumGoroutine()
 			h.attack(t, b.address, hostileCount(t)/2)
 			w.echo(a, b, "goes on")
 			w.until("the connections are gone", func() bool { return runtime.NumGoroutine() <= goroutines+2 })
-			if n := b.log.count("\n"); n > 2*maxNotes { // notesTime may pass during the test, and some notes are about a itself
+			if n := b.log.count("\n"); n > 2*maxNotes { // notesTime may pass during the test, and some notes are about a
 				t.Errorf("%d lines were logged", n)
 			}
 			if have := heap(); have > memory+memory/10+1<<20 {
-				t.Errorf("%d bytes are in use, and %d were before", have, memory)
+				t.Errorf("%d bytes are in use, %d before", have, memory)
 			}
 		})
 	}
 }
 
-// hostile makes bytes to send.
+// hostile generates bytes to send.
 type hostile struct{ *rand.Rand }
 
-// attack sends that many messages over connections that last as long as the node tolerates them.
+// attack sends the given number of messages over connections that last as long as the node tolerates them.
 func (h *hostile) attack(t *testing.T, address string, messages int) {
 	t.Helper()
 	for messages > 0 {
@@ -93,21 +93,21 @@ func (h *hostile) attack(t *testing.T, address string, messages int) {
 	}
 }
 
-// preamble returns a node's preamble, most of the time.
+// preamble returns bytes that are a node's preamble most of the time.
 func (h *hostile) preamble() []byte {
 	var b bytes.Buffer
 	self := Identity{Node: ring.NodeID{9, byte(h.Uint32())}, Name: "x"}
 	kinds := []kind{kindPeer, kindPeer, kindPeer, kindRaft, kindFar, kind(h.Uint32())}
-	_ = preamble{speaks, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
+	_ = preamble{supportedVersions, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
 	if h.IntN(2) == 0 {
 		return b.Bytes()
 	}
 	return h.mutate(b.Bytes())
 }
 
-// message returns a valid message, or one that begins like one.
+// message returns a valid message, or bytes that begin like one.
 func (h *hostile) message() []byte {
-	m := message{kind: messageKind(1 + h.IntN(2)), what: uint8(methodEcho), body: make([]byte, h.IntN(300))}
+	m := message{kind: messageKind(1 + h.IntN(2)), methodOrCode: uint8(methodEcho), body: make([]byte, h.IntN(300))}
 	if m.kind == messageCall {
 		m.id = h.Uint64()
 	}

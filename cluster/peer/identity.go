@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Limits in bytes of the texts in a preamble. Longer names and releases are cut; a region is never longer.
+// Maximum lengths in bytes of the texts in a preamble. Longer names and releases are cut; a region is never longer.
 const (
 	maxName    = 255
 	maxRegion  = 100
 	maxRelease = 64
 )
 
-// Identity says which node, and which process of it, is at the end of a connection.
+// Identity is the node, and its process, at one end of a connection.
 type Identity struct {
 	Node    ring.NodeID
 	Boot    uint64   // of the process: differs at each start

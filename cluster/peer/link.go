@@ -18,10 +18,10 @@ const (
 	lastPause  = time.Second
 	// lastFarPause is shorter than lastPause, because a far dial itself takes longer.
 	lastFarPause = 500 * time.Millisecond
-	// settled is how long a connection must have lasted for the pauses to start over.
-	settled = time.Second
-	// stopTime is how long failed dials are not logged after a node has closed its connection: it is stopping, and gossip may
-	// be the last to say so.
+	// settled is how long a connection must last for the pauses to start over.
+	stableTime = time.Second
+	// stopTime is how long failed dials are not logged after a node has closed its connection: it is stopping, which gossip
+	// may report later.
 	stopTime = 2 * time.Second
 )
 
@@ -35,28 +35,28 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn    atomic.Pointer[conn] // the direct one; nil: none at present
-	tunnel  atomic.Pointer[conn] // nil: none
-	around  atomic.Bool          // don't use the direct one: it is silent or broken, or was recently
-	trust   atomic.Int64         // how long the direct one must be well before it is used again
-	back    atomic.Int64         // when it was last taken back into use, as Peers.now
-	seeking atomic.Bool          // findPath is running
-	round   int                  // used by findPath only: where to continue asking for relays
-	aside   atomic.Bool          // a second connection is being dialled
-	boot    atomic.Uint64        // of the process last reached directly; 0: none yet
+	conn          atomic.Pointer[conn] // the direct connection; nil: none now
+	tunnel        atomic.Pointer[conn] // nil: none
+	avoidDirect   atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
+	trustTime     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
+	directSince   atomic.Int64         // when it was last used again, as Peers.now
+	findingPath   atomic.Bool          // findPath is running
+	nextRelay     int                  // used by findPath only: the next node to ask for a relay
+	dialingSecond atomic.Bool          // a second connection is being dialled
+	lastBoot      atomic.Uint64        // of the process last reached directly; 0: none yet
 }
 
-// run dials, and dials again, until ctx ends.
+// run keeps dialling until ctx ends.
 func (l *link) run(ctx context.Context) {
 	pause, last := firstPause, lastPause
 	if l.kind == kindFar {
 		last = lastFarPause
 	}
-	var said notes
-	var closed time.Time // when the node closed its connection last
+	var logged notes
+	var closed time.Time // when the node last closed its connection
 	for ctx.Err() == nil {
 		began := time.Now()
-		connected, err := l.once(ctx)
+		connected, err := l.connectAndRun(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -66,17 +66,17 @@ func (l *link) run(ctx context.Context) {
 		switch {
 		case connected:
 			level := slog.LevelWarn
-			if errors.Is(err, io.EOF) { // the node has closed it: it stops, or gossip soon says that it has failed
+			if errors.Is(err, io.EOF) { // the node has closed it: it is stopping, or gossip will soon report its failure
 				level, closed = slog.LevelInfo, time.Now()
 			}
 			l.peers.log.Log(ctx, level, "connection to a node lost", "node", l.node, "address", l.address, "error", err)
-			clear(said.said)
-			l.drain()
+			clear(logged.logged)
+			l.clearWake()
 		case time.Since(closed) < stopTime:
-		case l.peers.worthLogging(err, l.node, &said, ""): // not at every try
+		case l.peers.shouldLog(err, l.node, &logged, ""): // not every attempt
 			l.peers.log.Warn("no connection to a node, retrying", "node", l.node, "address", l.address, "error", err)
 		}
-		if connected && time.Since(began) > settled {
+		if connected && time.Since(began) > stableTime {
 			pause = firstPause
 		}
 		select {
@@ -89,33 +89,33 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// once makes a connection and returns when it and any replacements are over, or when it could not be made.
-func (l *link) once(ctx context.Context) (connected bool, err error) {
-	l.drain()
+// connectAndRun makes a connection, and returns when it and any replacements have ended, or when it can't be made.
+func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
+	l.clearWake()
 	s, err := l.peers.dial(ctx, l.address, l.kind, l.expected)
 	if err != nil {
 		return false, err
 	}
-	err = l.carry(ctx, s, (*conn).retire)
+	err = l.runConn(ctx, s, (*conn).retire)
 	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
 		<-c.done
 		l.conn.CompareAndSwap(c, nil)
-		err = c.why()
+		err = c.endReason()
 	}
 	return true, err
 }
 
-// carry carries messages over a dialled socket until the connection is over. If there already is a connection, the new
-// one first takes its place; then end is called with the old one.
-func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error {
+// runConn runs a connection over a dialled socket until it ends. If there is a connection already, the new one replaces it,
+// and carry calls end with the old one.
+func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) error {
 	c := l.peers.newConn(s, true)
 	c.link = l
-	before, level := l.boot.Swap(c.remote.Boot), slog.LevelInfo
+	before, level := l.lastBoot.Swap(c.remote.Boot), slog.LevelInfo
 	if before == 0 {
-		level = slog.LevelDebug // gossip says that the node is there: only a connection that comes back is news
+		level = slog.LevelDebug // gossip logs new nodes, so only a connection that comes back is worth more
 	}
 	if before != c.remote.Boot {
-		l.trust.Store(0) // the way was lost with the last process, or never used: nothing speaks against it
+		l.trustTime.Store(0) // the last process ended, or there was none: the direct connection never failed
 	}
 	if old := l.conn.Swap(c); old != nil {
 		end(old)
@@ -125,23 +125,23 @@ func (l *link) carry(ctx context.Context, s *socket, end func(old *conn)) error 
 	return c.run(ctx)
 }
 
-// dialBeside dials a second connection while c is silent, unless that is under way. After a cut, TCP retransmits only
-// after a pause that grows with the cut; if the new connection is up before c recovers, it takes c's place.
-func (l *link) dialBeside(ctx context.Context, c *conn) {
-	if c.why() != nil {
+// dialSecond dials a second connection while c is silent, unless one is being dialled already. After a cut, TCP retransmits
+// only after a pause that grows with the cut; if the new connection is established before c recovers, it replaces c.
+func (l *link) dialSecond(ctx context.Context, c *conn) {
+	if c.endReason() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {
-		// A remote that was paused and resumes is about to send; replacing c would lose the messages it has not read yet.
-		sleep(ctx, c.limits.after/5)
+		// A paused remote that resumes is about to send. Replacing c would lose the messages that it has not read yet.
+		sleep(ctx, c.limits.unreachable/5)
 		return !c.reachable()
 	}, func(old *conn) { old.breakOff(errStuck) })
 }
 
-// replace dials a second connection, unless that is under way, and puts it in the place of the present one if wanted
-// still says so by then. end ends the old one.
+// replace dials a second connection, unless one is being dialled already. If wanted returns true once it is established, it
+// replaces the current one, which end ends.
 func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *conn)) {
-	if l.aside.Swap(true) {
+	if l.dialingSecond.Swap(true) {
 		return
 	}
 	if !l.peers.spawn(func() {
@@ -150,28 +150,28 @@ func (l *link) replace(ctx context.Context, wanted func() bool, end func(old *co
 			sleep(ctx, firstPause-rand.N(firstPause/2)) // it is retried
 		}
 		wanted := err == nil && wanted()
-		l.aside.Store(false)
+		l.dialingSecond.Store(false)
 		switch {
 		case wanted:
-			_ = l.carry(ctx, s, end) // once reports why it was lost
+			_ = l.runConn(ctx, s, end) // connectAndRun returns the reason why it ended
 		case err == nil:
 			s.Close()
 		}
 	}) {
-		l.aside.Store(false)
+		l.dialingSecond.Store(false)
 	}
 }
 
-// renew replaces the connection if it was made with credentials that are no longer in force. Calls continue meanwhile. If
-// no new connection can be made, the old one stays.
+// renew replaces the connection if it was made with outdated credentials. Calls continue meanwhile. If no new connection
+// can be made, the old one stays.
 func (l *link) renew(ctx context.Context) {
-	if c := l.conn.Load(); c != nil && !c.socket.current() {
+	if c := l.conn.Load(); c != nil && !c.socket.hasCurrentCredentials() {
 		l.replace(ctx, func() bool { return true }, (*conn).retire)
 	}
 }
 
-// drain discards a pending wake-up.
-func (l *link) drain() {
+// clearWake discards a pending wake-up.
+func (l *link) clearWake() {
 	select {
 	case <-l.wake:
 	default:
@@ -187,14 +187,14 @@ func expectNode(node ring.NodeID, remote Identity) error {
 	return nil
 }
 
-// heardOf is called when a process of the node has just connected to this one, so the node is up.
-func (l *link) heardOf(remote Identity) {
+// onIncoming handles the news that a process of the node has connected to this one: the node is up.
+func (l *link) onIncoming(remote Identity) {
 	if c := l.conn.Load(); c != nil && !c.reachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
 			c.breakOff(errRestarted) // it would stay silent
 		case l.kind == kindPeer:
-			l.dialBeside(l.ctx, c) // the way is free
+			l.dialSecond(l.ctx, c) // the network works again
 		}
 	}
 	signal(l.wake)

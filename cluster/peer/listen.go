@@ -14,14 +14,14 @@ const (
 	// handshakeTime bounds the exchange before the first message, at either end: the TLS handshake and the preamble. With
 	// a round-trip time of 300 ms, they take 600 ms.
 	handshakeTime = 2 * time.Second
-	// nearDialTime bounds how long a near connection waits for TCP, whose first retry would come only after a second.
+	// nearDialTime bounds how long a near connection waits for TCP, which first retries only after a second.
 	nearDialTime = 500 * time.Millisecond
-	// farDialTime bounds how long a far connection waits for TCP. After a cut, TCP's own retries would back off, each
-	// twice as long as the last; a new dial every one to two seconds does not.
+	// farDialTime bounds how long a far connection waits for TCP. During a cut, TCP doubles the pause before each of its
+	// retries; a new dial every one to two seconds avoids that.
 	farDialTime = 1500 * time.Millisecond
 	maxHalfOpen = 256
 	maxAccepted = 4096
-	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. Near ones always find room
+	maxFar      = 512 // of those, from other regions: 31 regions with 8 entry nodes make 248. This leaves room for near ones
 	raftWaiting = 64
 	acceptPause = 50 * time.Millisecond // after an error, such as no free file descriptor
 )
@@ -36,7 +36,7 @@ func (p *Peers) accept() {
 		}
 		c, err := p.listener.Accept()
 		if err == nil {
-			if !p.spawn(func() { p.welcome(c) }) {
+			if !p.spawn(func() { p.handleIncoming(c) }) {
 				c.Close()
 				<-p.halfOpen
 			}
@@ -46,44 +46,43 @@ func (p *Peers) accept() {
 		if p.ctx.Err() != nil {
 			return
 		}
-		if p.notes.first("accept") {
+		if p.notes.isNew("accept") {
 			p.log.Error("can't accept peer connections, retrying", "error", err)
 		}
 		sleep(p.ctx, acceptPause)
 	}
 }
 
-// welcome takes an incoming connection through the handshake and hands it over. It then frees its place among the
-// half-open ones.
-func (p *Peers) welcome(raw net.Conn) {
+// handleIncoming does the handshake of an incoming connection and hands it over. Then it frees its slot in halfOpen.
+func (p *Peers) handleIncoming(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 	host := hostOf(raw.RemoteAddr())
 	s := &socket{accepted: true}
-	err := p.remember(raw, s)
+	err := p.register(raw, s)
 	if err != nil {
-		if p.notes.first("full") {
+		if p.notes.isNew("full") {
 			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return
 	}
-	err = p.handshake(s)
+	err = p.acceptHandshake(s)
 	if err == nil {
-		s.greeted.Store(true)
-		err = p.handTo(s)
+		s.handshakeDone.Store(true)
+		err = p.handOver(s)
 	}
 	if err != nil {
 		s.Close()
-		// Who says nothing and leaves is a node that stops, or a probe.
-		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.worthLogging(err, s.remote.Node, &p.notes, host+" ") {
+		// A remote that closes without a word is a node that stops, or a health probe: don't log it.
+		if p.ctx.Err() == nil && !errors.Is(err, io.EOF) && p.shouldLog(err, s.remote.Node, &p.notes, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
 		}
 		return
 	}
 	p.notes.forget(host)
-	p.heardOf(s)
+	p.notifyLink(s)
 }
 
-func (p *Peers) handshake(s *socket) error {
+func (p *Peers) acceptHandshake(s *socket) error {
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
 	if p.config.TLS != nil {
 		if err := s.startTLS(tls.Server, p.config.TLS.Server()); err != nil {
@@ -94,47 +93,47 @@ func (p *Peers) handshake(s *socket) error {
 	if err != nil {
 		return fmt.Errorf("read preamble: %w", err)
 	}
-	if err := p.examine(s, got); err != nil {
+	if err := p.checkPreamble(s, got); err != nil {
 		p.refuse(s, err.Error())
 		if !errors.As(err, new(*versionError)) {
 			err = refused(s.remote, err)
 		}
 		return err
 	}
-	if err := (preamble{p.config.speaks, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
+	if err := (preamble{p.config.versions, answerWelcome, p.config.Self().appendBinary(nil)}).write(s); err != nil {
 		return fmt.Errorf("answer preamble: %w", err)
 	}
 	return s.SetDeadline(time.Time{})
 }
 
-// examine returns why to refuse the connection that begins with a preamble, or nil if it is welcome.
-func (p *Peers) examine(s *socket, got preamble) (err error) {
+// checkPreamble checks the preamble of an incoming connection. Its error is the reason to refuse the connection.
+func (p *Peers) checkPreamble(s *socket, got preamble) (err error) {
 	if s.remote, err = parseIdentity(got.body); err != nil {
 		return err
 	}
 	if err = s.verify(s.remote); err != nil {
 		return err
 	}
-	if s.version, err = agree(p.config.Self(), p.config.speaks, s.remote, got.speaks); err != nil {
+	if s.version, err = negotiate(p.config.Self(), p.config.versions, s.remote, got.versions); err != nil {
 		return err
 	}
-	s.kind, s.tunnelled = kind(got.what)&^viaTunnel, kind(got.what)&viaTunnel != 0
+	s.kind, s.tunnelled = kind(got.tag)&^viaTunnel, kind(got.tag)&viaTunnel != 0
 	switch {
 	case s.kind < kindPeer || s.kind > kindTunnel:
 		return errKind
 	case s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar):
 		return errTunnelOver
 	}
-	if err = p.admit(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
-		err = errManyFar
+	if err = p.checkRemote(s.kind, s.remote); err == nil && s.kind == kindFar && !p.countFar(s) {
+		err = errTooManyFar
 	}
 	return err
 }
 
-// handTo gives a connection to Raft, serves its messages, or relays it.
-func (p *Peers) handTo(s *socket) error {
+// handOver gives a connection to Raft, to a goroutine that serves its messages, or to one that relays it.
+func (p *Peers) handOver(s *socket) error {
 	if s.kind == kindRaft {
-		if !p.giveRaft(s) {
+		if !p.offerToRaft(s) {
 			return fmt.Errorf("hand over to Raft: %w", ErrBusy)
 		}
 		return nil
@@ -143,23 +142,23 @@ func (p *Peers) handTo(s *socket) error {
 	if s.kind == kindTunnel {
 		serve = func() { p.relay(s) }
 	}
-	if !p.spawn(serve) { // the other end reports why it is over
+	if !p.spawn(serve) { // the other end logs why the connection ended
 		return ErrClosed
 	}
 	return nil
 }
 
-// refuse tells the dialling side why. If that fails, nothing is lost.
+// refuse sends the dialling side the reason, if possible.
 func (p *Peers) refuse(s *socket, reason string) {
-	_ = preamble{p.config.speaks, answerRefused, []byte(reason[:min(len(reason), maxReason)])}.write(s)
+	_ = preamble{p.config.versions, answerRefused, []byte(reason[:min(len(reason), maxReason)])}.write(s)
 }
 
 func refused(remote Identity, why error) error {
 	return fmt.Errorf("%w node %s (%s): %w", ErrRefused, remote.Node, printable(remote.Name), why)
 }
 
-// dial makes a connection and completes the handshake. expected checks that the right node answers. A near connection has
-// handshakeTime for both together.
+// dial makes a connection and completes the handshake. expected checks that the right node answers. For a near connection,
+// both together take at most handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(Identity) error) (*socket, error) {
 	dialTime, whole := nearDialTime, handshakeTime
 	if k == kindFar {
@@ -172,14 +171,14 @@ func (p *Peers) dial(ctx context.Context, address string, k kind, expected func(
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	s := &socket{kind: k}
-	if err := p.remember(raw, s); err != nil {
+	if err := p.register(raw, s); err != nil {
 		return nil, err
 	}
-	return p.begin(ctx, s, func() error { return p.introduce(s, expected) })
+	return p.runHandshake(ctx, s, func() error { return p.dialHandshake(s, expected) })
 }
 
-// begin runs the handshake on a dialled connection, until ctx ends.
-func (p *Peers) begin(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
+// runHandshake runs the handshake on a dialled connection. It fails when ctx ends.
+func (p *Peers) runHandshake(ctx context.Context, s *socket, handshake func() error) (*socket, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()
 	if !stop() && err == nil {
@@ -189,7 +188,7 @@ func (p *Peers) begin(ctx context.Context, s *socket, handshake func() error) (*
 		s.Close()
 		return nil, err
 	}
-	s.greeted.Store(true)
+	s.handshakeDone.Store(true)
 	return s, nil
 }
 
@@ -199,17 +198,17 @@ func (p *Peers) dialRaw(ctx context.Context, address string, most time.Duration)
 	return p.config.Dial(ctx, address)
 }
 
-func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
+func (p *Peers) dialHandshake(s *socket, expected func(Identity) error) error {
 	if p.config.TLS != nil {
 		if err := s.startTLS(tls.Client, p.config.TLS.Client()); err != nil {
 			return err
 		}
 	}
 	k := s.kind
-	if !s.via.IsZero() {
+	if !s.relay.IsZero() {
 		k |= viaTunnel
 	}
-	remote, version, err := greet(s, k, p.config.Self(), p.config.speaks)
+	remote, version, err := exchangePreambles(s, k, p.config.Self(), p.config.versions)
 	if err != nil {
 		return err
 	}
@@ -218,7 +217,7 @@ func (p *Peers) introduce(s *socket, expected func(Identity) error) error {
 		return err
 	}
 	if err = s.verify(remote); err == nil {
-		err = p.admit(s.kind, remote)
+		err = p.checkRemote(s.kind, remote)
 	}
 	if err != nil {
 		return refused(remote, err)

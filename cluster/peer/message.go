@@ -9,11 +9,12 @@ import (
 const (
 	// largestMessage bounds the body of a message, in bytes.
 	largestMessage = 16 << 20
-	// messageHead is the size of a header: the length of the body, the kind, the method or code, and the number of the
-	// call.
+	// messageHead is the size of a header in bytes: the length of the body, the kind, the method or code, and the number of
+	// the call.
 	messageHead = 4 + 1 + 1 + 8
 )
 
+// messageKind is the second field of a header.
 type messageKind uint8
 
 const (
@@ -26,20 +27,20 @@ const (
 
 // message is a message on a connection.
 type message struct {
-	kind messageKind
-	what uint8  // the method of calls, the code of failures
-	id   uint64 // of the call
-	body []byte
+	kind         messageKind
+	methodOrCode uint8  // the method of calls, the code of failures
+	id           uint64 // of the call
+	body         []byte
 }
 
 func (m message) head() (h [messageHead]byte) {
 	binary.LittleEndian.PutUint32(h[:], uint32(len(m.body)))
-	h[4], h[5] = byte(m.kind), m.what
+	h[4], h[5] = byte(m.kind), m.methodOrCode
 	binary.LittleEndian.PutUint64(h[6:], m.id)
 	return h
 }
 
-var errMessage = errors.New("the remote sent a message that makes no sense")
+var errMessage = errors.New("the remote sent a malformed message")
 
 // assembler splits the received bytes into messages. Its memory grows with the data that has arrived, never with the
 // length that a message claims.
@@ -68,7 +69,7 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 	}
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
-		a.partial = slices.Clone(rest) // one large message must not hold memory for ever
+		a.partial = slices.Clone(rest) // one large message must not hold memory forever
 	case !held || len(rest) < len(b):
 		a.partial = append(a.partial[:0], rest...)
 	}
@@ -87,6 +88,6 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if n = messageHead + int(length); len(b) < n {
 		return m, 0, nil
 	}
-	m = message{kind: messageKind(b[4]), what: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
+	m = message{kind: messageKind(b[4]), methodOrCode: b[5], id: binary.LittleEndian.Uint64(b[6:]), body: b[messageHead:n:n]}
 	return m, n, nil
 }

@@ -12,60 +12,60 @@ import (
 )
 
 const (
-	// maxNotes bounds the notes that are logged and remembered within notesTime; then all are forgotten. A stranger can
-	// make up reasons without end, and must not fill the disk with them.
+	// maxNotes bounds the notes that are logged and remembered within notesTime; after that time, all are forgotten. A
+	// stranger can invent any number of reasons, and must not fill the disk with them.
 	maxNotes  = 256
 	notesTime = time.Minute
 )
 
-// notes remembers what has been logged, so that it is logged once and not at every try.
+// notes remembers which events were logged, so that each is logged once and not at every attempt.
 type notes struct {
-	mu    sync.Mutex // guards the fields below
-	said  map[string]time.Time
-	began time.Time // when said was last emptied
-	count int       // notes since then. Invariant: <= maxNotes
+	mu     sync.Mutex // guards the fields below
+	logged map[string]time.Time
+	began  time.Time // when logged was last emptied
+	count  int       // notes made since began. Invariant: <= maxNotes
 }
 
-// first reports whether the note is new, and remembers it.
-func (n *notes) first(what string) bool { return n.after(what, math.MaxInt64) }
+// isNew reports whether what was not logged yet, and remembers it.
+func (n *notes) isNew(what string) bool { return n.isDue(what, math.MaxInt64) }
 
-// after reports whether the note is new, or was last made at least pause ago, and remembers it.
-func (n *notes) after(what string, pause time.Duration) bool {
+// isDue reports whether what was not logged within the last pause. If so, it remembers it as logged now.
+func (n *notes) isDue(what string, pause time.Duration) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if when, ok := n.said[what]; ok && now.Sub(when) < pause {
+	if when, ok := n.logged[what]; ok && now.Sub(when) < pause {
 		return false
 	}
-	if n.said == nil || n.count >= maxNotes {
+	if n.logged == nil || n.count >= maxNotes {
 		if now.Sub(n.began) < notesTime {
 			return false
 		}
-		n.said, n.began, n.count = make(map[string]time.Time), now, 0
+		n.logged, n.began, n.count = make(map[string]time.Time), now, 0
 	}
 	n.count++
-	n.said[what] = now
+	n.logged[what] = now
 	return true
 }
 
-// worthLogging reports whether to log an error with a node: once for each reason, as long as said remembers it. A
-// mismatch of releases is logged once a minute for each node, whichever of the two dials.
-func (p *Peers) worthLogging(err error, node ring.NodeID, said *notes, where string) bool {
+// shouldLog reports whether to log an error with a node: each reason once, as long as logged remembers it. A mismatch of
+// releases is logged once a minute for each node, whichever of the two ends dials.
+func (p *Peers) shouldLog(err error, node ring.NodeID, logged *notes, where string) bool {
 	if errors.As(err, new(*versionError)) {
-		return p.notes.after("versions "+node.String(), notesTime)
+		return p.notes.isDue("versions "+node.String(), notesTime)
 	}
-	return said.first(where + causeOf(err))
+	return logged.isNew(where + causeOf(err))
 }
 
-// forget lets every note that begins with a host be logged again.
+// forget drops every note that begins with a host, so that it is logged again.
 func (n *notes) forget(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.said, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
+	maps.DeleteFunc(n.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
-// causeOf tells reasons apart. It returns the text of the innermost error, which does not contain the port of a single
-// connection; a refusal contains none anywhere, so its whole text is returned.
+// causeOf returns a text that identifies the reason of err. It is the text of the innermost error, which does not contain
+// the port of a connection, or the whole text of a refusal, which contains no port anywhere.
 func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()

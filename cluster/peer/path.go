@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// firstTrust is how long a direct way must have been well before it is used again. It doubles, up to lastTrust, if
-	// the way did not last for flapTime the last time. A direct way to a new process is used at once.
+	// firstTrust is how long a broken direct connection must work before it is used again. The time doubles, up to
+	// lastTrust, if the connection last broke within flapTime. A direct connection to a new process is used at once.
 	firstTrust = 5 * time.Second
 	lastTrust  = 5 * time.Minute
 	flapTime   = time.Minute
-	// relaysAsked is how many nodes are asked at once whether they hear another one.
+	// relaysAsked is the number of nodes that are asked at once whether they can be the relay.
 	relaysAsked = 3
 	// lastSeekPause is the longest pause between two searches for a path.
 	lastSeekPause = 2 * time.Second
@@ -29,14 +29,14 @@ const (
 	hearWait = 100 * time.Millisecond
 )
 
-// A link's path is the direct connection or, while that is silent or broken, a tunnel through another node. Callers can't
-// tell which. The search begins when nothing has arrived for half of Config.Silence, so that a tunnel is usually ready
-// when the direct connection counts as silent; it goes on, with growing pauses, until there is a path. Meanwhile the
-// direct way is retried all the time.
+// A link's path is the direct connection or, while that is silent or broken, a tunnel through another node. Callers do not
+// notice the difference. The search begins after silence of half of Config.Silence, so that a tunnel is usually ready when
+// the direct connection counts as silent. It is repeated, with growing pauses, until there is a path. Meanwhile, the direct
+// connection is dialled again and again.
 
-// current returns the connection that calls use, or nil if there is none.
-func (l *link) current() *conn {
-	if l.around.Load() {
+// currentConn returns the connection for calls, or nil if there is none.
+func (l *link) currentConn() *conn {
+	if l.avoidDirect.Load() {
 		if t := l.tunnel.Load(); t != nil && t.reachable() {
 			return t
 		}
@@ -44,83 +44,83 @@ func (l *link) current() *conn {
 	return l.conn.Load()
 }
 
-// hears reports whether something has just arrived from the node directly.
-func (l *link) hears() bool {
+// receivesDirectly reports whether data has just arrived from the node over the direct connection.
+func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.heard.Load() < int64(c.limits.after*2/5)
+	return l.kind == kindPeer && c != nil && c.reachable() && l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
-// onQuiet is called by the watcher when nothing has arrived over the direct connection c for at least half of what counts
-// as silence.
+// onQuiet acts on at least half of the silence that makes the direct connection c unreachable. The pulse calls it.
 func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
 	}
-	l.seek()
-	if c.silence >= besideAfter*c.limits.after {
-		l.dialBeside(l.ctx, c)
+	l.startFindPath()
+	if c.silence >= secondDialAfter*c.limits.unreachable {
+		l.dialSecond(l.ctx, c)
 	}
 }
 
-// abandonDirect takes the direct way out of use because its connection c is silent or broken, or, if c is nil, could not
-// be made. Calls that fail for that reason are retried over a path, if there is one.
+// abandonDirect stops the use of the direct connection c, which is silent or broken; nil means that no connection could be
+// made. Calls that fail for that reason are retried through a tunnel, if there is one.
 func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
 	}
-	defer l.seek()
-	if l.around.Load() {
+	defer l.startFindPath()
+	if l.avoidDirect.Load() {
 		return
 	}
 	trust := firstTrust
-	if back := l.back.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
-		trust = min(max(trust, 2*time.Duration(l.trust.Load())), lastTrust)
+	if back := l.directSince.Load(); back != 0 && l.peers.now()-back < int64(flapTime) {
+		trust = min(max(trust, 2*time.Duration(l.trustTime.Load())), lastTrust)
 	}
-	l.trust.Store(int64(trust))
-	l.around.Store(true)
-	// Raft would wait for seconds on each of its connections. If they are closed, it redials and gets a path.
+	l.trustTime.Store(int64(trust))
+	l.avoidDirect.Store(true)
+	// Raft would wait for seconds on each of its connections. When they are closed, it redials and gets a tunnel.
 	l.peers.closeSockets(func(s *socket) bool {
-		return s.isRaft() && s.remote.Node == l.node && s.via.IsZero() && !s.tunnelled
+		return s.isRaft() && s.remote.Node == l.node && s.relay.IsZero() && !s.tunnelled
 	})
 }
 
-// seek makes sure that there is a path until the direct way can be trusted again. It returns at once.
-func (l *link) seek() {
-	if l.kind != kindPeer || l.seeking.Swap(true) {
+// startFindPath starts findPath in the background, unless it is running.
+func (l *link) startFindPath() {
+	if l.kind != kindPeer || l.findingPath.Swap(true) {
 		return
 	}
 	if !l.peers.spawn(func() {
 		l.findPath()
-		l.seeking.Store(false)
+		l.findingPath.Store(false)
 	}) {
-		l.seeking.Store(false)
+		l.findingPath.Store(false)
 	}
 }
 
+// findPath provides a tunnel until the direct connection has worked for as long as trust demands.
 func (l *link) findPath() {
 	tick := l.peers.config.Silence / 5
 	pause, next := tick, time.Now()
-	var well time.Time // since when the direct way is well; zero if it is not
+	var worksSince time.Time // when the direct connection began to work; zero if it does not
 	for l.ctx.Err() == nil {
 		now := time.Now()
-		switch hears := l.hears(); {
+		switch hears := l.receivesDirectly(); {
 		case !hears:
-			well = time.Time{}
-		case well.IsZero():
-			well = now
+			worksSince = time.Time{}
+		case worksSince.IsZero():
+			worksSince = now
 		}
-		trust := time.Second // if the direct way was only slow for a moment, and never out of use
-		if l.around.Load() {
-			trust = time.Duration(l.trust.Load())
+		trust := time.Second // if the direct connection was only slow for a moment, and always in use
+		if l.avoidDirect.Load() {
+			trust = time.Duration(l.trustTime.Load())
 		}
-		if !well.IsZero() && now.Sub(well) >= trust {
-			l.goDirect()
+		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
+			l.useDirect()
 			return
 		}
 		wait := tick
 		if t := l.tunnel.Load(); t != nil && !t.reachable() {
 			t.breakOff(errSilent)
-		} else if t == nil && well.IsZero() {
+		} else if t == nil && worksSince.IsZero() {
 			if !now.Before(next) {
 				if l.openTunnel() {
 					pause = tick
@@ -135,22 +135,22 @@ func (l *link) findPath() {
 	}
 }
 
-// goDirect takes the direct way back into use. Calls in flight in the tunnel finish there.
-func (l *link) goDirect() {
-	if l.around.Swap(false) {
-		l.back.Store(l.peers.now())
+// useDirect uses the direct connection again. Calls in flight in the tunnel finish there.
+func (l *link) useDirect() {
+	if l.avoidDirect.Swap(false) {
+		l.directSince.Store(l.peers.now())
 	}
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
 		l.peers.closeSockets(func(s *socket) bool {
-			return s.isRaft() && s.remote.Node == l.node && !s.via.IsZero()
+			return s.isRaft() && s.remote.Node == l.node && !s.relay.IsZero()
 		})
 		l.peers.log.Info("a node is reached directly again", "node", l.node, "address", l.address)
 	}
 }
 
-// openTunnel makes a tunnel, and reports whether there is one now.
+// openTunnel tries to open a tunnel, and reports whether there is one now.
 func (l *link) openTunnel() bool {
 	relay := l.findRelay()
 	if relay == nil {
@@ -165,21 +165,21 @@ func (l *link) openTunnel() bool {
 	if !l.peers.spawn(func() {
 		err := c.run(l.ctx)
 		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
-			l.peers.log.Info("the tunnel to a node is over", "node", l.node, "relay", relay.node, "error", err)
+			l.peers.log.Info("the tunnel to a node has ended", "node", l.node, "relay", relay.node, "error", err)
 		}
 	}) {
 		c.breakOff(ErrClosed)
 		return false
 	}
-	l.peers.log.Info("a node is reached by way of another one", "node", l.node, "address", l.address, "relay", relay.node)
+	l.peers.log.Info("a node is reached through a relay", "node", l.node, "address", l.address, "relay", relay.node)
 	return true
 }
 
-// findRelay asks some nodes whether they hear the node, and returns the first one that does, in the order of relays; nil
-// if none does.
+// findRelay asks some nodes whether they receive data from the target, and returns the first of relayCandidates that does, or
+// nil.
 func (l *link) findRelay() *link {
 	var answers [relaysAsked]chan bool
-	asked := l.relays()
+	asked := l.relayCandidates()
 	for i, r := range asked {
 		answer := make(chan bool, 1)
 		answers[i] = answer
@@ -188,7 +188,7 @@ func (l *link) findRelay() *link {
 			answer <- false
 			continue
 		}
-		if _, err := c.start(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
+		if _, err := c.startCall(methodHear, l.node[:], hearWait, func(reply []byte, err error) {
 			answer <- err == nil && bytes.Equal(reply, []byte{1})
 		}); err != nil {
 			answer <- false
@@ -202,10 +202,9 @@ func (l *link) findRelay() *link {
 	return nil
 }
 
-// relays returns the nodes to ask in this round, among those that this node reaches directly. Their order depends on the
-// two ends, so that no node carries everyone's tunnels, and the leader comes last. Each round continues where the last
-// one stopped.
-func (l *link) relays() []*link {
+// relayCandidates returns the nodes to ask in this round, from those that this node reaches directly. Their order depends on the
+// two ends, so that no node relays all tunnels, and the leader comes last. Each round continues where the previous one stopped.
+func (l *link) relayCandidates() []*link {
 	leader, own := l.peers.config.Leader(), l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
 		if r.node == leader {
@@ -222,33 +221,34 @@ func (l *link) relays() []*link {
 	slices.SortFunc(all, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 	var chosen []*link
 	for i := range min(len(all), relaysAsked) {
-		chosen = append(chosen, all[(l.round+i)%len(all)])
+		chosen = append(chosen, all[(l.nextRelay+i)%len(all)])
 	}
 	if len(all) > 0 {
-		l.round = (l.round + len(chosen)) % len(all)
+		l.nextRelay = (l.nextRelay + len(chosen)) % len(all)
 	}
 	return chosen
 }
 
-// Via returns the node through which another one is reached at present; false if it is reached directly, or not at all.
+// Via returns the relay through which a node is currently reached. It returns false if the node is reached directly, or not
+// at all.
 func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
-	if c := p.way(to); c != nil {
-		relay = c.socket.via
+	if c := p.pathTo(to); c != nil {
+		relay = c.socket.relay
 	}
 	return relay, !relay.IsZero()
 }
 
-// sendOver sends something to a node. If certainly nothing was sent, because a connection was replaced or lost meanwhile,
-// it retries over the one that took its place.
+// sendOver calls send with the connection to a node. If certainly nothing was sent, because the connection was replaced or
+// lost meanwhile, it retries over the new one.
 func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {
-		return errAway
+		return errNoConnection
 	}
-	err := errAway
+	err := errNoConnection
 	var last *conn
 	for range 3 {
-		c := l.current()
+		c := l.currentConn()
 		if c == nil || c == last {
 			break
 		}

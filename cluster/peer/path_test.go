@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// all starts n nodes that all know each other.
+// all starts n nodes that know each other.
 func (w *world) all(n int, options ...option) []*node {
 	w.t.Helper()
 	var nodes []*node
@@ -69,14 +69,14 @@ func (t *tally) end() {
 }
 
 // TestPathAroundABrokenLink: calls in both directions continue through a third node as soon as the link is silent, and
-// directly again once it has been well for five seconds.
+// directly again after the link has worked for five seconds.
 func TestPathAroundABrokenLink(t *testing.T) {
 	for name, cut := range map[string]func(w *world, a, b *node){
 		"both ways": func(w *world, a, b *node) { w.net.Cut(a.ip, b.ip) },
 		"one way":   func(w *world, a, b *node) { w.net.CutOneWay(a.ip, b.ip) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				w.net.Delay(200 * time.Microsecond)
 				nodes := w.all(3)
 				a, b, c := nodes[0], nodes[1], nodes[2]
@@ -86,7 +86,7 @@ func TestPathAroundABrokenLink(t *testing.T) {
 				cut(w, a, b)
 				time.Sleep(400 * time.Millisecond)
 				before := there.failed.Load() + back.failed.Load()
-				if before > 2 { // those in flight
+				if before > 2 { // the calls in flight
 					t.Errorf("%d calls failed when the link broke", before)
 				}
 				for range 60 {
@@ -99,16 +99,16 @@ func TestPathAroundABrokenLink(t *testing.T) {
 					t.Errorf("%d calls failed meanwhile", have-before)
 				}
 				if bytes, tunnels := c.Relayed(); bytes == 0 || tunnels != 2 {
-					t.Errorf("the relay has carried %d bytes in %d tunnels", bytes, tunnels)
+					t.Errorf("the relay has relayed %d bytes in %d tunnels", bytes, tunnels)
 				}
 				w.net.HealAll()
 				time.Sleep(4 * time.Second)
 				if _, ok := a.Via(b.id); !ok {
-					t.Error("the direct way is trusted too soon")
+					t.Error("the direct connection is trusted too soon")
 				}
 				time.Sleep(8 * time.Second)
 				if _, ok := a.Via(b.id); ok || !a.Reachable(b.id) {
-					t.Error("the direct way is not taken again")
+					t.Error("the direct connection is not used again")
 				}
 				there.end()
 				back.end()
@@ -124,9 +124,9 @@ func TestPathAroundABrokenLink(t *testing.T) {
 	}
 }
 
-// TestPathWhenTheRelayGoes: another relay is found.
+// TestPathWhenTheRelayGoes: when the relay dies, the link finds another one.
 func TestPathWhenTheRelayGoes(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(4)
 		a, b := nodes[0], nodes[1]
 		w.net.Cut(a.ip, b.ip)
@@ -145,10 +145,9 @@ func TestPathWhenTheRelayGoes(t *testing.T) {
 	})
 }
 
-// TestNoPathToTheDead: a node that no other node reaches is unreachable at once, and stays so; no node carries tunnels to
-// it.
+// TestNoPathToTheDead: a node that no other node reaches is unreachable at once, and stays so. No node relays tunnels to it.
 func TestNoPathToTheDead(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(5)
 		w.net.Isolate(nodes[4].ip)
 		time.Sleep(300 * time.Millisecond)
@@ -175,9 +174,9 @@ func TestNoPathToTheDead(t *testing.T) {
 	})
 }
 
-// TestPathForRaft: Raft's connections take the same path as calls, and those over the broken way are closed at once.
+// TestPathForRaft: Raft's connections use the same path as calls. Those over a broken link are closed at once.
 func TestPathForRaft(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b := nodes[0], nodes[1]
 		dial := func() error {
@@ -219,9 +218,9 @@ func TestPathForRaft(t *testing.T) {
 	})
 }
 
-// TestFlappingLink: each time a direct way fails again, it takes longer until it is trusted.
+// TestFlappingLink: each time a direct connection fails again, it takes longer until it is trusted.
 func TestFlappingLink(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b := nodes[0], nodes[1]
 		var waits []time.Duration
@@ -246,14 +245,14 @@ func TestFlappingLink(t *testing.T) {
 		w.net.HealAll()
 		time.Sleep(10 * time.Second)
 		if _, ok := a.Via(b.id); ok {
-			t.Error("what was long ago still counts")
+			t.Error("old failures still count")
 		}
 	})
 }
 
-// TestRelaysAreSpread: with many broken links, no node carries all tunnels, and the leader carries none.
+// TestRelaysAreSpread: with many broken links, no node relays all tunnels, and the leader relays none.
 func TestRelaysAreSpread(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		const n, apart = 10, 6
 		leader := func(c *Config, _ *node) { c.Leader = func() ring.NodeID { return nodeID(n) } }
 		nodes := w.all(n, leader)
@@ -278,26 +277,26 @@ func TestRelaysAreSpread(t *testing.T) {
 	})
 }
 
-// TestRelayIsForMembers: a relay refuses a tunnel to a node that would not be let in, to one that asks through a tunnel,
-// and to a target that the relay does not know or hear.
+// TestRelayIsForMembers: a relay refuses a tunnel for a node that it would not accept, for one that asks through a tunnel,
+// and to a target that it does not know or does not receive data from.
 func TestRelayIsForMembers(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3, withCluster(1))
 		a, b := nodes[0], nodes[1]
 		stranger := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{2}}
-		if _, _, err := greet(w.dialer()(a.address), kindTunnel, stranger, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel, stranger, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("another cluster: have %v", err)
 		}
 		member := Identity{Node: ring.NodeID{9}, Cluster: [16]byte{1}}
-		if _, _, err := greet(w.dialer()(a.address), kindTunnel|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindTunnel|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("a tunnel through a tunnel: have %v", err)
 		}
-		if _, _, err := greet(w.dialer()(a.address), kindFar|viaTunnel, member, speaks); !errors.Is(err, ErrRefused) {
+		if _, _, err := exchangePreambles(w.dialer()(a.address), kindFar|viaTunnel, member, supportedVersions); !errors.Is(err, ErrRefused) {
 			t.Errorf("from another region through a tunnel: have %v", err)
 		}
 		ask := func(target ring.NodeID) byte {
 			c := w.dialer()(a.address)
-			if _, _, err := greet(c, kindTunnel, member, speaks); err != nil {
+			if _, _, err := exchangePreambles(c, kindTunnel, member, supportedVersions); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -318,19 +317,19 @@ func TestRelayIsForMembers(t *testing.T) {
 		w.net.Isolate(b.ip)
 		time.Sleep(200 * time.Millisecond)
 		if have := ask(b.id); have != tunnelNotNow {
-			t.Errorf("to a node that is not heard: have %d", have)
+			t.Errorf("to a silent node: have %d", have)
 		}
 	})
 }
 
-// TestTunnelsAreBounded: a tunnel beyond the bound is refused, and places become free again.
+// TestTunnelsAreBounded: a tunnel beyond the bound is refused. Closed tunnels make room for new ones.
 func TestTunnelsAreBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(2)
 		a, b := nodes[0], nodes[1]
 		ask := func(i int) (byte, func() error) {
 			c := w.dialer()(a.address)
-			if _, _, err := greet(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, speaks); err != nil {
+			if _, _, err := exchangePreambles(c, kindTunnel, Identity{Node: ring.NodeID{9, byte(i >> 8), byte(i)}}, supportedVersions); err != nil {
 				t.Fatal(err)
 			}
 			answer := make([]byte, 1)
@@ -346,43 +345,43 @@ func TestTunnelsAreBounded(t *testing.T) {
 			}
 		}
 		if have, _ := ask(maxRelayed); have != tunnelNotNow {
-			t.Errorf("one too many: have %d", have)
+			t.Errorf("a tunnel beyond the bound: have %d", have)
 		}
-		time.Sleep(handshakeTime + time.Second) // the other end closes those on which no handshake begins
+		time.Sleep(handshakeTime + time.Second) // by then, the targets have closed all tunnels without a handshake
 		synctest.Wait()
 		if _, tunnels := a.Relayed(); tunnels != 0 {
 			t.Errorf("%d tunnels are left", tunnels)
 		}
 		if have, _ := ask(0); have != tunnelOpen {
-			t.Errorf("afterwards: have %d", have)
+			t.Errorf("after the tunnels are closed: have %d", have)
 		}
 		w.echo(a, b, "goes on")
 	})
 }
 
-// TestPathToAnotherProcess: a restarted node is called directly at once. While it was down, nothing was wrong with the
-// way to it; a tunnel would end when the next node restarts, along with the calls in flight in it.
+// TestPathToAnotherProcess: a restarted node is called directly at once. While it was down, its link was not broken. A
+// tunnel would end when the next node restarts, along with the calls in flight in it.
 func TestPathToAnotherProcess(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nodes := w.all(3)
 		a, b, c := nodes[0], nodes[1], nodes[2]
 		b.close(t)
 		time.Sleep(2 * time.Second)
-		w.net.Cut(a.ip, b.ip) // let the others connect first
+		w.net.Cut(a.ip, b.ip) // the other nodes connect first
 		again := w.node(2, func(_ *Config, n *node) { n.self.Boot = 2 })
 		again.knows(a, c)
 		w.until("a reaches it", func() bool { _, ok := a.Via(b.id); return ok })
 		w.net.HealAll()
 		time.Sleep(1500 * time.Millisecond)
 		if via, ok := a.Via(b.id); ok || !a.Reachable(b.id) {
-			t.Errorf("it is reached by way of %s", via)
+			t.Errorf("the node is reached through %s", via)
 		}
 	})
 }
 
-// TestCloseAnswersFirst: the callers of a node that closes get every answer that it has given.
+// TestCloseAnswersFirst: when a node closes, its callers still get every answer that it has given.
 func TestCloseAnswersFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.net.Delay(20 * time.Millisecond)
 		a, b := w.pair()
 		var answered, failed atomic.Int64
@@ -399,13 +398,13 @@ func TestCloseAnswersFirst(t *testing.T) {
 		for _, c := range b.kept()[:40] {
 			c.Reply([]byte("counted"))
 		}
-		// The caller keeps writing, which a connection that was simply closed would not survive.
+		// The caller keeps writing. If the node simply closed the connection, that would lose the answers.
 		stop := a.keepCalling(b)
 		b.close(t)
 		w.until("all calls have ended", func() bool { return answered.Load()+failed.Load() == 50 })
 		stop.end()
 		if answered.Load() != 40 {
-			t.Errorf("%d of 40 answers have come", answered.Load())
+			t.Errorf("%d of 40 answers have arrived", answered.Load())
 		}
 	})
 }

@@ -16,8 +16,8 @@ import (
 
 const defaultSilence = 250 * time.Millisecond
 
-// Config configures Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader only once
-// Start has been called.
+// Config configures Peers. All functions are called from several goroutines; Self, Accept, AcceptFar and Leader only after
+// Start.
 type Config struct {
 	Self   func() Identity // the cluster may become known later
 	Listen func() (net.Listener, error)
@@ -25,15 +25,14 @@ type Config struct {
 	TLS    Credentials                 // nil: no TLS
 	Accept func(remote Identity) error // may refuse a remote; called at both ends. nil: accept all
 	// AcceptFar is Accept for connections between nodes of different regions, called after the regions were compared. nil
-	// refuses them all.
+	// refuses all of them.
 	AcceptFar func(remote Identity) error
-	// Leader returns the node that is the last choice for carrying tunnels, since it has the most to do. A zero ID, or
-	// nil: none.
+	// Leader returns the node that is the last choice as a relay, because it has the most work. A zero ID, or nil: none.
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: slog.Default
-	Silence time.Duration // no message for this long: unreachable. 0: 250 ms
+	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
 
-	speaks versions // set by tests; by default what this build speaks
+	versions versions // set by tests; by default this build's versions
 }
 
 // validate checks c and fills in defaults.
@@ -50,8 +49,8 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if c.speaks == (versions{}) {
-		c.speaks = speaks
+	if c.versions == (versions{}) {
+		c.versions = supportedVersions
 	}
 	if c.Silence == 0 {
 		c.Silence = defaultSilence
@@ -64,34 +63,33 @@ func (c *Config) validate() error {
 
 // Peers holds the connections to the other nodes.
 type Peers struct {
-	config    Config
-	log       *slog.Logger
-	listener  net.Listener
-	raft      chan net.Conn      // accepted for Raft
-	raftDone  context.Context    // ends when Raft accepts no more
-	endRaft   context.CancelFunc // cancels raftDone
-	handlers  [scopes]handlers   // set before Start
-	started   time.Time
-	notes     notes
-	halfOpen  chan struct{} // holds one element for each connection in a handshake
-	ctx       context.Context
-	cancel    context.CancelFunc
-	group     sync.WaitGroup
-	links     atomic.Pointer[map[ring.NodeID]*link] // immutable
-	relays    atomic.Int64                          // tunnels that this node carries; at most maxRelayed
-	relayed   atomic.Int64                          // bytes carried in tunnels
-	finishing atomic.Bool                           // Close has begun: nothing is served any more
-	early     chan struct{}                         // capacity 1: the next pulse is now
+	config         Config
+	log            *slog.Logger
+	listener       net.Listener
+	raft           chan net.Conn      // accepted for Raft
+	raftDone       context.Context    // ends when Raft accepts no more
+	endRaft        context.CancelFunc // cancels raftDone
+	handlers       [scopes]handlers   // set before Start
+	started        time.Time
+	notes          notes
+	halfOpen       chan struct{} // holds one element for each connection in a handshake
+	ctx            context.Context
+	cancel         context.CancelFunc
+	group          sync.WaitGroup
+	links          atomic.Pointer[map[ring.NodeID]*link] // immutable
+	relayedTunnels atomic.Int64                          // tunnels that this node relays; at most maxRelayed
+	relayedBytes   atomic.Int64                          // bytes relayed in tunnels
+	finishing      atomic.Bool                           // Close has begun: incoming messages are not served any more
+	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
 	sockets map[*socket]struct{} // all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
 	conns   map[*conn]struct{}   // connections whose silence is watched
-	pulsed  chan struct{}        // closed at the next pulse; nil if nobody waits
+	pulsed  chan struct{}        // closed at the next pulse; nil if no caller of Pulse waits
 }
 
-// New binds the peer port. Nothing is answered before Start: earlier connections wait in the listener. The caller must
-// Close it.
+// New binds the peer port. Connections wait in the listener until Start. The caller must Close the Peers.
 func New(config Config) (*Peers, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("open peers: %w", err)
@@ -104,7 +102,7 @@ func New(config Config) (*Peers, error) {
 		config: config, log: config.Logger, listener: listener, started: time.Now(),
 		raft:     make(chan net.Conn, raftWaiting),
 		halfOpen: make(chan struct{}, maxHalfOpen),
-		early:    make(chan struct{}, 1),
+		pulseNow: make(chan struct{}, 1),
 		sockets:  make(map[*socket]struct{}),
 		conns:    make(map[*conn]struct{}),
 	}
@@ -114,7 +112,7 @@ func New(config Config) (*Peers, error) {
 	return p, nil
 }
 
-// Start begins to answer. All handlers must be registered before.
+// Start begins to accept connections. All handlers must be registered before.
 func (p *Peers) Start() {
 	p.spawn(p.accept)
 	p.spawn(p.pulse)
@@ -140,16 +138,16 @@ func (p *Peers) Close() error {
 // finishTime bounds how long finish takes.
 const finishTime = 200 * time.Millisecond
 
-// finish sends the queued replies and lets the callers read them: a cost counted here must not be asked for again because
-// its answer was lost. Messages that arrive meanwhile are not served. Each caller closes its connection once it has read
-// everything.
+// finish sends the queued replies and lets the callers read them: if a reply were lost, its caller would ask again, and the
+// cost would be counted twice. Messages that arrive meanwhile are not served. Each caller closes its connection once it has
+// read everything.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	for range finishTime / time.Millisecond {
 		serving := false
 		p.mu.Lock()
 		for c := range p.conns {
-			if c.calls {
+			if c.isCaller {
 				continue
 			}
 			serving = true
@@ -165,10 +163,10 @@ func (p *Peers) finish() {
 	}
 }
 
-// now is the time since New in nanoseconds, monotonic.
+// now returns the monotonic time since New in nanoseconds.
 func (p *Peers) now() int64 { return int64(time.Since(p.started)) }
 
-// spawn starts a goroutine that Close waits for, unless Close has begun. It reports whether it did.
+// spawn starts a goroutine that Close waits for. If Close has begun, it returns false.
 func (p *Peers) spawn(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,14 +177,14 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// SetNodes sets the other nodes of this region and their addresses. Connections to nodes that are not named are closed, and
-// so are those to a node whose address has changed. After Close it does nothing.
-func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.know(kindPeer, nodes) }
+// SetNodes sets the other nodes of this region and their addresses. Connections to all other nodes are closed, and so are
+// those to a node whose address has changed. After Close it has no effect.
+func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, nodes) }
 
-// SetFarNodes is SetNodes for nodes of other regions. Nodes that SetNodes has named are skipped.
-func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.know(kindFar, nodes) }
+// SetFarNodes is SetNodes for nodes of other regions. Nodes set with SetNodes are skipped.
+func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.setLinks(kindFar, nodes) }
 
-func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
+func (p *Peers) setLinks(k kind, nodes map[ring.NodeID]string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -218,35 +216,35 @@ func (p *Peers) know(k kind, nodes map[ring.NodeID]string) {
 // Self returns this node's identity.
 func (p *Peers) Self() Identity { return p.config.Self() }
 
-// Reachable reports whether there is a path to the node that is not silent.
-func (p *Peers) Reachable(to ring.NodeID) bool { return p.way(to) != nil }
+// Reachable reports whether a node has a path that is not silent.
+func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
-// way returns the connection that calls to a node use, or nil if it is unreachable.
-func (p *Peers) way(to ring.NodeID) *conn {
+// pathTo returns the connection for calls to a node, or nil if the node is unreachable.
+func (p *Peers) pathTo(to ring.NodeID) *conn {
 	if l := (*p.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil && c.reachable() {
+		if c := l.currentConn(); c != nil && c.reachable() {
 			return c
 		}
 	}
 	return nil
 }
 
-// heardOf tells the link to a node that the node has connected to this one.
-func (p *Peers) heardOf(s *socket) {
+// notifyLink informs the link to a node that the node has connected to this one.
+func (p *Peers) notifyLink(s *socket) {
 	if s.tunnelled || s.kind == kindTunnel {
-		return // the direct way may be broken all the same
+		return // this proves nothing about the direct path
 	}
 	if l := (*p.links.Load())[s.remote.Node]; l != nil && (l.kind == kindFar) == (s.kind == kindFar) {
-		l.heardOf(s.remote)
+		l.onIncoming(s.remote)
 	}
 }
 
 // Go calls a node. done runs exactly once: with the reply, which is valid only during done, or with an error. It may run
 // before Go returns, on the reader of the connection or on another goroutine of Peers, so it must not block. body may be
-// reused once Go returns. A timeout of 0 means 30 s.
+// reused after Go returns. A timeout of 0 means 30 s.
 func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration, done func(reply []byte, err error)) {
 	if err := p.sendOver(to, func(c *conn) error {
-		_, err := c.start(m, body, timeout, done)
+		_, err := c.startCall(m, body, timeout, done)
 		return err
 	}); err != nil {
 		done(nil, err)
@@ -263,14 +261,14 @@ func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte)
 	return reply, err
 }
 
-// Send sends a one-way message. If it returns nil, the message is queued; the sender never learns whether it arrives.
+// Send sends a one-way message. A nil error means that the message is queued, not that it will arrive.
 func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
-	return p.sendOver(to, func(c *conn) error { return c.post(m, body) })
+	return p.sendOver(to, func(c *conn) error { return c.sendOneWay(m, body) })
 }
 
-// CallAt calls the node at an address, over a connection of its own, and returns its identity. It takes at most 30 s, or
-// until ctx ends. The error is ErrUnreachable if no node answers there in time, and ErrTimeout if one does but its reply
-// is late.
+// CallAt calls the node at an address, over a separate connection, and also returns the node's identity. It takes at most
+// 30 s, or until ctx ends. The error wraps ErrUnreachable if no connection can be made in time, and is ErrTimeout if the
+// reply is late.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()
@@ -292,7 +290,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	}
 	reply, err := c.call(ctx, m, body)
 	if errors.Is(err, ErrUnreachable) && ctx.Err() != nil && p.ctx.Err() == nil {
-		err = ended(ctx.Err()) // the end of ctx broke the connection
+		err = contextError(ctx.Err()) // the end of ctx broke the connection
 	}
 	cancel()
 	<-c.done

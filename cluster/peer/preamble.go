@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// magic ends with the format of preambles and identities, which never changes: whatever releases two nodes run, each
-	// can tell the other why they can't talk.
+	// magic ends with the format of preambles and identities. It never changes, so that nodes of any two releases can tell
+	// each other why they can't talk.
 	magic = "rlnode\x03"
 	// preambleHead is the size of a preamble without its body: the magic, the lowest and highest protocol versions that
-	// its sender speaks, one byte (the purpose of the connection, or the answer) and the length of the body.
+	// its sender supports, one byte (the purpose of the connection, or the answer) and the length of the body.
 	preambleHead    = len(magic) + 2 + 1 + 2
 	largestPreamble = 1 << 10
 	maxReason       = largestPreamble - preambleHead
 )
 
-// versions is the range of protocol versions that a build speaks. After the preambles, both sides use the highest version
-// they share. A version covers frames and the messages of this package; what the cluster agrees on, and what messages say
-// about it, is governed by the feature level.
+// versions is the range of protocol versions that a build supports. After the preambles, both sides use the highest version
+// they share. A version covers frames and the messages of this package. The agreed state, and messages about it, depend on
+// the feature level instead.
 type versions struct{ lowest, highest uint8 }
 
-// speaks is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
-// adds a version must keep speaking the one before: otherwise no cluster could be upgraded to it node by node.
-var speaks = versions{lowest: 3, highest: 3}
+// supportedVersions is the range of this build. Version 3 changed the messages about leases, copies and authority. A release that
+// adds a version must keep supporting the previous one: otherwise no cluster could be upgraded to it node by node.
+var supportedVersions = versions{lowest: 3, highest: 3}
 
 func (v versions) String() string {
 	if v.lowest == v.highest {
@@ -36,8 +36,8 @@ func (v versions) String() string {
 	return fmt.Sprintf("versions %d to %d", v.lowest, v.highest)
 }
 
-// common returns the version that two sides use, or 0 if they share none.
-func (v versions) common(w versions) uint8 {
+// highestCommon returns the highest version in both ranges, or 0 if there is none.
+func (v versions) highestCommon(w versions) uint8 {
 	if best := min(v.highest, w.highest); best >= max(v.lowest, w.lowest) {
 		return best
 	}
@@ -50,8 +50,8 @@ type kind uint8
 const (
 	kindPeer kind = 1
 	kindRaft kind = 2
-	kindFar  kind = 3 // as kindPeer, between nodes of different regions
-	// kindTunnel asks a relay for a tunnel: the ID of the target node follows, and everything after it is for that node.
+	kindFar  kind = 3 // like kindPeer, between nodes of different regions
+	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all bytes after it are for that node.
 	kindTunnel kind = 4
 	// viaTunnel is a flag on connections made through a tunnel.
 	viaTunnel kind = 0x80
@@ -64,7 +64,7 @@ const (
 )
 
 var (
-	// ErrRefused: one of the two sides does not accept the other; the text says why.
+	// ErrRefused means that one side does not accept the other; the text says why.
 	ErrRefused = errors.New("refused")
 
 	errPreamble = errors.New("the remote does not speak this protocol")
@@ -72,16 +72,16 @@ var (
 	errTheirTLS = errors.New("the remote uses TLS here, and this node does not")
 )
 
-// versionError: the two sides share no version. It wraps ErrRefused.
+// versionError means that the two sides share no version. It wraps ErrRefused.
 type versionError struct{ text string }
 
 func (e *versionError) Error() string { return e.text }
 
 func (*versionError) Unwrap() error { return ErrRefused }
 
-// agree returns the version that two nodes use, or an error that says which of them needs another release.
-func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
-	if v := ours.common(theirs); v != 0 {
+// negotiate returns the version that two nodes use, or an error that names the node that needs another release.
+func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, error) {
+	if v := ours.highestCommon(theirs); v != 0 {
 		return v, nil
 	}
 	about := func(i Identity, v versions) string {
@@ -97,23 +97,23 @@ func agree(a Identity, ours versions, b Identity, theirs versions) (uint8, error
 
 // preamble is the first thing that each side of a connection sends.
 type preamble struct {
-	speaks versions
-	what   byte
-	body   []byte
+	versions versions
+	tag      byte
+	body     []byte
 }
 
 func (p preamble) write(w io.Writer) error {
 	b := append(make([]byte, 0, preambleHead+len(p.body)), magic...)
-	b = append(b, p.speaks.lowest, p.speaks.highest, p.what)
+	b = append(b, p.versions.lowest, p.versions.highest, p.tag)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(p.body)))
 	_, err := w.Write(append(b, p.body...))
 	return err
 }
 
-// readPreamble reads exactly one preamble and not a byte more.
+// readPreamble reads one preamble, and not a byte more.
 func readPreamble(r io.Reader) (preamble, error) {
 	var head [preambleHead]byte
-	// The first byte exposes a stranger, which may never send more.
+	// Check the first byte alone: a stranger may never send more.
 	if _, err := io.ReadFull(r, head[:1]); err != nil {
 		return preamble{}, err
 	}
@@ -128,9 +128,10 @@ func readPreamble(r io.Reader) (preamble, error) {
 		return preamble{}, err
 	}
 	rest := head[len(magic):]
-	p := preamble{speaks: versions{rest[0], rest[1]}, what: rest[2]}
+	p := preamble{versions: versions{rest[0], rest[1]}, tag: rest[2]}
 	n := int(binary.BigEndian.Uint16(rest[3:]))
-	if string(head[:len(magic)]) != magic || p.speaks.lowest == 0 || p.speaks.lowest > p.speaks.highest || n > largestPreamble-preambleHead {
+	if string(head[:len(magic)]) != magic || p.versions.lowest == 0 || p.versions.lowest > p.versions.highest ||
+		n > largestPreamble-preambleHead {
 		return preamble{}, errPreamble
 	}
 	p.body = make([]byte, n)
@@ -138,24 +139,24 @@ func readPreamble(r io.Reader) (preamble, error) {
 	return p, err
 }
 
-// greet is the dialling side's part: it sends this node's identity, and returns the remote's and the version that the two
-// use.
-func greet(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
-	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if that fails, the other side may have said why
+// exchangePreambles is the dialling side's part of the handshake. It sends this node's identity, and returns the remote's and the
+// version that both use.
+func exchangePreambles(c io.ReadWriter, k kind, self Identity, ours versions) (Identity, uint8, error) {
+	_ = preamble{ours, byte(k), self.appendBinary(nil)}.write(c) // if this fails, the remote may have sent its reason
 	p, err := readPreamble(c)
 	if err != nil {
 		return Identity{}, 0, fmt.Errorf("read preamble: %w", err)
 	}
-	switch p.what {
+	switch p.tag {
 	case answerWelcome:
 		remote, err := parseIdentity(p.body)
 		if err != nil {
 			return Identity{}, 0, err
 		}
-		version, err := agree(self, ours, remote, p.speaks)
+		version, err := negotiate(self, ours, remote, p.versions)
 		return remote, version, err
 	case answerRefused:
-		if ours.common(p.speaks) == 0 {
+		if ours.highestCommon(p.versions) == 0 {
 			return Identity{}, 0, &versionError{"refused by the remote: " + printable(string(p.body))}
 		}
 		return Identity{}, 0, fmt.Errorf("%w by the remote: %s", ErrRefused, printable(string(p.body)))

@@ -47,11 +47,11 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldenMessages: so do messages.
+// TestGoldenMessages: messages keep their encoding.
 func TestGoldenMessages(t *testing.T) {
 	messages := []message{
-		{kind: messageCall, what: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, what: 255, body: []byte("send")},
-		{kind: messageReply, id: 1 << 40, body: []byte("reply")}, {kind: messageFailure, what: 7, id: 9}, {kind: messageBeat},
+		{kind: messageCall, methodOrCode: 80, id: 1 << 40, body: []byte("call")}, {kind: messageSend, methodOrCode: 255, body: []byte("send")},
+		{kind: messageReply, id: 1 << 40, body: []byte("reply")}, {kind: messageFailure, methodOrCode: 7, id: 9}, {kind: messageBeat},
 	}
 	var lines []golden.Line
 	for i, m := range messages {
@@ -67,7 +67,7 @@ func TestGoldenMessages(t *testing.T) {
 			}
 			return nil
 		}); err != nil || read != 1 {
-			t.Errorf("%s: %d are read, %v", lines[i].Name, read, err)
+			t.Errorf("%s: read %d messages, %v", lines[i].Name, read, err)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestIdentitiesRoundTrip(t *testing.T) {
 func FuzzPreamble(f *testing.F) {
 	f.Add([]byte("rlnode\x03\x02\x02\x01\x00\x05hello"))
 	var far bytes.Buffer
-	_ = preamble{speaks, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu", Release: "v1"}.appendBinary(nil)}.write(&far)
+	_ = preamble{supportedVersions, byte(kindFar), Identity{Node: nodeID(1), Name: "n1", Region: "eu", Release: "v1"}.appendBinary(nil)}.write(&far)
 	f.Add(far.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
@@ -125,15 +125,15 @@ func FuzzPreamble(f *testing.F) {
 
 func withVersions(lowest, highest uint8) option {
 	return func(c *Config, n *node) {
-		c.speaks = versions{lowest, highest}
+		c.versions = versions{lowest, highest}
 		n.self.Release = fmt.Sprintf("r%d", highest)
 	}
 }
 
-// protocol returns the version used on the connection from a node to another one.
-func (n *node) protocol(to *node) uint8 { return (*n.links.Load())[to.id].current().socket.version }
+// protocol returns the protocol version of the connection from one node to another.
+func (n *node) protocol(to *node) uint8 { return (*n.links.Load())[to.id].currentConn().socket.version }
 
-// TestVersions: two nodes use the highest version that both speak, whichever of them dials.
+// TestVersions: two nodes use the highest version that both support, whichever of them dials.
 func TestVersions(t *testing.T) {
 	for _, test := range []struct {
 		ours, theirs versions
@@ -147,7 +147,7 @@ func TestVersions(t *testing.T) {
 		{versions{1, 4}, versions{2, 3}, 3},
 	} {
 		t.Run(fmt.Sprint(test.ours, test.theirs), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.node(1, withVersions(test.ours.lowest, test.ours.highest)), w.node(2, withVersions(test.theirs.lowest, test.theirs.highest))
 				a.knows(b)
 				b.knows(a)
@@ -162,7 +162,7 @@ func TestVersions(t *testing.T) {
 					t.Errorf("have %+v", have)
 				}
 				fake := w.dialer()(a.address) // its answer ends the handshake
-				if _, have, err := greet(fake, kindRaft, Identity{Node: nodeID(7)}, test.theirs); err != nil || have != test.want {
+				if _, have, err := exchangePreambles(fake, kindRaft, Identity{Node: nodeID(7)}, test.theirs); err != nil || have != test.want {
 					t.Errorf("have %d, %v", have, err)
 				}
 			})
@@ -170,10 +170,10 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestNoVersionInCommon: the error names both nodes, what they speak, and which of them needs which release. Each end
-// logs it once a minute, however often they try, and whichever node dials.
+// TestNoVersionInCommon: the error names both nodes, their versions, and the release that one of them needs. Each end logs
+// it once a minute, however often they try, and whichever node dials.
 func TestNoVersionInCommon(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, young, third := w.node(1, withVersions(1, 2)), w.node(2, withVersions(3, 4)), w.node(3, withVersions(2, 3))
 		old.knows(young, third)
 		young.knows(old, third)
@@ -181,7 +181,7 @@ func TestNoVersionInCommon(t *testing.T) {
 		w.connected(third, old)
 		w.connected(third, young)
 		if old, young := third.protocol(old), third.protocol(young); old != 2 || young != 3 {
-			t.Errorf("who speaks both goes by %d and %d", old, young)
+			t.Errorf("the node that supports both versions uses %d and %d", old, young)
 		}
 		for from, to := range map[*node]*node{old: young, young: old} {
 			_, _, err := from.CallAt(t.Context(), to.address, methodEcho, nil)

@@ -2,12 +2,12 @@ package peer
 
 import "time"
 
-// beats is how many heartbeats an end sends within the time after which silence counts.
-const beats = 5
+// beatsPerSilence is the number of heartbeats that an end sends within the time after which silence counts.
+const beatsPerSilence = 5
 
-// pulse sends the heartbeats of all connections, and looks which of them are silent. All beat at once, and a heartbeat that
-// arrives brings the next pulse forward. So nodes at rest wake up together, and once for all their connections. Those that
-// were woken wait a little longer next time: the one that woke them comes first again.
+// pulse sends the heartbeats of all connections at once, and checks which of them are silent. An incoming heartbeat brings
+// the next pulse forward. So idle nodes wake up together, and once for all their connections. A node that was woken this
+// way waits a little longer next time, so that the same node comes first again.
 func (p *Peers) pulse() {
 	every := p.interval()
 	wait := every
@@ -19,13 +19,13 @@ func (p *Peers) pulse() {
 		next := every
 		select {
 		case <-timer.C:
-		case <-p.early:
+		case <-p.pulseNow:
 			next += every / 5
 		case <-p.ctx.Done():
 			return
 		}
 		now := p.now()
-		gap := counted(time.Duration(now-last), wait, every)
+		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now
 		p.mu.Lock()
 		for c := range p.conns {
@@ -39,7 +39,7 @@ func (p *Peers) pulse() {
 		}
 		for _, c := range conns {
 			next = min(next, c.checkSilence(now, gap))
-			c.beat(now)
+			c.sendHeartbeat(now)
 		}
 		clear(conns)
 		conns = conns[:0]
@@ -48,26 +48,26 @@ func (p *Peers) pulse() {
 	}
 }
 
-// counted returns how much silence a look adds that comes a time after the last one, and was to come after wait. If it is late
-// by half of every, this process did not run, and the others may have been sending all along.
-func counted(passed, wait, every time.Duration) time.Duration {
+// countedSilence returns the silence that a check adds when it comes passed after the last one, and was planned after wait. If it
+// is late by more than half of every, this process did not run, and other nodes may have been sending all along.
+func countedSilence(passed, wait, every time.Duration) time.Duration {
 	if passed-wait > every/2 {
 		return min(wait, every/2)
 	}
 	return min(passed, wait)
 }
 
-// interval is the time between two pulses.
-func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beats }
+// interval returns the time between two pulses.
+func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beatsPerSilence }
 
-// hurry brings the next pulse forward to answer a heartbeat that has arrived over c, unless the last one was a moment ago.
-func (p *Peers) hurry(c *conn) {
-	if c.socket.kind != kindFar && c.due(p.now()) {
-		signal(p.early)
+// advancePulse brings the next pulse forward because a heartbeat has arrived over c, unless the last pulse was a moment ago.
+func (p *Peers) advancePulse(c *conn) {
+	if c.socket.kind != kindFar && c.isBeatDue(p.now()) {
+		signal(p.pulseNow)
 	}
 }
 
-// Pulse returns a channel that is closed at the next pulse. What can wait until then wakes this node up once less.
+// Pulse returns a channel that is closed at the next pulse. Work that waits for it does not wake an idle node separately.
 func (p *Peers) Pulse() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// TestNodesAtRestPulseTogether: whenever they were started, nodes send the heartbeats of all their connections at the same
-// twenty moments of a second.
+// TestNodesAtRestPulseTogether: idle nodes, started at different times, send the heartbeats of all their connections at the
+// same twenty moments of a second.
 func TestNodesAtRestPulseTogether(t *testing.T) {
 	for late := range time.Duration(50) {
-		inBubble(t, func(t *testing.T, w *world) {
+		onVirtualTime(t, func(t *testing.T, w *world) {
 			nodes := []*node{w.node(1)}
 			for i := range 2 {
 				time.Sleep(late * time.Millisecond)
@@ -25,7 +25,7 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 				for _, n := range nodes {
 					n.Peers.mu.Lock()
 					for c := range n.conns {
-						at := n.started.Sub(nodes[0].started) + time.Duration(c.beaten.Load())
+						at := n.started.Sub(nodes[0].started) + time.Duration(c.lastBeat.Load())
 						if beats[c] == nil {
 							beats[c] = map[time.Duration]bool{}
 						}
@@ -43,20 +43,20 @@ func TestNodesAtRestPulseTogether(t *testing.T) {
 				}
 			}
 			if len(beats) != 12 {
-				t.Errorf("%d ends of connections beat, want 12", len(beats))
+				t.Errorf("%d ends of connections send heartbeats, want 12", len(beats))
 			}
 		})
 	}
 }
 
-// TestALateLookCountsLittle: silence is of the others only while this process runs.
+// TestALateLookCountsLittle: time in which this process does not run is not silence of the other nodes.
 func TestALateLookCountsLittle(t *testing.T) {
 	const ms, every = time.Millisecond, 50 * time.Millisecond
 	for _, tt := range []struct{ passed, wait, want time.Duration }{
 		{20 * ms, every, 20 * ms}, {every, every, every}, {70 * ms, every, every}, {80 * ms, every, every / 2}, {time.Hour, every, every / 2},
 		{10 * ms, ms, ms}, {time.Hour, ms, ms},
 	} {
-		if have := counted(tt.passed, tt.wait, every); have != tt.want {
+		if have := countedSilence(tt.passed, tt.wait, every); have != tt.want {
 			t.Errorf("%v instead of %v: have %v, want %v", tt.passed, tt.wait, have, tt.want)
 		}
 	}

@@ -5,17 +5,17 @@ import "sync"
 const (
 	queueCount = 1 << 16
 	queueBytes = 32 << 20
-	// keptBytes bounds the size of a buffer that is reused: after a burst, a connection holds no more than that.
-	keptBytes = 64 << 10
+	// maxReusedBuffer is the largest buffer that is reused, so that a connection holds no more memory after a burst.
+	maxReusedBuffer = 64 << 10
 )
 
-// queue holds the messages that a connection has yet to send.
+// queue holds the messages that a connection has not sent yet.
 type queue struct {
-	wake chan struct{} // capacity 1: there is something to send
+	wake chan struct{} // capacity 1: there are messages to send
 
 	mu      sync.Mutex // guards the fields below
 	waiting batch
-	writing batch // taken, but not written yet. Invariant: both together have at most queueCount messages and queueBytes
+	writing batch // being written. Invariant: both together have at most queueCount messages and queueBytes
 	closed  bool
 }
 
@@ -46,33 +46,33 @@ func (q *queue) put(m message) error {
 	return nil
 }
 
-// beat queues a heartbeat if nothing else is queued: other messages show as well that their sender is alive.
-func (q *queue) beat() {
+// putHeartbeat queues a heartbeat if the queue is empty: any other message also shows that this node is alive.
+func (q *queue) putHeartbeat() {
 	if q.empty() {
 		_ = q.put(message{kind: messageBeat}) // it only fails once the connection is over
 	}
 }
 
-// next returns the waiting messages, to be written now. The caller has written those of the last call.
+// next returns the waiting messages, which the caller must write before it calls next again.
 func (q *queue) next() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	free := q.writing.bytes[:0]
-	if cap(free) > keptBytes {
+	if cap(free) > maxReusedBuffer {
 		free = nil
 	}
 	q.writing, q.waiting = q.waiting, batch{bytes: free}
 	return q.writing.bytes
 }
 
-// empty reports whether everything was written.
+// empty reports whether all messages were written.
 func (q *queue) empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.count+q.writing.count == 0
 }
 
-// close drops the waiting messages, and makes put fail.
+// close drops the waiting messages and makes put fail.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

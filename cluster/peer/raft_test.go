@@ -9,7 +9,7 @@ import (
 )
 
 func TestRaftConnections(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		for _, address := range []string{b.address, RaftAddress(b.id, b.address)} {
 			near, err := a.Raft().Dial(address, time.Second)
@@ -29,12 +29,12 @@ func TestRaftConnections(t *testing.T) {
 			}
 			far.Close()
 			if _, err := near.Read(have); err == nil {
-				t.Error("closed, and read")
+				t.Error("read from a closed connection")
 			}
 			near.Close()
 		}
 		if _, err := a.Raft().Dial(RaftAddress(nodeID(9), b.address), time.Second); !errors.Is(err, ErrRefused) {
-			t.Errorf("another node is taken for the one that is wanted: %v", err)
+			t.Errorf("another node is taken for the wanted one: %v", err)
 		}
 		if _, err := a.Raft().Dial("short@"+b.address, time.Second); err == nil {
 			t.Error("a bad address is dialled")
@@ -43,7 +43,7 @@ func TestRaftConnections(t *testing.T) {
 }
 
 func TestRaftLayerCloses(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		near, err := a.Raft().Dial(b.address, time.Second)
 		if err != nil {
@@ -78,7 +78,7 @@ func TestRaftLayerCloses(t *testing.T) {
 }
 
 func TestRaftNobodyAccepts(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1), w.node(2)
 		closed := 0
 		for range raftWaiting + 10 {

@@ -6,14 +6,14 @@ import (
 )
 
 var (
-	errNoFar    = errors.New("this node takes no connections from other regions now")
-	errManyFar  = errors.New("there are too many connections from other regions")
-	errNoRegion = errors.New("it does not name its region")
+	errFarDisabled = errors.New("this node accepts no connections from other regions now")
+	errTooManyFar  = errors.New("there are too many connections from other regions")
+	errNoRegion    = errors.New("it does not name its region")
 )
 
-// admit returns why a connection of that kind to the remote is not allowed, or nil. Near connections, including Raft's,
-// stay within a region, and far ones connect two; so neither kind can be used as the other.
-func (p *Peers) admit(k kind, remote Identity) error {
+// checkRemote returns an error if a connection of kind k to the remote is not allowed. Near connections, including Raft's, stay
+// within a region, and far ones connect two regions, so neither kind can be used as the other.
+func (p *Peers) checkRemote(k kind, remote Identity) error {
 	own := p.config.Self()
 	if k != kindFar {
 		if own.Region != remote.Region && own.Region != "" && remote.Region != "" {
@@ -23,7 +23,7 @@ func (p *Peers) admit(k kind, remote Identity) error {
 	}
 	switch {
 	case p.config.AcceptFar == nil || own.Region == "":
-		return errNoFar
+		return errFarDisabled
 	case remote.Region == "":
 		return errNoRegion
 	case remote.Region != own.Region:

@@ -27,7 +27,7 @@ func writeSecrets(t *testing.T, name string, all ...secret.Secret) {
 	}
 }
 
-// withSecret makes a node follow a secret file. Cleanup ends that before the node closes.
+// withSecret makes a node follow a secret file. A cleanup stops that before the node closes.
 func withSecret(t *testing.T, name string) option {
 	return func(c *Config, n *node) {
 		f, err := secret.Open(name, n.id, slog.New(slog.DiscardHandler))
@@ -48,7 +48,7 @@ func withSecret(t *testing.T, name string) option {
 // TestSecretIsChanged: no call fails while two nodes move from one secret to another in three steps. Afterwards, a node
 // with the old secret is a stranger.
 func TestSecretIsChanged(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
 		dir := t.TempDir()
 		files := []string{filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "c")}
@@ -61,7 +61,7 @@ func TestSecretIsChanged(t *testing.T) {
 		b.knows(a)
 		w.connected(a, b)
 		w.connected(b, a)
-		// A connection of Raft's stays as it was dialled until it is closed.
+		// One of Raft's connections. It keeps the secret that it was dialled with until it is closed.
 		toRaft, err := a.Raft().Dial(b.address, time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -89,15 +89,15 @@ func TestSecretIsChanged(t *testing.T) {
 		for _, step := range [][]secret.Secret{{old, next}, {next, old}, {next}} {
 			for _, name := range files[:2] {
 				write(name, step...)
-				time.Sleep(20 * time.Second) // the others are still at the step before
+				time.Sleep(20 * time.Second) // the other nodes are still at the previous step
 			}
 		}
 		if _, err := toRaft.Write([]byte("x")); err == nil {
-			t.Error("Raft's connection by the old secret is still open")
+			t.Error("Raft's connection with the old secret is still open")
 		}
 		for i, c := range [2]*conn{a.link(b), b.link(a)} {
-			if c == first[i] || !c.socket.current() || first[i].why() == nil {
-				t.Errorf("connection %d is not by the new secret", i)
+			if c == first[i] || !c.socket.hasCurrentCredentials() || first[i].endReason() == nil {
+				t.Errorf("connection %d does not use the new secret", i)
 			}
 		}
 		cancel()
@@ -113,7 +113,7 @@ func TestSecretIsChanged(t *testing.T) {
 			t.Errorf("a node with the old secret: have %v", err)
 		}
 		if _, err := stranger.Raft().Dial(a.address, time.Second); err == nil {
-			t.Error("Raft of a node with the old secret: let in")
+			t.Error("Raft of a node with the old secret is accepted")
 		}
 		if stranger.Reachable(a.id) {
 			t.Error("a node with the old secret is connected")
@@ -121,9 +121,9 @@ func TestSecretIsChanged(t *testing.T) {
 	})
 }
 
-// TestSecretThatIsLost: a node that was left out when the secret changed is cut off ten seconds after the last step.
+// TestSecretThatIsLost: a node that did not get a new secret is cut off ten seconds after the last step of the change.
 func TestSecretThatIsLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		old, next := secret.Secret{1}, secret.Secret{2}
 		dir := t.TempDir()
 		ours, theirs := filepath.Join(dir, "a"), filepath.Join(dir, "b")
@@ -146,9 +146,9 @@ func TestSecretThatIsLost(t *testing.T) {
 	})
 }
 
-// TestNamesAreCertified: even with the secret, a node can't take another's name, at least not by mistake.
+// TestNamesAreCertified: even with the secret, a node can't use another node's ID by mistake.
 func TestNamesAreCertified(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		name := filepath.Join(t.TempDir(), "secret")
 		writeSecrets(t, name, secret.Secret{1})
 		a := w.node(1, withSecret(t, name))
@@ -165,5 +165,5 @@ func TestNamesAreCertified(t *testing.T) {
 	})
 }
 
-// link returns the connection that calls to another node use.
-func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].current() }
+// link returns the connection for calls to another node.
+func (n *node) link(to *node) *conn { return (*n.links.Load())[to.id].currentConn() }

@@ -10,29 +10,29 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// socket is a connection that Peers.Close closes too.
+// socket is a network connection, which Peers.Close closes.
 type socket struct {
-	net.Conn  // raw, or TLS on top of it once that is established
-	raw       net.Conn
-	greeted   atomic.Bool // the handshake is over, so the fields that are set before it may be read
-	peers     *Peers
-	accepted  bool
-	secure    *tls.Config // used for the handshake; nil without TLS. Set before greeted
-	kind      kind        // set before greeted
-	remote    Identity    // set before greeted
-	version   uint8       // of the protocol that both ends use. Set before greeted
-	via       ring.NodeID // the relay, if this node dialled through a tunnel; zero otherwise
-	tunnelled bool        // the remote connected through a tunnel. Set before greeted
-	far       bool        // accepted from another region; guarded by Peers.mu
-	once      sync.Once
-	half      sync.Once // for closeWrite
+	net.Conn       // raw, or TLS on top of it once that is established
+	raw            net.Conn
+	handshakeDone  atomic.Bool // the handshake is complete, so the fields that are set before may be read
+	peers          *Peers
+	accepted       bool
+	tlsConfig      *tls.Config // used for the handshake; nil without TLS. Set before handshakeDone
+	kind           kind        // set before handshakeDone
+	remote         Identity    // set before handshakeDone
+	version        uint8       // of the protocol that both ends use. Set before handshakeDone
+	relay          ring.NodeID // the relay, if this node dialled through a tunnel; zero otherwise
+	tunnelled      bool        // the remote connected through a tunnel. Set before handshakeDone
+	far            bool        // accepted from another region; guarded by Peers.mu
+	closeOnce      sync.Once
+	closeWriteOnce sync.Once // for closeWrite
 }
 
-// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would wait
-// to say goodbye.
+// Close closes the connection and removes it from Peers. It closes the raw connection below TLS, because TLS would first
+// wait to send its closing alert.
 func (s *socket) Close() (err error) {
-	s.once.Do(func() {
-		s.peers.forget(s)
+	s.closeOnce.Do(func() {
+		s.peers.unregister(s)
 		err = s.raw.Close()
 	})
 	return err
@@ -44,11 +44,11 @@ func (s *socket) startTLS(side func(net.Conn, *tls.Config) *tls.Conn, config *tl
 	if err := c.Handshake(); err != nil {
 		return fmt.Errorf("shake hands in TLS: %w", err)
 	}
-	s.Conn, s.secure = c, config
+	s.Conn, s.tlsConfig = c, config
 	return nil
 }
 
-// verify returns what is wrong with the remote's credentials by the present rules, or nil.
+// verify returns an error if the current credentials do not accept the remote.
 func (s *socket) verify(remote Identity) error {
 	if c, ok := s.Conn.(*tls.Conn); ok {
 		return s.peers.config.TLS.Verify(c.ConnectionState(), remote.Node)
@@ -56,23 +56,23 @@ func (s *socket) verify(remote Identity) error {
 	return nil
 }
 
-// current reports whether the connection was made with the credentials now in force.
-func (s *socket) current() bool {
+// hasCurrentCredentials reports whether the connection was made with the current credentials.
+func (s *socket) hasCurrentCredentials() bool {
 	c, ok := s.Conn.(*tls.Conn)
-	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.secure)
+	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.tlsConfig)
 }
 
-// closeWrite tells the remote, once, that nothing more follows, if the connection can do that.
+// closeWrite signals the remote, once, that no more data follows, if the connection supports that.
 func (s *socket) closeWrite() {
-	s.half.Do(func() {
+	s.closeWriteOnce.Do(func() {
 		if c, ok := s.raw.(interface{ CloseWrite() error }); ok {
 			_ = c.CloseWrite() // if it fails, the remote notices at Close
 		}
 	})
 }
 
-// discard makes Close drop data that is written but not yet sent. It would arrive late, once the way is free again, and
-// after data of a newer connection.
+// discard makes Close drop data that is written but not yet sent. Once the network works again, it would arrive after data
+// of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel
@@ -83,10 +83,10 @@ func (s *socket) discard() {
 }
 
 // isRaft reports whether this is one of Raft's connections, past its handshake.
-func (s *socket) isRaft() bool { return s.greeted.Load() && s.kind == kindRaft }
+func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kindRaft }
 
-// remember registers a connection as s, or closes it if that would be one too many or Close has begun.
-func (p *Peers) remember(raw net.Conn, s *socket) error {
+// register registers a connection as s. It closes the connection if there are too many or Close has begun.
+func (p *Peers) register(raw net.Conn, s *socket) error {
 	s.Conn, s.raw, s.peers = directly(raw), raw, p
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,15 +96,15 @@ func (p *Peers) remember(raw net.Conn, s *socket) error {
 		return ErrClosed
 	case s.accepted && p.countLocked(func(s *socket) bool { return s.accepted }) >= maxAccepted:
 		raw.Close()
-		return errManyAccepted
+		return errTooManyAccepted
 	}
 	p.sockets[s] = struct{}{}
 	return nil
 }
 
-var errManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
+var errTooManyAccepted = fmt.Errorf("there are too many connections already, %d", maxAccepted)
 
-// countFar marks an accepted socket as coming from another region, and returns false if that would be one too many.
+// countFar marks an accepted socket as coming from another region. It returns false if there are too many of these.
 func (p *Peers) countFar(s *socket) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,7 @@ func (p *Peers) countLocked(which func(*socket) bool) (n int) {
 	return n
 }
 
-func (p *Peers) forget(s *socket) {
+func (p *Peers) unregister(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.sockets, s)

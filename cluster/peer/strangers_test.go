@@ -14,7 +14,7 @@ import (
 )
 
 func TestAnotherClusterIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.node(1, withCluster(1)), w.node(2, withCluster(2))
 		a.knows(b)
 		b.knows(a)
@@ -27,7 +27,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 			t.Error("they are connected")
 		}
 		for _, n := range []*node{a, b} {
-			// Once for the connection it makes, once for the one it accepts.
+			// Once for the connection that it dials, once for the one that it accepts.
 			if have := n.log.count("belongs to cluster"); have == 0 || have > 2 {
 				t.Errorf("logged %d times:\n%s", have, n.log)
 			}
@@ -36,8 +36,8 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 }
 
 func TestClusterIsAskedAtBothEnds(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		a, b := w.node(1, withCluster(1)), w.node(2) // b would accept any node, but a accepts only its own cluster
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		a, b := w.node(1, withCluster(1)), w.node(2) // b accepts any node, but a accepts only its own cluster
 		b.mu.Lock()
 		b.self.Cluster = [16]byte{9}
 		b.mu.Unlock()
@@ -51,7 +51,7 @@ func TestClusterIsAskedAtBothEnds(t *testing.T) {
 }
 
 func TestGarbageAtThePort(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		a, b := w.pair()
 		dial := w.dialer()
 		welcome := append([]byte("rlnode\x03\x02\x02\x01\x00\x2b"), make([]byte, 43)...)
@@ -90,9 +90,9 @@ func TestGarbageAtThePort(t *testing.T) {
 	})
 }
 
-// TestSlowPreambles keeps more connections half open than there is room for: nodes still get through.
+// TestSlowPreambles keeps more connections half open than the bound allows. Nodes still connect.
 func TestSlowPreambles(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		b := w.node(2)
 		dial := w.dialer()
 		for range maxHalfOpen + 20 {
@@ -122,7 +122,7 @@ func TestSlowPreambles(t *testing.T) {
 func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
-	if _, _, err := greet(raw, kindPeer, Identity{Node: ring.NodeID{7}}, speaks); err != nil {
+	if _, _, err := exchangePreambles(raw, kindPeer, Identity{Node: ring.NodeID{7}}, supportedVersions); err != nil {
 		t.Fatal(err)
 	}
 	return raw
@@ -141,10 +141,10 @@ func TestHostileMessages(t *testing.T) {
 		"another protocol":     []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.pair()
 				c := hostileConn(t, w, b)
-				_, _ = c.Write(bytes) // it may be closed meanwhile
+				_, _ = c.Write(bytes) // the node may have closed it
 				began := time.Now()
 				_, _ = io.Copy(io.Discard, c)
 				if have := time.Since(began); have > time.Second {
@@ -156,9 +156,9 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
-// TestSilentDialerIsDropped sends a valid preamble and then nothing.
+// TestSilentDialerIsDropped sends a valid preamble, and then nothing.
 func TestSilentDialerIsDropped(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		c := hostileConn(t, w, w.node(2))
 		began := time.Now()
 		_, _ = io.Copy(io.Discard, c)
@@ -168,9 +168,9 @@ func TestSilentDialerIsDropped(t *testing.T) {
 	})
 }
 
-// FuzzMessages splits the same bytes in two ways: the messages are the same.
+// FuzzMessages feeds the same bytes whole and in pieces. The messages must be the same.
 func FuzzMessages(f *testing.F) {
-	one := message{kind: messageCall, what: 3, id: 9, body: []byte("body")}.head()
+	one := message{kind: messageCall, methodOrCode: 3, id: 9, body: []byte("body")}.head()
 	f.Add(append(one[:], "body"...), uint64(1))
 	f.Fuzz(func(t *testing.T, b []byte, seed uint64) {
 		collect := func(parts ...[]byte) (all []message, err error) {

@@ -23,7 +23,7 @@ func loadTLS(t *testing.T, a *testca.Authority, usages ...x509.ExtKeyUsage) *TLS
 }
 
 func TestTLS(t *testing.T) {
-	everywhere(t, func(t *testing.T, w *world) {
+	onBothNetworks(t, func(t *testing.T, w *world) {
 		ca := testca.New(t, "ours")
 		a, b := w.node(1, withTLS(loadTLS(t, ca))), w.node(2, withTLS(loadTLS(t, ca)))
 		a.knows(b)
@@ -53,7 +53,7 @@ func TestTLSRefusals(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				a, b := w.node(1, withTLS(test.a)), w.node(2, withTLS(test.b))
 				a.knows(b)
 				b.knows(a)
@@ -90,7 +90,7 @@ func TestTLSFilesAreReloaded(t *testing.T) {
 	}
 	for i := range 3 {
 		if have := a.files.Current(start.Add(time.Duration(i) * 2 * time.Second)); have != old {
-			t.Error("files that are no good are used")
+			t.Error("invalid files are used")
 		}
 	}
 	second.Write(t, dirA)

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxRelayed bounds the tunnels that a node carries for others.
+	// maxRelayed bounds the tunnels that a node relays.
 	maxRelayed = 256
-	// relayBuffer is how many bytes of a tunnel a relay buffers in each direction, in addition to the kernel.
+	// relayBuffer is the number of bytes of a tunnel that a relay buffers in each direction, in addition to the kernel.
 	relayBuffer = 32 << 10
 	// relayIdle is how long a tunnel may be idle before it is closed.
 	relayIdle = time.Minute
-	// methodHear asks a node whether it hears another one. This package answers it itself; it is not for handlers.
+	// methodHear asks a node whether it receives data directly from another one. This package answers it without a handler.
 	methodHear Method = 255
 )
 
@@ -31,11 +31,11 @@ const (
 )
 
 var (
-	errNoTunnel   = errors.New("the relay does not reach it, or is busy")
+	errNoTunnel   = errors.New("the relay does not reach the node, or is busy")
 	errTunnelOver = errors.New("a tunnel can't go through another tunnel")
 )
 
-// dialVia connects to target's node by a tunnel through relay. The handshake is end to end: the relay sees only bytes.
+// dialVia connects to target's node through a tunnel over relay. The handshake is end to end: the relay sees only bytes.
 func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*socket, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
 	defer cancel()
@@ -43,11 +43,11 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 	if err != nil {
 		return nil, fmt.Errorf("dial the relay: %w", err)
 	}
-	s := &socket{kind: k, via: relay.node}
-	if err := p.remember(outer, s); err != nil {
+	s := &socket{kind: k, relay: relay.node}
+	if err := p.register(outer, s); err != nil {
 		return nil, err
 	}
-	return p.begin(ctx, s, func() error {
+	return p.runHandshake(ctx, s, func() error {
 		var answer [1]byte
 		if _, err := s.Write(target.node[:]); err != nil {
 			return fmt.Errorf("ask for a tunnel: %w", err)
@@ -58,11 +58,11 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k kind) (*sock
 		if answer[0] != tunnelOpen {
 			return errNoTunnel
 		}
-		return p.introduce(s, target.expected)
+		return p.dialHandshake(s, target.expected)
 	})
 }
 
-// relay carries a tunnel for the node that dialled s.
+// relay relays a tunnel for the node that dialled s.
 func (p *Peers) relay(s *socket) {
 	defer s.Close()
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))
@@ -76,7 +76,7 @@ func (p *Peers) relay(s *socket) {
 		return
 	}
 	defer onward.Close()
-	defer p.relays.Add(-1)
+	defer p.relayedTunnels.Add(-1)
 	if _, err := s.Write([]byte{tunnelOpen}); err != nil {
 		return
 	}
@@ -87,29 +87,29 @@ func (p *Peers) relay(s *socket) {
 	back.Wait()
 }
 
-// onward dials the node that a tunnel leads to. If it succeeds, the caller must decrement p.relays.
+// onward dials the target of a tunnel. If it succeeds, the caller must decrement p.relayedTunnels.
 func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	l := (*p.links.Load())[target]
-	if l == nil || !l.hears() {
+	if l == nil || !l.receivesDirectly() {
 		return nil, errNoTunnel
 	}
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	if p.relays.Add(1) <= maxRelayed {
+	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn
 		if raw, err = p.dialRaw(p.ctx, l.address, nearDialTime); err == nil {
-			err = p.remember(raw, s)
+			err = p.register(raw, s)
 		}
 	}
 	if err != nil {
-		p.relays.Add(-1)
+		p.relayedTunnels.Add(-1)
 		return nil, err
 	}
 	return s, nil
 }
 
-// copy copies bytes until one end is over, then closes the other one. After an error, data still buffered is dropped: it
-// would arrive after what a newer connection has sent.
+// copy copies bytes until one end is closed or fails, and then closes the other one. After an error, buffered data is
+// dropped: it would arrive after data of a newer connection.
 func (p *Peers) copy(to, from *socket) {
 	defer to.Close()
 	b := make([]byte, relayBuffer)
@@ -117,7 +117,7 @@ func (p *Peers) copy(to, from *socket) {
 		_ = from.SetReadDeadline(time.Now().Add(relayIdle))
 		n, err := from.Read(b)
 		if n > 0 {
-			p.relayed.Add(int64(n))
+			p.relayedBytes.Add(int64(n))
 			if _, err := to.Write(b[:n]); err != nil {
 				from.discard()
 				from.Close()
@@ -133,21 +133,23 @@ func (p *Peers) copy(to, from *socket) {
 	}
 }
 
-// Figures reports to s how much this node carries for others.
+// Figures reports the figures of the tunnels that this node relays to s.
 func (p *Peers) Figures(s figures.Sink) {
 	bytes, tunnels := p.Relayed()
-	s.Count("relayed_bytes_total", "Bytes carried between other nodes whose direct way is broken.", bytes)
-	s.Gauge("tunnels", "Tunnels between other nodes that this one carries.", float64(tunnels))
+	s.Count("relayed_bytes_total", "Bytes relayed between other nodes whose direct connection is broken.", bytes)
+	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))
 }
 
-// Relayed returns how many bytes this node has carried for others, and how many tunnels it carries now.
-func (p *Peers) Relayed() (bytes, tunnels int64) { return p.relayed.Load(), p.relays.Load() }
+// Relayed returns the number of bytes that this node has relayed for other nodes, and of tunnels that it relays now.
+func (p *Peers) Relayed() (bytes, tunnels int64) {
+	return p.relayedBytes.Load(), p.relayedTunnels.Load()
+}
 
-// answerHear answers whether this node has just heard another one directly.
+// answerHear answers whether this node has just received data directly from another one.
 func (p *Peers) answerHear(c *Call) {
 	answer := []byte{0}
 	if len(c.Body) == len(ring.NodeID{}) {
-		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.hears() {
+		if l := (*p.links.Load())[ring.NodeID(c.Body)]; l != nil && l.receivesDirectly() {
 			answer[0] = 1
 		}
 	}

@@ -40,15 +40,15 @@ type world struct {
 	net *memnet.Net // nil: TCP
 }
 
-// inBubble runs a test on a network in memory, with virtual time.
-func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
+// onVirtualTime runs a test on a network in memory, with virtual time.
+func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, &world{t: t, net: memnet.New()}) })
 }
 
-// everywhere runs a test on both.
-func everywhere(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Run("memory", func(t *testing.T) { inBubble(t, test) })
+// onBothNetworks runs a test on both networks.
+func onBothNetworks(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Run("memory", func(t *testing.T) { onVirtualTime(t, test) })
 	t.Run("tcp", func(t *testing.T) { test(t, &world{t: t}) })
 }
 
@@ -110,7 +110,7 @@ func (w *world) node(i int, options ...option) *node {
 		},
 	}
 	if w.net == nil {
-		config.Silence = 10 * time.Second // in real time, so that a loaded machine fails no test
+		config.Silence = 10 * time.Second // real time: a loaded machine must not fail a test
 	} else {
 		n.ip = "10.0.0." + strconv.Itoa(i)
 		host := w.net.Host(n.ip)
@@ -203,7 +203,7 @@ func (n *node) knows(others ...*node) {
 	n.SetNodes(nodes)
 }
 
-// until polls for a condition, with a deadline.
+// until polls until a condition holds, and fails the test after a deadline.
 func (w *world) until(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -239,7 +239,7 @@ func (w *world) echo(from, to *node, text string) {
 	}
 }
 
-// logBuffer keeps what is logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -282,10 +282,10 @@ func (w *world) dialer() func(address string) net.Conn {
 	}
 }
 
-// Remote returns the identity of the remote on the connection that calls to a node use.
+// Remote returns the identity of the remote on the connection for calls to a node.
 func (n *node) Remote(to ring.NodeID) (Identity, bool) {
 	if l := (*n.links.Load())[to]; l != nil {
-		if c := l.current(); c != nil {
+		if c := l.currentConn(); c != nil {
 			return c.remote, true
 		}
 	}

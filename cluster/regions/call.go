@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxCallTime bounds a call without a limit of its own, and any longer limit.
+// maxCallTime is the maximum timeout of a call, and the default.
 const maxCallTime = 30 * time.Second
 
 // Go calls an entry node of another region. done runs exactly once, with the reply, which is valid only during done, or
@@ -33,13 +33,13 @@ func (p *Pool) Go(region string, m peer.Method, body []byte, timeout time.Durati
 	if r := v.region(region); r != nil && p.callEntry(r, m, body, timeout, done) {
 		return
 	}
-	p.pass(v, region, m, body, timeout, done)
+	p.forward(v, region, m, body, timeout, done)
 }
 
 // Call is the blocking form of Go. It takes at most 30 s.
 func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, ended(err)
+		return nil, contextError(err)
 	}
 	timeout := maxCallTime
 	if deadline, ok := ctx.Deadline(); ok {
@@ -55,55 +55,55 @@ func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []by
 	case a := <-answers:
 		return a.reply, a.err
 	case <-ctx.Done():
-		return nil, ended(ctx.Err())
+		return nil, contextError(ctx.Err())
 	}
 }
 
-// ended returns the error of a call whose context has ended.
-func ended(err error) error {
+// contextError returns the error of a call whose context has ended.
+func contextError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return peer.ErrTimeout
 	}
 	return fmt.Errorf("wait for a reply of another region: %w", err)
 }
 
-// callEntry calls the region's last called entry node, or else another one. It reports whether a node may have received the
-// call. If not, done does not run.
+// callEntry calls the entry node of r that was called last or, if that can't be reached, another one. It reports whether a
+// node may have received the call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
-	if id := r.last.Load(); id != nil && slices.Contains(r.entries, *id) {
+	if id := r.lastCalled.Load(); id != nil && slices.Contains(r.entries, *id) {
 		last = *id
-		if p.try(last, m, body, timeout, r.judging(last, done)) {
+		if p.callNode(last, m, body, timeout, r.withFailover(last, done)) {
 			return true
 		}
 	}
-	from := rand.IntN(maxEntries) // spreads the load of this region's nodes
+	start := rand.IntN(maxEntries) // spreads the load of this region's nodes
 	for i := range r.entries {
-		id := r.entries[(from+i)%len(r.entries)]
-		if id != last && p.try(id, m, body, timeout, r.judging(id, done)) {
-			r.last.Store(&id)
+		id := r.entries[(start+i)%len(r.entries)]
+		if id != last && p.callNode(id, m, body, timeout, r.withFailover(id, done)) {
+			r.lastCalled.Store(&id)
 			return true
 		}
 	}
 	return false
 }
 
-// judging wraps done. After a node was late or failed a call, it directs the next calls to another entry node: the first
-// may be gone, which shows only after some silence, or cut off in its own region.
-func (r *region) judging(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
+// withFailover wraps done. If the call to id times out or fails, it directs the next calls to another entry node: id may be
+// dead, which its link notices only after some silence, or cut off in its own region.
+func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		var remote *peer.RemoteError
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, &remote)
-		if last := r.last.Load(); failed && last != nil && *last == id {
+		if last := r.lastCalled.Load(); failed && last != nil && *last == id {
 			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
-			r.last.CompareAndSwap(last, &next)
+			r.lastCalled.CompareAndSwap(last, &next)
 		}
 		done(reply, err)
 	}
 }
 
-// try calls a node and reports whether the node may have received the call. If not, done does not run.
-func (p *Pool) try(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
+// callNode calls a node and reports whether the node may have received the call. If not, done does not run.
+func (p *Pool) callNode(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	if !p.config.Peers.Reachable(to) {
 		return false
 	}

@@ -20,21 +20,21 @@ type Node struct {
 	PeerPort int
 }
 
-// Config describes this node, and where it meets nodes of other regions.
+// Config describes this node and its part in the WAN pool.
 type Config struct {
 	Self      Node
 	Primary   string              // the region that this node believes to be the primary
 	Bind      string              // IP of the listeners
 	Port      int                 // TCP and UDP
 	AnyPort   bool                // see gossip.Config.AnyPort
-	Advertise string              // IP at which other regions reach this node, here and at the peer port
+	Advertise string              // IP at which other regions reach this node, at this port and the peer port
 	Keyring   *memberlist.Keyring // see gossip.Config.Keyring
-	Join      []string            // host[:wan-port] of nodes in other regions, at most 64; the entry nodes among them answer
+	Join      []string            // host[:wan-port] of nodes in other regions, at most 64; only entry nodes among them answer
 
-	Remembered []string                 // what an earlier run passed to Remember
-	Remember   func(addresses []string) // receives the entry nodes' gossip addresses when they change; at most 1,000. May be nil
+	Remembered []string                 // the addresses that an earlier run last passed to Remember
+	Remember   func(addresses []string) // called with the entry nodes' gossip addresses, at most 1,000, on changes. May be nil
 
-	Peers *peer.Peers // carries the calls
+	Peers *peer.Peers // sends the calls
 	// Transport replaces the network. It is called each time this node enters the WAN pool.
 	Transport func() (memberlist.Transport, error)
 	Logger    *slog.Logger
@@ -47,12 +47,12 @@ func (c Config) validate() error {
 	if c.Self.Region == "" {
 		return errors.New("regions: Self.Region is empty")
 	}
-	return c.gossip(0, 0, nil).Validate()
+	return c.gossipConfig(0, 0, nil).Validate()
 }
 
-// gossip returns the configuration for joining the WAN pool. Each time this node joins, it appears as another process: what
-// the others remember about the previous time, namely that it left, must not count now.
-func (c Config) gossip(entered uint64, members int, learned []string) gossip.Config {
+// gossipConfig returns the configuration for joining the WAN pool. Each time this node joins, it appears as a new process,
+// because the other nodes remember that the previous one left.
+func (c Config) gossipConfig(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,
 		Self: gossip.Member{
@@ -64,5 +64,5 @@ func (c Config) gossip(entered uint64, members int, learned []string) gossip.Con
 	}
 }
 
-// maxMembers bounds the node count that a region announces.
+// maxMembers is the highest node count that a region announces.
 const maxMembers = 65535

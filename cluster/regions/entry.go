@@ -14,160 +14,160 @@ import (
 )
 
 const (
-	// enterPause is how long to wait after failing to enter the WAN pool.
+	// enterPause is the time between two attempts to enter the WAN pool.
 	enterPause = 5 * time.Second
-	// leaveTime bounds how long this node spends announcing that it leaves.
+	// leaveTime bounds how long this node takes to announce that it leaves the pool.
 	leaveTime = 6 * time.Second
-	// forgetFailed and forgetLeft are how long to remember pool members that failed or left.
+	// forgetFailed and forgetLeft are how long pool members that failed or left are remembered.
 	forgetFailed = 72 * time.Hour
 	forgetLeft   = time.Hour
-	// maxAddresses bounds the gossip addresses that entry nodes tell each other.
+	// maxAddresses bounds the gossip addresses that entry nodes send each other.
 	maxAddresses = 64
-	// seeInterval is how often to look at gossip's list without news.
-	seeInterval = 5 * time.Second
+	// viewInterval is the time after which the view is updated even if gossip signals no change.
+	viewInterval = 5 * time.Second
 )
 
-// pool is this node's part in the WAN pool. Only the loop uses it.
-type pool struct {
-	gossip     *gossip.Gossip            // nil while this node is not in the pool
-	entered    uint64                    // how many times
-	again      time.Time                 // no attempt before this
-	cluster    [16]byte                  // as last announced
-	members    int                       // as last announced
-	remembered []string                  // as last passed to Remember
-	gone       map[ring.NodeID]time.Time // members that are gone, and since when
-	met        []string                  // as last passed to gossip
-	news       bool                      // gossip has changed
-	seen       time.Time                 // when gossip's list was last looked at
-	failure    string                    // why the pool could not be entered, as logged
-	said       []trouble                 // current troubles, all logged
+// wanState is this node's part in the WAN pool. Only the loop uses it.
+type wanState struct {
+	gossip         *gossip.Gossip            // nil while this node is not in the pool
+	entered        uint64                    // how many times this node has entered the pool
+	nextAttempt    time.Time                 // no attempt to enter before this
+	cluster        [16]byte                  // as last announced
+	members        int                       // as last announced
+	remembered     []string                  // the addresses last passed to Remember
+	goneSince      map[ring.NodeID]time.Time // members that failed or left, and since when
+	knownAddresses []string                  // the addresses last passed to gossip
+	stale          bool                      // gossip has signalled a change
+	lastUpdate     time.Time                 // when the view was last updated
+	loggedFailure  string                    // the last logged error of enter
+	loggedTroubles []trouble                 // current troubles, all logged
 }
 
 // changed returns gossip's channel; nil outside the pool.
-func (p *pool) changed() <-chan struct{} {
+func (p *wanState) changed() <-chan struct{} {
 	if p.gossip == nil {
 		return nil
 	}
 	return p.gossip.Changed()
 }
 
-// step does whatever is due.
+// step enters or leaves the pool as required, and while in it updates announcements, the view and addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
-	entry, members, leaving, learned := p.entry, p.members, p.leaving, p.learned
+	entry, members, leaving, learned := p.wantEntry, p.members, p.leaving, p.learnedAddresses
 	p.mu.Unlock()
-	o := &p.pool
+	wan := &p.wan
 	switch {
-	case entry && o.gossip == nil && !now.Before(o.again):
+	case entry && wan.gossip == nil && !now.Before(wan.nextAttempt):
 		p.enter(now, members, learned)
-	case !entry && o.gossip != nil:
+	case !entry && wan.gossip != nil:
 		p.exit()
 	}
-	if leaving && o.gossip == nil {
+	if leaving && wan.gossip == nil {
 		select {
-		case <-p.out:
+		case <-p.left:
 		default:
-			close(p.out)
+			close(p.left)
 		}
 	}
-	if o.gossip != nil {
-		p.tell(members)
-		if o.news || now.Sub(o.seen) > seeInterval {
-			p.see(now)
+	if wan.gossip != nil {
+		p.announce(members)
+		if wan.stale || now.Sub(wan.lastUpdate) > viewInterval {
+			p.updateView(now)
 		}
-		if !slices.Equal(learned, o.met) {
-			o.met = learned
-			o.gossip.AddAddresses(learned)
+		if !slices.Equal(learned, wan.knownAddresses) {
+			wan.knownAddresses = learned
+			wan.gossip.AddAddresses(learned)
 		}
 	}
 	p.remember(learned)
-	if p.notice() && !p.content() {
-		signal(p.asking) // ask which other entry nodes reach it
+	if p.signalChange() && !p.allReachable() {
+		signal(p.pollNow) // find entry nodes that reach the missing region
 	}
 }
 
-// enter opens the pool's ports. It is retried if that fails.
+// enter opens the pool's ports and joins the pool. If that fails, step retries it after enterPause.
 func (p *Pool) enter(now time.Time, members int, learned []string) {
-	o := &p.pool
-	o.again = now.Add(enterPause)
-	c := p.config.gossip(o.entered+1, members, slices.Concat(learned, o.remembered))
+	wan := &p.wan
+	wan.nextAttempt = now.Add(enterPause)
+	c := p.config.gossipConfig(wan.entered+1, members, slices.Concat(learned, wan.remembered))
 	c.Self.Cluster = p.config.Peers.Self().Cluster
 	var err error
 	if p.config.Transport != nil {
 		c.Transport, err = p.config.Transport()
 	}
 	if err == nil {
-		if o.gossip, err = gossip.Open(c); err != nil && c.Transport != nil {
+		if wan.gossip, err = gossip.Open(c); err != nil && c.Transport != nil {
 			err = errors.Join(err, c.Transport.Shutdown())
 		}
 	}
 	if err != nil {
-		if err.Error() != o.failure {
-			o.failure = err.Error()
+		if err.Error() != wan.loggedFailure {
+			wan.loggedFailure = err.Error()
 			p.log.Error("the port between regions (--wan-port) can't be opened, retrying", "port", c.Port, "error", err)
 		}
 		return
 	}
-	o.cluster, o.members, o.met = c.Self.Cluster, c.Self.Members, learned
-	o.entered++
-	o.failure, o.said, o.gone, o.news = "", nil, nil, true
+	wan.cluster, wan.members, wan.knownAddresses = c.Self.Cluster, c.Self.Members, learned
+	wan.entered++
+	wan.loggedFailure, wan.loggedTroubles, wan.goneSince, wan.stale = "", nil, nil, true
 	p.log.Debug("this node is an entry node of its region", "region", p.config.Self.Region, "wan_port", c.Port)
 }
 
-// exit leaves the pool. Calls under way may finish; other entry nodes pass on new ones.
+// exit leaves the pool. Calls in flight may finish; other entry nodes forward new ones.
 func (p *Pool) exit() {
 	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
-	p.view.Store(nowhere)
+	p.view.Store(emptyView)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
-	if err := p.pool.gossip.Leave(ctx); err != nil && p.ctx.Err() == nil {
+	if err := p.wan.gossip.Leave(ctx); err != nil && p.ctx.Err() == nil {
 		p.log.Warn("other regions were not told that this node is no longer an entry node", "error", err)
 	}
-	p.quit()
+	p.closePool()
 }
 
-// quit closes what enter opened.
-func (p *Pool) quit() {
-	p.view.Store(nowhere)
+// closePool closes what enter opened.
+func (p *Pool) closePool() {
+	p.view.Store(emptyView)
 	p.config.Peers.SetFarNodes(nil)
-	o := &p.pool
-	if o.gossip == nil {
+	wan := &p.wan
+	if wan.gossip == nil {
 		return
 	}
-	if err := o.gossip.Close(); err != nil {
+	if err := wan.gossip.Close(); err != nil {
 		p.log.Warn("closing the WAN pool's ports failed", "error", err)
 	}
-	o.gossip, o.again = nil, time.Time{}
+	wan.gossip, wan.nextAttempt = nil, time.Time{}
 }
 
-// tell announces this node's current cluster and member count.
-func (p *Pool) tell(members int) {
-	o := &p.pool
+// announce announces this node's cluster and the region's node count if they have changed.
+func (p *Pool) announce(members int) {
+	wan := &p.wan
 	cluster, members := p.config.Peers.Self().Cluster, min(max(members, 0), maxMembers)
-	if cluster == o.cluster && members == o.members {
+	if cluster == wan.cluster && members == wan.members {
 		return
 	}
-	if err := o.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Members = cluster, members }); err != nil {
-		p.log.Warn("other regions can't be told how many nodes this one has", "error", err)
+	if err := wan.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Members = cluster, members }); err != nil {
+		p.log.Warn("can't announce the node count to other regions", "error", err)
 	}
-	o.cluster, o.members = cluster, members
+	wan.cluster, wan.members = cluster, members
 }
 
-// see updates the view from the pool's list.
-func (p *Pool) see(now time.Time) {
-	o := &p.pool
-	o.news, o.seen = false, now
-	all := o.gossip.Members()
-	p.forget(all, now)
+// updateView updates the view from gossip's members.
+func (p *Pool) updateView(now time.Time) {
+	wan := &p.wan
+	wan.stale, wan.lastUpdate = false, now
+	all := wan.gossip.Members()
+	p.forgetGone(all, now)
 	before := p.view.Load()
-	v, troubles := look(p.config.Self, all, before)
+	v, troubles := buildView(p.config.Self, all, before)
 	for _, t := range troubles {
-		if !slices.Contains(o.said, t) {
+		if !slices.Contains(wan.loggedTroubles, t) {
 			p.log.Error(string(t))
 		}
 	}
-	o.said = troubles
-	v.addresses = o.addresses(all, p.config.Self.ID)
+	wan.loggedTroubles = troubles
+	v.addresses = wan.addresses(all, p.config.Self.ID)
 	if !maps.Equal(v.links, before.links) {
 		p.config.Peers.SetFarNodes(v.links)
 	}
@@ -175,7 +175,7 @@ func (p *Pool) see(now time.Time) {
 }
 
 // addresses returns the entry nodes' gossip addresses, this node's first.
-func (p *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
+func (p *wanState) addresses(all []gossip.Member, self ring.NodeID) []string {
 	var own []string
 	for _, m := range all {
 		if m.ID == self {
@@ -186,10 +186,10 @@ func (p *pool) addresses(all []gossip.Member, self ring.NodeID) []string {
 	return own[:min(len(own), maxAddresses)]
 }
 
-// forget drops members that have been gone for too long.
-func (p *Pool) forget(all []gossip.Member, now time.Time) {
-	o := &p.pool
-	gone := make(map[ring.NodeID]time.Time, len(o.gone))
+// forgetGone makes gossip forget members that failed or left long ago.
+func (p *Pool) forgetGone(all []gossip.Member, now time.Time) {
+	wan := &p.wan
+	gone := make(map[ring.NodeID]time.Time, len(wan.goneSince))
 	for _, m := range all {
 		after := forgetFailed
 		switch m.State {
@@ -199,30 +199,30 @@ func (p *Pool) forget(all []gossip.Member, now time.Time) {
 		default:
 			continue
 		}
-		since, known := o.gone[m.ID]
+		since, known := wan.goneSince[m.ID]
 		if !known {
 			since = now
 		}
 		gone[m.ID] = since
 		if m.ID != p.config.Self.ID && now.Sub(since) > after {
-			o.gossip.Forget(m.ID)
+			wan.gossip.Forget(m.ID)
 		}
 	}
-	o.gone = gone
+	wan.goneSince = gone
 }
 
-// remember reports the addresses to use after a restart.
+// remember passes the addresses to join after a restart to Config.Remember.
 func (p *Pool) remember(learned []string) {
 	if p.config.Remember == nil {
 		return
 	}
-	o := &p.pool
+	wan := &p.wan
 	addresses := learned
-	if o.gossip != nil {
-		addresses = o.gossip.Addresses()
+	if wan.gossip != nil {
+		addresses = wan.gossip.Addresses()
 	}
-	if len(addresses) > 0 && !slices.Equal(addresses, o.remembered) {
-		o.remembered = slices.Clone(addresses)
+	if len(addresses) > 0 && !slices.Equal(addresses, wan.remembered) {
+		wan.remembered = slices.Clone(addresses)
 		p.config.Remember(addresses)
 	}
 }

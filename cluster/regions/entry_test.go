@@ -22,8 +22,8 @@ import (
 // TestNothingIsOpenedBeforeItIsTime: a node that is not an entry node listens nowhere, and a node that stops being one
 // closes everything.
 func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n := w.start(0, 2)
 		free := func() bool {
 			l, err := w.net.Host(n.ip).Listen(wanPort)
@@ -33,7 +33,7 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			return err == nil
 		}
 		if !free() {
-			t.Error("the port is open before its time")
+			t.Error("the port is open before SetEntry")
 		}
 		for range 3 {
 			n.setEntry(true)
@@ -54,15 +54,15 @@ func TestNothingIsOpenedBeforeItIsTime(t *testing.T) {
 			}
 		}
 		if have := w.node(2, 1).log.count("no connection to a node"); have != 0 {
-			t.Errorf("others look for what has left %d times:\n%s", have, w.node(2, 1).log)
+			t.Errorf("another node dials a node that has left, %d times:\n%s", have, w.node(2, 1).log)
 		}
 	})
 }
 
 // TestThePortIsTaken: the node logs it once, and keeps trying.
 func TestThePortIsTaken(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		taken, err := w.net.Host("10.0.0.2").Listen(wanPort)
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func TestThePortIsTaken(t *testing.T) {
 		n.setEntry(true)
 		time.Sleep(time.Minute)
 		if have := n.log.count("--wan-port) can't be opened"); have != 1 {
-			t.Errorf("said %d times:\n%s", have, n.log)
+			t.Errorf("logged %d times:\n%s", have, n.log)
 		}
 		if _, err := n.call(1, "passed on", time.Second); err != nil {
 			t.Error(err)
@@ -81,9 +81,9 @@ func TestThePortIsTaken(t *testing.T) {
 	})
 }
 
-// TestEntryNodesOfARegionMeet: others are told of only one of them, which learns about the rest in its own region.
+// TestEntryNodesOfARegionMeet: another region is configured with only one of them, which learns the rest in its own region.
 func TestEntryNodesOfARegionMeet(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		nobody := func(c *Config, _ *peer.Config) { c.Join = nil }
 		for i := 1; i <= 3; i++ {
 			w.start(0, i, nobody).setEntry(true)
@@ -98,7 +98,7 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 			}
 			return true
 		})
-		// A new entry node takes over, and the only one that others were told of is gone.
+		// A new entry node takes over, and the only configured one is dead.
 		last := w.start(0, 4, nobody)
 		w.until(15*time.Second, "it knows", func() bool { return last.pool.Load().Reachable("eu") })
 		for i := 1; i <= 3; i++ {
@@ -110,10 +110,10 @@ func TestEntryNodesOfARegionMeet(t *testing.T) {
 	})
 }
 
-// TestRemembered: a restarted region finds the others although it is told of none, and all have moved.
+// TestRemembered: a restarted node finds the other regions without Config.Join.
 func TestRemembered(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		n := w.node(0, 1)
 		var remembered []string
 		w.until(10*time.Second, "all are remembered", func() bool {
@@ -130,10 +130,10 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// TestABrokenLinkIsGoneAround: one entry node can't reach a region, but another one of its own region can.
+// TestABrokenLinkIsGoneAround: an entry node that can't reach a region calls it through another one of its own region.
 func TestABrokenLinkIsGoneAround(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		n := w.node(0, 1)
 		w.net.Cut(n.ip, w.node(1, 1).ip)
 		w.net.Cut(n.ip, w.node(1, 2).ip)
@@ -142,13 +142,13 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 			t.Errorf("have %s, %v, served %d times", by, err, w.timesServed("around"))
 		}
 		if !n.pool.Load().Reachable("eu") {
-			t.Error("it says that eu can't be reached")
+			t.Error("Reachable says that eu can't be reached")
 		}
-		// A call that was passed on is not passed on again: with both cut, nothing goes in circles.
+		// A forwarded call is not forwarded again: with both nodes cut, no call goes in circles.
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 1).ip)
 		w.net.Cut(w.node(0, 2).ip, w.node(1, 2).ip)
 		time.Sleep(4 * time.Second)
-		if _, err := n.call(1, "in circles", time.Second); !away(err) {
+		if _, err := n.call(1, "in circles", time.Second); !isAway(err) {
 			t.Errorf("have %v", err)
 		}
 		w.until(5*time.Second, "it says so", func() bool { return !n.pool.Load().Reachable("eu") && n.pool.Load().Reachable("us") })
@@ -156,10 +156,10 @@ func TestABrokenLinkIsGoneAround(t *testing.T) {
 }
 
 func TestChangedIsSignalled(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		plain := w.start(0, 2)
-		w.until(5*time.Second, "all know all", w.whole)
+		w.until(5*time.Second, "all know all", w.allReachable)
 		time.Sleep(20 * time.Second)
 		for _, n := range []*node{w.node(0, 1), plain} {
 			select {
@@ -182,22 +182,22 @@ func TestChangedIsSignalled(t *testing.T) {
 		w.start(2, 2) // us has two nodes now
 		for _, n := range []*node{w.node(0, 1), plain} {
 			if !heard(n, 5*time.Second) {
-				t.Errorf("%v: more members are no news", n)
+				t.Errorf("%v: not signalled for more members", n)
 			}
 		}
 		time.Sleep(5 * time.Second)
 		w.net.Isolate(w.node(2, 1).ip)
 		for _, n := range []*node{w.node(0, 1), plain} {
 			if !heard(n, 5*time.Second) {
-				t.Errorf("%v: a region that can't be reached is no news", n)
+				t.Errorf("%v: not signalled for a region that can't be reached", n)
 			}
 		}
 	})
 }
 
 func TestLeaveAndClose(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(2)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(2)
 		gone, stays := w.node(0, 1), w.node(0, 2)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -207,7 +207,7 @@ func TestLeaveAndClose(t *testing.T) {
 		gone.pool.Load().SetEntry(true) // no longer has any effect
 		time.Sleep(10 * time.Second)
 		if w.node(1, 1).peers.Reachable(gone.id) || !w.node(1, 1).peers.Reachable(stays.id) {
-			t.Error("it has not left, or the other one has")
+			t.Error("the node has not left, or the other one has")
 		}
 		if err := stays.pool.Load().Leave(ctx); err != nil {
 			t.Error(err)
@@ -236,8 +236,8 @@ func TestLeaveAndClose(t *testing.T) {
 	})
 }
 
-// TestNeverServedTwice: breaks links and entry nodes, and makes some leave, during calls from everywhere. Each call is
-// served at most once; not at all if its error says so, and exactly once if it was answered.
+// TestNeverServedTwice breaks links and entry nodes, and makes some leave, while all nodes call. Each call is served at most
+// once, not at all after ErrAway, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {
@@ -245,14 +245,14 @@ func TestNeverServedTwice(t *testing.T) {
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
+			onVirtualTime(t, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, 5))
-				w.regions(2)
+				w.startRegions(2)
 				for r := range 3 {
 					w.start(r, 3)
 				}
-				w.until(5*time.Second, "all know all", w.whole)
-				var over, done, aways atomic.Int64
+				w.until(5*time.Second, "all know all", w.allReachable)
+				var ended, answered, aways atomic.Int64
 				began := 0
 				for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond) {
 					n := w.nodes[random.IntN(len(w.nodes))]
@@ -264,7 +264,7 @@ func TestNeverServedTwice(t *testing.T) {
 					body := fmt.Sprintf("%d", began)
 					var once atomic.Bool
 					n.pool.Load().Go(regionName(r), methodEcho, []byte(body), time.Second, func(reply []byte, err error) {
-						over.Add(1)
+						ended.Add(1)
 						if once.Swap(true) {
 							t.Errorf("%s: done ran twice", body)
 						}
@@ -272,10 +272,10 @@ func TestNeverServedTwice(t *testing.T) {
 						case err == nil && (times != 1 || !strings.HasSuffix(string(reply), " "+body)):
 							t.Errorf("%s: answered %q, served %d times", body, reply, times)
 						case err == nil:
-							done.Add(1)
-						case away(err) && times != 0:
+							answered.Add(1)
+						case isAway(err) && times != 0:
 							t.Errorf("%s: %v, and was served", body, err)
-						case away(err):
+						case isAway(err):
 							aways.Add(1)
 						}
 					})
@@ -283,8 +283,8 @@ func TestNeverServedTwice(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				synctest.Wait()
-				if int(over.Load()) != began || done.Load() < int64(began/2) {
-					t.Errorf("%d calls ended of %d, %d answered", over.Load(), began, done.Load())
+				if int(ended.Load()) != began || answered.Load() < int64(began/2) {
+					t.Errorf("%d of %d calls ended, %d answered", ended.Load(), began, answered.Load())
 				}
 				w.mu.Lock()
 				defer w.mu.Unlock()
@@ -293,13 +293,13 @@ func TestNeverServedTwice(t *testing.T) {
 						t.Errorf("%s was served %d times", body, times)
 					}
 				}
-				t.Logf("%d calls, %d answered, %d certainly not sent", began, done.Load(), aways.Load())
+				t.Logf("%d calls, %d answered, %d certainly not sent", began, answered.Load(), aways.Load())
 			})
 		})
 	}
 }
 
-// disturb occasionally breaks something, or repairs everything.
+// disturb occasionally breaks one thing, or repairs everything.
 func (w *world) disturb(random *rand.Rand) {
 	a, b := w.nodes[random.IntN(len(w.nodes))], w.nodes[random.IntN(len(w.nodes))]
 	switch random.IntN(300) {
@@ -326,7 +326,7 @@ func (w *world) disturb(random *rand.Rand) {
 }
 
 func TestBadConfigs(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		peers := w.start(0, 1).peers
 		for name, change := range map[string]func(*Config){
 			"fine":          nil,

@@ -13,17 +13,17 @@ import (
 )
 
 func FuzzPass(f *testing.F) {
-	f.Add(newPass("eu", 40, time.Second, []byte("body")))
-	f.Add([]byte{passFormat, 1, 255, 255, 255, 255, 1, 'x'})
+	f.Add(encodeForward("eu", 40, time.Second, []byte("body")))
+	f.Add([]byte{forwardFormat, 1, 255, 255, 255, 255, 1, 'x'})
 	f.Fuzz(func(t *testing.T, have []byte) {
-		region, m, timeout, body, err := parsePass(have)
+		region, m, timeout, body, err := parseForward(have)
 		if err != nil {
 			return
 		}
 		if region == "" || len(region) > maxRegionLen || timeout > maxCallTime {
 			t.Fatalf("have %q, %v", region, timeout)
 		}
-		again := newPass(region, m, timeout, body)
+		again := encodeForward(region, m, timeout, body)
 		setTimeout(have, timeout)
 		if !bytes.Equal(have, again) {
 			t.Fatalf("have %x, want %x", again, have)
@@ -33,14 +33,14 @@ func FuzzPass(f *testing.F) {
 
 func FuzzPassed(f *testing.F) {
 	for _, err := range []error{nil, ErrAway, peer.ErrTimeout, peer.ErrUnreachable, &peer.RemoteError{Code: 3, Detail: "no"}} {
-		f.Add(appendPassed(nil, []byte("reply"), err))
+		f.Add(appendOutcome(nil, []byte("reply"), err))
 	}
 	f.Fuzz(func(t *testing.T, have []byte) {
-		reply, err := parsePassed(have)
+		reply, err := parseOutcome(have)
 		if errors.Is(err, errMessage) {
 			return
 		}
-		if again := appendPassed(nil, reply, err); !bytes.HasPrefix(have, again) {
+		if again := appendOutcome(nil, reply, err); !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x of %q, %v, want the beginning of %x", again, reply, err, have)
 		}
 	})
@@ -86,33 +86,33 @@ func TestBadMessages(t *testing.T) {
 	}
 	for _, bad := range []string{"", "\x01\x01\x00\x00\x00\x01\x00", "\x02\x01\x00\x00\x00\x01\x01a", "\x01\x01\x00\x00\x00\x01\x05a",
 		"\x01\x01\x00\x00\x00\x01\x65" + strings.Repeat("r", 101)} {
-		if region, _, _, _, err := parsePass([]byte(bad)); err == nil {
+		if region, _, _, _, err := parseForward([]byte(bad)); err == nil {
 			t.Errorf("%q: have %q", bad, region)
 		}
 	}
 	for _, bad := range []string{"", "\x01", "\x09"} {
-		if reply, err := parsePassed([]byte(bad)); !errors.Is(err, errMessage) {
+		if reply, err := parseOutcome([]byte(bad)); !errors.Is(err, errMessage) {
 			t.Errorf("%q: have %q, %v", bad, reply, err)
 		}
 	}
 }
 
-// TestNonsenseFromWithin: nodes of the same region send malformed calls.
+// TestNonsenseFromWithin: a node of the same region sends malformed calls.
 func TestNonsenseFromWithin(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n, entry := w.start(0, 2), w.node(0, 1)
-		w.until(5*time.Second, "all know all", w.whole)
+		w.until(5*time.Second, "all know all", w.allReachable)
 		for _, test := range []struct {
 			m    peer.Method
 			body string
-		}{{MethodPass, ""}, {MethodPass, "\x01\x01\x00\x00\x00\x01\x09eu"}, {MethodPass, strings.Repeat("x", 1000)}} {
+		}{{MethodForward, ""}, {MethodForward, "\x01\x01\x00\x00\x00\x01\x09eu"}, {MethodForward, strings.Repeat("x", 1000)}} {
 			_, err := n.peers.Call(t.Context(), entry.id, test.m, []byte(test.body))
 			if remote, ok := errors.AsType[*peer.RemoteError](err); !ok || remote.Code != CodeMessage {
 				t.Errorf("%d %q: have %v", test.m, test.body, err)
 			}
 		}
-		// Only entry nodes pass calls on, and none to its own region.
+		// Only entry nodes forward calls, and none to its own region.
 		for _, test := range []struct {
 			to     *node
 			region string
@@ -121,32 +121,31 @@ func TestNonsenseFromWithin(t *testing.T) {
 			if test.to == entry {
 				from = n
 			}
-			reply, err := from.peers.Call(t.Context(), test.to.id, MethodPass, newPass(test.region, methodEcho, time.Second, []byte("x")))
-			if err != nil || !slices.Equal(reply, []byte{passedAway}) {
+			reply, err := from.peers.Call(t.Context(), test.to.id, MethodForward, encodeForward(test.region, methodEcho, time.Second, []byte("x")))
+			if err != nil || !slices.Equal(reply, []byte{outcomeNotSent}) {
 				t.Errorf("%v to %s: have %q, %v", test.to, test.region, reply, err)
 			}
 		}
 		if w.timesServed("x") != 0 {
-			t.Error("it was passed on")
+			t.Error("the call was forwarded")
 		}
 	})
 }
 
-// TestPassingIsBounded: of more calls than may be passed on at a time, the excess fails with ErrAway at once, and all slots
-// are freed again.
+// TestPassingIsBounded: calls beyond maxForwarding fail with ErrAway at once, and all slots are freed again.
 func TestPassingIsBounded(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n := w.start(0, 2)
-		w.until(5*time.Second, "all know all", w.whole)
+		w.until(5*time.Second, "all know all", w.allReachable)
 		var aways, late int
-		ended := make(chan error, 2*maxPassing)
-		for range maxPassing + 100 {
+		ended := make(chan error, 2*maxForwarding)
+		for range maxForwarding + 100 {
 			n.pool.Load().Go("eu", methodNever, nil, 5*time.Second, func(_ []byte, err error) { ended <- err })
 		}
-		for range maxPassing + 100 {
+		for range maxForwarding + 100 {
 			switch err := <-ended; {
-			case away(err):
+			case isAway(err):
 				aways++
 			case errors.Is(err, peer.ErrTimeout):
 				late++
@@ -154,10 +153,10 @@ func TestPassingIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if aways != 100 || late != maxPassing {
+		if aways != 100 || late != maxForwarding {
 			t.Errorf("have %d away and %d late", aways, late)
 		}
-		w.until(5*time.Second, "all places are free again", func() bool { return w.node(0, 1).pool.Load().passing.Load() == 0 })
+		w.until(5*time.Second, "all places are free again", func() bool { return w.node(0, 1).pool.Load().forwarding.Load() == 0 })
 		if _, err := n.call(1, "again", time.Second); err != nil {
 			t.Error(err)
 		}

@@ -15,42 +15,43 @@ import (
 )
 
 const (
-	// askInterval is how often one entry node of this region is asked; askSoon is used instead while a region can't be
-	// reached.
-	askInterval = time.Second
-	askSoon     = 500 * time.Millisecond
-	askTime     = 500 * time.Millisecond // bounds the wait for one answer
-	// askAll is how often an entry node asks the others although it reaches all regions, so that they stay one pool.
-	askAll = 10 * time.Second
+	// pollInterval is the time between two polls of an entry node of this region. urgentPollInterval replaces it while a region
+	// can't be reached.
+	pollInterval       = time.Second
+	urgentPollInterval = 500 * time.Millisecond
+	pollTimeout        = 500 * time.Millisecond // bounds the wait for one answer
+	// pollAllInterval is the time between two polls of all entry nodes by an entry node that reaches all regions. The addresses
+	// in the answers keep the WAN pool in one piece.
+	pollAllInterval = 10 * time.Second
 	// freshFor is how long an answer about reachability is trusted.
 	freshFor = 3 * time.Second
 )
 
-// reports is what entry nodes of this region have said, newest first; at most maxOwnEntries answers. It is immutable.
+// reports are the last answers of this region's entry nodes, newest first; at most maxOwnEntries. It is immutable.
 type reports []answer
 
-// answer is the reply to MethodRegions: what an entry node knows first-hand.
+// answer is the reply to MethodRegions: what the called node knows first-hand.
 type answer struct {
-	Entry     bool     `json:"entry"`     // it is an entry node
+	Entry     bool     `json:"entry"`     // the node is an entry node
 	Regions   []Region `json:"regions"`   // by name; at most maxRegions
-	Addresses []string `json:"addresses"` // where entry nodes gossip; at most maxAddresses
+	Addresses []string `json:"addresses"` // gossip addresses of entry nodes; at most maxAddresses
 
 	from ring.NodeID
 	at   time.Time
 }
 
-// reaching returns the entry nodes of this region that recently said that they reach the given region.
+// reaching returns the entry nodes of this region that recently reported the given region as reachable.
 func (r reports) reaching(region string) (entries []ring.NodeID) {
 	for _, a := range r {
-		says := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
-		if says && time.Since(a.at) < freshFor {
+		reports := slices.ContainsFunc(a.Regions, func(other Region) bool { return other.Name == region && other.Reachable })
+		if reports && time.Since(a.at) < freshFor {
 			entries = append(entries, a.from)
 		}
 	}
 	return entries
 }
 
-// regions returns every region named at about the time of the latest answer, sorted by name.
+// regions returns every region in the latest answer, and in those at most freshFor older, sorted by name.
 func (r reports) regions() []Region {
 	regions := make(map[string]Region)
 	for _, a := range slices.Backward(r) { // newer answers overwrite older ones
@@ -66,7 +67,7 @@ func (r reports) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// age returns the age of the newest answer, 0 without any.
+// age returns the age of the newest answer; 0 if there is none.
 func (r reports) age() time.Duration {
 	if len(r) == 0 {
 		return 0
@@ -74,8 +75,8 @@ func (r reports) age() time.Duration {
 	return time.Since(r[0].at)
 }
 
-// with returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
-func (r reports) with(a answer) reports {
+// withAnswer returns r with another answer added. An answer from a node that is not an entry node only removes its previous one.
+func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.Entry {
 		all = append(all, a)
@@ -88,45 +89,45 @@ func (r reports) with(a answer) reports {
 	return all
 }
 
-// viaOwnEntry reports whether an entry node of this region can reach the region for this node.
-func (p *Pool) viaOwnEntry(r reports, region string) bool {
+// isReachableViaOwnEntry reports whether an entry node of this region can reach the region for this node.
+func (p *Pool) isReachableViaOwnEntry(r reports, region string) bool {
 	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
 }
 
-// ask keeps asking the entry nodes of this region.
-func (p *Pool) ask() {
+// runPolls is the loop that polls the entry nodes of this region.
+func (p *Pool) runPolls() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last time.Time // when all of them were last asked
+	var last time.Time // when all of them were last polled
 	for {
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-timer.C:
-		case <-p.asking:
+		case <-p.pollNow:
 			last = time.Time{}
 		}
-		whole := p.view.Load().entry && time.Since(last) > askAll
-		if whole {
+		all := p.view.Load().isEntry && time.Since(last) > pollAllInterval
+		if all {
 			last = time.Now()
 		}
-		p.askOwnEntries(whole)
-		p.notice()
-		pause := askInterval
-		if !p.content() {
-			pause = askSoon
+		p.pollOwnEntries(all)
+		p.signalChange()
+		pause := pollInterval
+		if !p.allReachable() {
+			pause = urgentPollInterval
 		}
 		timer.Reset(pause)
 	}
 }
 
-// content reports whether every known region can be reached.
-func (p *Pool) content() bool {
+// allReachable reports whether every known region can be reached.
+func (p *Pool) allReachable() bool {
 	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
 }
 
-// askOwnEntries asks entry nodes until one has answered and all regions can be reached; with all set, it asks every one.
-func (p *Pool) askOwnEntries(all bool) {
+// pollOwnEntries polls entry nodes until one has answered and all regions can be reached. If all is true, it polls every one.
+func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
@@ -135,18 +136,18 @@ func (p *Pool) askOwnEntries(all bool) {
 	if i := slices.Index(entries, last); i > 0 {
 		entries[0], entries[i] = entries[i], entries[0]
 	}
-	answered := p.view.Load().entry
+	answered := p.view.Load().isEntry
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
-		if !all && answered && p.content() {
+		if !all && answered && p.allReachable() {
 			return
 		}
-		answered = p.askOwnEntry(id) || answered
+		answered = p.pollOwnEntry(id) || answered
 	}
 }
 
-// askOwnEntry asks one node and reports whether it answered as an entry node.
-func (p *Pool) askOwnEntry(id ring.NodeID) bool {
-	ctx, cancel := context.WithTimeout(p.ctx, askTime)
+// pollOwnEntry polls one node and reports whether it answered as an entry node.
+func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
+	ctx, cancel := context.WithTimeout(p.ctx, pollTimeout)
 	defer cancel()
 	sent := time.Now()
 	reply, err := p.config.Peers.Call(ctx, id, MethodRegions, nil)
@@ -155,27 +156,27 @@ func (p *Pool) askOwnEntry(id ring.NodeID) bool {
 	}
 	a, err := parseAnswer(reply)
 	if err != nil {
-		p.log.Debug("unreadable answer about regions from an entry node", "node", id, "error", err)
+		p.log.Debug("malformed answer about regions from an entry node", "node", id, "error", err)
 		return false
 	}
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
-	heard := (*p.heard.Load()).with(a)
-	p.heard.Store(&heard)
+	updated := (*p.reports.Load()).withAnswer(a)
+	p.reports.Store(&updated)
 	if a.Entry {
 		p.mu.Lock()
-		p.learned, p.lastOwnEntry = a.Addresses, id
+		p.learnedAddresses, p.lastOwnEntry = a.Addresses, id
 		p.mu.Unlock()
 	}
 	return a.Entry
 }
 
-// serveRegions answers with what this node knows first-hand; it doesn't repeat what others report.
+// serveRegions replies with what this node knows first-hand, without the reports of other nodes.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	a := answer{Entry: v.entry, Addresses: v.addresses}
+	a := answer{Entry: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
-		a.Regions = append(a.Regions, p.seen(r))
+		a.Regions = append(a.Regions, p.describe(r))
 	}
 	b, err := json.Marshal(a)
 	if err != nil {
@@ -185,7 +186,7 @@ func (p *Pool) serveRegions(c *peer.Call) {
 	c.Reply(b)
 }
 
-// parseAnswer is the inverse of serveRegions.
+// parseAnswer decodes and checks a reply of serveRegions.
 func parseAnswer(b []byte) (a answer, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
@@ -201,5 +202,5 @@ func parseAnswer(b []byte) (a answer, err error) {
 	return a, nil
 }
 
-// maxAddressLen bounds an address: an IPv6 address with zone and port fits.
+// maxAddressLen is the maximum length of an address: an IPv6 address with zone and port fits.
 const maxAddressLen = 100

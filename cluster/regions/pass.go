@@ -14,37 +14,37 @@ import (
 
 // Methods of calls inside a region. Methods up to 207 belong to this package.
 const (
-	MethodPass    peer.Method = 200 // a call to another region for an entry node to pass on
-	MethodRegions peer.Method = 201 // nothing → answer
+	MethodForward peer.Method = 200 // a call to another region for an entry node to forward
+	MethodRegions peer.Method = 201 // asks an entry node for its answer; has no body
 )
 
 const (
 	maxRegionLen = 100
-	// maxPassing bounds the calls being passed on at a time.
-	maxPassing = 4096
-	// maxOwnEntries bounds how many entry nodes of this region are asked for one thing.
+	// maxForwarding bounds the forwarded calls in flight.
+	maxForwarding = 4096
+	// maxOwnEntries bounds the entry nodes of this region that are tried for one call, or polled at once.
 	maxOwnEntries = 8
 )
 
-var errMessage = errors.New("the message makes no sense")
+var errMessage = errors.New("regions: malformed message")
 
-// First byte of the reply to MethodPass. The other region's reply, or the failure, follows.
+// First byte of the reply to MethodForward. The other region's reply, or the failure, follows.
 const (
-	passedReply   = iota // the body
-	passedFailure        // a code and the detail
-	passedAway           // nothing was sent
-	passedUnknown        // the link broke
-	passedLate           // no reply in time
+	outcomeReply   = iota // the body
+	outcomeFailure        // a code and the detail
+	outcomeNotSent        // nothing was sent
+	outcomeUnknown        // the link broke
+	outcomeTimeout        // no reply in time
 )
 
-// A call to pass on: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
+// A call to forward: format 1 | method | timeout in ms, 4 bytes | length of the region | region | body.
 const (
-	passFormat = 1
-	passHead   = 1 + 1 + 4 + 1
+	forwardFormat   = 1
+	forwardHeadSize = 1 + 1 + 4 + 1
 )
 
-func newPass(region string, m peer.Method, timeout time.Duration, body []byte) []byte {
-	b := append(make([]byte, 0, passHead+len(region)+len(body)), passFormat, byte(m), 0, 0, 0, 0)
+func encodeForward(region string, m peer.Method, timeout time.Duration, body []byte) []byte {
+	b := append(make([]byte, 0, forwardHeadSize+len(region)+len(body)), forwardFormat, byte(m), 0, 0, 0, 0)
 	setTimeout(b, timeout)
 	return append(wire.AppendShortText(b, region), body...)
 }
@@ -53,29 +53,29 @@ func setTimeout(b []byte, timeout time.Duration) {
 	binary.BigEndian.PutUint32(b[2:], uint32(max(timeout.Milliseconds(), 1)))
 }
 
-func parsePass(b []byte) (region string, m peer.Method, timeout time.Duration, body []byte, err error) {
+func parseForward(b []byte) (region string, m peer.Method, timeout time.Duration, body []byte, err error) {
 	d := wire.NewDecoder(b)
 	format := d.Byte()
 	m, timeout = peer.Method(d.Byte()), min(time.Duration(d.BigUint32())*time.Millisecond, maxCallTime)
 	region = d.ShortText(maxRegionLen)
-	if d.Failed() || format != passFormat || region == "" {
+	if d.Failed() || format != forwardFormat || region == "" {
 		return "", 0, 0, nil, errMessage
 	}
 	return region, m, timeout, d.Rest(), nil
 }
 
-// passed is a call that entry nodes of this region are asked to pass on, one after the other while certainly nothing was
-// sent.
-type passed struct {
+// forwardedCall is a call that an entry node of this region is to forward. As long as certainly nothing was sent, the next one is
+// tried.
+type forwardedCall struct {
 	pool     *Pool
-	request  []byte // for MethodPass
+	request  []byte // for MethodForward
 	deadline time.Time
-	relays   []ring.NodeID // still to ask
+	relays   []ring.NodeID // not yet tried
 	done     func([]byte, error)
 }
 
-// pass has an entry node of this region pass the call on.
-func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
+// forward sends a call to entry nodes of this region, to be forwarded.
+func (p *Pool) forward(v *view, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
 		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
@@ -85,37 +85,39 @@ func (p *Pool) pass(v *view, region string, m peer.Method, body []byte, timeout 
 		done(nil, ErrAway)
 		return
 	}
-	(&passed{pool: p, request: newPass(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done}).next()
+	(&forwardedCall{
+		pool: p, request: encodeForward(region, m, timeout, body), deadline: time.Now().Add(timeout), relays: relays, done: done,
+	}).tryNext()
 }
 
-// relays returns the entry nodes of this region to ask, best first. An entry node asks only those that say they reach the
-// region.
+// relays returns the entry nodes of this region to try, best first. If this node is an entry node, it tries only those that
+// report the region as reachable.
 func (p *Pool) relays(v *view, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
-	reaching := p.heard.Load().reaching(region)
-	var can, may []ring.NodeID
+	reaching := p.reports.Load().reaching(region)
+	var reporting, others []ring.NodeID
 	for _, id := range find() {
 		switch {
 		case id == p.config.Self.ID:
 		case slices.Contains(reaching, id):
-			can = append(can, id)
-		case !v.entry:
-			may = append(may, id)
+			reporting = append(reporting, id)
+		case !v.isEntry:
+			others = append(others, id)
 		}
 	}
-	for _, part := range [][]ring.NodeID{can, may} {
+	for _, part := range [][]ring.NodeID{reporting, others} {
 		if i := slices.Index(part, last); i > 0 {
 			part[0], part[i] = part[i], part[0]
 		}
 	}
-	all := append(can, may...)
+	all := append(reporting, others...)
 	return all[:min(len(all), maxOwnEntries)]
 }
 
-// next asks the next reachable entry node.
-func (p *passed) next() {
+// tryNext tries the next reachable entry node.
+func (p *forwardedCall) tryNext() {
 	for len(p.relays) > 0 {
 		relay := p.relays[0]
 		p.relays = p.relays[1:]
@@ -124,65 +126,65 @@ func (p *passed) next() {
 			break
 		}
 		setTimeout(p.request, left)
-		if p.pool.try(relay, MethodPass, p.request, left, p.answered) {
+		if p.pool.callNode(relay, MethodForward, p.request, left, p.handleReply) {
 			return
 		}
 	}
 	p.done(nil, ErrAway)
 }
 
-// answered handles an entry node's reply.
-func (p *passed) answered(reply []byte, err error) {
+// handleReply handles an entry node's reply.
+func (p *forwardedCall) handleReply(reply []byte, err error) {
 	if err != nil {
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			p.next() // it doesn't pass calls on: it is starting, or runs an older version
+			p.tryNext() // it does not forward calls: it is starting, or runs an older version
 			return
 		}
 		p.done(nil, err)
 		return
 	}
-	reply, err = parsePassed(reply)
+	reply, err = parseOutcome(reply)
 	if errors.Is(err, ErrAway) {
-		p.next()
+		p.tryNext()
 		return
 	}
 	p.done(reply, err)
 }
 
-// appendPassed appends the outcome of a call that was passed on.
-func appendPassed(b, reply []byte, err error) []byte {
+// appendOutcome appends the outcome of a forwarded call.
+func appendOutcome(b, reply []byte, err error) []byte {
 	remote, failed := errors.AsType[*peer.RemoteError](err)
 	switch {
 	case err == nil:
-		return append(append(b, passedReply), reply...)
+		return append(append(b, outcomeReply), reply...)
 	case failed:
-		return append(append(b, passedFailure, byte(remote.Code)), remote.Detail...)
+		return append(append(b, outcomeFailure, byte(remote.Code)), remote.Detail...)
 	case errors.Is(err, ErrAway), errors.Is(err, peer.ErrTooLarge):
-		return append(b, passedAway)
+		return append(b, outcomeNotSent)
 	case errors.Is(err, peer.ErrTimeout):
-		return append(b, passedLate)
+		return append(b, outcomeTimeout)
 	}
-	return append(b, passedUnknown)
+	return append(b, outcomeUnknown)
 }
 
-func parsePassed(b []byte) ([]byte, error) {
+func parseOutcome(b []byte) ([]byte, error) {
 	if len(b) == 0 {
 		return nil, errMessage
 	}
 	switch rest := b[1:]; b[0] {
-	case passedReply:
+	case outcomeReply:
 		return rest, nil
-	case passedFailure:
+	case outcomeFailure:
 		if len(rest) == 0 {
 			return nil, errMessage
 		}
 		return nil, &peer.RemoteError{Code: peer.Code(rest[0]), Detail: string(rest[1:])}
-	case passedAway:
+	case outcomeNotSent:
 		return nil, ErrAway
-	case passedUnknown:
-		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrUnreachable)
-	case passedLate:
-		return nil, fmt.Errorf("pass on to the region: %w", peer.ErrTimeout)
+	case outcomeUnknown:
+		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrUnreachable)
+	case outcomeTimeout:
+		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrTimeout)
 	}
 	return nil, errMessage
 }
@@ -192,24 +194,24 @@ const CodeMessage peer.Code = 1
 
 // Handle registers the handlers for calls from nodes of this region.
 func (p *Pool) Handle(peers *peer.Peers) {
-	peers.Handle(MethodPass, peer.Near, p.servePass)
+	peers.Handle(MethodForward, peer.Near, p.serveForward)
 	peers.Handle(MethodRegions, peer.Near, p.serveRegions)
 }
 
-func (p *Pool) servePass(c *peer.Call) {
-	name, m, timeout, body, err := parsePass(c.Body)
+func (p *Pool) serveForward(c *peer.Call) {
+	name, m, timeout, body, err := parseForward(c.Body)
 	if err != nil {
 		c.Fail(CodeMessage, err.Error())
 		return
 	}
-	if p.passing.Add(1) > maxPassing {
-		p.passing.Add(-1)
-		c.Reply(appendPassed(nil, nil, ErrAway))
+	if p.forwarding.Add(1) > maxForwarding {
+		p.forwarding.Add(-1)
+		c.Reply(appendOutcome(nil, nil, ErrAway))
 		return
 	}
 	done := func(reply []byte, err error) {
-		p.passing.Add(-1)
-		c.Reply(appendPassed(make([]byte, 0, 1+len(reply)), reply, err))
+		p.forwarding.Add(-1)
+		c.Reply(appendOutcome(make([]byte, 0, 1+len(reply)), reply, err))
 	}
 	r := p.view.Load().region(name)
 	if r == nil || p.ctx.Err() != nil || !p.callEntry(r, m, body, timeout, done) {

@@ -16,16 +16,16 @@ import (
 )
 
 var (
-	// ErrAway reports that the region can't be reached, and that certainly nothing was sent there.
+	// ErrAway means that the region can't be reached, and that certainly nothing was sent there.
 	ErrAway = errors.New("the region can't be reached")
-	// ErrClosed reports that Close has been called. Nothing was sent.
+	// ErrClosed means that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
-	errNoEntry   = errors.New("this node is not an entry node of its region now")
-	errTwoCalled = errors.New("another cluster uses the name of that region: one of the two needs another --region")
-	errOurs      = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
-	errTooMany   = errors.New("there are too many regions")
-	errMoved     = errors.New("it is known in another region")
+	errNotEntry    = errors.New("this node is not an entry node of its region now")
+	errNameTaken   = errors.New("another cluster uses the name of that region: one of the two needs another --region")
+	errOwnCluster  = errors.New("it belongs to this node's cluster, but uses the name of another region: a data directory was copied, or a --region changed")
+	errTooMany     = errors.New("there are too many regions")
+	errOtherRegion = errors.New("gossip has it in another region")
 )
 
 // Region is another region as this node sees it.
@@ -34,35 +34,35 @@ type Region struct {
 	Primary   bool   // it believes itself to be the primary
 	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
-	Members   int    // its node count, by its own account
+	Members   int    // its node count, as it announces
 }
 
-// Pool gives a node access to other regions.
+// Pool is a node's access to other regions.
 type Pool struct {
-	config  Config
-	log     *slog.Logger
-	ctx     context.Context
-	cancel  context.CancelFunc
-	group   sync.WaitGroup
-	changed chan struct{} // capacity 1
-	wake    chan struct{} // capacity 1: the loop has work
-	asking  chan struct{} // capacity 1: ask entry nodes of this region now
-	out     chan struct{} // closed once this node has left for good
-	passing atomic.Int64  // calls being passed on for others
-	pool    pool          // used only by the loop
+	config     Config
+	log        *slog.Logger
+	ctx        context.Context
+	cancel     context.CancelFunc
+	group      sync.WaitGroup
+	changed    chan struct{} // capacity 1
+	wake       chan struct{} // capacity 1: the loop has work
+	pollNow    chan struct{} // capacity 1: poll entry nodes of this region now
+	left       chan struct{} // closed once this node has left for good
+	forwarding atomic.Int64  // calls in flight that this node forwards for nodes of its region
+	wan        wanState      // used only by the loop
 
-	view  atomic.Pointer[view]    // nowhere on nodes that are not entry nodes
-	heard atomic.Pointer[reports] // what entry nodes of this region say
+	view    atomic.Pointer[view]    // emptyView unless this node is an entry node
+	reports atomic.Pointer[reports] // reports of this region's entry nodes
 
-	mu           sync.Mutex // guards the fields below
-	entry        bool       // this node must be an entry node
-	members      int
-	ownEntries   func() []ring.NodeID
-	learned      []string // gossip addresses of entry nodes, as told by those of this region; at most maxAddresses
-	told         []Region // as of the last signal on changed
-	leaving      bool     // for good
-	closed       bool
-	lastOwnEntry ring.NodeID // the entry node of this region that last answered
+	mu               sync.Mutex // guards the fields below
+	wantEntry        bool       // this node shall be an entry node
+	members          int
+	ownEntries       func() []ring.NodeID
+	learnedAddresses []string // gossip addresses of entry nodes, from a report; at most maxAddresses
+	signalled        []Region // Regions at the last signal on changed
+	leaving          bool     // for good
+	closed           bool
+	lastOwnEntry     ring.NodeID // the entry node of this region that last answered
 }
 
 // Open starts a Pool. It opens nothing on the network before SetEntry.
@@ -71,19 +71,19 @@ func Open(c Config) (*Pool, error) {
 		return nil, fmt.Errorf("open the WAN pool: %w", err)
 	}
 	p := &Pool{
-		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), asking: make(chan struct{}, 1),
-		out: make(chan struct{}), ownEntries: nobody,
+		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), pollNow: make(chan struct{}, 1),
+		left: make(chan struct{}), ownEntries: noEntries,
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.view.Store(nowhere)
-	p.heard.Store(&reports{})
+	p.view.Store(emptyView)
+	p.reports.Store(&reports{})
 	p.group.Go(p.run)
-	p.group.Go(p.ask)
+	p.group.Go(p.runPolls)
 	return p, nil
 }
 
-// Close leaves the network at once: other regions see this node as failed, unless it left before. Close waits for the
-// Pool's goroutines, and may be called again.
+// Close stops the Pool at once and waits for its goroutines. Other regions see this node as failed, unless Leave was called
+// before. Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -93,19 +93,19 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Leave tells the other regions that this node leaves for good, so that they stop looking for it. It waits until that is on
-// its way, at most until ctx ends. Don't call it for a mere restart: the node is then found again sooner. SetEntry does
-// nothing afterwards.
+// Leave announces to the other regions that this node leaves for good, so that they stop dialing it. It waits until the
+// announcement is sent, or ctx ends. Don't call it before a mere restart: without it, other regions find the node again
+// sooner. Afterwards SetEntry has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
-	p.leaving, p.entry = true, false
+	p.leaving, p.wantEntry = true, false
 	p.mu.Unlock()
 	if p.ctx.Err() != nil {
 		return ErrClosed
 	}
 	signal(p.wake)
 	select {
-	case <-p.out:
+	case <-p.left:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("leave the WAN pool: %w", ctx.Err())
@@ -114,18 +114,18 @@ func (p *Pool) Leave(ctx context.Context) error {
 	}
 }
 
-// SetEntry sets whether this node is an entry node: in the WAN pool, and called by other regions. It returns at once.
+// SetEntry sets whether this node is an entry node: a member of the WAN pool that other regions call. It returns at once.
 func (p *Pool) SetEntry(yes bool) {
 	p.change(func() bool {
-		if p.leaving || p.entry == yes {
+		if p.leaving || p.wantEntry == yes {
 			return false
 		}
-		p.entry = yes
+		p.wantEntry = yes
 		return true
 	})
 }
 
-// SetMembers sets how many nodes this region has.
+// SetMembers sets the node count that this region announces.
 func (p *Pool) SetMembers(n int) {
 	p.change(func() bool {
 		changed := p.members != n
@@ -141,37 +141,38 @@ func (p *Pool) change(set func() bool) {
 	p.mu.Unlock()
 	if changed {
 		signal(p.wake)
-		signal(p.asking)
+		signal(p.pollNow)
 	}
 }
 
-func nobody() []ring.NodeID { return nil }
+// noEntries is the initial ownEntries.
+func noEntries() []ring.NodeID { return nil }
 
-// SetOwnEntries sets the function that finds the reachable entry nodes of this region. They pass calls on for a node that
+// SetOwnEntries sets the function that returns the reachable entry nodes of this region. They forward calls for a node that
 // can't reach another region itself. find must not block.
 func (p *Pool) SetOwnEntries(find func() []ring.NodeID) {
 	p.mu.Lock()
 	if p.ownEntries = find; find == nil {
-		p.ownEntries = nobody
+		p.ownEntries = noEntries
 	}
 	p.mu.Unlock()
-	signal(p.asking)
+	signal(p.pollNow)
 }
 
-// Changed receives a value when Regions may have changed since the last one.
+// Changed returns a channel that receives a value after each change of Regions.
 func (p *Pool) Changed() <-chan struct{} { return p.changed }
 
-// Accept checks nodes of other regions for peer.Config.AcceptFar. An error refuses the node.
+// Accept decides whether to accept a far connection with a node, for peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
-	entry := p.entry && !p.closed
+	entry := p.wantEntry && !p.closed
 	p.mu.Unlock()
 	if !entry {
-		return errNoEntry
+		return errNotEntry
 	}
 	none := [16]byte{}
 	if own := p.config.Peers.Self().Cluster; own != none && own == remote.Cluster {
-		return errOurs
+		return errOwnCluster
 	}
 	v := p.view.Load()
 	r := v.region(remote.Region)
@@ -179,11 +180,11 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	case r == nil && len(v.regions) == maxRegions:
 		return errTooMany
 	case r != nil && r.alive && r.cluster != none && remote.Cluster != none && r.cluster != remote.Cluster:
-		return fmt.Errorf("%w: %q", errTwoCalled, remote.Region)
+		return fmt.Errorf("%w: %q", errNameTaken, remote.Region)
 	}
 	for _, other := range v.regions {
 		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
-			return fmt.Errorf("%w: it says %q, gossip says %q", errMoved, remote.Region, other.name)
+			return fmt.Errorf("%w: its handshake names %q, gossip %q", errOtherRegion, remote.Region, other.name)
 		}
 	}
 	return nil
@@ -194,23 +195,23 @@ func (p *Pool) Accept(remote peer.Identity) error {
 func (p *Pool) Figures(s figures.Sink) {
 	for _, r := range p.Regions() {
 		s.Flag("region_reachable", "1 while another region can be reached from this node, else 0.", r.Reachable, "region", r.Name)
-		s.Level("region_members", "Nodes of another region, as it says itself.", r.Members, "region", r.Name)
+		s.Level("region_members", "Nodes of another region, as it announces.", r.Members, "region", r.Name)
 	}
 }
 
 // Regions lists the other regions by name, at most 31.
 func (p *Pool) Regions() []Region {
-	v, h := p.view.Load(), p.heard.Load()
+	v, reported := p.view.Load(), p.reports.Load()
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
-		one := p.seen(r)
-		one.Reachable = one.Reachable || p.viaOwnEntry(*h, r.name)
-		all = append(all, one)
+		entry := p.describe(r)
+		entry.Reachable = entry.Reachable || p.isReachableViaOwnEntry(*reported, r.name)
+		all = append(all, entry)
 	}
-	for _, r := range h.regions() {
-		// An entry node's own view counts, unless it has only just become one.
-		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.entry || h.age() < 3*askAll) {
-			r.Reachable = p.viaOwnEntry(*h, r.Name)
+	for _, r := range reported.regions() {
+		// An entry node trusts its own view. Only if it has just become one does it still use reports.
+		if v.region(r.Name) == nil && len(all) < maxRegions && (!v.isEntry || reported.age() < 3*pollAllInterval) {
+			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)
 			all = append(all, r)
 		}
 	}
@@ -218,63 +219,63 @@ func (p *Pool) Regions() []Region {
 	return all
 }
 
-// seen returns a region as this node sees it first-hand.
-func (p *Pool) seen(r *region) Region {
-	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.direct(r)}
+// describe returns a region as this node sees it first-hand.
+func (p *Pool) describe(r *region) Region {
+	return Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows, Members: r.members, Reachable: p.hasLinkTo(r)}
 }
 
 // Reachable reports whether a call to a region would be sent.
 func (p *Pool) Reachable(region string) bool {
-	if r := p.view.Load().region(region); r != nil && p.direct(r) {
+	if r := p.view.Load().region(region); r != nil && p.hasLinkTo(r) {
 		return true
 	}
-	return p.viaOwnEntry(*p.heard.Load(), region)
+	return p.isReachableViaOwnEntry(*p.reports.Load(), region)
 }
 
-// direct reports whether this node has a link to a region.
-func (p *Pool) direct(r *region) bool {
+// hasLinkTo reports whether this node has a link to an entry node of a region.
+func (p *Pool) hasLinkTo(r *region) bool {
 	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
 }
 
-// notice signals Changed if Regions has changed, and reports that.
-func (p *Pool) notice() bool {
+// signalChange signals Changed and returns true if Regions has changed.
+func (p *Pool) signalChange() bool {
 	now := p.Regions()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if slices.Equal(now, p.told) {
+	if slices.Equal(now, p.signalled) {
 		return false
 	}
-	p.told = now
+	p.signalled = now
 	signal(p.changed)
 	return true
 }
 
 const (
-	// lookInterval is how often to check whether links have come or gone; lookAlone is used instead while there are no
+	// checkInterval is the time between two checks for new or broken links. idleCheckInterval replaces it while there are no
 	// other regions.
-	lookInterval = 200 * time.Millisecond
-	lookAlone    = time.Second
+	checkInterval     = 200 * time.Millisecond
+	idleCheckInterval = time.Second
 )
 
 // run is the loop that owns this node's part in the WAN pool.
 func (p *Pool) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer p.quit()
+	defer p.closePool()
 	for {
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-timer.C:
 		case <-p.wake:
-		case <-p.pool.changed():
-			p.pool.news = true
+		case <-p.wan.changed():
+			p.wan.stale = true
 		}
 		p.step(time.Now())
 		if len(p.Regions()) == 0 {
-			timer.Reset(lookAlone)
+			timer.Reset(idleCheckInterval)
 		} else {
-			timer.Reset(lookInterval)
+			timer.Reset(checkInterval)
 		}
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 func TestRegionsFindEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		began := time.Now()
-		w.regions(2)
+		w.startRegions(2)
 		if have := time.Since(began); have > 5*time.Second {
 			t.Errorf("found after %v", have)
 		}
@@ -39,7 +39,7 @@ func TestRegionsFindEachOther(t *testing.T) {
 					}
 				}
 			}
-			if _, err := n.call(n.region, "own", time.Second); !away(err) {
+			if _, err := n.call(n.region, "own", time.Second); !isAway(err) {
 				t.Errorf("a call to the own region: have %v", err)
 			}
 		}
@@ -50,22 +50,22 @@ func TestRegionsFindEachOther(t *testing.T) {
 		if _, err := n.pool.Load().Call(t.Context(), "eu", methodEcho, make([]byte, 17<<20)); !errors.Is(err, peer.ErrTooLarge) {
 			t.Errorf("have %v, want %v", err, peer.ErrTooLarge)
 		}
-		if _, err := n.call(3, "nobody", time.Second); !away(err) {
+		if _, err := n.call(3, "nobody", time.Second); !isAway(err) {
 			t.Errorf("an unknown region: have %v", err)
 		}
 	})
 }
 
-// TestPassedOn: nodes that are not entry nodes call other regions and get answers all the same.
+// TestPassedOn: nodes that are not entry nodes also call other regions and get answers.
 func TestPassedOn(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		for r := range 3 {
 			for i := 2; i <= 3; i++ {
 				w.start(r, i)
 			}
 		}
-		w.until(5*time.Second, "those that are no entry nodes know", w.whole)
+		w.until(5*time.Second, "those that are no entry nodes know", w.allReachable)
 		for _, n := range w.nodes {
 			for r := range 3 {
 				if r == n.region {
@@ -97,22 +97,22 @@ func TestPassedOn(t *testing.T) {
 		if err := <-ended; !errors.Is(err, peer.ErrTimeout) || time.Since(began) > 800*time.Millisecond {
 			t.Errorf("have %v after %v", err, time.Since(began))
 		}
-		if _, err := n.call(3, "nobody", time.Second); !away(err) {
+		if _, err := n.call(3, "nobody", time.Second); !isAway(err) {
 			t.Errorf("an unknown region: have %v", err)
 		}
 		w.kill(entry)
-		if _, err := n.call(1, "nobody passes it on", time.Second); !away(err) {
+		if _, err := n.call(1, "nobody passes it on", time.Second); !isAway(err) {
 			t.Errorf("have %v", err)
 		}
 		w.until(4*time.Second, "it says so", func() bool { return !n.pool.Load().Reachable("eu") })
 		// Another node takes its place.
 		w.node(2, 2).setEntry(true)
 		have := w.until(5*time.Second, "calls go on", func() bool { _, err := n.call(1, "again", time.Second); return err == nil })
-		t.Logf("calls go on after %v", have)
+		t.Logf("calls work again after %v", have)
 	})
 }
 
-// TestEntryNodeKilled: kills the called entry node, again and again; another one takes the calls within 2 s.
+// TestEntryNodeKilled kills the called entry node repeatedly. Another one serves the calls within 2 s.
 func TestEntryNodeKilled(t *testing.T) {
 	for name, end := range map[string]func(w *world, n *node){
 		"killed": func(w *world, n *node) { w.kill(n) },
@@ -122,10 +122,10 @@ func TestEntryNodeKilled(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
-				w.regions(2)
+			onVirtualTime(t, func(t *testing.T, w *world) {
+				w.startRegions(2)
 				plain := w.start(0, 3)
-				w.until(5*time.Second, "all know all", w.whole)
+				w.until(5*time.Second, "all know all", w.allReachable)
 				for _, caller := range []*node{w.node(0, 1), plain} {
 					by, err := caller.call(1, "first", time.Second)
 					if err != nil {
@@ -157,7 +157,7 @@ func TestEntryNodeKilled(t *testing.T) {
 						t.Errorf("%v is answered again after %v", caller, have)
 					}
 					t.Logf("%v is answered again after %v", caller, have)
-					if name == "power" { // its remains notify no other node
+					if name == "power" { // a node without power notifies no other node
 						w.net.Crash(dead.ip)
 						dead.close()
 					}
@@ -165,14 +165,14 @@ func TestEntryNodeKilled(t *testing.T) {
 					again := w.start(1, dead.i)
 					again.setEntry(true)
 					time.Sleep(20 * time.Second)
-					w.until(10*time.Second, "all know all again", w.whole)
+					w.until(10*time.Second, "all know all again", w.allReachable)
 				}
 			})
 		})
 	}
 }
 
-// TestAllCutAndHealed: calls work again within 2 s of healing, however long the cut was.
+// TestAllCutAndHealed: calls work again within 2 s after a cut heals, however long it was.
 func TestAllCutAndHealed(t *testing.T) {
 	cuts := []time.Duration{500 * time.Millisecond, 1900 * time.Millisecond, 2100 * time.Millisecond, 10 * time.Second, time.Minute}
 	if testing.Short() {
@@ -180,10 +180,10 @@ func TestAllCutAndHealed(t *testing.T) {
 	}
 	for _, long := range cuts {
 		t.Run(long.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, w *world) {
-				w.regions(2)
+			onVirtualTime(t, func(t *testing.T, w *world) {
+				w.startRegions(2)
 				w.start(0, 3)
-				w.until(5*time.Second, "all know all", w.whole)
+				w.until(5*time.Second, "all know all", w.allReachable)
 				w.cutRegions(0, 1)
 				w.cutRegions(1, 2)
 				w.cutRegions(0, 2)
@@ -198,7 +198,7 @@ func TestAllCutAndHealed(t *testing.T) {
 						if have := len(n.pool.Load().Regions()); have != 2 {
 							t.Errorf("%v knows %d other regions, want 2", n, have)
 						}
-						if _, err := n.call((n.region+1)%3, "cut", time.Second); !away(err) {
+						if _, err := n.call((n.region+1)%3, "cut", time.Second); !isAway(err) {
 							t.Errorf("%v: have %v", n, err)
 						}
 					}
@@ -216,7 +216,7 @@ func TestAllCutAndHealed(t *testing.T) {
 						})
 					}
 				}
-				w.until(3*time.Second, "and says so", w.whole)
+				w.until(3*time.Second, "and says so", w.allReachable)
 				t.Logf("after %v", time.Since(began))
 			})
 		})

@@ -40,8 +40,8 @@ func withKey(b byte) option {
 
 // TestTwoClustersOfOneName: a second "eu" appears beside the first. No node calls it, and every node logs an error.
 func TestTwoClustersOfOneName(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		second := w.start(3, 1, asRegion("eu", 9))
 		second.setEntry(true)
 		time.Sleep(time.Minute)
@@ -52,17 +52,17 @@ func TestTwoClustersOfOneName(t *testing.T) {
 			}
 		}
 		if have := caller.log.count(`several clusters are called region "eu"`); have != 1 {
-			t.Errorf("the third region says it %d times:\n%s", have, caller.log)
+			t.Errorf("the third region logs it %d times:\n%s", have, caller.log)
 		}
 		for _, n := range []*node{w.node(1, 1), second} {
 			if have := n.log.count("two clusters use the name of one region"); have == 0 || have > 4 {
-				t.Errorf("%v says it %d times:\n%s", n, have, n.log)
+				t.Errorf("%v logs it %d times:\n%s", n, have, n.log)
 			}
 		}
 		if second.pool.Load().Reachable("ap") {
-			t.Error("the second eu is in touch with another region")
+			t.Error("the second eu reaches another region")
 		}
-		// The first one is gone for good, and the second one takes over the name.
+		// The first one is dead for good, and the second one gets the name.
 		w.kill(w.node(1, 1))
 		w.until(2*time.Minute, "the second eu is called", func() bool {
 			return caller.pool.Load().Reachable("eu") && second.pool.Load().Reachable("us")
@@ -70,24 +70,24 @@ func TestTwoClustersOfOneName(t *testing.T) {
 	})
 }
 
-// TestOneClusterOfTwoNames: a copied data directory, or a node that got another --region.
+// TestOneClusterOfTwoNames: a data directory was copied, or a node's --region was changed.
 func TestOneClusterOfTwoNames(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		w.start(3, 1, asRegion("sa", 2)).setEntry(true) // eu's cluster
 		time.Sleep(time.Minute)
 		if have := w.node(1, 1).log.count("uses the name of another region"); have == 0 {
-			t.Errorf("nothing is said:\n%s", w.node(1, 1).log)
+			t.Errorf("nothing is logged:\n%s", w.node(1, 1).log)
 		}
 		if w.node(1, 1).pool.Load().Reachable("sa") {
-			t.Error("it is called")
+			t.Error("the node with the other name can be called")
 		}
 	})
 }
 
 func TestAnotherKeyStaysOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1, withKey(1))
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1, withKey(1))
 		stranger := w.start(3, 1, withKey(2))
 		stranger.setEntry(true)
 		plain := w.start(3, 2, func(c *Config, _ *peer.Config) { c.Join = c.Join[:1] })
@@ -103,16 +103,16 @@ func TestAnotherKeyStaysOut(t *testing.T) {
 			}
 		}
 		if stranger.log.count("level=WARN") == 0 || w.node(0, 1).log.count("level=WARN") == 0 {
-			t.Errorf("nothing is said:\n%s", stranger.log)
+			t.Errorf("nothing is logged:\n%s", stranger.log)
 		}
 	})
 }
 
-// TestTLSIsRequired: one region uses TLS, the others don't. They know of each other and exchange nothing.
+// TestTLSIsRequired: two regions use TLS, the third doesn't. It meets them in gossip, but they exchange no calls with it.
 func TestTLSIsRequired(t *testing.T) {
 	ca := testca.New(t, "all regions")
 	secure := func(_ *Config, pc *peer.Config) { pc.TLS = loadTLS(t, ca) }
-	inBubble(t, func(t *testing.T, w *world) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
 		w.start(0, 1, secure).setEntry(true)
 		w.start(1, 1, secure).setEntry(true)
 		w.start(2, 1).setEntry(true)
@@ -123,17 +123,17 @@ func TestTLSIsRequired(t *testing.T) {
 		time.Sleep(time.Minute)
 		for _, n := range []*node{ap, eu} {
 			if n.pool.Load().Reachable("us") {
-				t.Errorf("%v calls one without TLS", n)
+				t.Errorf("%v reaches the region without TLS", n)
 			}
-			if _, err := n.call(2, "secret", time.Second); !away(err) {
+			if _, err := n.call(2, "secret", time.Second); !isAway(err) {
 				t.Errorf("have %v", err)
 			}
 		}
 		if us.pool.Load().Reachable("eu") {
-			t.Error("one without TLS calls")
+			t.Error("the region without TLS reaches another one")
 		}
 		if us.log.count("uses TLS here, and this node does not") == 0 {
-			t.Errorf("nothing is said:\n%s", us.log)
+			t.Errorf("nothing is logged:\n%s", us.log)
 		}
 		if by, err := ap.call(1, "x", time.Second); err != nil || by != "eu-1" {
 			t.Errorf("have %s, %v", by, err)
@@ -141,16 +141,16 @@ func TestTLSIsRequired(t *testing.T) {
 	})
 }
 
-// TestNobodyCallsAnEntryNodeThatIsNone: a node accepts far connections only while it is an entry node.
+// TestNobodyCallsAnEntryNodeThatIsNone: only an entry node accepts far connections.
 func TestNobodyCallsAnEntryNodeThatIsNone(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *world) {
-		w.regions(1)
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		w.startRegions(1)
 		n := w.start(0, 2)
 		for _, test := range []struct {
 			remote peer.Identity
 			want   error
 		}{
-			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNoEntry},
+			{peer.Identity{Region: "us", Cluster: [16]byte{3}}, errNotEntry},
 		} {
 			if err := n.pool.Load().Accept(test.remote); err != test.want {
 				t.Errorf("have %v, want %v", err, test.want)

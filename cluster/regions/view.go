@@ -17,13 +17,13 @@ import (
 const (
 	// maxRegions bounds the other regions. With its own, a node knows 32.
 	maxRegions = 31
-	// maxEntries bounds the linked entry nodes of a region: 5, and some that are being replaced.
+	// maxEntries bounds the linked entry nodes of a region: 5, and some more while they are replaced.
 	maxEntries = 8
 )
 
-// view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.last.
+// view is what an entry node knows about other regions from the WAN pool. It is immutable, except for region.lastCalled.
 type view struct {
-	entry     bool                   // this node is in the pool
+	isEntry   bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
 	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
 	addresses []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
@@ -31,18 +31,18 @@ type view struct {
 
 // region is another region as the WAN pool shows it.
 type region struct {
-	name    string
-	follows string
-	cluster [16]byte // zero: not known yet
-	members int
-	alive   bool                         // it has entry nodes that are alive in the pool
-	entries []ring.NodeID                // at most maxEntries; live ones first
-	last    *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
+	name       string
+	follows    string
+	cluster    [16]byte // zero: not known yet
+	members    int
+	alive      bool                         // the pool has live entry nodes of it
+	entries    []ring.NodeID                // at most maxEntries; live ones first
+	lastCalled *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
 }
 
-var nowhere = &view{}
+var emptyView = &view{}
 
-// region finds a region by name; nil if there is none.
+// region returns the region with this name, or nil.
 func (v *view) region(name string) *region {
 	i, ok := slices.BinarySearchFunc(v.regions, name, func(r *region, name string) int { return cmp.Compare(r.name, name) })
 	if !ok {
@@ -51,27 +51,27 @@ func (v *view) region(name string) *region {
 	return v.regions[i]
 }
 
-// trouble is a problem that needs a person's attention.
+// trouble is a message about a problem that an operator must solve.
 type trouble string
 
-// look builds the view from the pool's list. before is the previous view.
-func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
+// buildView builds a view from the members of the WAN pool. before is the previous view.
+func buildView(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	named := make(map[string][]gossip.Member)
 	for _, m := range all {
 		if m.Region != self.Region && m.Region != "" && m.State != gossip.Left && m.PeerPort > 0 && m.ID != self.ID {
 			named[m.Region] = append(named[m.Region], m)
 		}
 	}
-	v := &view{entry: true, links: make(map[ring.NodeID]string)}
+	v := &view{isEntry: true, links: make(map[ring.NodeID]string)}
 	var troubles []trouble
-	for _, name := range names(named, before) {
+	for _, name := range prioritize(named, before) {
 		if len(v.regions) == maxRegions {
-			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: with more than %d others there are too many", name, maxRegions)))
+			troubles = append(troubles, trouble(fmt.Sprintf("region %q is left out: there are more than %d other regions", name, maxRegions)))
 			continue
 		}
-		r, two := lookAt(name, named[name], before.region(name))
-		if two != "" {
-			troubles = append(troubles, two)
+		r, conflict := buildRegion(name, named[name], before.region(name))
+		if conflict != "" {
+			troubles = append(troubles, conflict)
 		}
 		for _, m := range named[name] {
 			if slices.Contains(r.entries, m.ID) {
@@ -84,9 +84,9 @@ func look(self Node, all []gossip.Member, before *view) (*view, []trouble) {
 	return v, troubles
 }
 
-// names orders regions by priority in case there are too many: known ones first, then live ones, then the rest, each by
-// name.
-func names(named map[string][]gossip.Member, before *view) []string {
+// prioritize sorts the regions' names by priority, because only the first maxRegions are used: known regions first, then live
+// ones, then the rest, each group by name.
+func prioritize(named map[string][]gossip.Member, before *view) []string {
 	rank := func(name string) int {
 		switch {
 		case before.region(name) != nil:
@@ -99,18 +99,18 @@ func names(named map[string][]gossip.Member, before *view) []string {
 	return slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
-// lookAt builds a region from its members. If they belong to several clusters, it uses only one of them.
-func lookAt(name string, all []gossip.Member, before *region) (*region, trouble) {
-	r := &region{name: name, last: new(atomic.Pointer[ring.NodeID])}
+// buildRegion builds a region from its entry nodes. If they belong to several clusters, it uses only one of these.
+func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
+	r := &region{name: name, lastCalled: new(atomic.Pointer[ring.NodeID])}
 	var known []ring.NodeID
 	if before != nil {
-		r.cluster, r.last, known = before.cluster, before.last, before.entries
+		r.cluster, r.lastCalled, known = before.cluster, before.lastCalled, before.entries
 	}
-	two := r.chooseCluster(all)
-	var here []gossip.Member
+	conflict := r.chooseCluster(all)
+	var chosen []gossip.Member
 	for _, m := range all {
 		if m.Cluster == r.cluster || m.Cluster == [16]byte{} {
-			here = append(here, m)
+			chosen = append(chosen, m)
 			r.alive = r.alive || m.State == gossip.Alive
 		}
 	}
@@ -124,20 +124,20 @@ func lookAt(name string, all []gossip.Member, before *region) (*region, trouble)
 		}
 		return n
 	}
-	slices.SortFunc(here, func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
+	slices.SortFunc(chosen, func(a, b gossip.Member) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), a.ID.Compare(b.ID)) })
 	follows := make(map[string]int)
-	for _, m := range here {
+	for _, m := range chosen {
 		if r.alive && m.State != gossip.Alive {
-			break // only live members' claims count
+			break // if there are live members, only their claims count
 		}
 		r.members = max(r.members, m.Members, 1)
 		follows[m.Primary]++
 	}
-	r.follows = most(follows)
-	for _, m := range here[:min(len(here), maxEntries)] {
+	r.follows = mostFrequent(follows)
+	for _, m := range chosen[:min(len(chosen), maxEntries)] {
 		r.entries = append(r.entries, m.ID)
 	}
-	return r, two
+	return r, conflict
 }
 
 // chooseCluster decides which cluster owns the region's name: the one that had it before, as long as it is there, otherwise
@@ -178,8 +178,8 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		r.name, others, r.cluster))
 }
 
-// most returns the text with the highest count; the first in order if several tie.
-func most(counts map[string]int) string {
+// mostFrequent returns the text with the highest count, and of several the first in alphabetical order.
+func mostFrequent(counts map[string]int) string {
 	texts := slices.Sorted(maps.Keys(counts))
 	if len(texts) == 0 {
 		return ""

@@ -67,31 +67,32 @@ func TestLook(t *testing.T) {
 		{"the cluster of most", []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(2)), member("eu", 3, of(1))}, "eu of 3 follows eu 1001,1002"},
 		{"the cluster that is there", []gossip.Member{member("eu", 1, of(2), failed), member("eu", 2, of(2), failed), member("eu", 3, of(1))}, "eu of 3 follows eu 1003"},
 	} {
-		v, _ := look(self, test.have, nowhere)
+		v, _ := buildView(self, test.have, emptyView)
 		if have := v.text(); have != test.want {
 			t.Errorf("%s: have %q, want %q", test.name, have, test.want)
 		}
 	}
 }
 
-// TestTheFirstOfANameKeepsIt: as long as one of its nodes is there; after that the other cluster gets the name.
+// TestTheFirstOfANameKeepsIt: a cluster keeps its region's name as long as one of its nodes is alive. After that, the other
+// cluster gets it.
 func TestTheFirstOfANameKeepsIt(t *testing.T) {
-	first, _ := look(self, []gossip.Member{member("eu", 1, of(2))}, nowhere)
+	first, _ := buildView(self, []gossip.Member{member("eu", 1, of(2))}, emptyView)
 	more := []gossip.Member{member("eu", 1, of(2)), member("eu", 2, of(1)), member("eu", 3, of(1))}
-	second, troubles := look(self, more, first)
+	second, troubles := buildView(self, more, first)
 	if have := second.text(); have != "eu of 3 follows eu 1001" || len(troubles) != 1 {
 		t.Errorf("have %q, %v", have, troubles)
 	}
-	if again, troubles2 := look(self, more, second); again.text() != second.text() || !slices.Equal(troubles, troubles2) {
+	if again, troubles2 := buildView(self, more, second); again.text() != second.text() || !slices.Equal(troubles, troubles2) {
 		t.Errorf("have %q, %v, then %q, %v", second.text(), troubles, again.text(), troubles2)
 	}
 	failed(&more[0])
-	third, troubles := look(self, more, second)
+	third, troubles := buildView(self, more, second)
 	if have := third.text(); have != "eu of 3 follows eu 1002,1003" || len(troubles) != 0 {
 		t.Errorf("have %q, %v", have, troubles)
 	}
 	more[0].State = gossip.Alive
-	if fourth, _ := look(self, more, third); fourth.text() != third.text() {
+	if fourth, _ := buildView(self, more, third); fourth.text() != third.text() {
 		t.Errorf("have %q, want %q", fourth.text(), third.text())
 	}
 }
@@ -103,20 +104,20 @@ func TestLookIsBounded(t *testing.T) {
 			all = append(all, member(fmt.Sprintf("r%02d", r), i))
 		}
 	}
-	v, troubles := look(self, all[20:], nowhere) // r01 to r39
+	v, troubles := buildView(self, all[20:], emptyView) // r01 to r39
 	if len(v.regions) != maxRegions || len(v.links) != maxRegions*maxEntries || len(troubles) != 39-maxRegions {
 		t.Errorf("have %d regions, %d links, %d troubles", len(v.regions), len(v.links), len(troubles))
 	}
-	again, _ := look(self, all, v) // and r00, which comes too late
+	again, _ := buildView(self, all, v) // adds r00, which comes too late
 	if again.region("r00") != nil || again.text() != v.text() {
 		t.Errorf("have %s, want %s", again.text(), v.text())
 	}
-	// Links stay when other nodes appear, and the node of the last call is remembered.
+	// Links stay when other nodes appear, and so does the node of the last call.
 	id := v.region("r01").entries[0]
-	v.region("r01").last.Store(&id)
+	v.region("r01").lastCalled.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)
-	again, _ = look(self, more, v)
-	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) || *again.region("r01").last.Load() != id {
+	again, _ = buildView(self, more, v)
+	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) || *again.region("r01").lastCalled.Load() != id {
 		t.Errorf("have %v, want %v", again.region("r01").entries, v.region("r01").entries)
 	}
 }

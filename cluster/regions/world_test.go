@@ -42,12 +42,12 @@ type world struct {
 	boot  uint64
 
 	mu     sync.Mutex     // guards the fields below, and nodes where goroutines other than the test's use them
-	served map[string]int // how often nodes of another region served a body
+	served map[string]int // how many times nodes of another region served a body
 }
 
 // node is a node of a test.
 type node struct {
-	w      *world
+	world  *world
 	region int
 	i      int
 	ip     string
@@ -65,8 +65,8 @@ func (n *node) String() string { return fmt.Sprintf("%s-%d", regionName(n.region
 
 func regionName(r int) string { return []string{"ap", "eu", "us", "sa"}[r] }
 
-// inBubble runs a test on virtual time.
-func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
+// onVirtualTime runs a test on virtual time.
+func onVirtualTime(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: memnet.New(), served: make(map[string]int)}
@@ -75,7 +75,7 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 			for _, n := range w.nodes {
 				n.close()
 			}
-			time.Sleep(20 * time.Second) // virtual: until memberlist's last probes have ended
+			time.Sleep(20 * time.Second) // virtual; by then memberlist's last probes have ended
 		})
 		test(t, w)
 	})
@@ -83,11 +83,11 @@ func inBubble(t *testing.T, test func(t *testing.T, w *world)) {
 
 type option func(*Config, *peer.Config)
 
-// start opens node i of a region, which is not an entry node yet. It initially knows a node of each other region.
+// start starts node i of a region, which is not an entry node yet. It is configured with a node of each other region.
 func (w *world) start(r, i int, options ...option) *node {
 	w.t.Helper()
 	w.boot++
-	n := &node{w: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i), id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &logBuffer{}}
+	n := &node{world: w, region: r, i: i, ip: fmt.Sprintf("10.%d.0.%d", r, i), id: ring.NodeID{byte(r + 1), 15: byte(i)}, log: &logBuffer{}}
 	host := w.net.Host(n.ip)
 	logger := slog.New(slog.NewTextHandler(n.log, nil))
 	boot := w.boot << 20
@@ -136,12 +136,12 @@ func (w *world) start(r, i int, options ...option) *node {
 		peers.Handle(peer.Method(m), peer.Far, n.serveFar)
 	}
 	peers.Start()
-	w.meet(r)
+	w.introduce(r)
 	return n
 }
 
-// meet makes the nodes of a region known to each other.
-func (w *world) meet(r int) {
+// introduce makes the nodes of a region know each other.
+func (w *world) introduce(r int) {
 	all := make(map[ring.NodeID]string)
 	for _, n := range w.nodes {
 		if n.region == r {
@@ -164,9 +164,9 @@ func (w *world) meet(r int) {
 
 // ownEntries returns the entry nodes of this node's region that it can reach.
 func (n *node) ownEntries() (entries []ring.NodeID) {
-	n.w.mu.Lock()
-	defer n.w.mu.Unlock()
-	for _, o := range n.w.nodes {
+	n.world.mu.Lock()
+	defer n.world.mu.Unlock()
+	for _, o := range n.world.nodes {
 		if o.region == n.region && o.entry && o != n && n.peers.Reachable(o.id) {
 			entries = append(entries, o.id)
 		}
@@ -175,16 +175,16 @@ func (n *node) ownEntries() (entries []ring.NodeID) {
 }
 
 func (n *node) setEntry(yes bool) {
-	n.w.mu.Lock()
+	n.world.mu.Lock()
 	n.entry = yes
-	n.w.mu.Unlock()
+	n.world.mu.Unlock()
 	n.pool.Load().SetEntry(yes)
 }
 
 func (n *node) serveFar(c *peer.Call) {
-	n.w.mu.Lock()
-	n.w.served[string(c.Body)]++
-	n.w.mu.Unlock()
+	n.world.mu.Lock()
+	n.world.served[string(c.Body)]++
+	n.world.mu.Unlock()
 	switch c.Method {
 	case methodEcho:
 		c.Reply([]byte(n.String() + " " + string(c.Body)))
@@ -204,7 +204,7 @@ func (n *node) close() {
 	n.peers.Close()
 }
 
-// kill takes a node off the network without notice.
+// kill stops a node without notice to any other.
 func (w *world) kill(n *node) {
 	w.net.Crash(n.ip)
 	w.forget(n)
@@ -217,19 +217,19 @@ func (w *world) forget(n *node) {
 	w.nodes = slices.DeleteFunc(w.nodes, func(o *node) bool { return o == n })
 }
 
-// regions starts three regions of that many nodes, all of them entry nodes that reach each other.
-func (w *world) regions(nodes int, options ...option) {
+// startRegions starts three regions of that many entry nodes each, and waits until they reach each other.
+func (w *world) startRegions(nodes int, options ...option) {
 	w.t.Helper()
 	for r := range 3 {
 		for i := 1; i <= nodes; i++ {
 			w.start(r, i, options...).setEntry(true)
 		}
 	}
-	w.until(10*time.Second, "all regions reach each other", w.whole)
+	w.until(10*time.Second, "all regions reach each other", w.allReachable)
 }
 
-// whole reports whether all nodes reach all other regions.
-func (w *world) whole() bool {
+// allReachable reports whether all nodes reach all other regions.
+func (w *world) allReachable() bool {
 	for _, n := range w.nodes {
 		for _, o := range w.nodes {
 			if o.region != n.region && !n.pool.Load().Reachable(regionName(o.region)) {
@@ -240,7 +240,7 @@ func (w *world) whole() bool {
 	return true
 }
 
-// node finds a node.
+// node returns node i of region r.
 func (w *world) node(r, i int) *node {
 	w.t.Helper()
 	for _, n := range w.nodes {
@@ -268,7 +268,7 @@ func (w *world) until(most time.Duration, what string, ok func() bool) time.Dura
 	return time.Since(began)
 }
 
-// call calls a region and returns which node answered.
+// call calls a region and returns the name of the node that answered.
 func (n *node) call(region int, body string, timeout time.Duration) (by string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -283,8 +283,8 @@ func (n *node) call(region int, body string, timeout time.Duration) (by string, 
 	return by, nil
 }
 
-// away reports whether an error means that certainly nothing was sent.
-func away(err error) bool { return errors.Is(err, ErrAway) }
+// isAway reports whether an error means that certainly nothing was sent.
+func isAway(err error) bool { return errors.Is(err, ErrAway) }
 
 // cutRegions cuts the links between two regions.
 func (w *world) cutRegions(a, b int) {
@@ -297,7 +297,7 @@ func (w *world) cutRegions(a, b int) {
 	}
 }
 
-// logBuffer keeps what is logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
