@@ -11,22 +11,22 @@ import (
 const (
 	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Most says otherwise.
 	defaultBudget = 20 << 20
-	// FreeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
-	// bounds these.
+	// FreeBytes is the size up to which a request and its answer are not charged to the budget. Nearly all of them fit, and
+	// the bound on connections limits their total.
 	FreeBytes = 16 << 10
 	// slowTime is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
 	// room.
 	slowTime = time.Second
-	// roomTime bounds how long a large request or answer waits for room; roomInterval is how often it looks for connections
-	// to close.
+	// roomTime bounds how long a large request or answer waits for room. roomInterval is how often it retries meanwhile; each
+	// failed attempt closes slow connections.
 	roomTime     = 2 * time.Second
 	roomInterval = slowTime / 4
 )
 
-// keptBuffer bounds, in bytes, the buffers that are kept from request to request.
+// keptBuffer is the capacity in bytes beyond which a buffer is dropped instead of reused.
 const keptBuffer = 64 << 10
 
-// Reuse returns b emptied for reuse, or nil if it is too large to keep.
+// Reuse returns b with length 0, or nil if b is too large to keep.
 func Reuse(b []byte) []byte {
 	if cap(b) > keptBuffer {
 		return nil
@@ -34,11 +34,11 @@ func Reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
-// used up, connections whose body or answer has taken longer than slowTime are closed, the oldest first. So callers
-// that neither send nor read hold up no one else.
+// Budget bounds the memory that callers can tie up with large requests and with answers that they don't read. When it is
+// used up, it closes the connections whose body or answer has taken longer than slowTime, oldest first, so that stalled
+// callers don't block others.
 type Budget struct {
-	Most  int64 // 0: 20 MiB
+	Most  int64 // bytes; 0: 20 MiB
 	used  atomic.Int64
 	ended atomic.Int64
 
@@ -49,7 +49,7 @@ type Budget struct {
 	freed  chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
-// Take takes n bytes. It reports false if that is more than is left.
+// Take takes n bytes. If fewer are left, it takes nothing and reports false.
 func (b *Budget) Take(n int64) bool {
 	if b.used.Add(n) <= cmp.Or(b.Most, defaultBudget) {
 		return true
@@ -69,7 +69,7 @@ func (b *Budget) Give(n int64) {
 	}
 }
 
-// wake makes all waiters look again. The caller holds b.mu.
+// wake makes all waiters retry. The caller holds b.mu.
 func (b *Budget) wake() {
 	if b.freed != nil {
 		close(b.freed)
@@ -77,7 +77,7 @@ func (b *Budget) wake() {
 	}
 }
 
-// Wait retries take, which takes from the budget, until it succeeds, for at most roomTime.
+// Wait calls take, which takes from the budget, until it succeeds or roomTime has passed.
 func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true
@@ -106,19 +106,19 @@ func (b *Budget) Wait(take func() bool) bool {
 	}
 }
 
-// Full is the error for a request that finds no room.
+// Full returns the error for a request that does not fit into the budget.
 func (b *Budget) Full() *Error {
 	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Most, defaultBudget))
 }
 
 // Transfer is a large body or answer in transit.
 type Transfer struct {
-	conn  net.Conn // the lowest-level connection; nil: unknown
+	conn  net.Conn // the innermost connection; nil: unknown
 	size  int64
 	since time.Time
 }
 
-// Begin records that t, of size bytes, is sent over conn.
+// Begin records that t, a transfer of size bytes over conn, starts now.
 func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +165,7 @@ func (b *Budget) endSlow(n int64) {
 		n -= oldest.size
 		if oldest.conn != nil {
 			b.ended.Add(1)
-			_ = oldest.conn.Close() // its user sees the error and stops
+			_ = oldest.conn.Close() // the goroutine that serves it gets an error and stops
 		}
 	}
 }

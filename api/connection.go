@@ -15,11 +15,11 @@ import (
 
 const (
 	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
-	// input it discards meanwhile. Closed while its caller still sends, it would be reset, and the caller would lose the
+	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
 	// answer.
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
-	// acceptWait is how long to wait, at first, before accepting again when the process may open no more files.
+	// acceptWait is the first pause before accepting again after the process ran out of file descriptors.
 	acceptWait = 5 * time.Millisecond
 )
 
@@ -33,7 +33,7 @@ type Connections struct {
 	gone   sync.WaitGroup // counts open
 }
 
-// NewConnections tracks connections of which at most so many are served at once; 0: no bound.
+// NewConnections returns an empty set of connections that serves at most that many at once; 0: no bound.
 func NewConnections(most int) *Connections {
 	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), over: make(chan struct{})}
 }
@@ -43,7 +43,7 @@ func (c *Connections) Listen(ln net.Listener) net.Listener {
 	return &trackedListener{Listener: ln, conns: c}
 }
 
-// CloseAll closes every connection, and from then on every new one.
+// CloseAll closes every connection, and every later one as it arrives.
 func (c *Connections) CloseAll() {
 	c.mu.Lock()
 	if !c.closed {
@@ -56,11 +56,11 @@ func (c *Connections) CloseAll() {
 	}
 	c.mu.Unlock()
 	for _, one := range all {
-		_ = one.Conn.Close() // its user sees the error and stops
+		_ = one.Conn.Close() // the goroutine that serves it gets an error and stops
 	}
 }
 
-// CloseSilent closes the connections on which nothing was ever received.
+// CloseSilent closes the connections that have never received anything.
 func (c *Connections) CloseSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +71,7 @@ func (c *Connections) CloseSilent() {
 	}
 }
 
-// Wait returns once every connection has been closed by its user.
+// Wait returns once the goroutines that serve the connections have closed all of them.
 func (c *Connections) Wait() { c.gone.Wait() }
 
 func (c *Connections) add(conn net.Conn) *Connection {
@@ -85,7 +85,7 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	}
 	if !c.places.take(one) {
 		if before := c.places.takeSpare(one); before != nil {
-			_ = before.Conn.Close() // its user sees the error and stops
+			_ = before.Conn.Close() // as in CloseAll
 		}
 	}
 	c.open[one] = struct{}{}
@@ -93,7 +93,7 @@ func (c *Connections) add(conn net.Conn) *Connection {
 	return one
 }
 
-// Figures shows how many connections of a door have found no place.
+// Figures reports how many connections of a door found no place.
 func (c *Connections) Figures(s figures.Sink, door string) {
 	c.mu.Lock()
 	beyond := c.places.beyond
@@ -102,7 +102,7 @@ func (c *Connections) Figures(s figures.Sink, door string) {
 		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "door", door)
 }
 
-// Count returns how many connections are open, and on how many of those something was received.
+// Count returns how many connections are open, and how many of those have received anything.
 func (c *Connections) Count() (open, heard int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Connections) Count() (open, heard int) {
 	return len(c.open), heard
 }
 
-// Park frees the place of a connection that nothing serves for now.
+// Park frees the place of a connection while nothing serves it.
 func (c *Connections) Park(one *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		if err == nil {
 			return l.conns.add(conn), nil
 		}
-		// On these errors the library would stop listening for good.
+		// Passed on, these errors would make the server library stop accepting for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
@@ -162,19 +162,19 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Connection is a connection that can linger when it is closed.
+// Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
 	owner   *Connections
 	address netip.Prefix // see addressOf
-	placed  bool         // it holds a place; guarded by the owner's mutex
-	Spare   bool         // it holds a spare place and gets one probe answered
-	heard   atomic.Bool  // something was received
-	linger  atomic.Bool  // closing it lingers
+	placed  bool         // holds a place; guarded by the owner's mutex
+	Spare   bool         // holds a spare place, so that only one probe is answered
+	heard   atomic.Bool  // has received something
+	linger  atomic.Bool  // Close lingers
 	once    sync.Once    // runs the close
 }
 
-// Unwrap returns the connection of type T that c is or is based on; nil: none.
+// Unwrap returns the connection of type T that c is or wraps; nil if there is none.
 func Unwrap[T net.Conn](c net.Conn) (none T) {
 	for {
 		if one, ok := c.(T); ok {
@@ -197,7 +197,7 @@ func (c *Connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Linger makes Close discard further input first, such that the caller can read the last answer.
+// Linger makes Close discard further input first, so that the caller can read the last answer.
 func (c *Connection) Linger() { c.linger.Store(true) }
 
 // Close closes the connection, once.
@@ -218,8 +218,8 @@ func (c *Connection) drain() {
 	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // only its end matters, however it ends
+	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // an error ends the wait as well as EOF does
 }
 
-// onlyReader keeps io.Copy away from shortcuts that need larger buffers.
+// onlyReader hides the methods of a connection with which io.Copy would use larger buffers.
 type onlyReader struct{ io.Reader }

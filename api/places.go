@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// spareOf: one in spareOf places is kept for probes.
+// spareOf is the fraction of places reserved for probes: one in spareOf.
 const spareOf = 64
 
-// places bounds a listener's connections: in total, and per address. One address may have three quarters, since a
-// gateway is one address. A connection beyond the bounds gets a spare place and one probe answered. When spare places
-// run out, the newest connection ends the oldest one. So probes are answered even if others hold all places, the spare
-// ones included.
+// places bounds a listener's connections, in total and per address. One address may take three quarters of the places, because
+// a gateway is a single address. A connection beyond the bounds gets a spare place, on which one probe is answered. When spare
+// places run out, the newest connection displaces the oldest one. So probes are answered even if others hold all places,
+// including the spare ones.
 type places struct {
 	most, spares int // 0: no bound
 
-	// Guarded by the mutex of the connections.
+	// Guarded by Connections.mu.
 	taken  int
 	beyond int64                // connections that found no place
 	of     map[netip.Prefix]int // places taken, per address
-	spare  []*Connection        // the oldest first
+	spare  []*Connection        // connections on spare places, oldest first
 }
 
 func newPlaces(most int) places {
@@ -73,7 +73,7 @@ func (p *places) leave(c *Connection) {
 	}
 }
 
-// addressOf returns what counts as one address: for IPv6 a /64, which is what one subscriber gets.
+// addressOf returns the prefix that counts as one address: for IPv6 a /64, because a subscriber gets at least that much.
 func addressOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -88,7 +88,7 @@ func addressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// OnSpare reports whether c has a spare place.
+// OnSpare reports whether c holds a spare place.
 func OnSpare(c net.Conn) bool {
 	one := Unwrap[*Connection](c)
 	return one != nil && one.Spare
@@ -96,5 +96,5 @@ func OnSpare(c net.Conn) bool {
 
 // CrowdedError returns the error for a request, other than a probe, on a spare place.
 func CrowdedError() *Error {
-	return Errorf(Overloaded, "there are as many connections as are served at once, in all or from one address; only probes are answered")
+	return Errorf(Overloaded, "too many connections are open, in all or from one address; this one is only answered probes")
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// All places are given back.
+// Every place is free again once its connection leaves.
 func TestPlacesComeBack(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(128)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// manyTokens returns a set of n tokens, and one of them as a header carries it.
+// manyTokens returns a set of n tokens, and an Authorization header with one of them.
 func manyTokens(n int) (*tokenSet, string) {
 	s, text := setTokens("", ""), ""
 	for i := range n {
@@ -16,7 +16,7 @@ func manyTokens(n int) (*tokenSet, string) {
 	return s, "Bearer " + text
 }
 
-// BenchmarkToken measures looking up a token among one, and among ten thousand.
+// BenchmarkToken measures looking up a token in a set of one, and of ten thousand.
 func BenchmarkToken(b *testing.B) {
 	for _, n := range []int{1, maxTokens} {
 		set, header := manyTokens(n)
