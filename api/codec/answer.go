@@ -19,11 +19,12 @@ const (
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// deniedAs is the error code of a check that no limit refuses, but the deny list or the default.
+// deniedAs is the error for a check that the deny list or the default refused, not a limit.
 var deniedAs = api.Error{Code: api.Denied}
 
-// Compose writes the answer a to the check q: its status, the rate limit headers and a body. deny is the status of a
-// refusal, zero for the usual ones; node is the node's name as a JSON string. With bare, an allowed check gets no body.
+// Compose sets r to the answer a to the check q: status, rate limit headers and body. deny is the status of a refusal; 0 means
+// the default, 429 or that of api.Denied. node is the node's name as a JSON string. If bare is set, an allowed check gets no
+// body.
 func (r *Reply) Compose(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
@@ -43,7 +44,7 @@ func (r *Reply) Compose(a *limiter.Answer, q *Request, deny int, bare bool, node
 	r.Body = r.appendAnswer(r.Body, a, q, node)
 }
 
-// appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
+// appendAnswer appends the answer to a single check as a JSON object. A refusal is a problem+json object.
 func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	b = append(b, '{')
 	if !a.Allowed && !a.Counted {
@@ -67,8 +68,8 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 	return r.AppendDecision(b, a, q, node)
 }
 
-// AppendDecision appends the decision a about q, and closes its object. A denied check has its code, also within a batch.
-// node is always the same.
+// AppendDecision appends the fields of decision a about q, and closes the object. A denied check has a code, also within a
+// batch. node must be the same in every call.
 func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
 	if a.Denied() {
@@ -104,16 +105,17 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitText is what answers say of a limit, whatever is left of it. Answers in a row are mostly about the same limit.
+// limitText caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly about the
+// same limit.
 type limitText struct {
-	rule, unit []byte // copies: the limit may have come with a call
+	rule, unit []byte // copies, because an inline limit does not outlive its request
 	capacity   int64
 	window     time.Duration
-	// The text up to what is used, and from after what remains to when it resets.
+	// The text before the value of used, and the text between the values of remaining and reset_after_ms.
 	front, middle []byte
 }
 
-// append appends the fields that describe one limit, in the API's documented order.
+// append appends the fields that describe limit l, in the order that the API documents.
 func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
 	t.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
 	b = append(b, t.front...)
@@ -125,7 +127,7 @@ func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) 
 	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
 }
 
-// set makes t about a limit.
+// set makes t describe a limit, unless it already does.
 func (t *limitText) set(rule, unit string, capacity int64, window time.Duration) {
 	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.front) > 0 {
 		return
@@ -176,7 +178,7 @@ func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	return AppendInt(b, `,"window_ms":`, Millis(window))
 }
 
-// appendViolated appends the names of the limits that refused.
+// appendViolated appends the names of the limits that refused the check.
 func appendViolated(b []byte, a *limiter.Answer) []byte {
 	first := true
 	for i := range a.Limits {

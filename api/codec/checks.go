@@ -9,8 +9,8 @@ import (
 
 const maxBatch = 10_000 // checks in a batch
 
-// Batch starts to read a batch, whose checks More and Next then read. It validates the whole body first, before
-// any check is decided, and returns how many checks there are.
+// Batch starts to read a batch and returns its number of checks; More and Next then read them. It validates the whole body
+// first, so that no check of a malformed batch is decided.
 func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
 	if dec.reset(body); !dec.object() {
 		return 0, dec.err()
@@ -44,10 +44,10 @@ func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
 	return count, e
 }
 
-// More reports whether there is a check after the first n of a batch.
+// More reports whether a batch has a check after the first n.
 func (dec *Decoder) More(n int) bool { return dec.more(n, ']') }
 
-// countChecks skips an array of checks and returns its length, at most maxBatch.
+// countChecks skips an array of checks and returns its length. More than maxBatch is an error.
 func (dec *Decoder) countChecks() (n int) {
 	if dec.next() != '[' {
 		dec.skip()
@@ -66,8 +66,8 @@ func (dec *Decoder) countChecks() (n int) {
 	return min(n, maxBatch)
 }
 
-// Next reads the next check of a batch. The body is known to be JSON; an error, even a field given twice, concerns
-// this check alone.
+// Next reads the next check of a batch. Batch has validated the JSON, so any error, even a duplicate field, affects this check
+// alone.
 func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 	dec.meaning = nil
 	dec.next()
@@ -84,18 +84,18 @@ func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 		e = q.RequireKey(set)
 	}
 	if e != nil {
-		// Continue after this check, wherever in it the scanner stopped.
+		// Continue after this check, wherever the scanner stopped within it.
 		dec.syntax, dec.pos, dec.depth = nil, start, 2
 		dec.skip()
 	}
 	return e
 }
 
-// plainStart is how a plain check begins.
+// plainStart is the beginning of a plain check.
 const plainStart = `{"attributes":{"`
 
-// plain reads a check that only gives attributes, written without blanks or escapes, and appends them to attrs unless that is
-// nil. It reports false, and reads nothing, if the check says more, is written otherwise, or is wrong.
+// plain reads a plain check: it has only attributes, and is written without blanks or escapes. It appends the attributes to
+// attrs unless that is nil. For any other check, valid or not, it reads nothing and reports false.
 func (dec *Decoder) plain(attrs *[]rules.Attribute) bool {
 	b := dec.src[dec.pos:]
 	if len(b) < len(plainStart) || View(b[:len(plainStart)]) != plainStart {
@@ -131,8 +131,8 @@ func (dec *Decoder) plain(attrs *[]rules.Attribute) bool {
 	return false
 }
 
-// plainText returns the index of the quote that ends the string that begins at from, if it is short, has no escapes, and at
-// least two bytes follow it; otherwise -1.
+// plainText returns the index of the quote that ends the string starting at from. It returns -1 if the string is longer than
+// MaxValue or has escapes, or if fewer than two bytes follow it.
 func plainText(b []byte, from int) int {
 	for i := from; i+2 < len(b) && i-from <= MaxValue; i++ {
 		switch c := b[i]; {

@@ -12,7 +12,7 @@ import (
 
 var atByte = regexp.MustCompile(` at byte \d+ of \d+`)
 
-// readBatch returns what a batch of one check reads as.
+// readBatch decodes a batch of one check.
 func readBatch(check string) string {
 	var dec Decoder
 	var q Request
@@ -28,7 +28,7 @@ func readBatch(check string) string {
 	return fmt.Sprint(q.Attributes, q.ByKey, q.given, dec.More(1))
 }
 
-// A check of nothing but attributes is read at once if it is written plainly, and as any other if not: to the same effect.
+// A check with attributes only takes the fast path if it is written plainly, else the general one. Both give the same result.
 func TestPlainChecks(t *testing.T) {
 	long := strings.Repeat("x", MaxValue)
 	many := make([]string, rules.MaxAttributes+1)
@@ -67,7 +67,7 @@ func TestPlainChecks(t *testing.T) {
 		if have := dec.plain(&q.Attributes); have != plain {
 			t.Errorf("%.80s: plain is %v, want %v", one, have, plain)
 		} else if !plain && (len(q.Attributes) > 0 || dec.pos > 0) {
-			t.Errorf("%.80s: it is not plain, but %v was read up to byte %d", one, q.Attributes, dec.pos)
+			t.Errorf("%.80s: not plain, but read %v up to byte %d", one, q.Attributes, dec.pos)
 		}
 		if !plain {
 			continue

@@ -13,16 +13,16 @@ import (
 // modeNames are the values of mode, by counters.Mode.
 var modeNames = [...]string{counters.CheckMode: "check", counters.PeekMode: "peek", counters.CountMode: "count"}
 
-// subjectFields are the fields of a subject that brings its limits, in a check of one and in each of subjects.
+// subjectFields are the fields of a subject with inline limits, given in the check itself or in an element of subjects.
 const subjectFields = fieldNamespace | fieldKey | fieldLimits | fieldConsistency | fieldShadow | fieldCost | fieldCosts | fieldMode
 
-// subjectNames lists them for messages.
+// subjectNames lists subjectFields for messages.
 const subjectNames = "namespace, key, limits, consistency, cost, costs, mode, shadow"
 
-// subjectForm is the form of one of subjects.
+// subjectForm is the form of an element of subjects.
 var subjectForm = &Form{fields: subjectFields, names: subjectNames, validate: (*Request).validateSubject}
 
-// nextSubject appends a subject, reusing the slices of the one that had its place.
+// nextSubject appends a subject. It reuses the slices of an earlier request's subject.
 func (r *Request) nextSubject() *limiter.Subject {
 	n := len(r.Subjects)
 	if n < cap(r.Subjects) {
@@ -33,7 +33,7 @@ func (r *Request) nextSubject() *limiter.Subject {
 	return &r.Subjects[n]
 }
 
-// resetSubjects empties the subjects, and keeps their slices. Their strings would keep whole bodies alive.
+// resetSubjects empties the subjects but keeps their slices. It clears all strings, which would keep whole bodies alive.
 func resetSubjects(list []limiter.Subject) []limiter.Subject {
 	for i := range list {
 		s := &list[i]
@@ -73,7 +73,7 @@ func (s *Decoder) readExact(path string) bool {
 	return false
 }
 
-// word reads a text of any length up to MaxValue that is one of few.
+// word reads a string that the caller compares with the known words.
 func (s *Decoder) word(path string) string { return s.quoted("", path, 1, MaxValue) }
 
 // readSubjects reads the value of subjects.
@@ -98,7 +98,7 @@ func (r *Request) readSubjects(s *Decoder) {
 	}
 }
 
-// readSubject reads the i-th of subjects.
+// readSubject reads the i-th element of subjects.
 func (r *Request) readSubject(s *Decoder, i int) {
 	path := func(field string) string { return fmt.Sprintf("subjects[%d].%s", i, field) }
 	if s.next() != '{' {
@@ -106,12 +106,12 @@ func (r *Request) readSubject(s *Decoder, i int) {
 		s.failValue(api.BadValue, "subjects[%d] must be an object", i)
 		return
 	}
-	one := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, part: path} // its fields are read as those of a check
+	one := Request{Query: limiter.Query{Subjects: r.Subjects}, Cost: 1, part: path} // its fields are read like those of a check
 	one.read(s, subjectForm)
 	r.Subjects = one.Subjects
 }
 
-// validateSubject turns what was read into a subject.
+// validateSubject validates the fields of an inline subject and moves them into it.
 func (r *Request) validateSubject(s *Decoder) {
 	if r.given&fieldLimits == 0 {
 		s.failValue(api.MissingKey, "%s is missing", r.path("limits"))
@@ -123,7 +123,7 @@ func (r *Request) validateSubject(s *Decoder) {
 	r.takeSubject()
 }
 
-// takeSubject moves the subject's fields of a check into its only, or its last subject.
+// takeSubject moves the fields of a subject from r into r's last subject.
 func (r *Request) takeSubject() {
 	if r.given&fieldLimits == 0 {
 		r.nextSubject()
@@ -222,7 +222,7 @@ const (
 	bitFrom
 )
 
-// limitField returns where the value of a field of l belongs: a number or a text. bit is 0 if there is no such field.
+// limitField returns a pointer to the named field of l, either number or text, and its bit; 0 if there is no such field.
 func limitField(l *rules.InlineLimit, name string) (number *int64, text *string, bit int) {
 	switch name {
 	case "limit":

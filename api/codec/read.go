@@ -21,10 +21,10 @@ const (
 	MaxValue    = rules.MaxValueBytes // bytes of a key's or an attribute's value, of a name or a unit
 )
 
-// FalsePositive is the only verdict: the check should not have been refused.
+// FalsePositive is the only verdict that feedback can give: the check should not have been refused.
 const FalsePositive = "false-positive"
 
-// fields is a set of body fields: those given, or those allowed.
+// fields is a set of body fields.
 type fields uint32
 
 const (
@@ -96,13 +96,13 @@ func fieldOf(name string) fields {
 	return 0
 }
 
-// Form describes what a body may contain.
+// Form describes which fields a body may contain, and their bounds.
 type Form struct {
 	fields  fields
-	names   string // of the fields, for messages
+	names   string // the names of the fields, for messages
 	minCost int64
-	maxTTL  time.Duration // the bound on ttl_ms
-	// validate checks the fields against each other and sets what follows from them.
+	maxTTL  time.Duration // the upper bound of ttl_ms
+	// validate checks the fields against each other and sets the fields of the Request that derive from them.
 	validate func(*Request, *Decoder)
 }
 
@@ -149,29 +149,29 @@ var (
 	}
 )
 
-// Request is a check, or another body, as it was sent. Its strings are valid as long as the Decoder's. It is
-// reused, with the slices of its Query.
+// Request is a decoded body: a check or one of the other forms. Its strings are valid as long as the Decoder's. It is reused,
+// including the slices of its Query.
 type Request struct {
 	limiter.Query
 	given  fields
 	Wait   bool
 	Detail bool
 
-	Reserving   bool          // it is a reservation
+	Reserving   bool          // the request is a reservation
 	TTL         time.Duration // of a reservation or a load
-	Reservation string        // the id of the reservation to settle, or of this one once it is allowed
+	Reservation string        // the id of the reservation to settle, or of the one that was just made
 	verdict     string
 	Source      string
 	Load        float64
 	Cost        int64
 
-	// Of a subject that brings its limits, until it is read.
+	// Fields of an inline subject, until takeSubject moves them.
 	namespace     string
 	exact, shadow bool
-	part          func(field string) string // the path of a field for messages; nil if r is the whole body
+	part          func(field string) string // returns a field's path for messages; nil if r is the whole body
 }
 
-// path returns the name of a field for messages.
+// path returns the path of a field for messages.
 func (r *Request) path(field string) string {
 	if r.part == nil {
 		return field
@@ -190,7 +190,7 @@ func (r *Request) Reset() {
 	}}
 }
 
-// read parses a body of form f whose opening brace next has found.
+// read parses a body of form f, starting at its opening brace.
 func (r *Request) read(s *Decoder, f *Form) {
 	s.open()
 	for n := 0; s.more(n, '}'); n++ {
@@ -269,7 +269,7 @@ func (r *Request) readField(s *Decoder, f *Form, name string) {
 	}
 }
 
-// Subject copies the rule and the key, for callers that keep them.
+// Subject returns copies of the rule and the key, which the caller may retain.
 func (r *Request) Subject() (rule string, key []string) {
 	key = make([]string, len(r.Key))
 	for i, v := range r.Key {
@@ -278,7 +278,7 @@ func (r *Request) Subject() (rule string, key []string) {
 	return strings.Clone(r.Rule), key
 }
 
-// AppendGivenCosts appends the cost and the costs that were given, if any.
+// AppendGivenCosts appends the fields cost and costs as the caller gave them, if any.
 func (r *Request) AppendGivenCosts(b []byte) []byte {
 	if r.given&fieldCost != 0 {
 		b = AppendInt(b, `,"cost":`, r.Cost)
@@ -289,14 +289,14 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 			costs = r.Subjects[0].Costs
 		}
 		if r.given&fieldCost != 0 {
-			costs = costs[:len(costs)-1] // cost was added to them
+			costs = costs[:len(costs)-1] // validateCosts has appended cost
 		}
 		b = AppendCosts(append(b, `,"costs":`...), costs)
 	}
 	return b
 }
 
-// RequireKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
+// RequireKey returns an error if r names a rule without giving a key or attributes, unless that rule has no key attributes.
 func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
@@ -304,13 +304,13 @@ func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
 		return nil
 	}
-	return api.Errorf(api.MissingKey, "key is missing: rule %q is asked about a key, or about attributes", api.Excerpt(r.Rule))
+	return api.Errorf(api.MissingKey, "key is missing: rule %q needs a key, or attributes", api.Excerpt(r.Rule))
 }
 
 func (r *Request) validatePlainCheck(s *Decoder) {
 	r.validateCheck(s)
 	if r.RequestID != "" && r.Mode != counters.CountMode && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
-		s.failValue(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
+		s.failValue(api.BadValue, "request_id is for mode count only: the answers to other checks are not kept")
 	}
 }
 
@@ -328,14 +328,14 @@ func (r *Request) validateCheck(s *Decoder) {
 	case has(fieldKey) && has(fieldAttributes):
 		s.failValue(api.BadValue, "key and attributes exclude each other")
 	case has(fieldKey) && !has(fieldRule):
-		s.failValue(api.MissingKey, "rule is missing: a key is asked of one rule")
+		s.failValue(api.MissingKey, "rule is missing: a key belongs to one rule")
 	case !has(fieldRule) && !has(fieldAttributes):
 		s.failValue(api.MissingKey, "give rule and key, or attributes")
 	}
 	r.validateCosts(s)
 }
 
-// validateInline checks what brings its limits.
+// validateInline validates a check with inline limits.
 func (r *Request) validateInline(s *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case has(fieldRule | fieldAttributes):
@@ -347,7 +347,7 @@ func (r *Request) validateInline(s *Decoder) {
 	}
 }
 
-// validateCosts makes cost one of the costs.
+// validateCosts appends cost to the costs.
 func (r *Request) validateCosts(s *Decoder) {
 	if r.given&fieldCost != 0 {
 		for i := range r.Costs {
@@ -359,7 +359,7 @@ func (r *Request) validateCosts(s *Decoder) {
 	}
 }
 
-// validateTry makes r a peek, unless it says otherwise.
+// validateTry validates a try, which is a peek unless the body sets peek or mode.
 func (r *Request) validateTry(s *Decoder) {
 	r.validateCheck(s)
 	if r.Wait {
@@ -382,7 +382,7 @@ func (r *Request) validateReserve(s *Decoder) {
 }
 
 func (r *Request) validateSettle(s *Decoder) {
-	r.needs(s, fieldReservation, "reservation is missing: the id that /v1/reserve answered")
+	r.needs(s, fieldReservation, "reservation is missing: the id that /v1/reserve returned")
 	r.needs(s, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
 }
 
@@ -394,11 +394,11 @@ func (r *Request) validateAdjust(s *Decoder) {
 	}
 	r.validateTarget(s)
 	if r.given&fieldNamespace != 0 {
-		r.needs(s, fieldLimits, "limits is missing: those to adjust")
+		r.needs(s, fieldLimits, "limits is missing: give the limits to adjust")
 	}
 }
 
-// validateTarget checks what names one subject.
+// validateTarget validates the fields that name one subject.
 func (r *Request) validateTarget(s *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
@@ -483,7 +483,7 @@ func (r *Request) readAttributes(s *Decoder) {
 	}
 }
 
-// readCosts reads the value of costs, each at least least.
+// readCosts reads the value of costs. Each must be at least least.
 func (r *Request) readCosts(s *Decoder, least int64) {
 	if s.next() != '{' {
 		s.skip()
@@ -516,7 +516,7 @@ func (r *Request) readCosts(s *Decoder, least int64) {
 	}
 }
 
-// ParseKey parses a JSON array of strings, as strictly as a check's.
+// ParseKey parses a key given as a JSON array of strings, as strictly as the key of a check.
 func ParseKey(text string) ([]string, *api.Error) {
 	var s Decoder
 	var c Request

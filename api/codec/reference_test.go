@@ -22,7 +22,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// referenceMembers reads the members of an object that is known to be JSON.
+// referenceMembers returns the members of a valid JSON object.
 func referenceMembers(t testing.TB, raw []byte) []member {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
@@ -44,7 +44,7 @@ func referenceMembers(t testing.TB, raw []byte) []member {
 	return list
 }
 
-// referenceSyntax reports whether a body is JSON as strict as this package requires.
+// referenceSyntax reports whether a body is JSON as strictly as this package requires.
 func referenceSyntax(body []byte) bool {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return false
@@ -158,8 +158,8 @@ func referenceSettle(r *Request, seen map[string]bool) api.Code {
 	return ""
 }
 
-// reference reads one field. known is false for an unknown field; twice is true if a name appears twice inside the
-// field.
+// reference decodes one field. known is false for an unknown field; twice is true if a name appears twice within the field's
+// value.
 func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (known, twice bool) {
 	flag := func() bool {
 		note(string(m.value) == "true" || string(m.value) == "false", api.BadValue)
@@ -235,7 +235,7 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 	return twice
 }
 
-// sameQuery compares two parsers' results for a check.
+// sameQuery compares the two parsers' results for a check.
 func sameQuery(t *testing.T, body []byte, have, want *Request) {
 	t.Helper()
 	text := func(r *Request) string {
@@ -308,7 +308,7 @@ func FuzzCheckRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, &s, &r, body) })
 }
 
-// referenceBatch lists each check of a batch and its code; whole is the code of the entire batch.
+// referenceBatch returns the checks of a batch and the code of each; whole is the code of the entire batch.
 func referenceBatch(t testing.TB, body []byte) (checks []*Request, codes []api.Code, whole api.Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
 	if !referenceSyntax(body) || trimmed[0] != '{' {

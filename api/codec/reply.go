@@ -4,21 +4,21 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// Reply is an answer over HTTP. It is reused; its slices are valid until Reset.
+// Reply is an HTTP answer. It is reused; its slices are valid until Reset.
 type Reply struct {
 	Status      int
 	ContentType string
 	Headers     []Header
 	Body        []byte
 
-	// values holds the values of headers. It grows only by append: values already handed out stay unchanged.
+	// values holds the header values. It only grows by append, so values already in Headers stay unchanged.
 	values []byte
 	order  []int32 // indices into the answer's Limits, tightest first
-	spare  []byte  // scratch space for a sentence before it is quoted
+	spare  []byte  // scratch space for text that is then quoted
 
 	limit   limitText // of the last decision
-	version int64     // of the rules, in origin
-	origin  []byte    // the text that says who decided by which version
+	version int64     // the version of the rules in origin
+	origin  []byte    // the encoded fields node and rules_version of the last decision
 }
 
 // Header is a header of a Reply.
@@ -27,7 +27,7 @@ type Header struct {
 	Value []byte
 }
 
-// The types of content.
+// The content types of answers.
 const (
 	TypeJSON    = "application/json"
 	TypeProblem = "application/problem+json"
@@ -44,12 +44,12 @@ func (r *Reply) Reset() {
 // Size returns roughly how many bytes r holds.
 func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.spare) }
 
-// JSON starts a JSON answer.
+// JSON starts a JSON answer with the given status.
 func (r *Reply) JSON(status int) {
 	r.Status, r.ContentType = status, TypeJSON
 }
 
-// Refuse answers with an error.
+// Refuse turns r into the answer that reports e.
 func (r *Reply) Refuse(e *api.Error) {
 	r.Status, r.ContentType = e.Status(), TypeProblem
 	r.Body = AppendProblem(r.Body[:0], e)

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Tightest first: refusals, the longest first and never longest of all; then the smallest share left.
+// Limits are ranked tightest first: refusals by retry time, Never first; then allowed ones by the share that is left.
 func TestRank(t *testing.T) {
 	a := &limiter.Answer{}
 	for i, l := range []struct {

@@ -11,26 +11,26 @@ import (
 // maxDepth bounds the nesting of arrays and objects in a body.
 const maxDepth = 32
 
-// Decoder parses one JSON text strictly. It tells two kinds of errors apart. It stops at an error of syntax. It
-// keeps the first error of meaning and goes on, so that a body that is not JSON is always reported as such.
+// Decoder parses one JSON text strictly. It distinguishes two kinds of errors. At a syntax error it stops. After an invalid
+// value it continues and keeps the first such error, so that a body that is not JSON is always reported as that.
 //
-// The strings that it returns point into src or scratch and are valid until the next reset.
+// The strings that it returns point into src or scratch, and are valid until the next reset.
 type Decoder struct {
 	src     []byte
 	pos     int
 	depth   int
-	scratch []byte     // strings that had escapes
-	syntax  *api.Error // why the scanner stopped
-	meaning *api.Error // the first wrong value
+	scratch []byte     // decoded strings that had escapes
+	syntax  *api.Error // the syntax error at which the decoder stopped
+	meaning *api.Error // the first invalid value
 }
 
-// Reset forgets the body.
+// Reset releases the body.
 func (dec *Decoder) Reset() {
 	dec.reset(nil)
 	dec.scratch = api.Reuse(dec.scratch)
 }
 
-// Forget releases the strings of the checks that Next has read so far.
+// Forget releases the memory of the strings that Next has returned so far.
 func (dec *Decoder) Forget() { dec.scratch = dec.scratch[:0] }
 
 // Size returns how many bytes dec holds besides the body.
@@ -49,7 +49,7 @@ func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
 	return dec.err()
 }
 
-// object starts a body that must be one JSON object.
+// object finds the opening brace of a body that must be one JSON object.
 func (dec *Decoder) object() bool {
 	if !dec.utf8() {
 		return false
@@ -73,14 +73,14 @@ func (dec *Decoder) err() *api.Error {
 	return dec.meaning
 }
 
-// failSyntax ends the scan.
+// failSyntax records a syntax error, which ends the scan.
 func (dec *Decoder) failSyntax(what string) {
 	if dec.syntax == nil {
 		dec.syntax = api.Errorf(api.BadJSON, "%s at byte %d of %d", what, dec.pos, len(dec.src))
 	}
 }
 
-// failValue records a value that is valid JSON but wrong.
+// failValue records a value that is valid JSON but not allowed.
 func (dec *Decoder) failValue(code api.Code, format string, args ...any) {
 	if dec.meaning == nil {
 		dec.meaning = api.Errorf(code, format, args...)
@@ -95,7 +95,7 @@ func (dec *Decoder) utf8() bool {
 	return dec.syntax == nil
 }
 
-// next skips white space and returns the byte after it, 0 at the end.
+// next skips white space and returns the byte after it without consuming it; 0 at the end.
 func (dec *Decoder) next() byte {
 	for dec.pos < len(dec.src) {
 		switch c := dec.src[dec.pos]; c {
@@ -108,7 +108,7 @@ func (dec *Decoder) next() byte {
 	return 0
 }
 
-// end requires that nothing follows.
+// end requires that only white space follows.
 func (dec *Decoder) end() {
 	if dec.syntax == nil {
 		if dec.next(); dec.pos < len(dec.src) {
@@ -117,15 +117,15 @@ func (dec *Decoder) end() {
 	}
 }
 
-// open enters the object or array that next has found.
+// open enters the object or array whose opening bracket next has found.
 func (dec *Decoder) open() {
 	dec.pos++
 	if dec.depth++; dec.depth > maxDepth {
-		dec.failSyntax("nested too deep")
+		dec.failSyntax("nested too deeply")
 	}
 }
 
-// more reports whether the open object or array has a further member after the first n. If not, it leaves it.
+// more reports whether the open object or array has another member after the first n. If not, it consumes the closing bracket.
 func (dec *Decoder) more(n int, closing byte) bool {
 	if dec.syntax != nil {
 		return false
@@ -164,7 +164,7 @@ func (dec *Decoder) name() string {
 	return name
 }
 
-// text reads a string whose quote next has found.
+// text reads a string whose opening quote next has found.
 func (dec *Decoder) text() string {
 	dec.pos++
 	from := dec.pos
@@ -182,11 +182,11 @@ func (dec *Decoder) text() string {
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.failSyntax("a string without end")
+	dec.failSyntax("an unterminated string")
 	return ""
 }
 
-// escapedText continues at i, the first escape of a string that began at from.
+// escapedText reads the rest of a string that starts at from and has its first escape at i.
 func (dec *Decoder) escapedText(from, i int) string {
 	start := len(dec.scratch)
 	dec.scratch = append(dec.scratch, dec.src[from:i]...)
@@ -211,14 +211,14 @@ func (dec *Decoder) escapedText(from, i int) string {
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.failSyntax("a string without end")
+	dec.failSyntax("an unterminated string")
 	return ""
 }
 
 // escape decodes one escape into scratch.
 func (dec *Decoder) escape() {
 	if dec.pos+1 >= len(dec.src) {
-		dec.failSyntax("a string without end")
+		dec.failSyntax("an unterminated string")
 		return
 	}
 	c := dec.src[dec.pos+1]
@@ -264,7 +264,7 @@ func (dec *Decoder) unicodeEscape() {
 	dec.pos += size
 }
 
-// hex4 reads an escape of four hex digits at i.
+// hex4 decodes the \u escape at i.
 func (dec *Decoder) hex4(i int) (rune, bool) {
 	if i+6 > len(dec.src) || dec.src[i] != '\\' || dec.src[i+1] != 'u' {
 		return 0, false
@@ -286,7 +286,7 @@ func (dec *Decoder) hex4(i int) (rune, bool) {
 	return r, true
 }
 
-// number reads a number whose first byte next has found, and returns its text.
+// number reads a number at the current position and returns its text.
 func (dec *Decoder) number() string {
 	from := dec.pos
 	if dec.peek() == '-' {
@@ -356,7 +356,7 @@ func (dec *Decoder) skip() {
 			dec.skip()
 		}
 	case '"':
-		// A skipped string must not stay in scratch: there may be very many.
+		// Skipped strings must not pile up in scratch.
 		kept := len(dec.scratch)
 		dec.text()
 		dec.scratch = dec.scratch[:kept]

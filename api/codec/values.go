@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/loads"
 )
 
-// quoted reads a string of least to most bytes. outer is the field that contains field; empty: none.
+// quoted reads a string of least to most bytes. For messages, outer names the field that contains field; empty: none.
 func (dec *Decoder) quoted(outer, field string, least, most int) string {
 	if dec.next() != '"' {
 		dec.skip()
@@ -27,7 +27,7 @@ func (dec *Decoder) quoted(outer, field string, least, most int) string {
 	return v
 }
 
-// pathOf returns a field's name for messages.
+// pathOf returns the path of a field for messages.
 func pathOf(outer, field string) string {
 	if outer == "" {
 		return field
@@ -45,7 +45,7 @@ func (dec *Decoder) boolean(field string) bool {
 	return c == 't'
 }
 
-// amount reads a whole number from least, which is 0 or -MaxAmount, to MaxAmount, written in plain digits.
+// amount reads a whole number in plain digits, from least, which is 0 or -MaxAmount, to MaxAmount.
 func (dec *Decoder) amount(outer, field string, least int64) int64 {
 	v, ok := dec.whole(least)
 	if !ok {
@@ -95,7 +95,7 @@ func (dec *Decoder) decimal(field string) float64 {
 	return math.Abs(v)
 }
 
-// unknown skips and rejects an unknown field.
+// unknown skips the value of an unknown field and records the error.
 func (dec *Decoder) unknown(name, known string) {
 	dec.skip()
 	dec.failValue(api.UnknownField, "there is no field %q here: the fields are %s", api.Excerpt(name), known)
