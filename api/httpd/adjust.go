@@ -21,7 +21,7 @@ func (p *plane) adjust(x *exchange) *api.Error {
 	return p.onSubject(x, p.Decider.Adjust)
 }
 
-// onSubject answers with the usage that do returns, and repeats the costs that were given.
+// onSubject answers with the usage that do returns, and echoes the costs that the caller gave.
 func (p *plane) onSubject(x *exchange, do func(*limiter.Query) (*limiter.Usage, error)) *api.Error {
 	q := &x.check
 	if e := x.token.Permits(&q.Query); e != nil {

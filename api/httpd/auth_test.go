@@ -58,7 +58,7 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/web", "X-Forwarded-For: [2001:db8::1]:1, 10.0.0.1", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: 2001:db8::2, 10.0.0.1", 200, "ip", "1"}, // the same /64
 
-		// Without a credible address, the peer's counts.
+		// Without a credible address, the address of the peer counts.
 		{"/v1/auth/web", "", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: unknown", 200, "ip", "1"},
 		{"/v1/auth/web", "X-Forwarded-For: x'); --, _a", 200, "ip", "0"},
@@ -105,7 +105,7 @@ func TestAuthDecides(t *testing.T) {
 	}
 }
 
-// checkAuthAnswer checks what every answer must have.
+// checkAuthAnswer checks what all answers have in common.
 func checkAuthAnswer(t *testing.T, resp *http.Response, body string) {
 	t.Helper()
 	kind := resp.Header.Get("Content-Type")
@@ -190,7 +190,7 @@ func TestAuthErrors(t *testing.T) {
 	}
 }
 
-// Any method may ask. A body affects only the connection, if it is large.
+// Any method is allowed. A large body affects only the connection.
 func TestAuthMethodsAndBodies(t *testing.T) {
 	t.Parallel()
 	n := startAuth(t, nil)
@@ -198,7 +198,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 		resp, body := n.raw(method, "/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9")
 		want := 200
 		if n.used("ip", "203.0.113.9") > 3 {
-			t.Fatal("more than the limit")
+			t.Fatal("more checks were allowed than the limit")
 		}
 		if resp.StatusCode == 403 {
 			want = 403
@@ -258,7 +258,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 	}
 }
 
-// TestAuthFingerprints: a header that holds a secret is counted, and shown nowhere.
+// A header that holds a secret is counted by its fingerprint, and the secret appears nowhere.
 func TestAuthFingerprints(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -277,7 +277,7 @@ func TestAuthFingerprints(t *testing.T) {
 		}
 	}
 	if have := n.used("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"); have != 2 {
-		t.Errorf("the fingerprint of k1 has used %d, want 2", have)
+		t.Errorf("used for the fingerprint of k1: have %d, want 2", have)
 	}
 	if _, top := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
 		t.Errorf("top: %s", top)
@@ -294,8 +294,8 @@ func (n *node) used(rule, key string) (used int64) {
 	return used
 }
 
-// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. What would be
-// invalid in a check is cut, and never an error.
+// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. A value that would be
+// invalid in a check is cut; it is never an error.
 func TestAuthHeaders(t *testing.T) {
 	n := startAuth(t, nil)
 	long := strings.Repeat("x", 1024)
@@ -381,7 +381,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkServerAuth measures a proxy's question through the server library, without a connection.
+// BenchmarkServerAuth measures a proxy's request through the server library, without a connection.
 func BenchmarkServerAuth(b *testing.B) {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))

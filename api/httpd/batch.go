@@ -7,15 +7,14 @@ import (
 )
 
 const (
-	// maxBatchAnswer bounds the bytes of a batch's answer; checks beyond it are not decided. It is more than enough for a
-	// batch without detail.
+	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it, the remaining checks are not decided. A batch
+	// without detail stays well below it.
 	maxBatchAnswer = 8 << 20
-	// usualResult is the typical size of one result, in bytes; the answer's buffer is allocated with room for that much
-	// each.
+	// usualResult is the typical size of one result, in bytes, for which the answer's buffer is allocated.
 	usualResult = 240
 	// maxChunk bounds the checks of a batch that are decided together.
 	maxChunk = 256
-	// usualWork is roughly the memory, in bytes, that deciding a check takes.
+	// usualWork is roughly the memory that deciding a check takes, in bytes.
 	usualWork = 2 << 10
 )
 
@@ -41,7 +40,7 @@ func (p *plane) batch(x *exchange) *api.Error {
 	return nil
 }
 
-// room makes room for more bytes in x's answer. It reports false if the budget has none.
+// room grows x's answer by a capacity of more bytes. It reports false if the budget does not allow that.
 func (p *plane) room(x *exchange, more int) bool {
 	b := x.Body
 	n := len(b) + more
@@ -58,12 +57,12 @@ func (p *plane) room(x *exchange, more int) bool {
 type item struct {
 	check  codec.Request
 	answer limiter.Answer
-	e      *api.Error // replaces the answer
+	e      *api.Error // if not nil, the result instead of answer
 }
 
 // chunk is a part of a batch that is decided together, in order. It is reused.
 type chunk struct {
-	items []*item // the first used are in use; at most maxChunk
+	items []*item // at most maxChunk; the first used of them hold checks
 	used  int
 
 	queries []*limiter.Query
@@ -81,7 +80,7 @@ func (c *chunk) next() *item {
 	return c.items[c.used-1]
 }
 
-// reset empties c. The strings of its checks would keep whole bodies alive.
+// reset empties c. It clears the checks' strings, which would keep whole bodies alive.
 func (c *chunk) reset() {
 	for _, it := range c.items[:c.used] {
 		it.check.Reset()
@@ -90,11 +89,11 @@ func (c *chunk) reset() {
 	c.used = 0
 }
 
-// all decides the checks that x.scan has begun to read, and writes the answer. c is empty, before and after.
+// all decides the remaining checks of the batch in x.scan and writes the answer. c is empty before and after.
 func (p *plane) all(x *exchange, c *chunk) {
 	x.Body = append(x.Body, `{"results":[`...)
 	first := true
-	var full *api.Error // why no more checks are decided
+	var full *api.Error // if not nil, no more checks are decided
 	n := 0
 	flush := func() {
 		if full == nil && len(x.Body) > maxBatchAnswer {
@@ -114,7 +113,7 @@ func (p *plane) all(x *exchange, c *chunk) {
 		if it.e = x.scan.Next(&it.check, p.Decider.Rules()); it.e == nil {
 			it.e = x.token.Permits(&it.check.Query)
 		}
-		// Answers with detail are long, so each of them must check whether there is room left.
+		// Results with detail are long, so the room is checked again after each.
 		if c.used == maxChunk || it.check.Detail {
 			flush()
 		}
@@ -123,14 +122,14 @@ func (p *plane) all(x *exchange, c *chunk) {
 	x.Body = append(x.Body, "]}"...)
 }
 
-// expected estimates how many bytes the answer will still grow by, given that the results of the checks up to index n
-// take size bytes. It adds some slack. It is a guess that saves growing the answer in steps.
+// expected estimates, with some slack, by how many bytes the answer will still grow, given that the results of the checks up to
+// index n take size bytes. The estimate saves growing the buffer in steps.
 func expected(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
 }
 
-// decideChunk decides the checks of c and appends their results to x's answer. If full is not nil, it is the result of each of
-// them.
+// decideChunk decides the checks of c and appends their results to x's answer. If full is not nil, it decides none, and full is
+// the result of each.
 func (p *plane) decideChunk(x *exchange, c *chunk, first bool, full *api.Error) {
 	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
 	for _, it := range c.items[:c.used] {

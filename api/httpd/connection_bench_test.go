@@ -31,8 +31,7 @@ rules:
     limits: [{limit: 1, per: 24h, algorithm: token-bucket}]
 `
 
-// endless is a connection that delivers the same requests again and again and discards the answers. The kernel is not
-// involved.
+// endless is an in-memory connection that delivers the same requests over and over and discards the answers.
 type endless struct {
 	canned
 	requests [][]byte
@@ -55,7 +54,7 @@ func (e *endless) Write(b []byte) (int, error) {
 
 func (e *endless) SetReadDeadline(time.Time) error { return nil }
 
-// endlessChecks returns checks of a thousand subjects, and a node that refuses none.
+// endlessChecks returns checks of a thousand subjects, and a node that allows all of them.
 func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {
 	n := startNode(tb, change)
 	doc, err := rules.Parse([]byte(plentyRules))
@@ -72,7 +71,7 @@ func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte
 	return n, requests
 }
 
-// bringing returns requests like those of endlessChecks, which bring the limit instead of asking a rule for it.
+// bringing returns requests like those of endlessChecks, but with inline limits instead of a rule.
 func bringing(n int) [][]byte {
 	requests := make([][]byte, n)
 	for i := range requests {
@@ -82,7 +81,7 @@ func bringing(n int) [][]byte {
 	return requests
 }
 
-// replaced returns these requests with a text in place of another; the length of the body changes with it.
+// replaced returns the requests with one text replaced by another, and Content-Length adjusted.
 func replaced(requests [][]byte, from, to string) [][]byte {
 	all := make([][]byte, len(requests))
 	for i, r := range requests {
@@ -92,7 +91,7 @@ func replaced(requests [][]byte, from, to string) [][]byte {
 	return all
 }
 
-// batched returns requests for batches of a hundred of these checks, drawn evenly.
+// batched returns requests for batches of a hundred of these checks each, drawn evenly.
 func batched(checks [][]byte) [][]byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	requests := make([][]byte, 50)
@@ -107,7 +106,7 @@ func batched(checks [][]byte) [][]byte {
 	return requests
 }
 
-// manyTokens gives a node ten thousand tokens, and returns one of them as a header carries it.
+// manyTokens gives a node ten thousand tokens, and returns an Authorization header with one of them.
 func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 	var lines []string
 	text := ""
@@ -149,18 +148,18 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// Allowed: the counters themselves, buffers, the date each second, and other activity of the process.
+		// Some allocations are expected: the counters, buffers, the date each second, and other activity of the process.
 		if have := after.Mallocs - before.Mallocs; have > checks/4 {
 			t.Errorf("%s: %d allocations for %d checks", way, have, checks)
 		}
 		if c.sent < 100*checks {
-			t.Errorf("%s: only %d bytes were answered", way, c.sent)
+			t.Errorf("%s: the answers have only %d bytes", way, c.sent)
 		}
 	}
 }
 
-// BenchmarkConnection measures what a check costs a server besides the kernel's part, next to a server on the same
-// library that answers the same bytes without looking at the request. The processor time is that of the whole process.
+// BenchmarkConnection measures what a check costs a server apart from the kernel, compared to a server on the same library that
+// answers the same bytes without looking at the request. It reports the processor time of the whole process.
 func BenchmarkConnection(b *testing.B) {
 	n, requests := endlessChecks(b, nil)
 	change, header := manyTokens(b)

@@ -14,7 +14,7 @@ import (
 
 const maxBatchBody = 8 << 20 // bytes
 
-// plane answers checks.
+// plane is the data plane apart from its HTTP server: routes and handlers.
 type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
@@ -29,20 +29,20 @@ func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
 	return &plane{Doors: doors, node: codec.AppendString(nil, doors.Node), tracer: tracer}
 }
 
-// route is one address of the data plane.
+// route is a path of the data plane and its handler.
 type route struct {
 	path    string
-	below   string // instead of path: a prefix that paths must have; empty: none
-	allow   string // methods; empty: any
+	below   string // instead of path: the route matches all paths with this prefix; empty: only path
+	allow   string // allowed methods; empty: any
 	maxBody int
-	// bodyIgnored: the body is discarded. One that is larger than maxBody ends the connection, not the request.
+	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the request is answered and the connection closed.
 	bodyIgnored bool
-	form        *codec.Form // the form that the body is parsed as before serve; nil: serve parses it
+	form        *codec.Form // the body is parsed as this form before serve is called; nil: serve parses it
 	serve       func(*plane, *exchange) *api.Error
-	need        api.Scope // of the caller's token
+	need        api.Scope // the caller's token must have one of these
 }
 
-// dataRoutes are all addresses of the data plane, the busiest first.
+// dataRoutes lists all routes of the data plane, busiest first.
 var dataRoutes = []route{
 	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*plane).check, need: api.ScopeCheck},
 	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
@@ -67,7 +67,7 @@ func routeOf(path string) *route {
 	return nil
 }
 
-// bodyLimit is the maximum size of a body, in bytes; without a route the body is only discarded.
+// bodyLimit returns the maximum size of a body, in bytes. r may be nil: the body is then discarded.
 func (r *route) bodyLimit() int {
 	if r == nil {
 		return codec.MaxBody
@@ -80,7 +80,7 @@ func (p *plane) acquire() *exchange {
 	if !ok {
 		return &exchange{stripe: p.latency.Stripe()}
 	}
-	if !p.charge(x) { // a large check, left over from an earlier request
+	if !p.charge(x) { // an earlier request left large buffers behind
 		x = &exchange{stripe: x.stripe}
 	}
 	return x
@@ -96,11 +96,10 @@ func (p *plane) release(x *exchange) {
 	p.exchanges.Put(x)
 }
 
-// charge takes from the budget what x's buffers have grown by since the last charge. It reports false if the budget has
-// no room.
+// charge charges the budget for the growth of x's buffers since the last charge. It reports false if the budget has no room.
 func (p *plane) charge(x *exchange) bool { return x.size() <= api.FreeBytes || p.chargeFor(x, 0) }
 
-// chargeFor is charge for buffers that will grow by more bytes.
+// chargeFor is like charge, for buffers that are about to grow by more bytes.
 func (p *plane) chargeFor(x *exchange, more int) bool {
 	size := x.size() + int64(more)
 	if size <= api.FreeBytes || size <= x.charged {
@@ -113,12 +112,13 @@ func (p *plane) chargeFor(x *exchange, more int) bool {
 	return true
 }
 
-// admit finds the route for x from its method, path and headers alone, so an error precedes reading the body.
+// admit returns the route for x and sets its token. It needs only the method, path and headers, so a request can be refused
+// before its body is read.
 func (p *plane) admit(x *exchange) (*route, *api.Error) {
 	r := routeOf(x.path)
 	switch {
 	case x.header != nil && (r == nil || r.below != authPrefix) && fromPage(x.header):
-		// Proxies ask below authPrefix, and pass on what their users' browsers sent.
+		// Requests below authPrefix are exempt: proxies forward their users' headers there.
 		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
 		return nil, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(x.path, "�")))
@@ -135,7 +135,7 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 	return r, nil
 }
 
-// serve answers x, whose body has been received.
+// serve answers x once its body has been received.
 func (p *plane) serve(r *route, x *exchange) {
 	defer p.recover(x)
 	if x.began.IsZero() {
@@ -164,7 +164,7 @@ func (p *plane) dispatch(r *route, x *exchange) *api.Error {
 	return r.serve(p, x)
 }
 
-// recover turns a panic into an answer that reveals nothing about it.
+// recover turns a panic into an internal error that reveals nothing about it.
 func (p *plane) recover(x *exchange) {
 	if v := recover(); v != nil {
 		p.Panics.Add(1)
@@ -174,7 +174,7 @@ func (p *plane) recover(x *exchange) {
 	}
 }
 
-// allows reports whether method is in the list allow.
+// allows reports whether the comma-separated list allow contains method.
 func allows(allow, method string) bool {
 	for one := range strings.SplitSeq(allow, ", ") {
 		if one == method {
@@ -203,7 +203,7 @@ func (p *plane) check(x *exchange) *api.Error {
 	return nil
 }
 
-// explain turns the decider's error into an answer.
+// explain turns an error of the decider into an answer. It logs internal errors.
 func (p *plane) explain(err error) *api.Error {
 	e := api.AsError(err)
 	if e.Code == api.Internal {
@@ -212,14 +212,14 @@ func (p *plane) explain(err error) *api.Error {
 	return e
 }
 
-// healthz answers that the process is alive.
+// healthz answers GET /healthz: the process is alive.
 func (p *plane) healthz(x *exchange) *api.Error {
 	x.JSON(200)
 	x.Body = append(x.Body, p.HealthReport()...)
 	return nil
 }
 
-// welcome tells somebody who came by chance what this is.
+// welcome answers GET / with what this server is, and where its documentation is.
 func (p *plane) welcome(x *exchange) *api.Error {
 	x.JSON(200)
 	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
@@ -227,7 +227,7 @@ func (p *plane) welcome(x *exchange) *api.Error {
 	return nil
 }
 
-// readyz answers whether the node takes checks.
+// readyz answers GET /readyz: whether the node takes checks.
 func (p *plane) readyz(x *exchange) *api.Error {
 	if e := p.ProbeError(); e != nil {
 		return e

@@ -8,10 +8,10 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, as the reference server has it. It is not made
-// to be fast.
+// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, compatible with the reference server. It is
+// not optimized.
 func (p *plane) envoy(x *exchange) *api.Error {
-	// What is translated is held some times over.
+	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor
 	if n > api.FreeBytes {
 		if !p.Budget.Wait(func() bool { return p.Budget.Take(n) }) {
@@ -42,5 +42,5 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	return nil
 }
 
-// jsonFactor is how many times its size a body of POST /json takes in memory while it is answered, roughly.
+// jsonFactor is roughly how many times its own size a body of POST /json takes in memory while it is answered.
 const jsonFactor = 8

@@ -21,15 +21,15 @@ import (
 
 // Bounds of the data plane's server.
 const (
-	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches get longer
+	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
-	dataPlaces       = 32 << 10 // connections that are served at once
-	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
+	dataPlaces       = 32 << 10 // connections served at once
+	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
 )
 
-// dataPlacesOf returns how many connections the data plane serves in a process that may open this many files.
+// dataPlacesOf returns how many connections the data plane serves at once in a process that may open this many files.
 func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
@@ -46,7 +46,7 @@ type Server struct {
 	once    sync.Once
 }
 
-// Open binds the data plane and starts to answer.
+// Open binds the data plane's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	if config.ReadTimeout < 0 {
 		return nil, errors.New("open data plane: ReadTimeout must be at least 0")
@@ -58,7 +58,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	return start(newPlane(doors, config.Tracer), ln, config.ReadTimeout), nil
 }
 
-// start starts to serve plane on ln.
+// start serves plane on ln.
 func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
@@ -73,7 +73,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		HeaderReceived: s.headerReceived,
 		Logger:         serverLog{plane.Logger},
 
-		// This package reads bodies itself, piece by piece: the library would allocate whatever length a caller announces.
+		// This package reads bodies itself, in pieces: the library would allocate whatever length a caller announces.
 		StreamRequestBody:            true,
 		MaxRequestBodySize:           codec.MaxBody,
 		DisablePreParseMultipartForm: true,
@@ -104,8 +104,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	return s
 }
 
-// noteBetween records whether the library waits for a request. While a connection is idle and no byte of the next
-// request has been read, the library reads only that request's first bytes.
+// noteBetween records whether the library waits for the next request: whether what it reads next is the request's beginning.
 func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
 		return
@@ -115,7 +114,7 @@ func noteBetween(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// Addr returns where the data plane listens.
+// Addr returns the address on which the data plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
@@ -124,7 +123,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.waiting.await(ctx)
 	s.conns.CloseSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
-	_ = s.ln.Close() // the library doesn't, if it never began to serve
+	_ = s.ln.Close() // if the library never began to serve, it does not close the listener
 	s.conns.CloseAll()
 	if err != nil {
 		err = fmt.Errorf("close data plane: %w", err)
@@ -136,7 +135,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// headerReceived gives large bodies more time, and makes up for what the library leaves out.
+// headerReceived grants batches more time, and corrects how the library handles Connection and Expect.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
 		if closes, ok := connectionList(list); closes || !ok {
@@ -186,8 +185,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	s.answer(ctx, x)
 }
 
-// target returns a request's path, and its query if the query is used. Below authPrefix the path is exactly what was
-// sent: proxies append their callers' paths there, and dots in those must not lead elsewhere.
+// target returns a request's path and query. Below authPrefix the path is returned exactly as sent: proxies append their
+// callers' paths there, and dot segments in those must not lead to another route.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	if sent := codec.View(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
 		path, query, _ = strings.Cut(sent, "?")
@@ -214,7 +213,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if n := len(x.Body); n <= api.FreeBytes {
 		r.SetBody(x.Body)
 	} else {
-		// The buffer and its charge move to the reply.
+		// Move the buffer and its charge to the reply.
 		size := int64(cap(x.Body))
 		x.charged = max(0, x.charged-size)
 		var sent *reply
@@ -225,11 +224,11 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	case x.hangUp:
 		s.hangUp(ctx)
 	case s.plane.Leaving(), api.OnSpare(ctx.Conn()):
-		ctx.SetConnectionClose() // the next request should go to another node
+		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
 
-// hangUp ends the connection after the answer, such that a caller who is still sending can read it.
+// hangUp closes the connection after the answer. It lingers, so that a caller that is still sending can read the answer.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c := api.Unwrap[*api.Connection](ctx.Conn()); c != nil {
@@ -255,12 +254,12 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	}()
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			// Room grows to at most twice what has arrived: an announced length costs nothing.
+			// The buffer grows to at most twice what has arrived, so that announcing a large length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
 			}
-			if large { // waiting for room does not make it slow
+			if large { // the time that it waits for room must not count as slowness
 				s.plane.Budget.Finish(&x.arriving)
 				large = false
 			}
@@ -294,7 +293,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	}
 }
 
-// notReceived explains why a request could not be read.
+// notReceived returns the error to answer for a request that could not be read.
 func notReceived(err error) *api.Error {
 	var small *fasthttp.ErrSmallBuffer
 	var frame frameError
@@ -309,7 +308,7 @@ func notReceived(err error) *api.Error {
 	return api.ReceiveError(err)
 }
 
-// malformed answers input that could not be parsed as a request.
+// malformed answers input that the library could not parse as a request.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
@@ -319,7 +318,7 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	s.answer(ctx, x)
 }
 
-// expect handles Expect: 100-continue. It does not ask for a body that would be refused.
+// expect handles Expect: 100-continue. It refuses a body that is too large before the caller sends it.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	path, _ := target(ctx)
 	r := routeOf(path)
@@ -335,7 +334,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	return x.Status
 }
 
-// serverLog receives the library's messages, which are about single connections.
+// serverLog logs the library's messages at debug level, because they are about single connections.
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Printf(format string, args ...any) {

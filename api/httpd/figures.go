@@ -2,7 +2,7 @@ package httpd
 
 import "github.com/rlnode/rlnode/internal/figures"
 
-// Figures shows what the data plane counts.
+// Figures reports the data plane's metrics.
 func (s *Server) Figures(sink figures.Sink) {
 	s.plane.latency.Figures(sink, "data", "check_seconds", "Time from a check's body to its answer, single checks.")
 	sink.Level("waiting", "Answers of checks with wait that are held back now.", int(s.waiting.count()))

@@ -22,7 +22,7 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// behind follows requests that must not let it be read as a request of its own.
+// behind follows test requests. It must not be read as a request of its own.
 const behind = "GET /healthz?behind HTTP/1.1\r\nHost: n\r\n\r\n"
 
 const chunkedGood = "e\r\n" + good + "\r\n0\r\n\r\n"
@@ -54,7 +54,7 @@ var framingTests = []struct {
 	{"coding with a vertical tab", post("/v1/check", chunkedGood, "Transfer-Encoding: \x0bchunked"), []int{400}, true},
 	{"chunked of HTTP/1.0", strings.Replace(post("/v1/check", chunkedGood, "Transfer-Encoding: chunked", "Connection: keep-alive"), "1.1", "1.0", 1), []int{400}, true},
 
-	// A proxy sends its callers' requests over one connection: one caller's request must not get the next one refused.
+	// A proxy sends many callers' requests over one connection: one caller's request must not get the next one refused.
 	{"the largest head before another", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: "+strings.Repeat("x", dataHeaderBytes-50)+"\r\n", ""), []int{200}, false},
 
 	{"bare LF behind the first line", head("GET /healthz HTTP/1.1\n", "Host: n\r\n", ""), []int{400}, true},
@@ -137,8 +137,8 @@ var framingTests = []struct {
 	{"refused in a pipeline", post("/v1/check", good) + post("/v1/check", good, "Content-Length: 14"), []int{200, 400}, true},
 }
 
-// A request that can be read in two ways is refused, or is the last on its connection: what follows it is never read as
-// a request.
+// A request that can be read in two ways is refused, or is the last on its connection. What follows it is never read as a
+// request.
 func TestFraming(t *testing.T) {
 	n := startNode(t, nil)
 	certFile, keyFile := testca.WritePair(t, t.TempDir(), "one")
@@ -188,17 +188,17 @@ func tryFraming(t *testing.T, c net.Conn, send string, want []int, closes bool, 
 	}
 	if closes {
 		if _, err := r.ReadByte(); err == nil {
-			t.Errorf("in %d pieces: more came after the last answer", pieces)
+			t.Errorf("in %d pieces: there is more after the last answer", pieces)
 		}
 	}
 	c.Close()
 	sender.Wait()
 }
 
-// readRequest is a request as a server understood it.
+// readRequest is a request as a server has parsed it.
 type readRequest struct{ method, target, body string }
 
-// readers are two servers that record the requests they read: ours, and net/http's as the reference.
+// readers are two servers that record the requests that they parse: ours, and that of net/http as the reference.
 type readers struct {
 	data *Server
 	std  *http.Server
@@ -249,7 +249,7 @@ func (r *readers) take() []readRequest {
 // ours returns the requests that the data plane's server reads in text.
 func (r *readers) ours(t testing.TB, text string) []readRequest {
 	one := r.data.over(track(t, r.data.conns, &canned{reads: []string{text}}))
-	_ = r.data.server.ServeConn(one) // its error shows in the answer
+	_ = r.data.server.ServeConn(one) // an error shows in the answer
 	if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
@@ -286,8 +286,8 @@ func (r *readers) agree(t testing.TB, text string) {
 	}
 }
 
-// Whatever our server reads as a request, net/http reads as the same request: no bytes are a request to one and a body
-// to the other.
+// Every request that our server reads, net/http reads as the same request: no bytes are a request to one and a body to the
+// other.
 func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	r := newReaders(t)
 	for _, tt := range framingTests {
@@ -330,7 +330,7 @@ func FuzzFraming(f *testing.F) {
 	})
 }
 
-// However the input is cut into pieces, the same bytes are passed on.
+// framing passes on the same bytes however the input is cut into pieces.
 func TestFramingInPieces(t *testing.T) {
 	for _, tt := range framingTests {
 		text := tt.send + behind
@@ -348,7 +348,7 @@ func TestFramingInPieces(t *testing.T) {
 			if f.err != whole.err {
 				t.Fatalf("%s in pieces of %d: have %v, want %v", tt.name, size, f.err, whole.err)
 			}
-			// Of a refused line, the part before its end is passed on.
+			// If a line is refused, the pieces before the one that completes it have already been passed on.
 			if f.err == nil && have != want || have < want-1 || bytes.IndexByte([]byte(text[want:have+max(0, want-have)]), '\n') >= 0 {
 				t.Fatalf("%s in pieces of %d: have %d bytes, want %d", tt.name, size, have, want)
 			}
@@ -356,7 +356,7 @@ func TestFramingInPieces(t *testing.T) {
 	}
 }
 
-// BenchmarkFraming measures following a typical head.
+// BenchmarkFraming measures the framing of a typical head.
 func BenchmarkFraming(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	var f framing

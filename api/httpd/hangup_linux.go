@@ -2,10 +2,10 @@ package httpd
 
 import "golang.org/x/sys/unix"
 
-// hungUpAtOnce bounds the connections polled at once.
+// hungUpAtOnce bounds the connections in one call of poll.
 const hungUpAtOnce = 1024
 
-// hungUp returns those of list whose callers have closed their connection, or at least their sending side.
+// hungUp returns the waiters in list whose callers have closed the connection, or at least their sending side of it.
 func hungUp(list []*waiter) (gone []*waiter) {
 	var room [hungUpAtOnce]unix.PollFd
 	for len(list) > 0 {
@@ -34,7 +34,7 @@ func saysMore(w *waiter) bool {
 	return w.fd >= 0 && err == nil && n > 0
 }
 
-// maxFiles returns how many files the process may have open. The program has raised that limit as far as it may.
+// maxFiles returns how many files the process may have open. Package main has already raised that limit.
 func maxFiles() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -8,17 +8,16 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// heldReply is a held-back answer with status 200. It keeps all its text in one piece, since there may be tens of
-// thousands.
+// heldReply is the text of a held-back answer with status 200. It is one allocation, because there may be tens of thousands.
 type heldReply struct {
 	text []byte // header lines, then the body
 	body int    // where the body begins
-	from int    // where the body's delay begins
-	to   int    // where the body goes on after it
-	keep bool   // HTTP/1.0: the connection stays open only if the answer says so
+	from int    // where the field delay_ms begins
+	to   int    // where it ends
+	keep bool   // send Connection: keep-alive, which HTTP/1.0 needs to keep the connection open
 }
 
-// delayField precedes the delay in a body. It can't be part of a string, where its quotes would be escaped.
+// delayField precedes the delay in a body. No string in the body can contain it, because its quotes would be escaped.
 const delayField = `,"delay_ms":`
 
 // newHeldReply copies x's answer.
@@ -48,8 +47,8 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	return append(append(b, value...), "\r\n"...)
 }
 
-// append appends the answer in wire format as of now. If it was held for its full delay, the delay stays as it was and
-// `waited` says that it is over. Otherwise the delay is the rest of it.
+// append appends the answer in wire format as of now. left is the rest of the delay. If it is 0, the answer has the original
+// delay_ms, and waited: true; otherwise its delay_ms is left.
 func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]

@@ -12,10 +12,10 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// This file takes a connection away from the server library while its answer is held back, and returns it afterwards.
+// This file takes connections over from the server library while their answers are held back, and returns them afterwards.
 
-// hold takes the connection out of the library's hands until x's answer is due. It reports false if the answer must be
-// sent at once: the node is going away, or too many answers are held.
+// hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
+// once: the node drains, too many answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	if !s.waiting.enter() {
 		return false
@@ -50,15 +50,15 @@ func (s *Server) park(w *waiter, c net.Conn) {
 		s.conns.Park(c)
 	}
 	if more, err := arrived(c, w.conn); err != nil {
-		w.closes = true // send the answer and close
+		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
 	} else if len(more) > 0 {
 		w.conn = &rewound{Conn: w.conn, first: more}
 	}
 	s.waiting.hold(w)
 }
 
-// arrived returns what the library has already read from c beyond the request. It reads nothing from the connection
-// below, whose deadline lies in the past during the read.
+// arrived returns what the library has already read from the connection beyond the request. Meanwhile the deadline of the
+// underlying connection lies in the past, so that nothing is read from it.
 func arrived(c, under net.Conn) (more []byte, err error) {
 	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return nil, err
@@ -76,13 +76,13 @@ func arrived(c, under net.Conn) (more []byte, err error) {
 	}
 }
 
-// rewound is a connection with input that was read earlier.
+// rewound is a connection whose first input has already been read.
 type rewound struct {
 	net.Conn
 	first []byte
 }
 
-// Read returns that input first.
+// Read returns the earlier input first.
 func (r *rewound) Read(b []byte) (int, error) {
 	if len(r.first) > 0 {
 		n := copy(b, r.first)
@@ -94,11 +94,11 @@ func (r *rewound) Read(b []byte) (int, error) {
 	return r.Conn.Read(b)
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (r *rewound) NetConn() net.Conn { return r.Conn }
 
-// descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
-// closed meanwhile, an answer about another file with that number does no harm.
+// descriptor returns c's file descriptor, or -1 if it is unknown. The descriptor is only polled, and only while c is held. If c
+// is closed meanwhile and the number reused, a wrong result does no harm.
 func descriptor(c net.Conn) int {
 	one := api.Unwrap[*api.Connection](c)
 	if one == nil {
@@ -119,7 +119,7 @@ func descriptor(c net.Conn) int {
 	return fd
 }
 
-// send answers w with left as the rest of its delay, then goes on serving its connection.
+// send sends w's answer, with left as the rest of its delay, then serves the connection again.
 func (s *Server) send(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := api.Unwrap[*api.Connection](w.conn)
@@ -136,7 +136,7 @@ func (s *Server) send(w *waiter, left time.Duration) {
 		err = s.server.ServeConn(w.conn)
 	} else {
 		if c != nil && err == nil && saysMore(w) {
-			c.Linger() // or its next request would make it lose this answer
+			c.Linger() // closing with unread input would reset the connection, and the caller would lose this answer
 		}
 		err = errors.Join(err, w.conn.Close())
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// canned is a connection that delivers each element of reads in one piece and records what is sent.
+// canned is a connection that delivers each element of reads in one piece, and records what the server sends.
 type canned struct {
 	net.Conn // nil: the other methods are unused
 	reads    []string
@@ -46,12 +46,12 @@ func (c *canned) RemoteAddr() net.Addr               { return nowhere }
 func (c *canned) SetReadDeadline(t time.Time) error  { c.set = append(c.set, t); return nil }
 func (c *canned) SetWriteDeadline(t time.Time) error { return nil }
 
-// startData serves a plane alone.
+// startData starts a data plane without a node.
 func startData(t testing.TB, d api.Decider) *Server {
 	return startPlane(t, planeOf(d))
 }
 
-// startPlane serves a plane alone.
+// startPlane starts a server for plane without a node.
 func startPlane(t testing.TB, p *plane) *Server {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,7 +68,7 @@ func startPlane(t testing.TB, p *plane) *Server {
 	return s
 }
 
-// both serves reads with and without the quick way, and returns the answers and how often the quick way answered.
+// both serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
 func both(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
@@ -96,7 +96,7 @@ var dates = regexp.MustCompile("Date: [^\r]* GMT")
 // opening is a request that the quick way does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
-// batchOf is a batch of n times this check.
+// batchOf returns a batch of n times the same check.
 func batchOf(n int, check string) string {
 	return post("/v1/check/batch", `{"checks":[`+strings.Repeat(check+",", n-1)+check+`]}`)
 }
@@ -182,7 +182,7 @@ func TestQuickWay(t *testing.T) {
 	}
 }
 
-// The library gets the first request of a connection, and any that comes in pieces; the next one is quick again.
+// The library handles the first request of a connection, and any that arrives in pieces; the next one is quick again.
 func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{quickPost(plainCheck), batchOf(2, plainCheck)} {
@@ -215,7 +215,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 	}
 }
 
-// The remembered head changes nothing: neither the length nor the token.
+// Remembering the head changes no answer, whether the length or the token differs.
 func TestQuickWayOfOtherHeads(t *testing.T) {
 	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
@@ -257,7 +257,7 @@ func FuzzQuickWay(f *testing.F) {
 	})
 }
 
-// slowFixed decides when it is told to.
+// slowFixed decides when the test lets it.
 type slowFixed struct {
 	*fixed
 	asked, decide chan struct{}
@@ -269,7 +269,7 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// A server that closes while the quick way decides sends the answer, marks it as the last, and waits for it.
+// If a server closes while the quick way decides, it sends the answer with Connection: close, and waits for that.
 func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
@@ -310,8 +310,8 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	}
 }
 
-// Requests that arrive in one piece move no timer each, whichever way answers them. A deadline is never earlier than
-// the library asked for, nor later than the slack allows.
+// Requests that arrive in one piece do not each move a timer, whichever way answers them. A deadline is never earlier than the
+// library requested, nor later than the slack allows.
 func TestDeadlinesAreSeldomMoved(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, requests := range []string{quickPost(plainCheck), post("/v1/check?x", plainCheck)} {
@@ -375,7 +375,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}
 }
 
-// A caller that was quick and then stops in the middle of a request is cut off in time, like any other.
+// A caller that used the quick way and then stalls in the middle of a request is cut off in time, like any other.
 func TestQuickThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })

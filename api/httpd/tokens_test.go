@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// Every route requires its scope once there is a token, except probes.
+// If any token is configured, every route except probes requires its scope.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, apitest.ScopedTokens(t))
@@ -36,7 +36,7 @@ func routes() map[string]api.Scope {
 
 func TestOpenAPIIsTrue(t *testing.T) { apitest.CheckOpenAPI(t, "data plane", routes()) }
 
-// One token in the settings closes both planes. If both planes have the same token, it may do everything.
+// One token in the settings protects both planes. If the settings have the same token for both, it has the scope admin.
 func TestTokensOfTheSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -107,7 +107,7 @@ func TestAuthorizationHeaders(t *testing.T) {
 	}
 }
 
-// No request fails whose token is in every version of the file, however and how often the file is replaced.
+// A token that is in every version of the file always works, however and how often the file is replaced.
 func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stays := apitest.TokenEntry("stays", "stays", "admin")
@@ -201,7 +201,7 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 			}
 		}
 	}
-	// A head that is too long to remember knows nothing about the previous one.
+	// The token of the remembered head is not used for a head that is too long to remember.
 	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxQuickHead)))
 	if r, ok := head.read(long); !ok || r.known != nil {
 		t.Errorf("have %v, %v", r.known, ok)

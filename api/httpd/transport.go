@@ -8,18 +8,19 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// transport holds what all connections of the data plane share.
+// transport is the state that all connections of the data plane share.
 type transport struct {
 	began time.Time
 	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
 	slack time.Duration
-	// quick, if not nil, answers input that was read between two requests. If it reports false, the reader gets the input.
+	// quick answers input that was read where a request begins; nil: no quick way. If it reports false, the library gets the
+	// input.
 	quick func(*connection, []byte) (bool, error)
-	// framed means that requests arrive in plain text and are parsed strictly.
+	// framed means that connections check the framing. With TLS, securedListener does, above the encryption.
 	framed bool
 }
 
-// listener makes the connections of a transport.
+// listener wraps accepted connections for a transport.
 type listener struct {
 	net.Listener
 	*transport
@@ -45,8 +46,8 @@ type connection struct {
 
 	reading, writing deadline // used only if the transport has slack
 
-	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves
-	// the connection uses it.
+	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves the
+	// connection uses it.
 	between bool
 	frame   framing
 	head    quickHead    // of the last request that was answered the quick way
@@ -61,19 +62,19 @@ const (
 	workClosed       // the connection is closed
 )
 
-// begin starts an answer of the quick way. It reports false if the connection is closed.
+// begin starts answering a request the quick way. It reports false if the connection is closed.
 func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
 
-// ending reports whether the answer in progress is the last one.
+// ending reports whether the connection closes after the answer in progress.
 func (c *connection) ending() bool { return c.work.Load() == workLast }
 
-// end finishes an answer. It closes the connection and reports true if Close was called in the meantime.
+// end finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
 func (c *connection) end() bool {
 	if c.work.CompareAndSwap(workAnswer, workNone) {
 		return false
 	}
 	c.work.Store(workClosed)
-	_ = c.Connection.Close() // no one is left to handle the error
+	_ = c.Connection.Close() // Close has already returned nil
 	return true
 }
 
@@ -133,7 +134,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Connection.Write(b)
 }
 
-// Read returns received bytes, except for requests that the quick way answers itself.
+// Read returns received bytes, except for requests that the quick way has answered.
 func (c *connection) Read(b []byte) (int, error) {
 	if c.frame.err != nil {
 		return 0, c.frame.err
@@ -153,8 +154,7 @@ func (c *connection) Read(b []byte) (int, error) {
 	}
 }
 
-// follow turns b and err, as read from the connection below, into Read's result. It checks the framing if framed is
-// set.
+// follow turns b and err, read from the underlying connection, into the result of Read. It checks the framing if framed is set.
 func (c *connection) follow(b []byte, err error) (int, error) {
 	if !c.transport.framed {
 		return len(b), err
@@ -162,7 +162,7 @@ func (c *connection) follow(b []byte, err error) (int, error) {
 	return c.frame.filter(b, err)
 }
 
-// receive reads from the connection below.
+// receive reads from the underlying connection.
 func (c *connection) receive(b []byte) (int, error) {
 	if slack := c.transport.slack; slack > 0 {
 		if t, moves := c.reading.next(c.transport.began, slack); moves {
@@ -174,5 +174,5 @@ func (c *connection) receive(b []byte) (int, error) {
 	return c.Connection.Read(b)
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *connection) NetConn() net.Conn { return c.Connection }

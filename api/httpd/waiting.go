@@ -11,45 +11,45 @@ import (
 const (
 	// maxWaiting bounds the answers that are held back at once.
 	maxWaiting = 32 << 10
-	// sparePart: one in sparePart of the files that the process may open is kept free of waiting callers.
+	// sparePart is the fraction of the open-file limit that connections leave free: one in sparePart.
 	sparePart = 16
-	// hangUpInterval is how often waiting callers are checked for having hung up.
+	// hangUpInterval is how often the connections of held answers are checked for callers that hung up.
 	hangUpInterval = time.Second
 )
 
-// waiting holds back the answers of checks with wait. A held answer costs no goroutine and no buffer: only the
-// connection, the encoded answer, and a runtime timer.
+// waiting holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection, the
+// encoded answer and a runtime timer.
 type waiting struct {
 	most   int                                 // bounds the answers held at once
-	answer func(w *waiter, left time.Duration) // sends the answer, calls leave, and serves the connection on
+	answer func(w *waiter, left time.Duration) // sends the answer, calls leave, and serves the connection again
 	turned atomic.Int64                        // answers not held because the bound was reached
 
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
 	taken int           // places of answers not sent yet. Invariant: len(held) <= taken <= most
-	over  bool          // nothing is held any more
+	over  bool          // end was called: nothing is held any more
 	empty chan struct{} // closed once over is true and taken is 0
 
 	running sync.WaitGroup // answers being sent, and the watch for hang-ups
 	stop    chan struct{}
 }
 
-// waiter is one answer that is held back.
+// waiter is one held-back answer.
 type waiter struct {
 	conn    net.Conn
 	fd      int           // the file descriptor of conn; -1: unknown
 	due     time.Time     // when to send it
-	after   time.Duration // what is left of its delay at due
+	after   time.Duration // what will be left of its delay at due
 	timer   *time.Timer
 	reply   heldReply
-	closes  bool  // the connection closes after it
+	closes  bool  // the connection is closed after it
 	charged int64 // bytes charged to the budget
 }
 
-// maxHeldOf returns how many answers a process that may open this many files may hold back.
+// maxHeldOf returns how many answers may be held back at once in a process that may open this many files.
 func maxHeldOf(files int) int { return min(maxWaiting, files-files/sparePart-dataPlacesOf(files)) }
 
-// newWaiting holds back answers until draining is closed.
+// newWaiting returns a waiting that holds back at most most answers, until draining is closed.
 func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *waiting {
 	s := &waiting{
 		most: most, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
@@ -73,7 +73,7 @@ func (ws *waiting) enter() bool {
 	return true
 }
 
-// leave gives a place back: the answer was sent, or can't be.
+// leave frees a place, after the answer was sent or could not be.
 func (ws *waiting) leave() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -92,7 +92,7 @@ func (ws *waiting) finish() {
 	}
 }
 
-// hold keeps w, which has a place, until its time comes.
+// hold keeps w, for which enter has taken a place, until it is due.
 func (ws *waiting) hold(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -104,14 +104,14 @@ func (ws *waiting) hold(w *waiter) {
 	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.let(w, false) })
 }
 
-// let sends w's answer, unless that has already begun.
+// let sends w's answer now, unless that has already begun.
 func (ws *waiting) let(w *waiter, closes bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.pull(w, closes)
 }
 
-// pull removes w and sends its answer. The caller holds ws.mu, so that nothing starts once close waits.
+// pull removes w and starts sending its answer. The caller holds ws.mu, so that no goroutine starts once close waits.
 func (ws *waiting) pull(w *waiter, closes bool) {
 	if _, here := ws.held[w]; !here {
 		return
@@ -125,7 +125,7 @@ func (ws *waiting) pull(w *waiter, closes bool) {
 	ws.running.Go(func() { ws.answer(w, left) })
 }
 
-// end sends all held answers, and makes later ones go out at once.
+// end sends all held answers, and makes sure that later ones are not held.
 func (ws *waiting) end() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -136,7 +136,7 @@ func (ws *waiting) end() {
 	ws.finish()
 }
 
-// await returns once all held answers are sent, or when ctx ends. It is called after end.
+// await returns once all held answers are sent, or when ctx ends. Call it after end.
 func (ws *waiting) await(ctx context.Context) {
 	select {
 	case <-ws.empty:
@@ -144,7 +144,7 @@ func (ws *waiting) await(ctx context.Context) {
 	}
 }
 
-// close waits for all goroutines started here. It is called after end, when all connections are closed.
+// close waits for all goroutines of ws. Call it after end, when all connections are closed.
 func (ws *waiting) close() {
 	close(ws.stop)
 	ws.running.Wait()
@@ -157,8 +157,8 @@ func (ws *waiting) count() int {
 	return ws.taken
 }
 
-// watch ends all waits when the node drains, and looks for callers that hung up, until close. A caller that closed only
-// its sending side gets its answer early, and the answer says so.
+// watch runs until close. It calls end when the node drains, and sends the answers of callers that hung up. A caller that
+// closed only its sending side so gets its answer early, with the rest of the delay.
 func (ws *waiting) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
