@@ -41,7 +41,7 @@ func TestActivity(t *testing.T) {
 	n.Check(`{"attributes":{"ip":"192.0.2.1"}}`)
 	n.Check(`{"rule":"login","key":"192.0.3.1","peek":true}`)
 	var have admin.ActivityReport
-	apitest.Until(t, "the counts are told", func() bool { have = activity(n); return len(have.Rules) == 2 })
+	apitest.Until(t, "both rules are reported", func() bool { have = activity(n); return len(have.Rules) == 2 })
 	want := admin.CheckCounts{"allowed": {"owner": 7}, "refused": {"owner": 2, "list": 1}}
 	if !reflect.DeepEqual(have.Checks, want) || have.AtMS < first.AtMS || have.Nodes[0].Allowed != 7 || have.Nodes[0].Refused != 3 {
 		t.Errorf("have %+v, want %v", have, want)
@@ -93,7 +93,7 @@ func TestActivityOfSeveral(t *testing.T) {
 	}
 }
 
-// several is a cluster with further members.
+// several is a cluster with several members.
 type several struct {
 	apitest.Alone
 	others []admin.Member

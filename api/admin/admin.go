@@ -29,10 +29,10 @@ const (
 	adminWriteTimeout  = 60 * time.Second
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
-	adminPlaces        = 512 // connections that are served at once
+	adminPlaces        = 512 // connections served at once
 	// adminWrites bounds the writes in progress at once; more wait.
 	adminWrites = 4
-	// maxProfile bounds how long a profile may run.
+	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
 )
 
@@ -44,7 +44,7 @@ type Server struct {
 	server *http.Server
 	pages  *pages
 	writes chan struct{} // holds an element for each write in progress
-	// entries holds an element while an entry of a list is changed.
+	// entries holds an element while an entry of a list is being changed.
 	entries chan struct{}
 	// exports holds an element for each export in progress.
 	exports chan struct{}
@@ -52,14 +52,14 @@ type Server struct {
 	conns   *api.Connections
 }
 
-// connectionKey is the context key of a request's connection.
+// connectionKey is the context key for the connection of a request.
 type connectionKey struct{}
 
 func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
-// spared answers one probe on a connection that holds a spare place.
+// spared closes a connection that holds a spare place after one request, and answers only probes on it.
 func (s *Server) spared(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.Spare {
@@ -73,10 +73,10 @@ func (s *Server) spared(next http.Handler) http.Handler {
 	})
 }
 
-// endpoint is the handler of one method at one address of the admin plane.
+// endpoint is the handler of a method and a path of the admin plane.
 type endpoint struct {
-	route string // method and address
-	// need lists the scopes of which a token must have at least one. 0: only admin, which may do everything.
+	route string // method and path
+	// need lists the scopes of which a token must have at least one. With 0, only the scope admin will do.
 	need  api.Scope
 	serve func(http.ResponseWriter, *http.Request) error
 }
@@ -114,15 +114,15 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 
-		// A try takes nothing. One with "peek": false is a check, and needs the scope check.
+		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
 
-		// Reports from gateways and services: they change what is used or allowed, as an adjustment does.
+		// Reports from gateways and services. Like adjustments, they change what is used or allowed.
 		{"DELETE /v1/usage", api.ScopeAdjust, s.onSubject(s.deleteUsage)},
 		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
 
-		// Changes of rules or members.
+		// Changes to rules, members and regions.
 		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
 		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
 		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
@@ -144,7 +144,7 @@ func (s *Server) endpoints() []endpoint {
 	}
 }
 
-// Open binds the admin plane and starts to answer.
+// Open binds the admin plane's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
@@ -167,7 +167,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		IdleTimeout:       cmp.Or(doors.Bound, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(doors.Logger.Handler(), slog.LevelDebug),
-		// Without this, a TLS client would be offered HTTP/2, which the data plane does not speak either.
+		// An empty map turns HTTP/2 off for TLS clients. The data plane does not speak it either.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
 	ln = s.conns.Listen(ln)
@@ -178,7 +178,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns where the admin plane listens.
+// Addr returns the address on which the admin plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
@@ -214,7 +214,7 @@ func (s *Server) handler() http.Handler {
 	}))
 }
 
-// guard turns a panic into an answer that reveals nothing about it.
+// guard turns a panic into an internal error that reveals nothing about it.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -223,7 +223,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 			if v == http.ErrAbortHandler {
-				panic(v) // a handler ends a connection this way; the server handles it
+				panic(v) // a handler breaks off its answer this way; the server handles it
 			}
 			s.doors.Panics.Add(1)
 			s.doors.Logger.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
@@ -233,7 +233,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	})
 }
 
-// methods are the endpoints at one address.
+// methods are the endpoints of one path, by method.
 type methods map[string]endpoint
 
 func byPattern(all []endpoint) map[string]methods {
@@ -248,7 +248,7 @@ func byPattern(all []endpoint) map[string]methods {
 	return out
 }
 
-// answer dispatches by method, if the caller's token permits it.
+// answer returns a handler that calls the endpoint of the request's method, if the caller's token permits it.
 func (s *Server) answer(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
@@ -262,7 +262,7 @@ func (s *Server) answer(m methods) http.Handler {
 			return
 		}
 		who, e := s.permit(r, f.need)
-		if e == nil && f.need&api.ScopeCheck == 0 { // a try looks at the namespace itself
+		if e == nil && f.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
 			e = who.Permits(&limiter.Query{})
 		}
 		if e != nil {
@@ -275,12 +275,12 @@ func (s *Server) answer(m methods) http.Handler {
 	})
 }
 
-// permit returns the token that lets r do what needs any one of the scopes in need.
+// permit returns the token of r, which needs any one of the scopes in need.
 func (s *Server) permit(r *http.Request, need api.Scope) (*api.Token, *api.Error) {
 	return s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
 }
 
-// tokenOf is the context key of a request's token.
+// tokenOf is the context key for the token of a request.
 type tokenOf struct{}
 
 // mark returns r with its token in the context; a nil token leaves r as it is.
@@ -310,10 +310,10 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// profiles are the pprof pages that are not in its profile index.
+// profiles are the pprof pages that pprof.Index does not serve.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
 
-// profile serves a pprof page, for as long as the caller asks, at most maxProfile.
+// profile serves a pprof page. Profiling may take at most maxProfile.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	if e := s.pages.refuseCostly(r); e != nil {
 		return e

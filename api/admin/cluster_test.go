@@ -127,7 +127,7 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// lost is a admin.Subjects whose owners can't be reached.
+// lost is an admin.Subjects whose owners can't be reached.
 type lost struct{ admin.Subjects }
 
 func (l lost) Usage(*limiter.Query) (*limiter.Usage, error) {
@@ -164,7 +164,7 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Figures of each kind are shown, except those with labels that are not UTF-8, which Prometheus rejects.
+// Figures of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
@@ -188,11 +188,11 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	if strings.Contains(body, "text\"") {
-		t.Error("a name that is not UTF-8 is a label")
+		t.Error("the metrics have a label that is not UTF-8")
 	}
 }
 
-// A node that can't do its part in the cluster says so, and is still ready: it decides.
+// A node that can't take part in the cluster reports that, and is still ready, because it decides checks.
 func TestClusterHealth(t *testing.T) {
 	t.Parallel()
 	well := api.ClusterHealth{Connected: true, LeaderKnown: true}

@@ -20,15 +20,15 @@ import (
 
 const (
 	maxDocument = 8 << 20 // bytes of a body on the admin plane
-	// maxDiscard bounds how much of an oversized body is read and discarded. The sender may not look at the answer before
-	// it has sent everything.
+	// maxDiscard bounds how many bytes of an oversized body are read and discarded, for senders that don't read the answer
+	// before they have sent everything.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
 	// catchTime bounds how long a read of the rules waits to catch up with writes at other nodes.
 	catchTime = time.Second
 )
 
-// getRules answers with the document in force, or an earlier one.
+// getRules answers with the rules document in force, or an earlier version.
 func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
 	set := s.doors.Decider.Rules()
@@ -65,8 +65,8 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// catch waits until this node has everything that was written earlier at any node, so that a read follows a write. If
-// that takes too long, a header says that the answer may be stale.
+// catch waits until this node has applied all earlier writes at any node, so that a read sees them. If that takes longer than
+// catchTime, it adds a header that says that the answer may be stale.
 func (s *Server) catch(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
 	defer cancel()
@@ -82,7 +82,7 @@ func (s *Server) sendYAML(w http.ResponseWriter, body []byte) {
 	s.send(w, body)
 }
 
-// preferences returns the weights, 0…1, that an Accept header gives to JSON and to YAML by name.
+// preferences returns the weights, 0 to 1, that an Accept header gives explicitly to JSON and to YAML.
 func preferences(accept []string) (json, yaml float64) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, err := mime.ParseMediaType(one)
@@ -105,7 +105,7 @@ func preferences(accept []string) (json, yaml float64) {
 	return json, yaml
 }
 
-// putRules replaces the whole document.
+// putRules replaces the whole rules document.
 func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
 }
@@ -159,7 +159,7 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 	return nil
 }
 
-// write makes a change from r's body and answers with the new version.
+// write makes the change c, with r's body, and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	leave, err := enter(r, s.writes)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	return s.written(w, r, version, true, err)
 }
 
-// enter waits until there is room among these writes for another one. The caller calls leave after it.
+// enter waits until writes has room for another write. The caller must call leave when the write is done.
 func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
 	select {
 	case writes <- struct{}{}:
@@ -193,7 +193,7 @@ func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
 	}
 }
 
-// written answers a write with its version, or with what went wrong.
+// written answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
 func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
 		return writeError(err)
@@ -212,13 +212,13 @@ func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, 
 	return s.reply(w, report)
 }
 
-// writeError keeps a failure of the store from looking like a bug.
+// writeError returns err as an Error. A failure of the store becomes WriteFailed instead of Internal.
 func writeError(err error) error {
 	if e := api.AsError(err); e.Code != api.Internal {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it was made is not known", Err: err}
+		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it took effect is unknown", Err: err}
 	}
 	return &api.Error{Code: api.WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
@@ -226,7 +226,7 @@ func writeError(err error) error {
 // maxWriter bounds a writer's name in the list of versions, in bytes.
 const maxWriter = 128
 
-// writer says who makes a change.
+// writer returns the author of a change, for logs and the list of versions.
 func writer(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -239,7 +239,7 @@ func writer(r *http.Request) string {
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }
 
-// ifMatch parses If-Match: the version that must be in force, 0 for any. Quotes and W/ are optional.
+// ifMatch parses If-Match and returns the version that must be in force; 0: any. Quotes and W/ are optional.
 func ifMatch(values []string, current int64) (version int64, err error) {
 	text := strings.Join(values, ",")
 	if strings.TrimSpace(text) == "" {
@@ -259,7 +259,7 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		if err != nil || n < 0 {
 			return 0, badMatch()
 		}
-		// Of several versions, the one in force will do. A 0 would mean no condition.
+		// If several versions are listed, prefer the current one. A 0 must not be returned: it would mean no condition.
 		if version == 0 || n == current {
 			version = n
 		}
@@ -274,7 +274,7 @@ func badMatch() *api.Error {
 	return api.Errorf(api.BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads a body of form f, of up to most bytes.
+// readForm reads and parses a body of form f and at most most bytes.
 func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) {
 	body, err := readAll(r, most)
 	if err != nil {
@@ -288,23 +288,23 @@ func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) 
 	return q, nil
 }
 
-// readAll reads a body of up to most bytes.
+// readAll reads a body of at most most bytes.
 func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
-		return nil, api.TooLargeError(most) // not asked for, so not sent
+		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
 		return nil, api.ReceiveError(err)
 	}
 	if len(body) > most {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // only its end matters
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
 		return nil, api.TooLargeError(most)
 	}
 	return body, nil
 }
 
-// getVersions lists the latest versions.
+// getVersions lists the latest versions of the rules.
 func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) error {
 	s.catch(w, r)
 	list := s.config.Rules.Versions()

@@ -43,7 +43,7 @@ func (s *Server) Routes() map[string]api.Scope {
 	return all
 }
 
-// NewNodeSteps returns a node's part of a history.
+// NewNodeSteps returns a node's entry in a history.
 func NewNodeSteps(name, id string, answered bool, steps int) NodeSteps {
 	return NodeSteps{nodePart{name, id, answered}, steps}
 }

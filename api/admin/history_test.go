@@ -31,7 +31,7 @@ func TestHistoryOfSeveral(t *testing.T) {
 		c.History = func() limiter.History {
 			return limiter.History{Now: now, Nodes: []limiter.NodeHistory{
 				{Node: id(1), Steps: []limiter.StepCounts{step(now-limiter.HistorySteps-1, 9), step(now-3, 1), step(now-1, 2)}},
-				// A clock that is ahead, and one step twice.
+				// The clock of this node is ahead, and one step is given twice.
 				{Node: id(2), Steps: []limiter.StepCounts{step(now-1, 30), step(now-1, 30), step(now, 500)}},
 			}}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Loads has the loads that adaptive rules follow. *loads.Loads is one.
+// Loads holds the loads that adaptive rules follow. *loads.Loads is one.
 type Loads interface {
 	// Tell reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
 	Tell(source string, load float64, ttl time.Duration) error
@@ -22,7 +22,7 @@ type Loads interface {
 	Sources() []loads.Source
 }
 
-// postLoad accepts a report.
+// postLoad accepts a report of a load.
 func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 	q, err := readForm(r, codec.LoadForm, codec.MaxLoadBody)
 	if err != nil {
@@ -66,21 +66,21 @@ func (s *Server) adaptive() (out []*rules.Rule) {
 	return out
 }
 
-// sourceReport is a source of load. A source that this node measures itself does not expire.
+// sourceReport is the load of a source. A source that this node measures itself has no TTL.
 type sourceReport struct {
 	Source string  `json:"source"`
 	Load   float64 `json:"load"`
 	TTL    *int64  `json:"ttl_ms,omitempty"`
 }
 
-// adaptiveReport is what an adaptive rule follows, and how far its limits are currently lowered.
+// adaptiveReport is the source that an adaptive rule follows, and the factor by which its limits are currently multiplied.
 type adaptiveReport struct {
 	Rule   string  `json:"rule"`
 	Source string  `json:"source"`
 	Factor float64 `json:"factor"`
 }
 
-// getLoad lists the sources that this node knows, and their effect.
+// getLoad lists the sources that this node knows, and their effect on adaptive rules.
 func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	report := struct {
 		Sources []sourceReport   `json:"sources"`
@@ -100,8 +100,8 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, report)
 }
 
-// appendAdaptive appends what an adaptive rule follows, and how far its limits are currently lowered. load is null
-// while it is unknown.
+// appendAdaptive appends the source that an adaptive rule follows, its load, and the rule's current factor. load is null while
+// it is unknown.
 func (s *Server) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	if r.Adaptive == nil {
 		return b

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// world is a fake RegionRemover.
+// world is a fake admin.RegionRemover.
 type world struct{}
 
 func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
@@ -41,7 +41,7 @@ func TestRemoveRegion(t *testing.T) {
 		{"gone", token, 200, `{"removed":"gone","version":8}`},
 		{"there", token, 409, "member-there"},
 		{"far", token, 503, "no-primary"},
-		{"slow", token, 408, "whether it was made is not known"},
+		{"slow", token, 408, "whether it took effect is unknown"},
 		{"nobody", token, 404, "not-found"},
 		{strings.Repeat("x", 1025), token, 400, "bad-value"},
 	} {

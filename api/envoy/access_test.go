@@ -212,7 +212,7 @@ func TestCrowded(t *testing.T) {
 		if h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("the health: have %v, %v", h, err)
 		}
-		if _, err := ask(t, conn, "", one("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "as many connections") {
+		if _, err := ask(t, conn, "", one("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections") {
 			refused++
 		}
 	}
