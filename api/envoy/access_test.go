@@ -28,7 +28,7 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// A token with the scope check may ask; to give back takes adjust, and a token that is confined may ask about its domains only.
+// A token with the scope check may ask. Giving back needs adjust. A confined token may ask only about its domains.
 func TestTokens(t *testing.T) {
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"), apitest.TokenEntry("giver", "secret-giver", "check, adjust"),
 		apitest.TokenEntry("reader", "secret-reader", "read"), apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
@@ -70,7 +70,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// services lists the services that reflection knows, and the file of the rate limit service.
+// services returns the services that reflection lists, and the file of the rate limit service.
 func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -99,7 +99,7 @@ func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
 	return all, nil
 }
 
-// Callers that speak TLS are answered by the certificate of the data plane.
+// Over TLS, the door presents the certificate of the data plane.
 func TestTLS(t *testing.T) {
 	cert, key := testca.WritePair(t, t.TempDir(), "n1")
 	pem, err := os.ReadFile(cert)
@@ -122,7 +122,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A certificate that is changed is that of new connections. The old ones stay.
+// A new certificate applies to new connections. Old ones stay open.
 func TestCertificateIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := testca.WritePair(t, dir, "n1")
@@ -157,7 +157,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	}
 }
 
-// The span of a call is a child of the span that the caller names in its metadata. It shows how the node decided, and never the subject.
+// The span of a call is a child of the span named in the metadata. It says how the call was decided, and never names the subject.
 func TestCallsAreTraced(t *testing.T) {
 	collector := apitest.StartCollector(t)
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
@@ -197,11 +197,11 @@ func TestCallsAreTraced(t *testing.T) {
 		t.Errorf("have\n%s\nwant\n%s", text, want)
 	}
 	if strings.Contains(raw, "somebody") || strings.Contains(raw, "secret") {
-		t.Error("a span tells the subject, or the token")
+		t.Error("a span reveals the subject or the token")
 	}
 }
 
-// On connections over the bound, the node answers questions about its health, and nothing else.
+// On connections beyond the bound, the node answers only health checks.
 func TestCrowded(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Places = 5 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -217,16 +217,16 @@ func TestCrowded(t *testing.T) {
 		}
 	}
 	if refused == 0 {
-		t.Error("every connection has a place")
+		t.Error("no connection was refused")
 	}
 }
 
-// A caller that does not end its request loses its connection, and one that asks reflection nothing its stream.
+// A caller that does not complete its request loses its connection. One that opens reflection and sends nothing loses its stream.
 func TestSlowCaller(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Bound = time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // headers, and nothing more
+	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // sends only headers
 	if err == nil {
 		err = stream.RecvMsg(message(t, "RateLimitResponse"))
 	}
@@ -242,7 +242,7 @@ func TestSlowCaller(t *testing.T) {
 	}
 }
 
-// The health follows the node while somebody watches it. Otherwise nobody looks.
+// The health follows the node's readiness only while a caller watches it.
 func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	var looks atomic.Int64
 	var ill atomic.Bool
@@ -262,7 +262,7 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	}
 	for end := time.Now().Add(20 * time.Second); !quiet(); {
 		if time.Now().After(end) {
-			t.Fatal("the health is looked at although nobody watches")
+			t.Fatal("the readiness is polled although no caller watches the health")
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -282,12 +282,12 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	cancel()
 	for end := time.Now().Add(20 * time.Second); !quiet(); {
 		if time.Now().After(end) {
-			t.Fatal("the health is looked at although nobody watches any more")
+			t.Fatal("the readiness is still polled after the last watch has ended")
 		}
 	}
 }
 
-// A node that leaves says so to those who watch, who don't hold it up. Connections end.
+// A node that drains reports that to health watches. They don't delay its end, and connections are closed.
 func TestLeaves(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(one("k", "a", ""))
@@ -304,7 +304,7 @@ func TestLeaves(t *testing.T) {
 		}
 		return h.GetStatus()
 	}
-	for next() != healthpb.HealthCheckResponse_SERVING { // it follows a moment later
+	for next() != healthpb.HealthCheckResponse_SERVING { // the health follows a moment later
 	}
 	n.Drain()
 	if have := next(); have != healthpb.HealthCheckResponse_NOT_SERVING {
@@ -318,6 +318,6 @@ func TestLeaves(t *testing.T) {
 		t.Errorf("closed after %v: %v", time.Since(began), err)
 	}
 	if _, err := watch.Recv(); err == nil {
-		t.Error("the watch goes on")
+		t.Error("the watch does not end")
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// grpc-go holds what has arrived of a message until the message is whole, and tells nobody. So this file looks at it from both
-// sides: an inbound counts what arrives on a connection, and an arrival bounds what the message that a handler waits for may
-// tie up meanwhile.
+// grpc-go buffers a message until it is complete, and does not reveal how much it holds. So this file approaches it from both
+// sides: an inbound counts the bytes that arrive on a connection, and an arrival bounds the time and the memory that an
+// incomplete message may take.
 
-// arrival is a message that a handler waits for. It is reused.
+// arrival is the wait of a handler for a message. It is reused.
 type arrival struct {
 	server *Server
 	timer  *time.Timer // calls look
 
 	mu       sync.Mutex // guards the rest
-	conn     *inbound   // nil: nothing is waited for
-	cut      func()     // ends the wait
-	looks    int        // how often look has looked
-	from     int64      // what had arrived on the connection before
+	conn     *inbound   // nil: no handler waits
+	cut      func()     // aborts the wait; nil: close the connection
+	looks    int        // how many times look was called during this wait
+	from     int64      // bytes that had arrived on the connection before the wait
 	charged  int64      // bytes charged to the budget
 	transfer api.Transfer
 }
@@ -40,14 +40,14 @@ func (s *Server) newArrival() *arrival {
 	return a
 }
 
-// await has read receive a message into m. cut ends that; nil: by closing the connection. It is called if the message takes
-// too long, or there is no room for what has arrived of it.
+// await calls read to receive a message into m. If the message takes too long, or the budget has no room for what has arrived of
+// it, await aborts the wait by calling cut, or by closing the connection if cut is nil.
 func (a *arrival) await(ctx context.Context, cut func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.waiting.Add(-1)
 	if s.waiting.Add(1) > maxWaiting {
 		s.overloads.Add(1)
-		return statusOf(api.Errorf(api.Overloaded, "more than %d requests have not arrived whole", maxWaiting))
+		return statusOf(api.Errorf(api.Overloaded, "more than %d requests are incomplete", maxWaiting))
 	}
 	conn := callerOf(ctx)
 	if conn == nil {
@@ -74,8 +74,9 @@ func (a *arrival) end() {
 	}
 }
 
-// look charges what has arrived on the connection since the wait began, though some of it may be of other messages. What had arrived
-// before, at most streamWindow, is not charged; maxWaiting bounds it.
+// look charges what has arrived on the connection since the wait began, though some of it may belong to other messages. What
+// had arrived earlier, at most streamWindow for each message, is not charged; maxWaiting bounds it. look aborts the wait if
+// it takes too long or the budget has no room.
 func (a *arrival) look() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,10 +93,10 @@ func (a *arrival) look() {
 		a.cut()
 		return
 	}
-	_ = a.conn.place.Conn.Close() // its user sees the error and stops
+	_ = a.conn.place.Conn.Close() // grpc-go gets an error and stops
 }
 
-// charge charges the budget for n bytes in all. It reports false if there is no room. The caller holds a.mu.
+// charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.
 func (a *arrival) charge(n int64) bool {
 	if n <= max(a.charged, api.FreeBytes) {
 		return true
@@ -112,7 +113,7 @@ func (a *arrival) charge(n int64) bool {
 	return true
 }
 
-// bound bounds the messages of a service.
+// bound returns desc with handlers that wait for their messages through an arrival.
 func (s *Server) bound(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
@@ -132,7 +133,8 @@ const (
 	frameOfHeaders = 1
 )
 
-// A connection may have spareFrames frames of data that are small. Each request, and each frameBytes, allows further ones.
+// A connection may send spareFrames small data frames. Each request allows requestFrames more, and every frameBytes of data
+// one more.
 const (
 	spareFrames   = 512
 	requestFrames = 4
@@ -141,18 +143,19 @@ const (
 
 var errSmallFrames = errors.New("the connection sends its requests in very small frames")
 
-// inbound is a connection whose frames are counted as they arrive, before grpc-go reads them. One reads from it at a time.
+// inbound is a connection that counts the HTTP/2 frames as they arrive, before grpc-go reads them. Only one goroutine may read
+// from it at a time.
 //
-// For grpc-go a frame of one byte weighs as much as one of sixty-four. A connection that sends mostly those is closed.
+// To grpc-go, a frame of one byte costs as much as one of 64 bytes. A connection that sends mostly tiny frames is closed.
 type inbound struct {
 	net.Conn
 	place *api.Connection
-	data  atomic.Int64 // bytes of data that have arrived
+	data  atomic.Int64 // bytes in data frames, counted when a frame begins
 
 	skip  int // bytes until the next frame
 	head  [frameHead]byte
 	have  int // bytes of head that have arrived
-	spare int // small frames that may come
+	spare int // how many more small frames are allowed
 }
 
 // Read implements net.Conn.
@@ -173,7 +176,7 @@ func (c *inbound) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// begin begins with the frame whose head has arrived. It reports false if there were too many small ones.
+// begin counts the frame whose head has arrived. It reports false if there were too many small ones.
 func (c *inbound) begin() bool {
 	c.have, c.skip = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
 	switch c.head[3] {
@@ -187,5 +190,5 @@ func (c *inbound) begin() bool {
 	return c.spare >= 0
 }
 
-// mostHeld is more than grpc-go holds of a message that is not whole.
+// mostHeld is an upper bound on what grpc-go holds of an incomplete message, in bytes.
 const mostHeld = rls.MaxMessage + streamWindow

@@ -20,14 +20,14 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// appendFrame appends a frame of HTTP/2 with the flags.
+// appendFrame appends an HTTP/2 frame.
 func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []byte {
 	n := len(payload)
 	b = append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags)
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// begun returns the beginning of a call: its headers.
+// begun returns the headers of a call, without its message.
 func begun(b []byte, stream uint32, method string) []byte {
 	var fields []byte
 	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "n"}, {"content-type", "application/grpc"}} {
@@ -38,8 +38,8 @@ func begun(b []byte, stream uint32, method string) []byte {
 	return appendFrame(b, frameOfHeaders, endHeaders, stream, fields)
 }
 
-// halfSend opens a connection and sends a part of a message on each of so many streams, in frames of at most piece bytes. It returns
-// when all is sent, or the node has closed the connection, which closes gone.
+// halfSend opens a connection and sends a part of a message on each of several streams, in frames of at most piece bytes. It
+// returns when everything is sent or the node has closed the connection, which closes gone.
 func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (gone chan struct{}) {
 	t.Helper()
 	gone = make(chan struct{})
@@ -74,7 +74,7 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 	return gone
 }
 
-// Little is held of requests that callers don't end, whatever they ask for: here they send 240 MiB. The node answers others meanwhile.
+// Incomplete requests take little memory, although callers send 240 MiB of them here. Meanwhile the node answers others.
 func TestHalfSentRequestsAreBounded(t *testing.T) {
 	const connections, part, most = 40, 60 << 10, 64 << 20
 	methods := []string{
@@ -101,7 +101,7 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// Those who watch the health are bounded, and keep nobody from asking.
+// The number of health watches is bounded, and they keep no one from asking.
 func TestWatchersAreBounded(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -125,7 +125,7 @@ func TestWatchersAreBounded(t *testing.T) {
 		}
 	}
 	if served != maxOpen || refused != 5 {
-		t.Errorf("%d are served, and %d refused", served, refused)
+		t.Errorf("%d streams were served and %d refused", served, refused)
 	}
 	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
@@ -134,7 +134,7 @@ func TestWatchersAreBounded(t *testing.T) {
 
 // heap returns how many bytes are in use.
 func heap() int64 {
-	for range 2 { // what pools keep goes with the second one
+	for range 2 { // pools are emptied only by the second collection
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -142,7 +142,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A caller that sends small frames, each of which weighs as much as one of 64 bytes, loses its connection.
+// A caller that sends tiny frames, each of which costs as much as one of 64 bytes, loses its connection.
 func TestSmallFrames(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	n.answer(one("k", "a", ""))
@@ -150,7 +150,7 @@ func TestSmallFrames(t *testing.T) {
 	select {
 	case <-gone:
 	case <-time.After(5 * time.Second):
-		t.Error("the connection lasts")
+		t.Error("the connection stays open")
 	}
 	if have := n.answer(one("k", "a", "")); have != ok(two, "") {
 		t.Errorf("have %s", have)

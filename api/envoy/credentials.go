@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// handshake is what grpc-go does with a new connection. It notes the connection, for calls to know it.
+// handshake makes grpc-go attach the connection to its calls, where callerOf finds it.
 type handshake struct {
 	credentials.TransportCredentials
 }
@@ -39,7 +39,7 @@ func (h handshake) Clone() credentials.TransportCredentials {
 	return handshake{h.TransportCredentials.Clone()}
 }
 
-// caller is the connection of a call.
+// caller is the AuthInfo of a call, with its connection.
 type caller struct {
 	credentials.AuthInfo
 	conn *inbound

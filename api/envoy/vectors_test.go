@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// vectorRules have a domain for each of the vectors.
+// vectorRules has a domain for each vector.
 const vectorRules = `
 version: 1
 envoy:
@@ -40,12 +40,12 @@ envoy:
           - {key: er, rate_limit: {unit: year, requests_per_unit: 4}}
 `
 
-// one returns a request about one descriptor of one entry in domain d; more is put behind the entries.
+// one returns a request with one descriptor of one entry in domain d; more is inserted after the entries.
 func one(key, value, more string) string {
 	return `{"domain":"d","descriptors":[{"entries":[{"key":"` + key + `","value":"` + value + `"}]` + more + `}]}`
 }
 
-// ok and over are what such a request is answered.
+// ok and over return the answers to such a request.
 func ok(limit, remaining string) string {
 	return answered("OK", limit, remaining)
 }
@@ -204,7 +204,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A node that does not decide yet says so, and why.
+// A node that does not decide yet says why.
 func TestNotReady(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Starting = true })
 	_, err := ask(t, n.conn, "", one("k", "a", ""))
@@ -217,7 +217,7 @@ func TestNotReady(t *testing.T) {
 	}
 }
 
-// times are those in RateLimit headers.
+// times matches the times in RateLimit headers.
 var times = regexp.MustCompile(`t=\d+`)
 
 // stingy is a decider that gives nothing back.
@@ -228,7 +228,7 @@ func (stingy) GiveBack(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
 }
 
-// If hits can't be given back, what was decided about the other descriptors stands: an error would make callers ask again, and pay
+// If hits can't be given back, the decision about the other descriptors stands: an error would make callers retry and be charged
 // again. A request that only gives back gets the error.
 func TestGiftsFail(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = stingy{c.Decider.(*limiter.Limiter)} })
@@ -247,7 +247,7 @@ func TestGiftsFail(t *testing.T) {
 	}
 }
 
-// What the rules refuse of an override is answered with the descriptor that brought it.
+// If the rules refuse an override, the error names the descriptor that has it.
 func TestErrorNamesTheOverride(t *testing.T) {
 	n := startNode(t, "version: 1\nenvoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}]}]\ninline: {max_limit: 10}\n", nil)
 	const plain, wrong = `{"entries":[{"key":"k","value":"v"}]}`, `{"entries":[{"key":"own"}],"limit":{"requestsPerUnit":11,"unit":"DAY"}}`

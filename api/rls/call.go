@@ -16,13 +16,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Returner gives back to subjects what they have used. *limiter.Limiter is one.
+// Returner gives costs back to subjects. *limiter.Limiter is one.
 type Returner interface {
-	// GiveBack gives the costs of the only subject of q back, and returns the usage afterwards.
+	// GiveBack gives back the costs of the only subject of q, and returns the usage afterwards.
 	GiveBack(q *limiter.Query) (*limiter.Usage, error)
 }
 
-// Call is one request and its answer. It is reused, and belongs to one goroutine.
+// Call is one request and its answer. It is reused, and must not be used concurrently.
 type Call struct {
 	domain      string
 	addend      uint32
@@ -30,11 +30,11 @@ type Call struct {
 	entries     []rules.EnvoyEntry
 
 	query   limiter.Query
-	Answer  limiter.Answer // to what was asked, if Asked
-	Asked   bool           // some descriptor has a limit
-	known   bool           // the domain is configured
-	closed  bool           // an override allows nothing at all
-	quotas  int            // descriptors with quota_mode
+	Answer  limiter.Answer // the decider's answer; valid only if Asked
+	Asked   bool           // a limit applies to some descriptor, so the decider was asked
+	known   bool           // the rules configure the domain
+	closed  bool           // an override has a limit of 0
+	quotas  int            // how many descriptors matched a node with quota_mode
 	over    bool           // the answer is OVER_LIMIT
 	headers []header
 	reply   codec.Reply // composes headers
@@ -42,13 +42,13 @@ type Call struct {
 	text, inner []byte // scratch space
 }
 
-// maxTries bounds how often a call is decided anew because the rules have changed meanwhile.
+// maxTries bounds how many times a call is decided, in case the rules change meanwhile.
 const maxTries = 8
 
 // Over reports whether the answer is OVER_LIMIT.
 func (c *Call) Over() bool { return c.over }
 
-// Reset forgets the request. What it refers to may then be reused.
+// Reset releases the request, and the memory that its strings point into.
 func (c *Call) Reset() {
 	for i := range c.query.Subjects {
 		s := &c.query.Subjects[i]
@@ -64,11 +64,11 @@ func (c *Call) Reset() {
 	c.reply.Reset()
 }
 
-// namespace begins the namespace of a domain's overrides. A token that is confined to namespaces needs it to ask about the
-// domain.
+// namespace is the prefix that turns a domain's name into a namespace. Overrides are counted in that namespace, and a token that
+// is confined to namespaces needs it to ask about the domain.
 const namespace = "envoy/"
 
-// Decide decides a call that was read. who is the caller's token, nil if none is needed.
+// Decide decides a call that Read has read. who is the caller's token; nil if none is required.
 func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
 	if e := c.permit(who); e != nil {
 		return e
@@ -95,7 +95,7 @@ func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
 	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
 }
 
-// permit returns an error unless the token may ask for what c asks.
+// permit returns an error unless the token permits c.
 func (c *Call) permit(who *api.Token) *api.Error {
 	if who == nil {
 		return nil
@@ -111,13 +111,13 @@ func (c *Call) permit(who *api.Token) *api.Error {
 	return nil
 }
 
-// explain turns an error of the decider into an answer. Messages about subjects name descriptors.
+// explain turns an error of the decider into an answer. An error about a subject names its descriptor.
 func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	e := api.AsError(err)
 	switch e.Code {
 	case api.Internal:
-		d.Logger.Error("request of Envoy not decided", "error", err)
-	case api.BadValue, api.Forbidden: // only overrides can be wrong
+		d.Logger.Error("Envoy request not decided", "error", err)
+	case api.BadValue, api.Forbidden: // only overrides can cause these
 		subject, detail := 0, e.Detail
 		var wrong *limiter.SubjectError
 		if errors.As(err, &wrong) {
@@ -132,7 +132,7 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	return e
 }
 
-// match finds what applies to each descriptor, and asks about it in c.query.
+// match finds the node that applies to each descriptor, and adds the limited ones to c.query.
 func (c *Call) match(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
 		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
@@ -183,16 +183,16 @@ func (c *Call) match(set *rules.Set) *api.Error {
 	}
 	if c.closed {
 		for i := range c.query.Subjects {
-			c.query.Subjects[i].Mode = counters.PeekMode // nothing is taken of a request that is refused anyway
+			c.query.Subjects[i].Mode = counters.PeekMode // the request is refused anyway, so it must not take anything
 		}
 	}
 	return nil
 }
 
-// replaced reports whether the limit of some descriptor takes the place of the one with this name.
+// replaced reports whether the limit of some descriptor replaces the one with this name.
 func (c *Call) replaced(name string) bool {
 	for i := range c.descriptors {
-		// A limit that is replaced itself replaces others all the same.
+		// A limit replaces others even if it is replaced itself.
 		if n := c.descriptors[i].node; n != nil && slices.Contains(n.Replaces, name) {
 			return true
 		}
@@ -200,12 +200,12 @@ func (c *Call) replaced(name string) bool {
 	return false
 }
 
-// limited reports whether some limit applies to d.
+// limited reports whether a limit applies to d.
 func (d *descriptor) limited() bool {
 	return d.override || d.node != nil && !d.node.Unlimited && !d.dropped
 }
 
-// hits returns what a descriptor takes, or gives back.
+// hits returns how many hits a descriptor takes, or gives back.
 func (c *Call) hits(d *descriptor) int64 {
 	if d.own {
 		return int64(d.addend)
@@ -213,7 +213,7 @@ func (c *Call) hits(d *descriptor) int64 {
 	return max(1, int64(c.addend))
 }
 
-// ask adds the i-th descriptor to the query. A descriptor that is given twice is one subject, with the hits of both.
+// ask adds the i-th descriptor to the query. Equal descriptors become one subject, with their hits added up.
 func (c *Call) ask(i int) *api.Error {
 	d := &c.descriptors[i]
 	cost, mode := c.hits(d), counters.CheckMode
@@ -246,7 +246,7 @@ func (c *Call) ask(i int) *api.Error {
 	return nil
 }
 
-// stronger returns the mode of a subject that is given twice, with two modes.
+// stronger returns the mode of a subject that is given twice, with modes a and b.
 func stronger(a, b counters.Mode) counters.Mode {
 	switch {
 	case a == counters.CountMode || b == counters.CountMode:
@@ -257,7 +257,7 @@ func stronger(a, b counters.Mode) counters.Mode {
 	return counters.PeekMode
 }
 
-// nextSubject appends a subject to the query, reusing the slices of the one that had its place.
+// nextSubject appends a subject to the query. It reuses the slices of an earlier request's subject.
 func (c *Call) nextSubject() *limiter.Subject {
 	n := len(c.query.Subjects)
 	c.query.Subjects = slices.Grow(c.query.Subjects, 1)[:n+1]
@@ -279,14 +279,14 @@ func (c *Call) fill(s *limiter.Subject, d *descriptor, cost int64, mode counters
 	s.Limits = append(s.Limits[:0], rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
 }
 
-// join returns two texts as one, in c's own memory.
+// join concatenates two strings in c's scratch space.
 func (c *Call) join(a, b string) string {
 	at := len(c.text)
 	c.text = append(append(c.text, a...), b...)
 	return codec.View(c.text[at:])
 }
 
-// pair returns an entry as one text. An equals sign in the key is escaped, so that different entries have different texts.
+// pair returns an entry as one string. It escapes equals signs in the key, so that different entries have different strings.
 func (c *Call) pair(e rules.EnvoyEntry) string {
 	at := len(c.text)
 	for i := range len(e.Key) {
@@ -299,7 +299,7 @@ func (c *Call) pair(e rules.EnvoyEntry) string {
 	return codec.View(c.text[at:])
 }
 
-// conclude composes the statuses from the decider's answer.
+// conclude sets the code and the statuses from the decider's answer.
 func (c *Call) conclude() {
 	a := &c.Answer
 	refused := c.Asked && !a.Allowed && !a.Counted // nothing was taken
@@ -307,7 +307,7 @@ func (c *Call) conclude() {
 	spent, otherWindow := 0, false
 	limits := a.Limits
 	if !c.Asked {
-		limits = nil // those of another call
+		limits = nil // they belong to an earlier call
 	}
 	for i := range limits {
 		la := &limits[i]
@@ -331,7 +331,7 @@ func (c *Call) conclude() {
 	}
 }
 
-// describe writes the status of a descriptor. refused means that nothing was taken of any.
+// describe sets the status of a descriptor from la. refused means that the check was refused, so that no limit took anything.
 func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 	s := &d.status
 	s.limited, s.requests = true, saturated(la.Limit.UndividedCapacity())
@@ -352,7 +352,7 @@ func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 			wait = la.RetryAfter
 		}
 	case subject.Mode == counters.PeekMode && !refused:
-		remaining += subject.Costs[0].Cost // what a look says is left is less its cost, which nothing took
+		remaining += subject.Costs[0].Cost // the remainder of a peek excludes its cost, although nothing took it
 	}
 	s.remaining = saturated(min(remaining, la.Limit.UndividedCapacity()))
 	s.reset = seconds(wait)
@@ -361,7 +361,7 @@ func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 	}
 }
 
-// untilNext returns the seconds until the next window of a unit begins, rounded up.
+// untilNext returns the seconds from wall, in Unix nanoseconds, until the next window of a unit begins, rounded up.
 func untilNext(wall int64, u unit) int64 {
 	length := units[u].seconds
 	return length - wall/1e9%length
@@ -370,22 +370,22 @@ func untilNext(wall int64, u unit) int64 {
 // seconds returns a duration in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// addRateHeaders adds the headers that Envoy can't compose itself: it knows no windows but the units.
+// addRateHeaders adds the rate limit headers that Envoy can't compose itself, because it knows only windows of one unit.
 func (c *Call) addRateHeaders() {
 	c.reply.Reset()
 	c.reply.AddRateHeaders(&c.Answer)
 	for _, h := range c.reply.Headers {
 		if strings.HasPrefix(h.Name, "X-") {
-			continue // Envoy writes these itself, of the limits that it knows
+			continue // Envoy writes these itself, for the limits that it knows
 		}
 		c.headers = append(c.headers, header{strings.ToLower(h.Name), h.Value})
 	}
 }
 
-// give gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took of other limits.
-// It returns an error only if nothing else was asked for, or if the request is wrong. Otherwise what can't be given back is lost:
-// hits that were taken stay taken, so a caller that retried after an error would be charged twice, and a refusal would pass
-// where errors pass.
+// give gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took from other
+// limits. It returns an error only if the request does nothing else, or is invalid. Otherwise it drops hits that can't be given
+// back. The hits of the other descriptors stay taken, so an error would make the caller retry and be charged twice; and an
+// Envoy that lets requests pass on errors would let a refused one pass.
 func (c *Call) give(d *api.Doors) *api.Error {
 	giver, _ := d.Decider.(Returner)
 	if giver == nil {
@@ -428,7 +428,7 @@ func (c *Call) give(d *api.Doors) *api.Error {
 	return nil
 }
 
-// given writes the status of a descriptor to which something was given back.
+// given sets the status of a descriptor whose hits were given back; u is the usage afterwards.
 func (d *descriptor) given(u *limiter.Usage) {
 	l, s := &u.Limits[0], &d.status
 	s.limited, s.requests, s.unit = true, saturated(l.Limit.UndividedCapacity()), d.unit

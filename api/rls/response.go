@@ -14,20 +14,20 @@ const (
 type status struct {
 	over      bool
 	limited   bool   // it has a current_limit
-	requests  uint32 // of it
+	requests  uint32 // requests_per_unit of current_limit
 	unit      unit
 	name      string
 	remaining uint32
 	reset     int64 // duration_until_reset, in seconds
 }
 
-// header is one of response_headers_to_add.
+// header is an element of response_headers_to_add.
 type header struct {
 	name  string
 	value []byte
 }
 
-// Append appends the response.
+// Append appends the response in the wire format.
 func (c *Call) Append(b []byte) []byte {
 	b = appendNumber(b, 1, code(c.over))
 	for i := range c.descriptors {
@@ -70,7 +70,7 @@ func (s *status) append(b []byte) []byte {
 	return b
 }
 
-// appendNumber appends a number that is not 0.
+// appendNumber appends a varint field, unless n is 0, the default.
 func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	if n == 0 {
 		return b
@@ -78,7 +78,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// sizeNumber returns how many bytes appendNumber appends.
+// sizeNumber returns how many bytes appendNumber would append.
 func sizeNumber(field protowire.Number, n uint64) int {
 	if n == 0 {
 		return 0

@@ -17,11 +17,12 @@ import (
 const (
 	Service = "envoy.service.ratelimit.v3.RateLimitService"
 	Method  = "ShouldRateLimit"
-	File    = "envoy/service/ratelimit/v3/rls.proto" // which describes it
+	File    = "envoy/service/ratelimit/v3/rls.proto" // the file that describes the service
 )
 
-// The schema is that of Envoy, with the names and numbers of what a rate limit service reads and writes. It is not registered with
-// the protobuf library, which allows each name once in a program: a program may embed a node and link Envoy's own messages.
+// The schema is a subset of Envoy's: the messages and fields that a rate limit service reads and writes. It is not registered
+// with the protobuf library, which allows each name only once, because a program that embeds a node may link Envoy's own
+// messages.
 
 // Schema returns the files that describe the service and its messages.
 var Schema = sync.OnceValue(func() *protoregistry.Files {
@@ -38,7 +39,7 @@ var Schema = sync.OnceValue(func() *protoregistry.Files {
 	return files
 })
 
-// resolver finds what is in files, and else what the program has registered.
+// resolver finds descriptions in files, and else among those that are registered in the program.
 type resolver struct{ files *protoregistry.Files }
 
 // FindFileByPath implements protodesc.Resolver.
@@ -57,10 +58,10 @@ func (r resolver) FindDescriptorByName(name protoreflect.FullName) (protoreflect
 	return protoregistry.GlobalFiles.FindDescriptorByName(name)
 }
 
-// Resolver returns what finds the schema, and all that is registered in the program.
+// Resolver returns a resolver for the schema and everything that is registered in the program.
 func Resolver() protodesc.Resolver { return resolver{Schema()} }
 
-// messageOf returns the description of a message.
+// messageOf returns the description of a message of the schema.
 func messageOf(name protoreflect.FullName) protoreflect.MessageDescriptor {
 	d, err := Schema().FindDescriptorByName(name)
 	if err != nil {
@@ -141,7 +142,7 @@ func responseRecord() *descriptorpb.DescriptorProto {
 	return r
 }
 
-// The kinds of fields besides messages, which are given by their names, and choices.
+// The kinds of scalar fields. The kind of any other field is the name of its message or enum.
 const (
 	text   = "string"
 	number = "uint32"
@@ -158,7 +159,7 @@ func record(name string, fields ...*descriptorpb.FieldDescriptorProto) *descript
 	return &descriptorpb.DescriptorProto{Name: proto.String(name), Field: fields}
 }
 
-// with puts messages inside of r.
+// with nests messages in r.
 func with(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
 	r.NestedType = inside
 	return r
@@ -176,7 +177,8 @@ func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	return f
 }
 
-// jsonName returns a field's name in JSON. The libraries know it, but not all who read the schema by reflection.
+// jsonName returns a field's name in JSON. Libraries derive it themselves, but some tools that read the schema by reflection
+// don't.
 func jsonName(name string) string {
 	words := strings.Split(name, "_")
 	for i, w := range words[1:] {
