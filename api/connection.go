@@ -25,17 +25,17 @@ const (
 
 // Connections tracks the open connections of a listener, so that all can be closed and waited for.
 type Connections struct {
-	mu     sync.Mutex // guards the rest
-	places places
-	open   map[*Connection]struct{}
-	closed bool
-	over   chan struct{}  // closed when closed becomes true
-	gone   sync.WaitGroup // counts open
+	mu        sync.Mutex // guards the rest
+	places    places
+	open      map[*Connection]struct{}
+	closed    bool
+	closing   chan struct{}  // closed when closed becomes true
+	stillOpen sync.WaitGroup // counts open
 }
 
 // NewConnections returns an empty set of connections that serves at most that many at once; 0: no bound.
 func NewConnections(most int) *Connections {
-	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), over: make(chan struct{})}
+	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), closing: make(chan struct{})}
 }
 
 // Listen wraps ln so that c tracks its connections.
@@ -48,15 +48,15 @@ func (c *Connections) CloseAll() {
 	c.mu.Lock()
 	if !c.closed {
 		c.closed = true
-		close(c.over)
+		close(c.closing)
 	}
 	all := make([]*Connection, 0, len(c.open))
-	for one := range c.open {
-		all = append(all, one)
+	for conn := range c.open {
+		all = append(all, conn)
 	}
 	c.mu.Unlock()
-	for _, one := range all {
-		_ = one.Conn.Close() // the goroutine that serves it gets an error and stops
+	for _, conn := range all {
+		_ = conn.Conn.Close() // the goroutine that serves it gets an error and stops
 	}
 }
 
@@ -64,76 +64,76 @@ func (c *Connections) CloseAll() {
 func (c *Connections) CloseSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for one := range c.open {
-		if !one.heard.Load() {
-			_ = one.Conn.Close()
+	for conn := range c.open {
+		if !conn.received.Load() {
+			_ = conn.Conn.Close()
 		}
 	}
 }
 
 // Wait returns once the goroutines that serve the connections have closed all of them.
-func (c *Connections) Wait() { c.gone.Wait() }
+func (c *Connections) Wait() { c.stillOpen.Wait() }
 
 func (c *Connections) add(conn net.Conn) *Connection {
-	one := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
+	tracked := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		_ = conn.Close()
-		one.once.Do(func() {})
-		return one
+		tracked.once.Do(func() {})
+		return tracked
 	}
-	if !c.places.take(one) {
-		if before := c.places.takeSpare(one); before != nil {
-			_ = before.Conn.Close() // as in CloseAll
+	if !c.places.take(tracked) {
+		if displaced := c.places.takeSpare(tracked); displaced != nil {
+			_ = displaced.Conn.Close() // as in CloseAll
 		}
 	}
-	c.open[one] = struct{}{}
-	c.gone.Add(1)
-	return one
+	c.open[tracked] = struct{}{}
+	c.stillOpen.Add(1)
+	return tracked
 }
 
 // Figures reports how many connections of a door found no place.
 func (c *Connections) Figures(s figures.Sink, door string) {
 	c.mu.Lock()
-	beyond := c.places.beyond
+	overflowed := c.places.overflowed
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
-		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "door", door)
+		"Connections beyond the bounds, in all or of one address, which are answered probes only.", overflowed, "door", door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.
-func (c *Connections) Count() (open, heard int) {
+func (c *Connections) Count() (open, received int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for one := range c.open {
-		if one.heard.Load() {
-			heard++
+	for conn := range c.open {
+		if conn.received.Load() {
+			received++
 		}
 	}
-	return len(c.open), heard
+	return len(c.open), received
 }
 
 // Park frees the place of a connection while nothing serves it.
-func (c *Connections) Park(one *Connection) {
+func (c *Connections) Park(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places.leave(one)
+	c.places.release(conn)
 }
 
 // Resume gives a parked connection a place again. It reports false if there is none.
-func (c *Connections) Resume(one *Connection) bool {
+func (c *Connections) Resume(conn *Connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.closed && c.places.take(one)
+	return !c.closed && c.places.take(conn)
 }
 
-func (c *Connections) remove(one *Connection) {
+func (c *Connections) remove(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, one)
-	c.places.leave(one)
-	c.gone.Done()
+	delete(c.open, conn)
+	c.places.release(conn)
+	c.stillOpen.Done()
 }
 
 type trackedListener struct {
@@ -155,7 +155,7 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-l.conns.over:
+		case <-l.conns.closing:
 			timer.Stop()
 			return nil, net.ErrClosed
 		}
@@ -165,13 +165,13 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 // Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
-	owner   *Connections
-	address netip.Prefix // see addressOf
-	placed  bool         // holds a place; guarded by the owner's mutex
-	Spare   bool         // holds a spare place, so that only one probe is answered
-	heard   atomic.Bool  // has received something
-	linger  atomic.Bool  // Close lingers
-	once    sync.Once    // runs the close
+	owner      *Connections
+	address    netip.Prefix // see addressOf
+	placed     bool         // holds a place; guarded by the owner's mutex
+	ProbesOnly bool         // holds a spare place, so that only one probe is answered
+	received   atomic.Bool  // has received something
+	linger     atomic.Bool  // Close lingers
+	once       sync.Once    // runs the close
 }
 
 // Unwrap returns the connection of type T that c is or wraps; nil if there is none.
@@ -191,8 +191,8 @@ func Unwrap[T net.Conn](c net.Conn) (none T) {
 // Read returns received bytes.
 func (c *Connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.heard.Load() {
-		c.heard.Store(true)
+	if n > 0 && !c.received.Load() {
+		c.received.Store(true)
 	}
 	return n, err
 }

@@ -27,7 +27,7 @@ func Open(config Config) (*Doors, error) {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 	d := &Doors{Config: config}
-	d.Readiness.condition, d.Readiness.drain = config.Condition, make(chan struct{})
+	d.Readiness.checkReady, d.Readiness.drain = config.Condition, make(chan struct{})
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}
@@ -52,7 +52,7 @@ func (d *Doors) Ready() {
 		d.Explain("there are no rules in force")
 		return
 	}
-	d.advance(condition{state: stateReady})
+	d.advance(stage{state: stateReady})
 }
 
 // Close stops following the tokens file. The doors must already be closed.
@@ -66,5 +66,5 @@ func (d *Doors) Figures(s figures.Sink) {
 	s.Flag("ready", "1 if the node is ready, else 0.", d.ProbeError() == nil)
 	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())
 	s.Count("connections_ended_total",
-		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.Ended())
+		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.ClosedSlow())
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// stayOpen is how long connections stay open for the next request after the node begins to drain. Later answers carry
+// drainGrace is how long connections stay open for the next request after the node begins to drain. Later answers carry
 // Connection: close, so that no request hits a connection that is just being closed.
-const stayOpen = 500 * time.Millisecond
+const drainGrace = 500 * time.Millisecond
 
 // state is the stage of a node's life.
 type state int
@@ -20,8 +20,8 @@ const (
 	stateDraining              // readiness gets 503 draining; checks are still decided
 )
 
-// condition is a state and its details. It is immutable.
-type condition struct {
+// stage is a state and its details. It is immutable.
+type stage struct {
 	state  state
 	reason string    // for stateStarting: why the node is not ready
 	since  time.Time // for stateDraining: when it began
@@ -29,29 +29,29 @@ type condition struct {
 
 // Readiness is the stage of a node's life, as probes and callers see it. A node never returns to an earlier stage.
 type Readiness struct {
-	at atomic.Pointer[condition]
-	// condition returns why a node that has been ready currently is not; nil: it always is. A failing condition keeps load
+	current atomic.Pointer[stage]
+	// checkReady returns why a node that has been ready currently is not; nil: it always is. A failing condition keeps load
 	// balancers away, but checks are still decided.
-	condition func() error
+	checkReady func() error
 
 	drain chan struct{} // closed when the node begins to drain
 	once  sync.Once     // closes drain
 }
 
-func (r *Readiness) load() condition {
-	if c := r.at.Load(); c != nil {
+func (r *Readiness) currentStage() stage {
+	if c := r.current.Load(); c != nil {
 		return *c
 	}
-	return condition{reason: "the node is starting"}
+	return stage{reason: "the node is starting"}
 }
 
-func (r *Readiness) advance(to condition) {
+func (r *Readiness) advance(to stage) {
 	for {
-		old := r.at.Load()
+		old := r.current.Load()
 		if old != nil && (old.state > to.state || old.state == stateDraining) {
 			return
 		}
-		if r.at.CompareAndSwap(old, &to) {
+		if r.current.CompareAndSwap(old, &to) {
 			return
 		}
 	}
@@ -60,21 +60,21 @@ func (r *Readiness) advance(to condition) {
 // Explain sets the reason that callers get while the node is not ready yet, such as "loading counters". It has no effect
 // after Ready.
 func (r *Readiness) Explain(reason string) {
-	r.advance(condition{state: stateStarting, reason: reason})
+	r.advance(stage{state: stateStarting, reason: reason})
 }
 
 // Drain makes the node answer readiness probes with Draining. Checks are still decided.
 func (r *Readiness) Drain() {
-	r.advance(condition{state: stateDraining, since: time.Now()})
+	r.advance(stage{state: stateDraining, since: time.Now()})
 	r.once.Do(func() { close(r.drain) })
 }
 
 // Draining returns a channel that is closed when the node begins to drain.
 func (r *Readiness) Draining() <-chan struct{} { return r.drain }
 
-// Starting returns why the node does not decide checks yet, or "" if it does.
-func (r *Readiness) Starting() string {
-	if c := r.load(); c.state == stateStarting {
+// StartingReason returns why the node does not decide checks yet, or "" if it does.
+func (r *Readiness) StartingReason() string {
+	if c := r.currentStage(); c.state == stateStarting {
 		return c.reason
 	}
 	return ""
@@ -82,27 +82,27 @@ func (r *Readiness) Starting() string {
 
 // ChecksError returns the error with which checks are answered, or nil if the node decides them.
 func (r *Readiness) ChecksError() *Error {
-	if why := r.Starting(); why != "" {
+	if why := r.StartingReason(); why != "" {
 		return &Error{Code: NotReady, Detail: "not ready: " + why}
 	}
 	return nil
 }
 
-// Leaving reports whether connections must be closed after the next answer, because the node drains.
-func (r *Readiness) Leaving() bool {
-	c := r.load()
-	return c.state == stateDraining && time.Since(c.since) > stayOpen
+// ClosesConnections reports whether connections must be closed after the next answer, because the node drains.
+func (r *Readiness) ClosesConnections() bool {
+	c := r.currentStage()
+	return c.state == stateDraining && time.Since(c.since) > drainGrace
 }
 
 // ProbeError returns the error with which readiness probes are answered, or nil if the node is ready.
 func (r *Readiness) ProbeError() *Error {
-	if r.load().state == stateDraining {
+	if r.currentStage().state == stateDraining {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
-	if e := r.ChecksError(); e != nil || r.condition == nil {
+	if e := r.ChecksError(); e != nil || r.checkReady == nil {
 		return e
 	}
-	if err := r.condition(); err != nil {
+	if err := r.checkReady(); err != nil {
 		return &Error{Code: NotReady, Detail: "not ready: " + err.Error(), Err: err}
 	}
 	return nil

@@ -70,7 +70,7 @@ func readTokens(config *Config) (*tokenSet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read tokens: %w", err)
 	}
-	set := setTokens(config.APIToken, config.AdminToken)
+	set := tokensFromSettings(config.APIToken, config.AdminToken)
 	if at, err := set.parse(src); err != nil {
 		return nil, fmt.Errorf("%s:%d:%d: %w", name, max(at.Line, 1), max(at.Column, 1), err)
 	}
@@ -157,7 +157,7 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	t = &Token{}
 	given := map[string]bool{}
 	var namespaces []string
-	var listed yaml.Pos
+	var namespacesPos yaml.Pos
 	for key, value := range item.Pairs {
 		if given[key.Text] {
 			return nil, key.Pos, fmt.Errorf("%s is given twice", Excerpt(key.Text))
@@ -172,11 +172,11 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		case "scopes":
 			t.Scopes, err = parseScopeList(value)
 		case "namespaces":
-			namespaces, err = parseTexts(value)
-			listed = value.Pos
+			namespaces, err = parseStrings(value)
+			namespacesPos = value.Pos
 		case "sha256":
-			if n, bad := hex.Decode(t.sum[:], []byte(value.Text[:min(len(value.Text), 2*len(t.sum))])); bad != nil || n != len(t.sum) || len(value.Text) != 2*len(t.sum) {
-				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.sum))
+			if n, bad := hex.Decode(t.hash[:], []byte(value.Text[:min(len(value.Text), 2*len(t.hash))])); bad != nil || n != len(t.hash) || len(value.Text) != 2*len(t.hash) {
+				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.hash))
 			}
 		default:
 			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256", Excerpt(key.Text))
@@ -192,7 +192,7 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	}
 	if given["namespaces"] {
 		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
-			return nil, listed, fmt.Errorf("namespaces: %w", err)
+			return nil, namespacesPos, fmt.Errorf("namespaces: %w", err)
 		}
 		t.Namespaces = rules.NewNamespaces(namespaces)
 	}
@@ -219,14 +219,14 @@ func checkNamespaces(list []string, scopes Scope) error {
 }
 
 func parseScopeList(value *yaml.Node) (Scope, error) {
-	names, err := parseTexts(value)
+	names, err := parseStrings(value)
 	if err != nil {
 		return 0, fmt.Errorf("a list is expected, such as [check], not %v", value.Kind)
 	}
 	return ParseScopes(names)
 }
 
-func parseTexts(value *yaml.Node) ([]string, error) {
+func parseStrings(value *yaml.Node) ([]string, error) {
 	if value.Kind != yaml.List {
 		return nil, fmt.Errorf("a list is expected, not %v", value.Kind)
 	}
@@ -262,13 +262,13 @@ func (t *tokens) follow() {
 	}
 }
 
-// reloaded puts a new set in force. If the file was invalid, the old tokens stay in force.
-func (t *tokens) reloaded(set *tokenSet, err error) {
+// onReload puts a new set in force. If the file was invalid, the old tokens stay in force.
+func (t *tokens) onReload(set *tokenSet, err error) {
 	if err != nil {
 		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
 		return
 	}
-	t.use(set)
+	t.putInForce(set)
 	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
 }
 

@@ -89,12 +89,12 @@ type Token struct {
 	Name       string
 	Scopes     Scope
 	Namespaces *rules.Namespaces // the only ones that its holder may ask about; nil: no restriction
-	sum        [sha256.Size]byte
+	hash       [sha256.Size]byte
 }
 
-// Permits returns an error if t is confined to namespaces and q asks about anything else. A nil t means that no token is
+// NamespaceError returns an error if t is confined to namespaces and q asks about anything else. A nil t means that no token is
 // required, and permits everything.
-func (t *Token) Permits(q *limiter.Query) *Error {
+func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	if t == nil || t.Namespaces == nil {
 		return nil
 	}
@@ -117,8 +117,8 @@ func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum
 
 // add adds t, unless the set has a token with the same hash, which it returns instead.
 func (s *tokenSet) add(t *Token) (twin *Token) {
-	if twin = s.byHash[hashKey(&t.sum)]; twin == nil {
-		s.byHash[hashKey(&t.sum)] = t
+	if twin = s.byHash[hashKey(&t.hash)]; twin == nil {
+		s.byHash[hashKey(&t.hash)] = t
 	}
 	return twin
 }
@@ -132,7 +132,7 @@ func (s *tokenSet) find(authorization string) *Token {
 	}
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(text), len(text)))
 	t := s.byHash[hashKey(&sum)]
-	if t == nil || subtle.ConstantTimeCompare(t.sum[:], sum[:]) != 1 {
+	if t == nil || subtle.ConstantTimeCompare(t.hash[:], sum[:]) != 1 {
 		return nil
 	}
 	return t
@@ -148,15 +148,15 @@ func bearer(header string) (text string, ok bool) {
 	return text, text != ""
 }
 
-// setTokens returns the tokens of the settings: api has the scopes check and adjust, admin has the scope admin. If both are
-// the same, it is the admin token. Empty ones are left out.
-func setTokens(api, admin string) *tokenSet {
+// tokensFromSettings returns the tokens of the settings: api has the scopes check and adjust, admin has the scope admin. If both
+// are the same, it is the admin token. Empty ones are left out.
+func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
-		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, sum: sha256.Sum256([]byte(admin))})
+		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, hash: sha256.Sum256([]byte(admin))})
 	}
 	if api != "" {
-		s.add(&Token{Name: apiTokenName, Scopes: ScopeCheck | ScopeAdjust, sum: sha256.Sum256([]byte(api))})
+		s.add(&Token{Name: apiTokenName, Scopes: ScopeCheck | ScopeAdjust, hash: sha256.Sum256([]byte(api))})
 	}
 	return s
 }
@@ -176,8 +176,8 @@ type tokens struct {
 func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 	t := &tokens{config: config, log: log, stop: make(chan struct{})}
 	if config.TokensFile == "" {
-		if set := setTokens(config.APIToken, config.AdminToken); len(set.byHash) > 0 {
-			t.use(set)
+		if set := tokensFromSettings(config.APIToken, config.AdminToken); len(set.byHash) > 0 {
+			t.putInForce(set)
 		}
 		return t, nil
 	}
@@ -191,15 +191,15 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 
 // open reads the tokens file and puts its tokens in force.
 func (t *tokens) open() (err error) {
-	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.reloaded, t.config.TokensFile)
+	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.onReload, t.config.TokensFile)
 	if err == nil {
-		t.use(t.files.Current(time.Now()))
+		t.putInForce(t.files.Current(time.Now()))
 	}
 	return err
 }
 
-// use puts a set in force.
-func (t *tokens) use(set *tokenSet) {
+// putInForce puts a set in force.
+func (t *tokens) putInForce(set *tokenSet) {
 	admin := false
 	for _, one := range set.byHash {
 		admin = admin || one.Scopes.Allows(ScopeAdmin)
@@ -210,19 +210,19 @@ func (t *tokens) use(set *tokenSet) {
 	t.set.Store(set)
 }
 
-// KnownToken caches the token that was found for an Authorization header.
-type KnownToken struct {
-	set  *tokenSet // the set that has it; nil: nothing cached
-	what *Token
+// TokenCache caches the token that was found for an Authorization header.
+type TokenCache struct {
+	set   *tokenSet // the set that has it; nil: nothing cached
+	token *Token
 }
 
-// NeedToken reports whether callers must send a token.
-func (d *Doors) NeedToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
+// RequiresToken reports whether callers must send a token.
+func (d *Doors) RequiresToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
 
 // Permit returns the token of a request that needs any one of the scopes in need; nil if no token is required. lines is the
-// number of Authorization headers: several are refused, because a proxy may have checked a different one. known caches the
+// number of Authorization headers: several are refused, because a proxy may have checked a different one. cache keeps the
 // result while the set of tokens stays the same; nil: no cache.
-func (d *Doors) Permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
+func (d *Doors) Permit(authorization string, lines int, need Scope, cache *TokenCache) (*Token, *Error) {
 	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
 	}
@@ -233,24 +233,24 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, known *Known
 	if lines > 1 {
 		return nil, Errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
 	}
-	var who *Token
-	if known != nil && known.set == set {
-		who = known.what
-	} else if who = set.find(authorization); who != nil && known != nil {
-		*known = KnownToken{set, who}
+	var token *Token
+	if cache != nil && cache.set == set {
+		token = cache.token
+	} else if token = set.find(authorization); token != nil && cache != nil {
+		*cache = TokenCache{set, token}
 	}
 	switch {
-	case who == nil && authorization == "":
+	case token == nil && authorization == "":
 		return nil, Errorf(Unauthorized, "send a token as Authorization: Bearer")
-	case who == nil:
+	case token == nil:
 		return nil, Errorf(Unauthorized, "this node does not know the token that was sent as Authorization: Bearer")
-	case !who.Scopes.Allows(need):
-		return nil, who.LacksError(need)
+	case !token.Scopes.Allows(need):
+		return nil, token.MissingScopeError(need)
 	}
-	return who, nil
+	return token, nil
 }
 
-// LacksError returns the error for a token that has none of the scopes in need.
-func (t *Token) LacksError(need Scope) *Error {
+// MissingScopeError returns the error for a token that has none of the scopes in need.
+func (t *Token) MissingScopeError(need Scope) *Error {
 	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
 }

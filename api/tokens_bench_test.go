@@ -8,10 +8,10 @@ import (
 
 // manyTokens returns a set of n tokens, and an Authorization header with one of them.
 func manyTokens(n int) (*tokenSet, string) {
-	s, text := setTokens("", ""), ""
+	s, text := tokensFromSettings("", ""), ""
 	for i := range n {
 		text = fmt.Sprintf("rlt_%043d", i)
-		s.add(&Token{Name: fmt.Sprint("t", i), Scopes: ScopeCheck, sum: sha256.Sum256([]byte(text))})
+		s.add(&Token{Name: fmt.Sprint("t", i), Scopes: ScopeCheck, hash: sha256.Sum256([]byte(text))})
 	}
 	return s, "Bearer " + text
 }

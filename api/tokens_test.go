@@ -104,7 +104,7 @@ func TestNewToken(t *testing.T) {
 			t.Fatalf("have %q %q %v", text, line, err)
 		}
 		seen[text] = true
-		set := setTokens("", "")
+		set := tokensFromSettings("", "")
 		if _, err := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestNewToken(t *testing.T) {
 		}
 	}
 	text, line, err := NewToken("a", ScopeCheck, "mail/*", `a "b"`)
-	set := setTokens("", "")
+	set := tokensFromSettings("", "")
 	if _, bad := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil || bad != nil {
 		t.Fatal(err, bad)
 	}
@@ -234,7 +234,7 @@ func TestTenThousandTokens(t *testing.T) {
 	if text.Len() > maxTokensFile {
 		t.Fatalf("the file has %d bytes, want at most %d", text.Len(), maxTokensFile)
 	}
-	set := setTokens("a", "b")
+	set := tokensFromSettings("a", "b")
 	if at, err := set.parse([]byte(text.String())); err != nil || len(set.byHash) != maxTokens+2 {
 		t.Fatalf("have %d, %v %v", len(set.byHash), at, err)
 	}

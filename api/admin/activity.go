@@ -77,18 +77,18 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	for _, name := range order {
 		r.Rules = append(r.Rules, ruleActivity{Rule: name, Checks: newCheckCounts(rules[name])})
 	}
-	r.name(nodes, s.config.Cluster.View().Members)
+	r.addNodes(nodes, s.config.Cluster.View().Members)
 	return s.reply(w, r)
 }
 
-// name adds the nodes to r, those that answered and then the other members, with their names. nodes[0] is this node.
-func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
+// addNodes adds the nodes to r, those that answered and then the other members, with their names. nodes[0] is this node.
+func (r *activityReport) addNodes(nodes []limiter.NodeActivity, members []Member) {
 	r.AtMS = nodes[0].Uptime.Milliseconds()
 	names := map[string]string{}
 	for _, m := range members {
 		names[m.ID.String()] = m.Name
 	}
-	heard := map[string]bool{}
+	answered := map[string]bool{}
 	for i := range nodes {
 		n := &nodes[i]
 		one := nodeActivity{ID: n.Node.String(), Answered: true, Process: fmt.Sprintf("%016x", n.Incarnation), UptimeMS: n.Uptime.Milliseconds()}
@@ -98,11 +98,11 @@ func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 			one.Name = names[one.ID]
 		}
 		one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
-		heard[one.ID] = true
+		answered[one.ID] = true
 		r.Nodes = append(r.Nodes, one)
 	}
 	for _, m := range members {
-		if id := m.ID.String(); !heard[id] && m.Name != r.Node && m.State != gossip.Left {
+		if id := m.ID.String(); !answered[id] && m.Name != r.Node && m.State != gossip.Left {
 			r.Nodes = append(r.Nodes, nodeActivity{Name: m.Name, ID: id})
 		}
 	}

@@ -42,7 +42,7 @@ type Server struct {
 	config Config
 	addr   net.Addr
 	server *http.Server
-	pages  *pages
+	pages  *pageGuard
 	writes chan struct{} // holds an element for each write in progress
 	// entries holds an element while an entry of a list is being changed.
 	entries chan struct{}
@@ -59,13 +59,13 @@ func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
-// spared closes a connection that holds a spare place after one request, and answers only probes on it.
-func (s *Server) spared(next http.Handler) http.Handler {
+// limitToProbes closes a connection that holds a spare place after one request, and answers only probes on it.
+func (s *Server) limitToProbes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.Spare {
+		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.ProbesOnly {
 			w.Header().Set("Connection", "close")
 			if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-				s.refuse(w, r, api.CrowdedError())
+				s.sendError(w, r, api.CrowdedError())
 				return
 			}
 		}
@@ -83,8 +83,8 @@ type endpoint struct {
 
 // endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
 func (s *Server) endpoints() []endpoint {
-	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
-	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	put, get := s.withPiece(s.write), s.withPiece(s.getPiece)
+	remove := s.withPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 		c.Delete = true
 		return s.write(w, r, c)
 	})
@@ -104,8 +104,8 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
 		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
-		{"GET /v1/owner", api.ScopeRead, s.onSubject(s.getOwner)},
-		{"GET /v1/usage", api.ScopeRead, s.onSubject(s.getUsage)},
+		{"GET /v1/owner", api.ScopeRead, s.withSubject(s.getOwner)},
+		{"GET /v1/usage", api.ScopeRead, s.withSubject(s.getUsage)},
 		{"GET /v1/usage/monthly", api.ScopeRead, s.getMonthly},
 		{"GET /v1/top", api.ScopeRead, s.getTop},
 		{"GET /v1/load", api.ScopeRead, s.getLoad},
@@ -118,7 +118,7 @@ func (s *Server) endpoints() []endpoint {
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
 
 		// Reports from gateways and services. Like adjustments, they change what is used or allowed.
-		{"DELETE /v1/usage", api.ScopeAdjust, s.onSubject(s.deleteUsage)},
+		{"DELETE /v1/usage", api.ScopeAdjust, s.withSubject(s.deleteUsage)},
 		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
 
@@ -132,8 +132,8 @@ func (s *Server) endpoints() []endpoint {
 		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
 		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, remove},
 		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
-		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
-		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
+		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
+		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
 		{"POST /v1/leave", api.ScopeAdmin, s.leave},
 		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
 		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
@@ -156,10 +156,10 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPages(ln.Addr(), config.Hosts),
+		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
-		Handler:           s.spared(s.handler()),
+		Handler:           s.limitToProbes(s.handler()),
 		ConnContext:       noteConnection,
 		ReadHeaderTimeout: cmp.Or(doors.Bound, adminHeaderTimeout),
 		ReadTimeout:       cmp.Or(doors.Bound, adminReadTimeout),
@@ -198,16 +198,16 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, m := range byPattern(s.endpoints()) {
-		mux.Handle(pattern, s.answer(m))
+		mux.Handle(pattern, s.dispatch(m))
 	}
 	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
+		s.sendError(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
 	})
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if e := s.pages.refuse(r); e != nil {
-			s.refuse(w, r, e)
+		if e := s.pages.check(r); e != nil {
+			s.sendError(w, r, e)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -227,7 +227,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			}
 			s.doors.Panics.Add(1)
 			s.doors.Logger.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
-			s.refuse(w, r, api.InternalError())
+			s.sendError(w, r, api.InternalError())
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -248,29 +248,29 @@ func byPattern(all []endpoint) map[string]methods {
 	return out
 }
 
-// answer returns a handler that calls the endpoint of the request's method, if the caller's token permits it.
-func (s *Server) answer(m methods) http.Handler {
+// dispatch returns a handler that calls the endpoint of the request's method, if the caller's token permits it.
+func (s *Server) dispatch(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
 		if method == http.MethodHead {
 			method = http.MethodGet // net/http leaves the body out
 		}
-		f, ok := m[method]
+		target, ok := m[method]
 		if !ok {
 			w.Header().Set("Allow", m.allow())
-			s.refuse(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
+			s.sendError(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
 		}
-		who, e := s.permit(r, f.need)
-		if e == nil && f.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
-			e = who.Permits(&limiter.Query{})
+		token, e := s.permit(r, target.need)
+		if e == nil && target.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
+			e = token.NamespaceError(&limiter.Query{})
 		}
 		if e != nil {
-			s.refuse(w, r, e)
+			s.sendError(w, r, e)
 			return
 		}
-		if err := f.serve(w, mark(r, who)); err != nil {
-			s.refuse(w, r, api.AsError(err))
+		if err := target.serve(w, withToken(r, token)); err != nil {
+			s.sendError(w, r, api.AsError(err))
 		}
 	})
 }
@@ -280,20 +280,20 @@ func (s *Server) permit(r *http.Request, need api.Scope) (*api.Token, *api.Error
 	return s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
 }
 
-// tokenOf is the context key for the token of a request.
-type tokenOf struct{}
+// tokenKey is the context key for the token of a request.
+type tokenKey struct{}
 
-// mark returns r with its token in the context; a nil token leaves r as it is.
-func mark(r *http.Request, t *api.Token) *http.Request {
+// withToken returns r with its token in the context; a nil token leaves r as it is.
+func withToken(r *http.Request, t *api.Token) *http.Request {
 	if t == nil {
 		return r
 	}
-	return r.WithContext(context.WithValue(r.Context(), tokenOf{}, t))
+	return r.WithContext(context.WithValue(r.Context(), tokenKey{}, t))
 }
 
-// tokenIn returns r's token, nil for none.
-func tokenIn(r *http.Request) *api.Token {
-	t, _ := r.Context().Value(tokenOf{}).(*api.Token)
+// tokenFrom returns r's token, nil for none.
+func tokenFrom(r *http.Request) *api.Token {
+	t, _ := r.Context().Value(tokenKey{}).(*api.Token)
 	return t
 }
 
@@ -315,7 +315,7 @@ var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": p
 
 // profile serves a pprof page. Profiling may take at most maxProfile.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
-	if e := s.pages.refuseCostly(r); e != nil {
+	if e := s.pages.checkCostly(r); e != nil {
 		return e
 	}
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
@@ -329,8 +329,8 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refuse answers with an error.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, e *api.Error) {
+// sendError answers with an error.
+func (s *Server) sendError(w http.ResponseWriter, r *http.Request, e *api.Error) {
 	if e.Err != nil && (e.Code == api.Internal || e.Code == api.WriteFailed) {
 		s.doors.Logger.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", e.Err)
 	}

@@ -24,13 +24,13 @@ const (
 	// before they have sent everything.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
-	// catchTime bounds how long a read of the rules waits to catch up with writes at other nodes.
-	catchTime = time.Second
+	// maxCatchUp bounds how long a read of the rules waits to catch up with writes at other nodes.
+	maxCatchUp = time.Second
 )
 
 // getRules answers with the rules document in force, or an earlier version.
 func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -65,10 +65,10 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// catch waits until this node has applied all earlier writes at any node, so that a read sees them. If that takes longer than
-// catchTime, it adds a header that says that the answer may be stale.
-func (s *Server) catch(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
+// catchUp waits until this node has applied all earlier writes at any node, so that a read sees them. If that takes longer than
+// maxCatchUp, it adds a header that says that the answer may be stale.
+func (s *Server) catchUp(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), maxCatchUp)
 	defer cancel()
 	if err := s.config.CatchUp(ctx); err != nil {
 		w.Header().Set("Rlnode-Stale", "true")
@@ -128,8 +128,8 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 	return c, nil
 }
 
-// onPiece calls serve with the piece of the document that the path names.
-func (s *Server) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+// withPiece calls serve with the piece of the document that the path names.
+func (s *Server) withPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		c, err := pieceOf(r)
 		if err != nil {
@@ -140,7 +140,7 @@ func (s *Server) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Ch
 }
 
 func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -161,11 +161,11 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 
 // write makes the change c, with r's body, and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
-	leave, err := enter(r, s.writes)
+	release, err := acquire(r, s.writes)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	current := int64(0)
 	if set := s.doors.Decider.Rules(); set != nil {
 		current = set.Version
@@ -180,11 +180,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		}
 	}
 	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
-	return s.written(w, r, version, true, err)
+	return s.answerWrite(w, r, version, true, err)
 }
 
-// enter waits until writes has room for another write. The caller must call leave when the write is done.
-func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
+// acquire waits until writes has room for another write. The caller must call release when the write is done.
+func acquire(r *http.Request, writes chan struct{}) (release func(), err error) {
 	select {
 	case writes <- struct{}{}:
 		return func() { <-writes }, nil
@@ -193,8 +193,8 @@ func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
 	}
 }
 
-// written answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
-func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
+// answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
+func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
 		return writeError(err)
 	}
@@ -233,7 +233,7 @@ func writer(r *http.Request) string {
 		host = r.RemoteAddr
 	}
 	by := "admin API, " + host
-	if t := tokenIn(r); t != nil {
+	if t := tokenFrom(r); t != nil {
 		by = "admin API, token " + t.Name + ", " + host
 	}
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
@@ -252,12 +252,12 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		}
 		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
 			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
-				return 0, badMatch()
+				return 0, invalidIfMatch()
 			}
 		}
 		n, err := strconv.ParseInt(one, 10, 64)
 		if err != nil || n < 0 {
-			return 0, badMatch()
+			return 0, invalidIfMatch()
 		}
 		// If several versions are listed, prefer the current one. A 0 must not be returned: it would mean no condition.
 		if version == 0 || n == current {
@@ -270,7 +270,7 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 	return version, nil
 }
 
-func badMatch() *api.Error {
+func invalidIfMatch() *api.Error {
 	return api.Errorf(api.BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
@@ -306,7 +306,7 @@ func readAll(r *http.Request, most int) ([]byte, error) {
 
 // getVersions lists the latest versions of the rules.
 func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	list := s.config.Rules.Versions()
 	if list == nil {
 		list = []rules.Version{}

@@ -17,19 +17,19 @@ type (
 )
 
 const (
-	CatchTime        = catchTime
+	CatchTime        = maxCatchUp
 	IncompleteHeader = incompleteHeader
 	TypeCSV          = typeCSV
 	TypeYAML         = typeYAML
 )
 
 var (
-	Cell     = cell
-	NewPages = newPages
+	Cell     = escapeCell
+	NewPages = newPageGuard
 )
 
 // Refuse returns why r is not answered.
-func (p *pages) Refuse(r *http.Request) *api.Error { return p.refuse(r) }
+func (p *pageGuard) Refuse(r *http.Request) *api.Error { return p.check(r) }
 
 // Connections returns the connections.
 func (s *Server) Connections() *api.Connections { return s.conns }

@@ -62,7 +62,7 @@ func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 			r.Steps = append(r.Steps, stepReport{number * step, nodes[number], newCheckCounts(steps[number])})
 		}
 	}
-	for i, part := range s.parts(ids) {
+	for i, part := range s.nodeParts(ids) {
 		one := nodeSteps{nodePart: part}
 		if i < len(ids) {
 			one.Steps = have[ids[i]]
@@ -72,20 +72,20 @@ func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, r)
 }
 
-// parts returns the nodes that answered, in order, then the members that did not. answered[0] is this node.
-func (s *Server) parts(answered []ring.NodeID) (list []nodePart) {
+// nodeParts returns the nodes that answered, in order, then the members that did not. answered[0] is this node.
+func (s *Server) nodeParts(answered []ring.NodeID) (list []nodePart) {
 	members := s.config.Cluster.View().Members
-	names, heard := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
+	names, seen := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
 	for _, m := range members {
 		names[m.ID] = m.Name
 	}
 	names[answered[0]] = s.doors.Node
 	for _, id := range answered {
-		heard[id] = true
+		seen[id] = true
 		list = append(list, nodePart{names[id], id.String(), true})
 	}
 	for _, m := range members {
-		if !heard[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
+		if !seen[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
 			list = append(list, nodePart{m.Name, m.ID.String(), false})
 		}
 	}

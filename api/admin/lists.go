@@ -34,14 +34,14 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, list rules.
 	if err != nil {
 		return err
 	}
-	leave, err := enter(r, s.entries)
+	release, err := acquire(r, s.entries)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	deadline := time.Now().Add(entryTime)
 	for {
-		s.catch(w, r)
+		s.catchUp(w, r)
 		set := s.doors.Decider.Rules()
 		if set == nil {
 			return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -62,7 +62,7 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, list rules.
 			version, err = s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: cmp.Or(match, set.Version), By: writer(r)})
 		}
 		if match != 0 || !errors.Is(err, rules.ErrConflict) || time.Now().After(deadline) {
-			return s.written(w, r, version, changed, err)
+			return s.answerWrite(w, r, version, changed, err)
 		}
 		select {
 		case <-time.After(rand.N(maxEntryPause)):
@@ -89,11 +89,11 @@ func (s *Server) getSubjects(w http.ResponseWriter, r *http.Request) error {
 // getPage answers with a page of what list returns, as the field name.
 func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, list func(doc *rules.Document, after string, n int) ([]string, string)) error {
 	q := r.URL.Query()
-	n, err := count(q, defaultPage, maxPage)
+	n, err := countParam(q, defaultPage, maxPage)
 	if err != nil {
 		return err
 	}
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -111,8 +111,8 @@ func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, li
 	return s.reply(w, answer)
 }
 
-// count returns the parameter n of a query, from 1 to most; usual if there is none.
-func count(q url.Values, usual, most int) (int, error) {
+// countParam returns the parameter n of a query, from 1 to most; usual if there is none.
+func countParam(q url.Values, usual, most int) (int, error) {
 	text := q.Get("n")
 	if text == "" {
 		return usual, nil

@@ -38,13 +38,13 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 		Load   float64  `json:"load"`
 		TTL    int64    `json:"ttl_ms"`
 		Rules  []string `json:"rules"`
-	}{source, q.Load, q.TTL.Milliseconds(), s.followers(source)})
+	}{source, q.Load, q.TTL.Milliseconds(), s.rulesFollowing(source)})
 }
 
-// followers lists the rules in force that follow a source.
-func (s *Server) followers(source string) []string {
+// rulesFollowing lists the rules in force that follow a source.
+func (s *Server) rulesFollowing(source string) []string {
 	names := []string{}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		if r.Adaptive.Source == source {
 			names = append(names, r.Name)
 		}
@@ -52,8 +52,8 @@ func (s *Server) followers(source string) []string {
 	return names
 }
 
-// adaptive lists the adaptive rules in force.
-func (s *Server) adaptive() (out []*rules.Rule) {
+// adaptiveRules lists the adaptive rules in force.
+func (s *Server) adaptiveRules() (out []*rules.Rule) {
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return nil
@@ -94,7 +94,7 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 		}
 		report.Sources = append(report.Sources, one)
 	}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.Factor(r)})
 	}
 	return s.reply(w, report)

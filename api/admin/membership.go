@@ -36,7 +36,7 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	if len(name) > codec.MaxValue {
 		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
 	}
-	forced, err := choice(r.URL.Query(), "force", "false", "true")
+	forced, err := choiceParam(r.URL.Query(), "force", "false", "true")
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func (s *Server) figures(sink figures.Sink) {
 // may report any number of those.
 func (s *Server) loadFigures(sink figures.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.Factor(r), "rule", r.Name)
 		followed[r.Adaptive.Source] = true
 	}

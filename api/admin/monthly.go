@@ -43,7 +43,7 @@ type monthlyQuery struct {
 	partial bool // answer even if a node can't be reached
 }
 
-func (s *Server) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
+func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) {
 	values := r.URL.Query()
 	q.Month = usage.MonthOf(time.Now().UnixNano())
 	if text := values.Get("month"); text != "" {
@@ -54,22 +54,22 @@ func (s *Server) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
 	if q.Rule = values.Get("rule"); len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
 		return q, api.Errorf(api.BadValue, "rule must be UTF-8 of at most %d bytes", codec.MaxValue)
 	}
-	scope, err := choice(values, "scope", "cluster", "node")
+	scope, err := choiceParam(values, "scope", "cluster", "node")
 	if err != nil {
 		return q, err
 	}
-	incomplete, err := choice(values, "incomplete", "refuse", "allow")
+	incomplete, err := choiceParam(values, "incomplete", "refuse", "allow")
 	if err != nil {
 		return q, err
 	}
-	format, err := choice(values, "format", "json", "csv")
+	format, err := choiceParam(values, "format", "json", "csv")
 	q.Here, q.csv = scope == "node", format == "csv"
 	q.partial = incomplete == "allow" || !q.csv // a JSON answer lists the missing nodes itself
 	return q, err
 }
 
-// choice returns the value of a parameter that is either usual, the default, or other.
-func choice(q url.Values, name, usual, other string) (string, error) {
+// choiceParam returns the value of a parameter that is either usual, the default, or other.
+func choiceParam(q url.Values, name, usual, other string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
 	if text != usual && text != other {
 		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, other)
@@ -82,7 +82,7 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	if s.config.Months == nil {
 		return api.Errorf(api.NotFound, "this node does not count usage by month")
 	}
-	q, err := s.monthlyQuery(r)
+	q, err := s.parseMonthlyQuery(r)
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (e *export) csv() error {
 		default:
 			key = string(codec.AppendStrings(nil, row.Key))
 		}
-		_ = out.Write([]string{month, cell(row.Rule), cell(key), cell(row.Unit),
+		_ = out.Write([]string{month, escapeCell(row.Rule), escapeCell(key), escapeCell(row.Unit),
 			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), others})
 		if err := out.Error(); err != nil {
 			return fmt.Errorf("write rows: %w", err)
@@ -230,9 +230,9 @@ func (e *export) csv() error {
 	return out.Error()
 }
 
-// cell keeps spreadsheets from reading a caller's text as a formula. It prefixes such text with ', and also text that begins
-// with ', so that removing the first ' restores the original.
-func cell(text string) string {
+// escapeCell keeps spreadsheets from reading a caller's text as a formula. It prefixes such text with ', and also text that
+// begins with ', so that removing the first ' restores the original.
+func escapeCell(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n'＝＋－＠", []rune(text)[0]) {
 		return "'" + text
 	}

@@ -9,31 +9,31 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// pages protects the admin plane from web pages of other sites.
-type pages struct {
+// pageGuard protects the admin plane from web pages of other sites.
+type pageGuard struct {
 	origin *http.CrossOriginProtection
-	// named means that Host must be an address, localhost or in hosts. A page can make its own host name resolve to this
+	// checkHosts means that Host must be an address, localhost or in hosts. A page can make its own host name resolve to this
 	// machine (DNS rebinding). The browser then treats this node as part of that site, and only Host reveals it.
-	named bool
-	hosts map[string]bool // in lower case
+	checkHosts bool
+	hosts      map[string]bool // in lower case
 }
 
-// newPages returns the protection for a plane that listens on addr. On loopback it always checks host names, because there is
+// newPageGuard returns the protection for a plane that listens on addr. On loopback it always checks host names, because there is
 // usually no token. Elsewhere it checks them only if some are listed.
-func newPages(addr net.Addr, hosts []string) *pages {
-	p := &pages{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
+func newPageGuard(addr net.Addr, hosts []string) *pageGuard {
+	p := &pageGuard{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
 	tcp, ok := addr.(*net.TCPAddr)
-	p.named = len(hosts) > 0 || ok && tcp.IP.IsLoopback()
+	p.checkHosts = len(hosts) > 0 || ok && tcp.IP.IsLoopback()
 	for _, name := range hosts {
 		p.hosts[hostName(name)] = true
 	}
 	return p
 }
 
-// refuse returns the error if r must be refused, else nil.
-func (p *pages) refuse(r *http.Request) *api.Error {
+// check returns the error if r must be refused, else nil.
+func (p *pageGuard) check(r *http.Request) *api.Error {
 	// An HTTP/1.0 client need not send a Host; browsers do.
-	if p.named && r.Host != "" {
+	if p.checkHosts && r.Host != "" {
 		host := hostName(r.Host)
 		if _, err := netip.ParseAddr(host); err != nil && !p.hosts[host] {
 			return api.Errorf(api.WrongHost, "the admin plane does not accept the host name %s, only addresses, localhost and the names given by --admin-host", api.Excerpt(strings.ToValidUTF8(host, "�")))
@@ -45,8 +45,8 @@ func (p *pages) refuse(r *http.Request) *api.Error {
 	return nil
 }
 
-// refuseCostly refuses even reads from pages of other sites. A page can't see the result, but the work would slow the node down.
-func (p *pages) refuseCostly(r *http.Request) *api.Error {
+// checkCostly refuses even reads from pages of other sites. A page can't see the result, but the work would slow the node down.
+func (p *pageGuard) checkCostly(r *http.Request) *api.Error {
 	write := r.WithContext(r.Context()) // a copy of r
 	write.Method = http.MethodPost
 	if p.origin.Check(write) != nil {

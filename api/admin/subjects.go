@@ -18,8 +18,8 @@ const (
 	maxTop     = 1000
 )
 
-// onSubject returns a handler that calls serve with the subject that the query names.
-func (s *Server) onSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
+// withSubject returns a handler that calls serve with the subject that the query names.
+func (s *Server) withSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		rule, key, err := s.subjectOf(r.URL.Query())
 		if err != nil {
@@ -140,11 +140,11 @@ func (k subjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, 
 // getTop lists the most refused subjects.
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	by, err := choice(q, "by", "refused", "recent")
+	by, err := choiceParam(q, "by", "refused", "recent")
 	if err != nil {
 		return err
 	}
-	n, err := count(q, defaultTop, maxTop)
+	n, err := countParam(q, defaultTop, maxTop)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 		for _, t := range list {
 			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
 		}
-		answer.Nodes = s.parts(nodes)
+		answer.Nodes = s.nodeParts(nodes)
 		return s.reply(w, answer)
 	}
 	for _, t := range s.config.Subjects.Top(n) {
@@ -179,7 +179,7 @@ func (s *Server) getCluster(w http.ResponseWriter, _ *http.Request) error {
 	if set := s.doors.Decider.Rules(); set != nil {
 		view.RulesVersion = set.Version
 	}
-	view.Starting = s.doors.Starting()
+	view.Starting = s.doors.StartingReason()
 	return s.reply(w, view)
 }
 

@@ -23,11 +23,11 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := q.RequireKey(decider.Rules()); e != nil {
 		return e
 	}
-	if e := tokenIn(r).Permits(&q.Query); e != nil {
+	if e := tokenFrom(r).NamespaceError(&q.Query); e != nil {
 		return e
 	}
-	if who := tokenIn(r); who != nil && !q.Peeks() && !who.Scopes.Allows(api.ScopeCheck) {
-		return who.LacksError(api.ScopeCheck)
+	if token := tokenFrom(r); token != nil && !q.Peeks() && !token.Scopes.Allows(api.ScopeCheck) {
+		return token.MissingScopeError(api.ScopeCheck)
 	}
 	var a limiter.Answer
 	if err := decider.Check(&q.Query, &a); err != nil {

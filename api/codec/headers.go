@@ -23,12 +23,12 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 		return
 	}
 	if a.Set.Headers.IETF {
-		r.rank(a)
+		r.rankLimits(a)
 		r.ietfHeaders(a)
 	}
 	if a.Set.Headers.XRateLimit {
-		r.set("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
-		r.set("X-RateLimit-Remaining", r.intValue(t.Remaining))
+		r.addHeader("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
+		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
 			// Round up the point in time, not the duration until then.
@@ -40,7 +40,7 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 				reset++
 			}
 		}
-		r.set("X-RateLimit-Reset", r.intValue(reset))
+		r.addHeader("X-RateLimit-Reset", r.intValue(reset))
 	}
 }
 
@@ -55,7 +55,7 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 			r.values = append(append(r.values, headerStyles[i]...), ' ')
 		}
 	}
-	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
+	r.addHeader("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
 // AddRateHeaders adds the rate limit headers for a, including Retry-After, to an answer that the caller otherwise composes
@@ -69,7 +69,7 @@ func (r *Reply) AddRateHeaders(a *limiter.Answer) {
 // retryAfter adds Retry-After, unless waiting would not help.
 func (r *Reply) retryAfter(a *limiter.Answer) {
 	if t := a.TightestLimit(); t != nil && t.RetryAfter >= 0 {
-		r.set("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
+		r.addHeader("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
 	}
 }
 
@@ -109,12 +109,12 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = AppendInt(r.values, ";t=", seconds(more))
 		}
 	}
-	r.set("RateLimit-Policy", policy)
-	r.set("RateLimit", r.values[from:])
+	r.addHeader("RateLimit-Policy", policy)
+	r.addHeader("RateLimit", r.values[from:])
 }
 
-// rank sets r.order to the limits that are not in shadow, tightest first, ties in document order.
-func (r *Reply) rank(a *limiter.Answer) {
+// rankLimits sets r.order to the limits that are not in shadow, tightest first, ties in document order.
+func (r *Reply) rankLimits(a *limiter.Answer) {
 	r.order = r.order[:0]
 	limits := a.Limits
 	for i := range limits {

@@ -375,7 +375,7 @@ func FuzzBatchRequest(f *testing.F) {
 		}
 		var s Decoder
 		checks, codes, whole := referenceBatch(t, body)
-		count, e := s.Batch(bytes.Clone(body))
+		count, e := s.StartBatch(bytes.Clone(body))
 		if (e == nil) != (whole == "") || e != nil && e.Code != whole {
 			t.Fatalf("%q: have %v, want %q", body, e, whole)
 		}
@@ -386,12 +386,12 @@ func FuzzBatchRequest(f *testing.F) {
 			t.Fatalf("%q: have %d checks, want %d", body, count, len(codes))
 		}
 		for i, want := range codes {
-			if !s.More(i) {
+			if !s.MoreChecks(i) {
 				t.Fatalf("%q: have %d checks, want %d", body, i, count)
 			}
 			r := &Request{}
 			var have api.Code
-			if e := s.Next(r, &rules.Set{}); e != nil {
+			if e := s.NextCheck(r, &rules.Set{}); e != nil {
 				have = e.Code
 			}
 			if want == "" && checks[i].ByKey && checks[i].Key == nil && have == api.MissingKey {
@@ -404,7 +404,7 @@ func FuzzBatchRequest(f *testing.F) {
 				sameQuery(t, body, r, checks[i])
 			}
 		}
-		if s.More(count) {
+		if s.MoreChecks(count) {
 			t.Fatalf("%q: have more than %d checks", body, count)
 		}
 	})

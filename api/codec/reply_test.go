@@ -29,14 +29,14 @@ func TestRank(t *testing.T) {
 		})
 	}
 	r := &Reply{}
-	r.rank(a)
+	r.rankLimits(a)
 	if have, want := fmt.Sprint(r.order), "[3 4 2 5 1 6 0]"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
 	for len(a.Limits) < 1000 {
 		a.Limits = append(a.Limits, a.Limits[:7]...)
 	}
-	r.rank(a)
+	r.rankLimits(a)
 	if have, want := len(r.order), maxHeaderItems; have != want {
 		t.Errorf("have %d items, want %d", have, want)
 	}

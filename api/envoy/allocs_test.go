@@ -36,7 +36,7 @@ func TestRequestAllocatesLittle(t *testing.T) {
 		if err := c.arrival.await(t.Context(), nil, receive, c); err != nil {
 			t.Fatal(err)
 		}
-		if e := c.answer(who); e != nil {
+		if e := c.decide(who); e != nil {
 			t.Fatal(e)
 		}
 		if out, err := (codec{}).Marshal(c); err != nil || out.Len() == 0 {

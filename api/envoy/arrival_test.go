@@ -35,7 +35,7 @@ func begun(b []byte, stream uint32, method string) []byte {
 		fields = append(append(append(fields, f[0]...), byte(len(f[1]))), f[1]...)
 	}
 	const endHeaders = 4
-	return appendFrame(b, frameOfHeaders, endHeaders, stream, fields)
+	return appendFrame(b, headersFrame, endHeaders, stream, fields)
 }
 
 // halfSend opens a connection and sends a part of a message on each of several streams, in frames of at most piece bytes. It
@@ -64,7 +64,7 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 		id := uint32(2*i + 1)
 		b = begun(b, id, method)
 		for rest := message; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
-			b = appendFrame(b, frameOfData, 0, id, rest[:min(piece, len(rest))])
+			b = appendFrame(b, dataFrame, 0, id, rest[:min(piece, len(rest))])
 		}
 		if _, err := conn.Write(b); err != nil {
 			break
@@ -89,7 +89,7 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 			before := heap()
 			var all sync.WaitGroup
 			for range connections {
-				all.Go(func() { halfSend(t, n, method, streamsEach, part, 16<<10) })
+				all.Go(func() { halfSend(t, n, method, maxStreams, part, 16<<10) })
 			}
 			all.Wait()
 			apitest.UntilWithin(t, 8*time.Second, "little is held", func() bool { return heap()-before < most })
@@ -107,8 +107,8 @@ func TestWatchersAreBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	served, refused := 0, 0
-	for i := range maxOpen + 5 {
-		if i%(streamsEach-1) == 0 {
+	for i := range maxOpenStreams + 5 {
+		if i%(maxStreams-1) == 0 {
 			n.conn = dial(t, n)
 		}
 		watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -124,7 +124,7 @@ func TestWatchersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if served != maxOpen || refused != 5 {
+	if served != maxOpenStreams || refused != 5 {
 		t.Errorf("%d streams were served and %d refused", served, refused)
 	}
 	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {

@@ -67,17 +67,17 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	c := s.acquire()
 	c.stripe.Count()
 	began := time.Now()
-	who, e := s.admit(ctx) // before receiving anything
+	token, e := s.admit(ctx) // before receiving anything
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
 			c.release()
 			return nil, err
 		}
 		began = time.Now()
-		e = c.answer(who)
+		e = c.decide(token)
 	}
 	if s.tracer != nil {
-		c.trace(ctx, began, who, e)
+		c.trace(ctx, began, token, e)
 	}
 	if e != nil {
 		c.release()
@@ -87,24 +87,24 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	return c, nil // the codec releases it
 }
 
-// answer decides c once its message has been received.
-func (c *call) answer(who *api.Token) *api.Error {
+// decide decides c once its message has been received.
+func (c *call) decide(token *api.Token) *api.Error {
 	s := c.server
-	if n := int64(cap(c.buf)); n > api.FreeBytes {
+	if n := int64(cap(c.buf)); n > api.UnchargedBytes {
 		if !s.Budget.Take(n) {
-			return s.Budget.Full()
+			return s.Budget.FullError()
 		}
 		c.charged = n
 	}
 	if e := c.Read(c.buf); e != nil {
 		return e
 	}
-	return c.Decide(s.Doors, who)
+	return c.Decide(s.Doors, token)
 }
 
 // admit returns the token of a caller that may ask now; nil if none is required.
 func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
-	if e := s.crowded(ctx); e != nil {
+	if e := s.crowdedError(ctx); e != nil {
 		return nil, e
 	}
 	if e := s.ChecksError(); e != nil {
@@ -113,9 +113,9 @@ func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
 	return s.permit(ctx)
 }
 
-// crowded returns an error if the caller's connection holds a spare place.
-func (s *Server) crowded(ctx context.Context) *api.Error {
-	if conn := callerOf(ctx); conn != nil && conn.place.Spare {
+// crowdedError returns an error if the caller's connection holds a spare place.
+func (s *Server) crowdedError(ctx context.Context) *api.Error {
+	if conn := connectionOf(ctx); conn != nil && conn.tracked.ProbesOnly {
 		return api.CrowdedError()
 	}
 	return nil
@@ -123,7 +123,7 @@ func (s *Server) crowded(ctx context.Context) *api.Error {
 
 // permit returns the caller's token; nil if none is required.
 func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
-	if !s.NeedToken() {
+	if !s.RequiresToken() {
 		return nil, nil
 	}
 	lines, text := metadata.ValueFromIncomingContext(ctx, "authorization"), ""
@@ -134,7 +134,7 @@ func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
 }
 
 // trace records a call if it is sampled.
-func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *api.Error) {
+func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *api.Error) {
 	first := func(key string) string {
 		if list := metadata.ValueFromIncomingContext(ctx, key); len(list) > 0 {
 			return list[0]
@@ -148,8 +148,8 @@ func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *ap
 	t := tracing.Request{
 		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST", Path: path, Status: 200, Began: began, Ended: time.Now(),
 	}
-	if who != nil {
-		t.Token = who.Name
+	if token != nil {
+		t.Token = token.Name
 	}
 	switch a := &c.Answer; {
 	case e != nil:
@@ -200,10 +200,10 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return out, nil
 	}
-	out := c.Append(make([]byte, 0, usualAnswer))
+	out := c.Append(make([]byte, 0, answerCapacity))
 	c.release()
 	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
 }
 
-// usualAnswer is the initial capacity for an answer, in bytes; most are shorter.
-const usualAnswer = 128
+// answerCapacity is the initial capacity for an answer, in bytes; most are shorter.
+const answerCapacity = 128

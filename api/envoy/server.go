@@ -28,25 +28,25 @@ import (
 
 // Bounds of the door.
 const (
-	places       = 2048 // connections served at once
-	streamsEach  = 100  // streams at once on a connection
-	maxCalls     = 4096 // calls at once
-	maxWaiting   = 512  // incomplete messages
-	maxOpen      = 512  // long-lived streams: reflection and health watches
-	headerBytes  = 16 << 10
-	streamWindow = 64 << 10         // the minimum in grpc-go
-	readTimeout  = 10 * time.Second // from a call's headers to its last byte
-	// lookInterval is how often an incomplete message is checked. Most messages are complete before the first check.
-	lookInterval     = 50 * time.Millisecond
+	maxConnections = 2048 // connections served at once
+	maxStreams     = 100  // streams at once on a connection
+	maxCalls       = 4096 // calls at once
+	maxIncomplete  = 512  // incomplete messages
+	maxOpenStreams = 512  // long-lived streams: reflection and health watches
+	headerBytes    = 16 << 10
+	streamWindow   = 64 << 10         // the minimum in grpc-go
+	readTimeout    = 10 * time.Second // from a call's headers to its last byte
+	// checkInterval is how often an incomplete message is checked. Most messages are complete before the first check.
+	checkInterval    = 50 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
 	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over the nodes. Calls in
 	// progress are still answered.
 	connectionAge   = 5 * time.Minute
 	connectionGrace = 15 * time.Second
-	// The node pings a connection that has been silent for pingAfter. Callers may ping once every pingLeast.
-	pingAfter   = time.Minute
-	pingTimeout = 20 * time.Second
-	pingLeast   = 5 * time.Second
+	// The node pings a connection that has been silent for pingAfter. Callers may ping once every minPingInterval.
+	pingAfter       = time.Minute
+	pingTimeout     = 20 * time.Second
+	minPingInterval = 5 * time.Second
 	// healthInterval is how often the health is updated from the node's readiness while a caller watches it.
 	healthInterval = 100 * time.Millisecond
 )
@@ -71,16 +71,16 @@ type Server struct {
 	health      *health.Server
 	latency     api.Latency
 	calls       atomic.Int64  // calls in progress
-	waiting     atomic.Int64  // incomplete messages
+	incomplete  atomic.Int64  // incomplete messages
 	openStreams atomic.Int64  // long-lived streams: reflection and health watches
-	opened      chan struct{} // capacity 1: signals follow that a stream was opened
+	opened      chan struct{} // capacity 1: signals followReadiness that a stream was opened
 	overloads   atomic.Int64  // requests refused or cut off because of overload
 	pool        sync.Pool     // of *call
 
-	ctx  context.Context // bounds the long-lived streams; Close cancels it first
-	end  context.CancelFunc
-	loop sync.WaitGroup // runs follow
-	done chan error     // Serve's result
+	ctx    context.Context // bounds the long-lived streams; Close cancels it first
+	cancel context.CancelFunc
+	loop   sync.WaitGroup // runs followReadiness
+	done   chan error     // Serve's result
 }
 
 // Open binds the door's address and starts serving.
@@ -90,15 +90,15 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, places)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, maxConnections)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
-	s.ctx, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.server = grpc.NewServer(
 		grpc.Creds(newCredentials(doors.TLS)),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(rls.MaxMessage),
-		grpc.MaxConcurrentStreams(streamsEach),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
 		grpc.ReadBufferSize(16<<10),
@@ -109,17 +109,17 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace, Time: pingAfter, Timeout: pingTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
 	s.server.RegisterService(&service, s)
-	s.server.RegisterService(s.bound(healthpb.Health_ServiceDesc), s.health)
+	s.server.RegisterService(s.boundMessages(healthpb.Health_ServiceDesc), s.health)
 	reflectionpb.RegisterServerReflectionServer(s.server, reflection.NewServerV1(reflection.ServerOptions{
 		Services: s.server, DescriptorResolver: rls.Resolver(),
 	}))
-	s.tellHealth()
-	s.loop.Go(s.follow)
+	s.updateHealth()
+	s.loop.Go(s.followReadiness)
 	go func() { s.done <- s.server.Serve(s.conns.Listen(ln)) }()
 	return s, nil
 }
@@ -136,7 +136,7 @@ func (s *Server) Figures(sink figures.Sink) {
 
 // Close makes callers go elsewhere, waits for the calls in progress until ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	s.end()
+	s.cancel()
 	s.loop.Wait()
 	s.health.Shutdown()
 	s.conns.CloseSilent()
@@ -164,8 +164,9 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// follow keeps the health up to date with the node's readiness while streams are open. A single health check updates it itself.
-func (s *Server) follow() {
+// followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check updates it
+// itself.
+func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	draining := s.Draining()
@@ -182,11 +183,11 @@ func (s *Server) follow() {
 				tick.Stop()
 			}
 		}
-		s.tellHealth()
+		s.updateHealth()
 	}
 }
 
-func (s *Server) tellHealth() {
+func (s *Server) updateHealth() {
 	now := healthpb.HealthCheckResponse_SERVING
 	if s.ProbeError() != nil {
 		now = healthpb.HealthCheckResponse_NOT_SERVING
@@ -200,7 +201,7 @@ func (s *Server) tellHealth() {
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
-	s.tellHealth()
+	s.updateHealth()
 	return next(ctx, req)
 }
 
@@ -209,21 +210,21 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
 	defer s.openStreams.Add(-1)
-	if s.openStreams.Add(1) > maxOpen {
+	if s.openStreams.Add(1) > maxOpenStreams {
 		s.overloads.Add(1)
-		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpen))
+		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpenStreams))
 	}
 	select {
 	case s.opened <- struct{}{}:
 	default:
 	}
-	s.tellHealth()
+	s.updateHealth()
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	if info.FullMethod != healthpb.Health_Watch_FullMethodName {
-		e := s.crowded(ctx)
+		e := s.crowdedError(ctx)
 		if e == nil {
 			_, e = s.permit(ctx)
 		}

@@ -98,13 +98,13 @@ func guarded(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
 // serve answers x.
 func serve(p *plane, x *exchange) {
 	if r, e := p.admit(x); e != nil {
-		x.Refuse(e)
+		x.SetError(e)
 	} else {
 		p.serve(r, x)
 	}
 }
 
-// ask serves one check and returns status, headers and body as text.
+// request serves one check and returns status, headers and body as text.
 func ask(p *plane, body string) (status int, headers, answer string) {
 	x := p.acquire()
 	defer p.release(x)

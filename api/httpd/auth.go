@@ -36,7 +36,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
-	if e := x.token.Permits(&x.check.Query); e != nil {
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
 	x.readHeaders(profile)
@@ -97,13 +97,13 @@ func (e *exchange) readHeaders(profile *rules.Profile) {
 			value = codec.View(e.values[from:])
 		}
 		if ok {
-			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
+			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: truncateValue(value)})
 		}
 	}
 }
 
-// bounded turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not help a proxy.
-func bounded(value string) string {
+// truncateValue turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not help a proxy.
+func truncateValue(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]
 	if utf8.ValidString(value) {
 		return value

@@ -23,7 +23,7 @@ func longBatch(checks int) string {
 func TestUnreadAnswersMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 14 << 20
+	n.server.plane.Budget.Capacity = 14 << 20
 	body := longBatch(4_000)
 	unread := n.dial(t)
 	if _, err := io.WriteString(unread, post("/v1/check/batch", body)); err != nil {
@@ -39,7 +39,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.Ended(); have != 1 {
+	if have := n.server.plane.Budget.ClosedSlow(); have != 1 {
 		t.Errorf("%d connections were closed, want 1", have)
 	}
 	if _, err := io.Copy(io.Discard, unread); err == nil {
@@ -54,7 +54,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 func TestStalledBodiesMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 3 << 20
+	n.server.plane.Budget.Capacity = 3 << 20
 	for range 3 {
 		stalled := n.dial(t)
 		if _, err := io.WriteString(stalled, "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+strings.Repeat(" ", 600_000)); err != nil {
@@ -65,7 +65,7 @@ func TestStalledBodiesMakeRoom(t *testing.T) {
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.Ended(); have == 0 {
+	if have := n.server.plane.Budget.ClosedSlow(); have == 0 {
 		t.Error("no connection was closed")
 	}
 }
@@ -93,7 +93,7 @@ func TestBatchAnswersAreBounded(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 1 << 20
+	n.server.plane.Budget.Capacity = 1 << 20
 	n.server.plane.Budget.Take(1 << 20)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)})
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded || !strings.Contains(body, "1048576") {

@@ -120,7 +120,7 @@ func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 
 // serveEndless serves c.
 func (s *Server) serveEndless(t testing.TB, c *endless) error {
-	one := s.over(track(t, s.conns, c))
+	one := s.wrap(track(t, s.conns, c))
 	return errors.Join(s.server.ServeConn(one), one.Close())
 }
 
@@ -193,7 +193,7 @@ func BenchmarkConnection(b *testing.B) {
 			if s := one.server; s != nil {
 				s.quick = nil
 				if one.quick {
-					s.quick = s.quickly
+					s.quick = s.answerQuickly
 				}
 				serve = func(c *endless) error { return s.serveEndless(b, c) }
 			}

@@ -32,7 +32,7 @@ func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
 // route is a path of the data plane and its handler.
 type route struct {
 	path    string
-	below   string // instead of path: the route matches all paths with this prefix; empty: only path
+	prefix  string // instead of path: the route matches all paths with this prefix; empty: only path
 	allow   string // allowed methods; empty: any
 	maxBody int
 	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the request is answered and the connection closed.
@@ -45,7 +45,7 @@ type route struct {
 // dataRoutes lists all routes of the data plane, busiest first.
 var dataRoutes = []route{
 	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*plane).check, need: api.ScopeCheck},
-	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
+	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*plane).batch, need: api.ScopeCheck},
 	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
 	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
@@ -60,7 +60,7 @@ var dataRoutes = []route{
 
 func routeOf(path string) *route {
 	for i := range dataRoutes {
-		if r := &dataRoutes[i]; r.path == path || r.below != "" && strings.HasPrefix(path, r.below) {
+		if r := &dataRoutes[i]; r.path == path || r.prefix != "" && strings.HasPrefix(path, r.prefix) {
 			return r
 		}
 	}
@@ -97,12 +97,12 @@ func (p *plane) release(x *exchange) {
 }
 
 // charge charges the budget for the growth of x's buffers since the last charge. It reports false if the budget has no room.
-func (p *plane) charge(x *exchange) bool { return x.size() <= api.FreeBytes || p.chargeFor(x, 0) }
+func (p *plane) charge(x *exchange) bool { return x.size() <= api.UnchargedBytes || p.chargeFor(x, 0) }
 
 // chargeFor is like charge, for buffers that are about to grow by more bytes.
 func (p *plane) chargeFor(x *exchange, more int) bool {
 	size := x.size() + int64(more)
-	if size <= api.FreeBytes || size <= x.charged {
+	if size <= api.UnchargedBytes || size <= x.charged {
 		return true
 	}
 	if !p.Budget.Take(size - x.charged) {
@@ -117,7 +117,7 @@ func (p *plane) chargeFor(x *exchange, more int) bool {
 func (p *plane) admit(x *exchange) (*route, *api.Error) {
 	r := routeOf(x.path)
 	switch {
-	case x.header != nil && (r == nil || r.below != authPrefix) && fromPage(x.header):
+	case x.header != nil && (r == nil || r.prefix != authPrefix) && fromPage(x.header):
 		// Requests below authPrefix are exempt: proxies forward their users' headers there.
 		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
@@ -127,11 +127,11 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 		e.Allow = r.allow
 		return nil, e
 	}
-	who, e := p.Permit(x.authorization, x.authorizations, r.need, x.known)
+	token, e := p.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
 	if e != nil {
 		return nil, e
 	}
-	x.token = who
+	x.token = token
 	return r, nil
 }
 
@@ -142,7 +142,7 @@ func (p *plane) serve(r *route, x *exchange) {
 		x.began = time.Now()
 	}
 	if e := p.dispatch(r, x); e != nil {
-		x.Refuse(e)
+		x.SetError(e)
 	}
 	if p.tracer != nil {
 		p.trace(r, x)
@@ -157,7 +157,7 @@ func (p *plane) dispatch(r *route, x *exchange) *api.Error {
 		}
 	}
 	if r.form != nil {
-		if e := x.scan.Read(x.request.body, r.form, &x.check); e != nil {
+		if e := x.decoder.Read(x.request.body, r.form, &x.check); e != nil {
 			return e
 		}
 	}
@@ -169,7 +169,7 @@ func (p *plane) recover(x *exchange) {
 	if v := recover(); v != nil {
 		p.Panics.Add(1)
 		p.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
-		x.Refuse(api.InternalError())
+		x.SetError(api.InternalError())
 		x.hangUp = true
 	}
 }
@@ -186,7 +186,7 @@ func allows(allow, method string) bool {
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
 func (p *plane) check(x *exchange) *api.Error {
-	if e := x.token.Permits(&x.check.Query); e != nil {
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
 	if e := x.check.RequireKey(p.Decider.Rules()); e != nil {
@@ -196,7 +196,7 @@ func (p *plane) check(x *exchange) *api.Error {
 		return p.explain(err)
 	}
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
-		x.wait(time.Now())
+		x.delayAnswer(time.Now())
 	}
 	x.compose(0, false, p.node)
 	x.stripe.Observe(time.Since(x.began))
@@ -214,14 +214,14 @@ func (p *plane) explain(err error) *api.Error {
 
 // healthz answers GET /healthz: the process is alive.
 func (p *plane) healthz(x *exchange) *api.Error {
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = append(x.Body, p.HealthReport()...)
 	return nil
 }
 
 // welcome answers GET / with what this server is, and where its documentation is.
 func (p *plane) welcome(x *exchange) *api.Error {
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
 		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
 	return nil

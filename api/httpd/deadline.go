@@ -9,32 +9,32 @@ import (
 // read long before its deadline. Each would reset a runtime timer. So a connection only records deadlines, and resets the
 // timer when it reads or writes, unless the one already set will do.
 
-// slackPart is the fraction of the read timeout by which a deadline may be late: 1/slackPart.
-const slackPart = 8
+// slackDivisor is the fraction of the read timeout by which a deadline may be late: 1/slackDivisor.
+const slackDivisor = 8
 
 // deadline is the deadline for reading or for writing. Times are nanoseconds since the listener started; 0 means none.
 type deadline struct {
-	want atomic.Int64 // as requested
-	set  atomic.Int64 // as set on the underlying connection
+	requested atomic.Int64 // as requested
+	applied   atomic.Int64 // as set on the underlying connection
 }
 
-// ask records the deadline t; the zero time means none. It takes effect at the next read or write.
-func (d *deadline) ask(t, began time.Time) {
+// request records the deadline t; the zero time means none. It takes effect at the next read or write.
+func (d *deadline) request(t, began time.Time) {
 	if t.IsZero() {
-		d.want.Store(0)
+		d.requested.Store(0)
 		return
 	}
 	want := int64(t.Sub(began))
 	if want == 0 {
 		want = 1
 	}
-	d.want.Store(want)
+	d.requested.Store(want)
 }
 
-// next reports whether the underlying deadline must be moved, and to when. It must be moved if it is earlier than requested, or
-// later by more than slack, or if only one of the two is none. It is moved to slack after the requested time.
-func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, moves bool) {
-	want, have := d.want.Load(), d.set.Load()
+// pendingMove reports whether the caller must move the underlying deadline, and to when: slack after the requested time. It must
+// if the underlying deadline is earlier than requested, or later by more than slack, or if only one of the two is none.
+func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
+	want, have := d.requested.Load(), d.applied.Load()
 	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {
 		return t, false
 	}
@@ -42,6 +42,6 @@ func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, move
 		want += int64(slack)
 		t = began.Add(time.Duration(want))
 	}
-	d.set.Store(want)
+	d.applied.Store(want)
 	return t, true
 }

@@ -13,9 +13,9 @@ import (
 func (p *plane) envoy(x *exchange) *api.Error {
 	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor
-	if n > api.FreeBytes {
+	if n > api.UnchargedBytes {
 		if !p.Budget.Wait(func() bool { return p.Budget.Take(n) }) {
-			return p.Budget.Full()
+			return p.Budget.FullError()
 		}
 		defer p.Budget.Give(n)
 	}
@@ -30,7 +30,7 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	if e := c.Decide(p.Doors, x.token); e != nil {
 		return e
 	}
-	x.JSON(200)
+	x.StartJSON(200)
 	if c.Over() {
 		x.Status = 429
 	}

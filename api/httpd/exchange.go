@@ -17,7 +17,7 @@ type request struct {
 	authorization string // the first Authorization header
 	// authorizations is the number of Authorization headers, or 0 if they were not counted because there is at most one.
 	authorizations int
-	known          *api.KnownToken // caches the token; nil: no cache
+	tokenCache     *api.TokenCache // caches the token; nil: no cache
 	header         headerLines     // nil: the quick way has already checked all headers
 	peer           net.Addr
 	// These two are set only if there is a tracer.
@@ -34,18 +34,18 @@ type exchange struct {
 	request
 	codec.Reply
 
-	scan   codec.Decoder
-	check  codec.Request
-	answer limiter.Answer
+	decoder codec.Decoder
+	check   codec.Request
+	answer  limiter.Answer
 	// values holds attribute values derived from headers. It only grows by append, so values already in use stay unchanged.
-	values []byte
-	lines  []string // scratch space for the lines of a header
-	stripe *api.LatencyStripe
-	wire   []byte // the answer in wire format, if the quick way writes it
+	values     []byte
+	lines      []string // scratch space for the lines of a header
+	stripe     *api.LatencyStripe
+	wireAnswer []byte // the answer in wire format, if the quick way writes it
 
 	// due is when to send the answer; zero: at once. after is what will be left of the check's delay at due.
-	due   time.Time
-	after time.Duration
+	due           time.Time
+	delayAfterDue time.Duration
 	// hangUp means that the connection must be closed after the answer.
 	hangUp bool
 
@@ -53,28 +53,28 @@ type exchange struct {
 
 	token *api.Token // the caller's token; nil: none was required
 
-	decided  bool         // answer holds this request's decision
-	checks   int          // the number of checks in a batch
-	work     int64        // the memory that deciding a batch takes, in bytes
-	charged  int64        // bytes charged to the budget; see size
-	arriving api.Transfer // a large body, or a large answer of the quick way
+	decided     bool         // answer holds this request's decision
+	checks      int          // the number of checks in a batch
+	batchMemory int64        // the memory that deciding a batch takes, in bytes
+	charged     int64        // bytes charged to the budget; see size
+	transfer    api.Transfer // a large body, or a large answer of the quick way
 }
 
 // size returns roughly how many bytes e holds, including its body and answer.
 func (e *exchange) size() int64 {
-	return e.work + int64(cap(e.request.body)+e.Size()+e.scan.Size()+cap(e.values)+cap(e.wire))
+	return e.batchMemory + int64(cap(e.request.body)+e.Size()+e.decoder.Size()+cap(e.values)+cap(e.wireAnswer))
 }
 
 // reset prepares e for the next request.
 func (e *exchange) reset() {
 	e.request = request{body: api.Reuse(e.request.body)}
 	e.Reply.Reset()
-	e.scan.Reset()
+	e.decoder.Reset()
 	e.check.Reset()
 	clear(e.lines)
-	e.token, e.decided, e.checks, e.work = nil, false, 0, 0
-	e.values, e.wire = api.Reuse(e.values), api.Reuse(e.wire)
-	e.began, e.due, e.after, e.hangUp = time.Time{}, time.Time{}, 0, false
+	e.token, e.decided, e.checks, e.batchMemory = nil, false, 0, 0
+	e.values, e.wireAnswer = api.Reuse(e.values), api.Reuse(e.wireAnswer)
+	e.began, e.due, e.delayAfterDue, e.hangUp = time.Time{}, time.Time{}, 0, false
 }
 
 // compose turns e's decision into its answer; see codec.Reply.Compose.
@@ -83,9 +83,9 @@ func (e *exchange) compose(deny int, bare bool, node []byte) {
 	e.Compose(&e.answer, &e.check, deny, bare, node)
 }
 
-// wait schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the
+// delayAnswer schedules the answer of a check that was decided at now. Each limit holds it back for its delay, at most for the
 // max_delay of its rule; the longest counts.
-func (e *exchange) wait(now time.Time) {
+func (e *exchange) delayAnswer(now time.Time) {
 	hold := time.Duration(0)
 	for i := range e.answer.Limits {
 		if l := &e.answer.Limits[i]; !l.Rule.Shadow {
@@ -93,6 +93,6 @@ func (e *exchange) wait(now time.Time) {
 		}
 	}
 	if hold > 0 {
-		e.due, e.after = now.Add(hold), e.answer.Delay()-hold
+		e.due, e.delayAfterDue = now.Add(hold), e.answer.Delay()-hold
 	}
 }

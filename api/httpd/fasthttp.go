@@ -29,8 +29,8 @@ const (
 	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
 )
 
-// dataPlacesOf returns how many connections the data plane serves at once in a process that may open this many files.
-func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
+// dataPlacesFor returns how many connections the data plane serves at once in a process that may open this many files.
+func dataPlacesFor(files int) int { return min(dataPlaces, files/2) }
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -62,10 +62,10 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesOf(maxFiles()))), done: make(chan error, 1),
-		transport: transport{began: time.Now(), slack: readTimeout / slackPart, framed: plane.TLS == nil},
+		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
+		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: plane.TLS == nil},
 	}
-	s.waiting = newWaiting(maxHeldOf(maxFiles()), plane.Draining(), s.send)
+	s.waiting = newWaiting(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -93,7 +93,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		SecureErrorLogMessage: true,
 	}
 	if plane.TLS == nil && plane.tracer == nil {
-		s.quick, s.server.ConnState = s.quickly, noteBetween
+		s.quick, s.server.ConnState = s.answerQuickly, noteConnState
 	}
 	ln = listener{s.conns.Listen(ln), &s.transport}
 	if plane.TLS != nil {
@@ -104,13 +104,13 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	return s
 }
 
-// noteBetween records whether the library waits for the next request: whether what it reads next is the request's beginning.
-func noteBetween(conn net.Conn, state fasthttp.ConnState) {
+// noteConnState records whether the library waits for the next request: whether what it reads next is the request's beginning.
+func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
 		return
 	}
 	if c := api.Unwrap[*connection](conn); c != nil {
-		c.between = state == fasthttp.StateIdle
+		c.betweenRequests = state == fasthttp.StateIdle
 	}
 }
 
@@ -119,8 +119,8 @@ func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	s.waiting.end()
-	s.waiting.await(ctx)
+	s.waiting.releaseAll()
+	s.waiting.awaitEmpty(ctx)
 	s.conns.CloseSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
 	_ = s.ln.Close() // if the library never began to serve, it does not close the listener
@@ -166,7 +166,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = codec.View(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
-	if refusal == nil && r.need != api.Anyone && api.OnSpare(ctx.Conn()) {
+	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r, refusal = nil, api.CrowdedError()
 	}
 	e := s.readBody(ctx, x, r.bodyLimit())
@@ -176,9 +176,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 	switch {
 	case refusal != nil:
-		x.Refuse(refusal)
+		x.SetError(refusal)
 	case e != nil:
-		x.Refuse(e)
+		x.SetError(e)
 	default:
 		s.plane.serve(r, x)
 	}
@@ -199,7 +199,7 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if !s.plane.charge(x) {
 		x.Body = nil
-		x.Refuse(s.plane.Budget.Full())
+		x.SetError(s.plane.Budget.FullError())
 	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
@@ -210,20 +210,20 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	for i := range x.Headers {
 		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
 	}
-	if n := len(x.Body); n <= api.FreeBytes {
+	if n := len(x.Body); n <= api.UnchargedBytes {
 		r.SetBody(x.Body)
 	} else {
 		// Move the buffer and its charge to the reply.
 		size := int64(cap(x.Body))
 		x.charged = max(0, x.charged-size)
 		var sent *reply
-		sent, x.Body = s.plane.send(x.Body, size, ctx.Conn())
+		sent, x.Body = s.plane.newReply(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.plane.Leaving(), api.OnSpare(ctx.Conn()):
+	case s.plane.ClosesConnections(), api.IsProbesOnly(ctx.Conn()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
@@ -249,7 +249,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	large := false
 	defer func() {
 		if large {
-			s.plane.Budget.Finish(&x.arriving)
+			s.plane.Budget.Finish(&x.transfer)
 		}
 	}()
 	for b := x.request.body[:0]; ; {
@@ -260,18 +260,18 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 				size = min(size, max(4096, length+1))
 			}
 			if large { // the time that it waits for room must not count as slowness
-				s.plane.Budget.Finish(&x.arriving)
+				s.plane.Budget.Finish(&x.transfer)
 				large = false
 			}
 			if !s.plane.Budget.Wait(func() bool { return s.plane.chargeFor(x, size-cap(b)) }) {
-				return s.plane.Budget.Full()
+				return s.plane.Budget.FullError()
 			}
 			b = append(make([]byte, 0, size), b...)
 			x.request.body = b
 		}
 		if !large && x.charged > 0 {
 			large = true
-			s.plane.Budget.Begin(&x.arriving, x.charged, ctx.Conn())
+			s.plane.Budget.Begin(&x.transfer, x.charged, ctx.Conn())
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -282,7 +282,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
+			if f := frameOf(ctx.Conn()); f != nil && f.trailersRefused() {
 				return notReceived(f.err)
 			}
 			return nil
@@ -313,7 +313,7 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	ctx.Response.Reset()
-	x.Refuse(notReceived(err))
+	x.SetError(notReceived(err))
 	x.hangUp = true
 	s.answer(ctx, x)
 }
@@ -328,7 +328,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	}
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	x.Refuse(api.TooLargeError(most))
+	x.SetError(api.TooLargeError(most))
 	x.hangUp = true
 	s.answer(ctx, x)
 	return x.Status

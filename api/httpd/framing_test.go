@@ -237,7 +237,7 @@ func (r *readers) note(method, target string, body []byte) {
 	r.seen = append(r.seen, readRequest{method, target, string(body)})
 }
 
-// take returns what was recorded since the last call.
+// parseLine returns what was recorded since the last call.
 func (r *readers) take() []readRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +248,7 @@ func (r *readers) take() []readRequest {
 
 // ours returns the requests that the data plane's server reads in text.
 func (r *readers) ours(t testing.TB, text string) []readRequest {
-	one := r.data.over(track(t, r.data.conns, &canned{reads: []string{text}}))
+	one := r.data.wrap(track(t, r.data.conns, &canned{reads: []string{text}}))
 	_ = r.data.server.ServeConn(one) // an error shows in the answer
 	if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
@@ -335,12 +335,12 @@ func TestFramingInPieces(t *testing.T) {
 	for _, tt := range framingTests {
 		text := tt.send + behind
 		var whole framing
-		want := whole.pass([]byte(text))
+		want := whole.scan([]byte(text))
 		for size := 1; size < 40; size++ {
 			var f framing
 			have := 0
 			for piece := range slices.Chunk([]byte(text), size) {
-				n := f.pass(piece)
+				n := f.scan(piece)
 				if have += n; n < len(piece) {
 					break
 				}
@@ -362,7 +362,7 @@ func BenchmarkFraming(b *testing.B) {
 	var f framing
 	b.SetBytes(int64(len(one)))
 	for b.Loop() {
-		if f.pass(one) != len(one) {
+		if f.scan(one) != len(one) {
 			b.Fatal(f.err)
 		}
 	}

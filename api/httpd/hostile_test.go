@@ -53,7 +53,7 @@ func (h hostile) value(depth int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// body returns a check, possibly damaged.
+// bodyStart returns a check, possibly damaged.
 func (h hostile) body() string {
 	switch h.r.IntN(8) {
 	case 0:

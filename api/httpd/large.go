@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// reply is an answer of more than FreeBytes that is being sent.
+// reply is an answer of more than UnchargedBytes that is being sent.
 type reply struct {
 	bytes.Reader
 	api.Transfer
@@ -16,9 +16,9 @@ type reply struct {
 	plane *plane
 }
 
-// send wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an empty buffer to
+// newReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an empty buffer to
 // use in place of body.
-func (p *plane) send(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
+func (p *plane) newReply(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
 	r, ok := p.replies.Get().(*reply)
 	if !ok {
 		r = &reply{plane: p}

@@ -26,7 +26,7 @@ type quickRequest struct {
 	path          string // one of quickPaths
 	authorization []byte
 	body          []byte
-	known         *api.KnownToken // caches the token of the remembered head; nil: the head is not remembered
+	tokenCache    *api.TokenCache // caches the token of the remembered head; nil: the head is not remembered
 }
 
 // maxQuickHead is the size in bytes up to which a connection remembers the last head.
@@ -35,23 +35,23 @@ const maxQuickHead = 1 << 10
 // quickHead is the last head that parseQuick has accepted on a connection. Requests on one connection mostly have the same
 // head, which then need not be parsed again.
 type quickHead struct {
-	text     []byte
-	path     string
-	from, to int // the Authorization header's value within text
-	body     int // the length of the body that follows
-	known    api.KnownToken
+	text       []byte
+	path       string
+	from, to   int // the Authorization header's value within text
+	body       int // the length of the body that follows
+	tokenCache api.TokenCache
 }
 
 // read is parseQuick, except that it recognizes the last head.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
-		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
+		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
 	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= maxQuickHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.path, h.from, h.to = r.path, 0, 0
-		h.known, r.known = api.KnownToken{}, &h.known
+		h.tokenCache, r.tokenCache = api.TokenCache{}, &h.tokenCache
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
 			h.to = h.from + len(r.authorization)
@@ -63,7 +63,7 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 // parseQuick parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
 	rest, ok := r.readLine(b)
-	length, hosts, tokens, lists := 0, 0, 0, 0
+	length, hosts, tokens, connectionLists := 0, 0, 0, 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]
@@ -93,8 +93,8 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 			}
 		case len("connection"):
 			if isName(name, "connection") {
-				lists++
-				ok = lists == 1 && string(value) == "keep-alive"
+				connectionLists++
+				ok = connectionLists == 1 && string(value) == "keep-alive"
 			}
 		case len("expect"):
 			ok = !isName(name, "expect") && !isName(name, "origin")
@@ -192,34 +192,34 @@ func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// quickly answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
-func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
+// answerQuickly answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
+func (s *Server) answerQuickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
-	if !ok || c.Spare || mayWait(r.body) || s.plane.Leaving() {
+	if !ok || c.ProbesOnly || mayWait(r.body) || s.plane.ClosesConnections() {
 		return false, nil
 	}
-	if !c.begin() {
+	if !c.beginQuick() {
 		return true, net.ErrClosed
 	}
 	defer func() {
-		if c.end() {
+		if c.endQuick() {
 			err = net.ErrClosed
 		}
 	}()
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	own := x.request.body
-	defer func() { x.request.body = own }() // b belongs to the library
+	ownBuffer := x.request.body
+	defer func() { x.request.body = ownBuffer }() // b belongs to the library
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", r.path, r.body
-	x.authorization, x.known = codec.View(r.authorization), r.known
+	x.authorization, x.tokenCache = codec.View(r.authorization), r.tokenCache
 	if route, refusal := s.plane.admit(x); refusal != nil {
-		x.Refuse(refusal)
+		x.SetError(refusal)
 	} else {
 		s.plane.serve(route, x)
 	}
-	x.request.body = own
-	closes := x.hangUp || c.ending()
+	x.request.body = ownBuffer
+	closes := x.hangUp || c.closesAfterAnswer()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 	if err := s.sendQuickly(c, x, closes); err != nil {
 		return true, err
@@ -235,20 +235,20 @@ const maxOneWrite = 32 << 10
 
 // sendQuickly writes x's answer to c.
 func (s *Server) sendQuickly(c *connection, x *exchange, closes bool) error {
-	x.wire = s.appendHead(x.wire[:0], x, closes)
+	x.wireAnswer = s.appendHead(x.wireAnswer[:0], x, closes)
 	if len(x.Body) <= maxOneWrite {
-		x.wire = append(x.wire, x.Body...)
+		x.wireAnswer = append(x.wireAnswer, x.Body...)
 	}
 	if !s.plane.charge(x) {
 		x.Body = nil
-		x.Refuse(s.plane.Budget.Full())
-		x.wire = append(s.appendHead(nil, x, closes), x.Body...)
+		x.SetError(s.plane.Budget.FullError())
+		x.wireAnswer = append(s.appendHead(nil, x, closes), x.Body...)
 	}
-	if len(x.Body) > api.FreeBytes { // the caller may be slow to read it
-		s.plane.Budget.Begin(&x.arriving, x.charged, c)
-		defer s.plane.Budget.Finish(&x.arriving)
+	if len(x.Body) > api.UnchargedBytes { // the caller may be slow to read it
+		s.plane.Budget.Begin(&x.transfer, x.charged, c)
+		defer s.plane.Budget.Finish(&x.transfer)
 	}
-	_, err := c.Write(x.wire)
+	_, err := c.Write(x.wireAnswer)
 	if err == nil && len(x.Body) > maxOneWrite {
 		_, err = c.Write(x.Body)
 	}

@@ -72,7 +72,7 @@ func startPlane(t testing.TB, p *plane) *Server {
 func both(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
-		one := s.over(track(t, s.conns, c))
+		one := s.wrap(track(t, s.conns, c))
 		_ = s.server.ServeConn(one) // an error shows in the answer
 		if err := one.Close(); err != nil {
 			t.Error(err)
@@ -80,7 +80,7 @@ func both(t testing.TB, s *Server, reads ...string) (with, without string, quick
 		return dates.ReplaceAllString(c.sent.String(), "Date: now")
 	}
 	s.quick = func(c *connection, b []byte) (bool, error) {
-		done, err := s.quickly(c, b)
+		done, err := s.answerQuickly(c, b)
 		if done {
 			quick++
 		}
@@ -276,7 +276,7 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	var served atomic.Pointer[connection]
 	s.quick = func(c *connection, b []byte) (bool, error) {
 		served.Store(c)
-		return s.quickly(c, b)
+		return s.answerQuickly(c, b)
 	}
 	c, err := net.Dial("tcp", s.ln.Addr().String())
 	if err != nil {
@@ -297,7 +297,7 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	<-f.asked
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close(t.Context()) }()
-	apitest.Until(t, "the server wants to close the connection", served.Load().ending)
+	apitest.Until(t, "the server wants to close the connection", served.Load().closesAfterAnswer)
 	close(f.decide)
 	if status, body, closes := answer(t, r); status != 200 || !closes {
 		t.Errorf("have %d %s, closes %v", status, body, closes)
@@ -319,7 +319,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 		for range 1000 {
 			c.reads = append(c.reads, requests)
 		}
-		one := s.over(track(t, s.conns, c))
+		one := s.wrap(track(t, s.conns, c))
 		before := time.Now()
 		if err := s.server.ServeConn(one); err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 		if err := one.Close(); err != nil {
 			t.Fatal(err)
 		}
-		slack := dataReadTimeout / slackPart
+		slack := dataReadTimeout / slackDivisor
 		if most := 2 + int(after.Sub(before)/slack); len(c.set) > most+1 {
 			t.Errorf("%d deadlines for 1000 requests, want %d", len(c.set), most)
 		}
@@ -343,7 +343,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 func TestDeadlineComesEarlier(t *testing.T) {
 	ours := &transport{began: time.Now(), slack: time.Second}
 	c := &canned{reads: []string{"a", "b", "c", "d", "e"}}
-	one := ours.over(track(t, api.NewConnections(0), c))
+	one := ours.wrap(track(t, api.NewConnections(0), c))
 	now := ours.began.Add(time.Minute)
 	var want []string
 	for _, step := range []struct {

@@ -29,7 +29,7 @@ func (p *plane) settleReservation(x *exchange) *api.Error {
 	if err != nil {
 		return p.explain(err)
 	}
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = appendSettlement(x.Body, id, out)
 	return nil
 }

@@ -160,7 +160,7 @@ func TestHalfClosed(t *testing.T) {
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 1 << 20
+	n.server.plane.Budget.Capacity = 1 << 20
 	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
 	for range 50 {
 		if _, err := io.WriteString(n.dial(t), announced); err != nil {

@@ -196,14 +196,14 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		apitest.Until(t, "the file is read", func() bool { return knows("Bearer " + text) })
 		for range 2 {
 			r, _ := head.read(one)
-			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck, r.known); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
+			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck, r.tokenCache); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
 				t.Errorf("step %d: have %v, %v", i, who, e)
 			}
 		}
 	}
 	// The token of the remembered head is not used for a head that is too long to remember.
 	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxQuickHead)))
-	if r, ok := head.read(long); !ok || r.known != nil {
-		t.Errorf("have %v, %v", r.known, ok)
+	if r, ok := head.read(long); !ok || r.tokenCache != nil {
+		t.Errorf("have %v, %v", r.tokenCache, ok)
 	}
 }

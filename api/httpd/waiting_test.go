@@ -215,7 +215,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 		t.Error("the metrics do not count it")
 	}
 	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxWaiting} {
-		if have := maxHeldOf(files); have != want {
+		if have := maxHeldFor(files); have != want {
 			t.Errorf("%d files: have %d, want %d", files, have, want)
 		}
 	}

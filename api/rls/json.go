@@ -23,7 +23,7 @@ func FromJSON(body []byte) ([]byte, *api.Error) {
 	}
 	b, err := proto.Marshal(m)
 	if err != nil {
-		return nil, unreadable()
+		return nil, unreadableError()
 	}
 	return b, nil
 }

@@ -54,26 +54,26 @@ type descriptor struct {
 	override   bool   // it has a limit of its own
 	requests   uint32 // of the override
 	unit       unit   // of the override
-	own        bool   // it has its own hits_addend
+	hasAddend  bool   // it has its own hits_addend
 	addend     uint64 // its own hits_addend
-	gives      bool   // is_negative_hits: it gives hits back
+	givesBack  bool   // is_negative_hits: it gives hits back
 
-	node    *rules.EnvoyNode // nil if no node matches, or the descriptor has an override
-	dropped bool             // another descriptor's limit replaces the one of node
-	subject int              // index in Call.query.Subjects; −1 if the decider is not asked about it
-	status  status
+	node     *rules.EnvoyNode // nil if no node matches, or the descriptor has an override
+	replaced bool             // another descriptor's limit replaces the one of node
+	subject  int              // index in Call.query.Subjects; −1 if the decider is not asked about it
+	status   status
 }
 
 // message decodes a message in the wire format.
 type message struct {
-	rest []byte
-	bad  bool
+	rest      []byte
+	malformed bool
 }
 
-// next returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it skips, the
+// nextField returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it skips, the
 // number is 0. At the end, or if the message is malformed, ok is false.
-func (m *message) next() (field protowire.Number, n uint64, b []byte, ok bool) {
-	if len(m.rest) == 0 || m.bad {
+func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bool) {
+	if len(m.rest) == 0 || m.malformed {
 		return 0, 0, nil, false
 	}
 	field, kind, size := protowire.ConsumeTag(m.rest)
@@ -101,7 +101,7 @@ func (m *message) next() (field protowire.Number, n uint64, b []byte, ok bool) {
 }
 
 func (m *message) fail() (protowire.Number, uint64, []byte, bool) {
-	m.bad = true
+	m.malformed = true
 	return 0, 0, nil, false
 }
 
@@ -109,7 +109,7 @@ func (m *message) fail() (protowire.Number, uint64, []byte, bool) {
 func (c *Call) Read(b []byte) *api.Error {
 	c.domain, c.addend, c.descriptors, c.entries = "", 0, c.descriptors[:0], c.entries[:0]
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			c.domain = codec.View(text)
@@ -125,8 +125,8 @@ func (c *Call) Read(b []byte) *api.Error {
 		}
 	}
 	switch {
-	case m.bad:
-		return unreadable()
+	case m.malformed:
+		return unreadableError()
 	case c.domain == "":
 		return api.Errorf(api.BadValue, "rate limit domain must not be empty")
 	case len(c.domain) > maxDomain:
@@ -137,7 +137,7 @@ func (c *Call) Read(b []byte) *api.Error {
 	return c.validate()
 }
 
-func unreadable() *api.Error {
+func unreadableError() *api.Error {
 	return api.Errorf(api.BadValue, "the message can't be read as a RateLimitRequest")
 }
 
@@ -146,26 +146,26 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 	at := len(c.descriptors)
 	c.descriptors = append(c.descriptors, descriptor{first: len(c.entries), end: len(c.entries)})
 	d, m := &c.descriptors[at], message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			if d.end-d.first == MaxEntries {
 				return api.Errorf(api.BadValue, "descriptors[%d].entries: at most %d are allowed", at, MaxEntries)
 			}
-			m.bad = m.bad || !c.readEntry(text)
+			m.malformed = m.malformed || !c.readEntry(text)
 			d.end = len(c.entries)
 		case field == 2 && text != nil:
 			d.override = true
-			m.bad = m.bad || !d.readOverride(text)
+			m.malformed = m.malformed || !d.readOverride(text)
 		case field == 3 && text != nil:
-			d.own = true
-			m.bad = m.bad || !d.readAddend(text)
+			d.hasAddend = true
+			m.malformed = m.malformed || !d.readAddend(text)
 		case field == 4 && text == nil:
-			d.gives = n != 0
+			d.givesBack = n != 0
 		}
 	}
-	if m.bad {
-		return unreadable()
+	if m.malformed {
+		return unreadableError()
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 func (c *Call) readEntry(b []byte) (ok bool) {
 	var e rules.EnvoyEntry
 	m := message{rest: b}
-	for field, _, text, ok := m.next(); ok; field, _, text, ok = m.next() {
+	for field, _, text, ok := m.nextField(); ok; field, _, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			e.Key = codec.View(text)
@@ -182,12 +182,12 @@ func (c *Call) readEntry(b []byte) (ok bool) {
 		}
 	}
 	c.entries = append(c.entries, e)
-	return !m.bad
+	return !m.malformed
 }
 
 func (d *descriptor) readOverride(b []byte) (ok bool) {
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text == nil:
 			d.requests = uint32(n)
@@ -197,17 +197,17 @@ func (d *descriptor) readOverride(b []byte) (ok bool) {
 			}
 		}
 	}
-	return !m.bad
+	return !m.malformed
 }
 
 func (d *descriptor) readAddend(b []byte) (ok bool) {
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		if field == 1 && text == nil {
 			d.addend = n
 		}
 	}
-	return !m.bad
+	return !m.malformed
 }
 
 // validate checks the bounds of a request that could be decoded.
@@ -231,5 +231,5 @@ func (c *Call) validate() *api.Error {
 	return nil
 }
 
-// saturated converts n to uint32. Values out of range become 0 or the maximum.
-func saturated(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
+// clampUint32 converts n to uint32. Values out of range become 0 or the maximum.
+func clampUint32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }

@@ -13,7 +13,7 @@ const (
 // status is a DescriptorStatus.
 type status struct {
 	over      bool
-	limited   bool   // it has a current_limit
+	hasLimit  bool   // it has a current_limit
 	requests  uint32 // requests_per_unit of current_limit
 	unit      unit
 	name      string
@@ -29,7 +29,7 @@ type header struct {
 
 // Append appends the response in the wire format.
 func (c *Call) Append(b []byte) []byte {
-	b = appendNumber(b, 1, code(c.over))
+	b = appendNumber(b, 1, codeOf(c.over))
 	for i := range c.descriptors {
 		c.inner = c.descriptors[i].status.append(c.inner[:0])
 		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), c.inner)
@@ -42,7 +42,7 @@ func (c *Call) Append(b []byte) []byte {
 	return b
 }
 
-func code(over bool) uint64 {
+func codeOf(over bool) uint64 {
 	if over {
 		return codeOver
 	}
@@ -50,8 +50,8 @@ func code(over bool) uint64 {
 }
 
 func (s *status) append(b []byte) []byte {
-	b = appendNumber(b, 1, code(s.over))
-	if s.limited {
+	b = appendNumber(b, 1, codeOf(s.over))
+	if s.hasLimit {
 		size := sizeNumber(1, uint64(s.requests)) + sizeNumber(2, uint64(s.unit))
 		if s.name != "" {
 			size += protowire.SizeTag(3) + protowire.SizeBytes(len(s.name))
@@ -63,7 +63,7 @@ func (s *status) append(b []byte) []byte {
 		}
 	}
 	b = appendNumber(b, 3, uint64(s.remaining))
-	if s.limited {
+	if s.hasLimit {
 		b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.BytesType), uint64(sizeNumber(1, uint64(s.reset))))
 		b = appendNumber(b, 1, uint64(s.reset))
 	}

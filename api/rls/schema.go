@@ -84,24 +84,24 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 	{
 		Name: proto.String(coreFile), Package: proto.String(corePackage), Syntax: proto.String("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{
-			record("HeaderValue", field(1, "key", text), field(2, "value", text)),
+			messageType("HeaderValue", field(1, "key", text), field(2, "value", text)),
 		},
 	},
 	{
 		Name: proto.String(unitFile), Package: proto.String(typePackage), Syntax: proto.String("proto3"),
-		EnumType: []*descriptorpb.EnumDescriptorProto{enum("RateLimitUnit", unitNames)},
+		EnumType: []*descriptorpb.EnumDescriptorProto{enumType("RateLimitUnit", unitNames)},
 	},
 	{
 		Name: proto.String(commonFile), Package: proto.String(commonPackage), Syntax: proto.String("proto3"),
 		Dependency: []string{unitFile, "google/protobuf/wrappers.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
-			with(record("RateLimitDescriptor",
-				many(field(1, "entries", "."+commonPackage+".RateLimitDescriptor.Entry")),
+			nest(messageType("RateLimitDescriptor",
+				repeated(field(1, "entries", "."+commonPackage+".RateLimitDescriptor.Entry")),
 				field(2, "limit", "."+commonPackage+".RateLimitDescriptor.RateLimitOverride"),
 				field(3, "hits_addend", ".google.protobuf.UInt64Value"),
 				field(4, "is_negative_hits", flag)),
-				record("Entry", field(1, "key", text), field(2, "value", text)),
-				record("RateLimitOverride", field(1, "requests_per_unit", number), choice(2, "unit", "."+typePackage+".RateLimitUnit")),
+				messageType("Entry", field(1, "key", text), field(2, "value", text)),
+				messageType("RateLimitOverride", field(1, "requests_per_unit", number), enumField(2, "unit", "."+typePackage+".RateLimitUnit")),
 			),
 		},
 	},
@@ -109,8 +109,8 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 		Name: proto.String(File), Package: proto.String(servicePackage), Syntax: proto.String("proto3"),
 		Dependency: []string{coreFile, commonFile, "google/protobuf/duration.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
-			record("RateLimitRequest", field(1, "domain", text),
-				many(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
+			messageType("RateLimitRequest", field(1, "domain", text),
+				repeated(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
 			responseRecord(),
 		},
 		Service: []*descriptorpb.ServiceDescriptorProto{{
@@ -126,19 +126,19 @@ var unitNames = []string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", 
 
 func responseRecord() *descriptorpb.DescriptorProto {
 	const response = "." + servicePackage + ".RateLimitResponse"
-	limit := record("RateLimit", field(1, "requests_per_unit", number), choice(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
-	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Unit", unitNames)}
-	r := with(record("RateLimitResponse",
-		choice(1, "overall_code", response+".Code"),
-		many(field(2, "statuses", response+".DescriptorStatus")),
-		many(field(3, "response_headers_to_add", "."+corePackage+".HeaderValue")),
-		many(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
+	limit := messageType("RateLimit", field(1, "requests_per_unit", number), enumField(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
+	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Unit", unitNames)}
+	r := nest(messageType("RateLimitResponse",
+		enumField(1, "overall_code", response+".Code"),
+		repeated(field(2, "statuses", response+".DescriptorStatus")),
+		repeated(field(3, "response_headers_to_add", "."+corePackage+".HeaderValue")),
+		repeated(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
 		field(5, "raw_body", raw)),
 		limit,
-		record("DescriptorStatus", choice(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
+		messageType("DescriptorStatus", enumField(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
 			field(3, "limit_remaining", number), field(4, "duration_until_reset", ".google.protobuf.Duration")),
 	)
-	r.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
+	r.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
 	return r
 }
 
@@ -155,12 +155,12 @@ var kinds = map[string]descriptorpb.FieldDescriptorProto_Type{
 	flag: descriptorpb.FieldDescriptorProto_TYPE_BOOL, raw: descriptorpb.FieldDescriptorProto_TYPE_BYTES,
 }
 
-func record(name string, fields ...*descriptorpb.FieldDescriptorProto) *descriptorpb.DescriptorProto {
+func messageType(name string, fields ...*descriptorpb.FieldDescriptorProto) *descriptorpb.DescriptorProto {
 	return &descriptorpb.DescriptorProto{Name: proto.String(name), Field: fields}
 }
 
-// with nests messages in r.
-func with(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
+// nest nests messages in r.
+func nest(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
 	r.NestedType = inside
 	return r
 }
@@ -187,19 +187,19 @@ func jsonName(name string) string {
 	return strings.Join(words, "")
 }
 
-func choice(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
+func enumField(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	f := field(n, name, kind)
 	f.Type = descriptorpb.FieldDescriptorProto_TYPE_ENUM.Enum()
 	return f
 }
 
-// many makes a field repeated.
-func many(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescriptorProto {
+// repeated makes a field repeated.
+func repeated(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescriptorProto {
 	f.Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 	return f
 }
 
-func enum(name string, values []string) *descriptorpb.EnumDescriptorProto {
+func enumType(name string, values []string) *descriptorpb.EnumDescriptorProto {
 	e := &descriptorpb.EnumDescriptorProto{Name: proto.String(name)}
 	for i, v := range values {
 		e.Value = append(e.Value, &descriptorpb.EnumValueDescriptorProto{Name: proto.String(v), Number: proto.Int32(int32(i))})
