@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// maxBatchBytes bounds the body of a batch, below the node's 8 MiB. A single check is below 64 KiB.
+// maxBatchBytes bounds the body of a batch, up to one more check of at most 64 KiB. The node's bound is 8 MiB.
 const maxBatchBytes = 4 << 20
 
 // The stages of a call.
 const (
 	waiting   = int32(iota)
-	sent      // its request is being made, or has been
-	abandoned // its caller left before it was sent
+	sent      // its request is in progress or done
+	abandoned // its caller gave up before it was sent
 )
 
 // call is a check in progress.
@@ -25,18 +25,18 @@ type call struct {
 	body    []byte // JSON, an object
 	headers bool
 	detail  bool
-	counts  bool // it takes its cost also where the answer is no
+	counts  bool // in CountMode: the cost may be taken although the answer is no
 
 	stage    atomic.Int32
 	deadline time.Time
-	answers  int64         // the client's count of answers when the call began to wait
-	sent     time.Time     // when its turn came; written before stage becomes sent
+	answers  int64         // Client.answers when the call began to wait
+	sent     time.Time     // when it was taken off the queue; written before stage becomes sent
 	done     chan struct{} // closed once decision and err are set
 	decision Decision
 	err      error
 }
 
-// submit sends q's check, at once or together with others.
+// submit sends the check q at once, or queues it to be sent together with others.
 func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
@@ -93,14 +93,14 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 	return Decision{}, err
 }
 
-// release ends one request, and starts the next one if checks are waiting.
+// release ends a request with checks, and starts the next one if checks are waiting.
 func (c *Client) release() {
 	batch := c.next()
 	if batch == nil {
 		return
 	}
-	// Run it in a new goroutine: the caller has its answer already.
-	c.work.Add(1) // safe: the caller's own call keeps Close waiting
+	// Use a new goroutine, because the caller already has its answer.
+	c.work.Add(1) // safe, because the caller's own call keeps Close waiting
 	go func() {
 		defer c.work.Done()
 		for ; batch != nil; batch = c.next() {
@@ -109,8 +109,7 @@ func (c *Client) release() {
 	}()
 }
 
-// next takes the checks of the next request off the queue. If none are waiting, it returns nil and counts the request
-// as ended.
+// next takes the checks of the next request off the queue. If none are waiting, it returns nil and decrements inFlight.
 func (c *Client) next() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +129,7 @@ func (c *Client) next() (batch []*call) {
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
 	if c.queue = c.queue[:rest]; rest == 0 && cap(c.queue) > 1024 {
-		c.queue = nil // free the memory that a burst needed
+		c.queue = nil // release the memory of a burst
 	}
 	if batch == nil {
 		c.inFlight--
@@ -158,7 +157,7 @@ func (c *Client) send(batch []*call) {
 	}
 }
 
-// single sends a check by itself.
+// single sends a check in a request of its own.
 func (c *Client) single(ctx context.Context, q *call) {
 	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, repeat)
 	if err != nil {
@@ -168,7 +167,7 @@ func (c *Client) single(ctx context.Context, q *call) {
 	q.read(r)
 }
 
-// read reads the answer to a check that went out by itself.
+// read sets q's decision and error from the answer to a request of its own.
 func (q *call) read(r *reply) {
 	var a answer
 	if q.decision, q.err = r.decision(&a, q.counts); q.err == nil && q.headers {
@@ -176,8 +175,8 @@ func (q *call) read(r *reply) {
 	}
 }
 
-// decision parses the answer to a check or a reservation into a. counts says that the cost may be taken though the answer
-// is no; the status is then that of an allowed check.
+// decision parses the answer to a check or a reservation into a. counts is set for a check in CountMode: its answer may be no
+// with the status of an allowed check, and the cost is then taken.
 func (r *reply) decision(a *answer, counts bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:
@@ -201,13 +200,13 @@ func (r *reply) decision(a *answer, counts bool) (Decision, error) {
 	switch {
 	case err == nil:
 		return d, nil
-	case !ok: // whatever sent this answer, it refuses
+	case !ok: // the answer is not a node's; include what it says
 		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
 	return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
 }
 
-// several sends the checks of a batch together.
+// several sends the checks of a batch in one request.
 func (c *Client) several(ctx context.Context, batch []*call) {
 	results, r, err := c.askBatch(ctx, batch)
 	if err != nil {
@@ -243,7 +242,7 @@ func (c *Client) askBatch(ctx context.Context, batch []*call) ([]answer, *reply,
 	body := append(make([]byte, 0, size), `{"checks":[`...)
 	for _, q := range batch {
 		body = append(body, q.body...)
-		if q.headers && !q.detail { // detail was on only to name the limits in headers
+		if q.headers && !q.detail { // request detail, to name all limits in the headers
 			body = append(body[:len(body)-1], `,"detail":true}`...)
 		}
 		body = append(body, ',')

@@ -16,23 +16,23 @@ import (
 // maxLocal bounds the windows that a client keeps while no node answers.
 const maxLocal = 100_000
 
-// local limits within this process while no node answers. Whatever a limit's algorithm, what it admits is what a window
-// admits that begins with a subject's first cost: at most the limit's capacity.
+// local limits within this process while no node answers. For any algorithm, it uses a window that begins with a subject's
+// first cost and admits at most the limit's capacity.
 type local struct {
 	began time.Time
 	seeds [2]maphash.Seed
 
 	mu      sync.Mutex // guards the rest
 	windows map[windowID]window
-	swept   time.Duration // when ended windows were last dropped
+	swept   time.Duration // when ended windows were last removed
 }
 
-// windowID is a hash of a subject and of what tells its counters apart: the limit's unit, algorithm and window.
+// windowID is a hash of a subject and of the parts of a limit that identify its counter: unit, algorithm and window.
 type windowID [2]uint64
 
 // window is what a subject has used of a limit.
 type window struct {
-	ends time.Duration // since the client began
+	ends time.Duration // since local.began
 	used int64
 }
 
@@ -53,8 +53,8 @@ type localOp struct {
 	fits     bool
 }
 
-// decide decides q as a node would, as far as this process knows. The limits are those of q, or fallback if it brings none.
-// It reports false if there are no limits to decide by.
+// decide decides q as a node would, as far as this process can. The limits are those of q, or fallback if it has none. ok is
+// false if there are no limits at all.
 func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 	subjects, rule := q.Subjects, "inline"
 	if subjects == nil {
@@ -95,7 +95,7 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fits, checked := true, true // everything; all that may refuse the check
+	fits, checked := true, true // whether all ops fit; whether all ops fit that may refuse the check
 	for i := range ops {
 		op := &ops[i]
 		w, known := l.windows[op.id]
@@ -124,7 +124,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	return describe(now, ops, fits, checked)
 }
 
-// room reports whether there is a place for one more window.
+// room reports whether there is room for the windows of another check. It removes ended windows at most once a second.
 func (l *local) room(now time.Duration) bool {
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
@@ -133,7 +133,7 @@ func (l *local) room(now time.Duration) bool {
 	return len(l.windows) < maxLocal-maxSubjects*maxLimits
 }
 
-// describe returns the decision about ops, told by the tightest limit.
+// describe returns the decision about ops, with the figures of the tightest limit.
 func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	at := 0
 	for i := range ops {
@@ -154,8 +154,7 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	return d
 }
 
-// tighter reports whether a describes a decision rather than b: it refuses and b does not, it refuses for longer, or less
-// of it is left.
+// tighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
 func (a *localOp) tighter(b *localOp) bool {
 	switch {
 	case a.fits != b.fits:
@@ -192,8 +191,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	return id
 }
 
-// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method: a caller could
-// change them to get a new window.
+// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method, because a
+// caller could change those to get a new window.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if name != "endpoint" && name != "method" {
@@ -203,7 +202,7 @@ func attributesKey(attributes map[string]string) (key []string) {
 	return key
 }
 
-// requests is the unit of what costs one if nothing else is said.
+// requests is the default unit, of which a check costs 1 by default.
 const requests = "requests"
 
 // costOf returns what s costs in unit.
@@ -224,8 +223,8 @@ func capacityOf(l *Limit) int64 {
 	return l.Limit
 }
 
-// spanOf returns the length of a window as nodes write it: a unit of the calendar, or a duration, which may be in days. A
-// month has 31 days here, and a year 366.
+// spanOf returns the length of a window, which is a calendar unit or a duration, possibly in days. A month counts as 31 days
+// here, and a year as 366.
 func spanOf(per string) (time.Duration, bool) {
 	const day = 24 * time.Hour
 	switch per {

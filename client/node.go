@@ -16,19 +16,19 @@ import (
 
 const (
 	firstPause = 250 * time.Millisecond // how long a node is skipped after its first failure
-	lastPause  = 5 * time.Second        // after many failures
+	lastPause  = 5 * time.Second        // how long after many failures
 
 	maxAnswer      = 1 << 20  // bytes of the answer to one check
 	maxBatchAnswer = 64 << 20 // the node's own bound
 )
 
-// condition is the believed state of a node.
+// condition is the state of a node as far as the client knows.
 type condition int
 
 const (
 	well    condition = iota
-	failing           // it refuses connections or answers 5xx: asked only if no other is left
-	silent            // it does not answer in time: not asked
+	failing           // refuses connections or answers 5xx: used only if no other node is left
+	silent            // does not answer in time: not used
 )
 
 // node is one of Options.Nodes.
@@ -54,7 +54,7 @@ func (n *node) answered() {
 	n.condition, n.failures = well, 0
 }
 
-// failed records what is wrong with n, and starts to watch it.
+// failed records n's condition, and starts to probe n if that has not begun.
 func (c *Client) failed(n *node, how condition, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (c *Client) failed(n *node, how condition, err error) {
 	// Start the watcher under n's lock, so that the next caller sees watched set.
 	if c.spawn(func() { c.watch(n) }) {
 		n.watched = true
-		c.options.Logger.Warn("node is passed over", "node", n.base, "error", err)
+		c.options.Logger.Warn("skipping failing node", "node", n.base, "error", err)
 	}
 }
 
@@ -76,7 +76,7 @@ func (c *Client) watch(n *node) {
 		n.mu.Lock()
 		rest := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 if a call already in flight has been answered since
 		if n.condition == well {
-			rest = 0 // a call found it well
+			rest = 0 // a call has got an answer
 		}
 		n.mu.Unlock()
 		if rest > 0 && !pause(c.life, rest) {
@@ -84,10 +84,10 @@ func (c *Client) watch(n *node) {
 		}
 		if rest == 0 || c.ready(n) {
 			n.mu.Lock()
-			// Keep failures until n answers a check: a node that is ready but decides nothing is probed less often.
+			// Keep failures until n answers a call, so that a node that is ready but fails all calls is probed less often.
 			n.condition, n.watched = well, false
 			n.mu.Unlock()
-			c.options.Logger.Info("node is asked again", "node", n.base)
+			c.options.Logger.Info("using node again", "node", n.base)
 			return
 		}
 		n.mu.Lock()
@@ -108,12 +108,12 @@ func (c *Client) ready(n *node) bool {
 		return false
 	}
 	defer response.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain it, to reuse the connection
+	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain the body, so that the connection is reused
 	return response.StatusCode == http.StatusOK
 }
 
-// choose returns the first untried node that is well, else one that fails fast; -1 if there is none. more reports
-// whether another one would remain after it.
+// choose returns the index of the first untried node that is well, else of the first that is failing; -1 if there is none.
+// more reports whether another one would remain after it.
 func (c *Client) choose(tried []bool) (at int, more bool) {
 	at = -1
 	for _, want := range [...]condition{well, failing} {
@@ -130,7 +130,7 @@ func (c *Client) choose(tried []bool) (at int, more bool) {
 	return at, false
 }
 
-// repeatable says whether a call may be retried although it may have been carried out.
+// repeatable says whether a call may be retried although it may already have taken effect.
 type repeatable bool
 
 const (
@@ -146,7 +146,7 @@ type reply struct {
 	body   []byte
 }
 
-// ask posts body to one node after another until one answers. The error is the context's, or the last failure.
+// ask posts body to one node after another until one answers. The error is the context's, or wraps the last failure.
 func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64, again repeatable) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error
@@ -154,7 +154,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 		at, more := c.choose(tried)
 		if at < 0 {
 			if last == nil {
-				return nil, fmt.Errorf("%w: none has answered lately", ErrUnavailable)
+				return nil, fmt.Errorf("%w: all nodes have failed recently", ErrUnavailable)
 			}
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, last)
 		}
@@ -171,7 +171,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 			n.answered()
 			c.answers.Add(1)
 			return r, nil
-		case err == nil: // a 5xx answer means that the call was not, or not fully, carried out
+		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
 			if e.elsewhere() {
 				n.answered()
@@ -180,9 +180,9 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 			}
 			err = e
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
-			return nil, context.Cause(ctx) // the caller left; that is not the node's fault
+			return nil, context.Cause(ctx) // the caller gave up, which is not the node's fault
 		case errors.Is(err, ErrTimeout):
-			// Don't blame the node if the call had waited so long that little time was left.
+			// Don't blame the node if the call had waited so long that the node had little time to answer.
 			if time.Since(began) >= c.options.Timeout/2 {
 				c.failed(n, silent, err)
 			}
@@ -196,7 +196,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64,
 	}
 }
 
-// untouched reports whether err proves that the call was not carried out.
+// untouched reports whether err proves that the call did not take effect.
 func untouched(err error) bool {
 	var answered *Error
 	if errors.As(err, &answered) {
@@ -206,7 +206,7 @@ func untouched(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// post makes one request. If the node takes longer than part, it counts as silent: ErrTimeout.
+// post makes one request. If the node does not answer within part, the error wraps ErrTimeout.
 func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bound int64, part time.Duration, again repeatable) (*reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, part, ErrTimeout)
 	defer cancel()
@@ -219,7 +219,7 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 		r.Header["Authorization"] = []string{c.authorization}
 	}
 	if again == repeat {
-		// Not sent. It lets the transport retry on a new connection if the node has just closed this one.
+		// A nil value is not sent. It lets the transport retry on a new connection if the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
 	response, err := c.http.Do(r)
@@ -232,14 +232,14 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 		return nil, explain(ctx, n, err)
 	}
 	if int64(len(text)) > bound {
-		return nil, fmt.Errorf("%w: %s sends over %d bytes", ErrBadAnswer, n.base, bound)
+		return nil, fmt.Errorf("%w: %s sent more than %d bytes", ErrBadAnswer, n.base, bound)
 	}
 	return &reply{node: n, status: response.StatusCode, header: response.Header, body: text}, nil
 }
 
-// explain tells a node's silence from other failures.
+// explain returns err, or the cause of ctx's end, prefixed with the node's address.
 func explain(ctx context.Context, n *node, err error) error {
-	var outer *url.Error // it adds only the address
+	var outer *url.Error // it adds nothing but the address
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -249,7 +249,7 @@ func explain(ctx context.Context, n *node, err error) error {
 	return fmt.Errorf("%s: %w", n.base, err)
 }
 
-// problem returns r as an error.
+// problem returns the error that r reports.
 func (r *reply) problem() *Error {
 	var p problem
 	if err := json.Unmarshal(r.body, &p); err != nil || p.Code == "" {
@@ -259,17 +259,16 @@ func (r *reply) problem() *Error {
 	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
 }
 
-// elsewhere reports whether e comes from a healthy node that is overloaded or can't reach another node. The next node
-// may do better.
+// elsewhere reports whether e comes from a healthy node that is overloaded or can't reach the owner. Another node may succeed.
 func (e *Error) elsewhere() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
 
-// codeNoOwner means that only the owner can do this, and that it may soon be reachable.
+// codeNoOwner means that only the owner can do this and that it can't be reached now.
 const codeNoOwner = "no-owner"
 
-// codeDenied marks a 403 that decides a check. Any other 403 is an error, such as a token without the scope.
+// codeDenied marks a 403 that is a decision. Any other 403 is an error, such as for a token without the scope.
 const codeDenied = "denied"
 
-// decode parses r's JSON and ignores fields that v does not have.
+// decode parses r's JSON body into v. It ignores fields that v does not have.
 func (r *reply) decode(v any) error {
 	if err := json.Unmarshal(r.body, v); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, r.node.base, err)
