@@ -40,8 +40,8 @@ func (f *fake) sizes() (n []int) {
 	return n
 }
 
-// TestCallsShareRequests: checks that come while MaxInFlight requests are in flight go out together, and each caller
-// gets its own answer.
+// TestCallsShareRequests: checks made while MaxInFlight requests are in flight are sent together, and each caller gets its
+// own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
@@ -111,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 	if have := text(w); w.StatusCode != 503 || !strings.Contains(have, "Too many calls wait") {
 		t.Errorf("middleware: have %d %s", w.StatusCode, have)
 	}
-	// Other calls have a bound of their own.
+	// Unbatched calls have a separate bound.
 	var three sync.WaitGroup
 	for range 3 {
 		three.Go(func() { c.Adjust(background, "r", nil, 1) })
@@ -147,7 +147,7 @@ func TestOpenWhenFull(t *testing.T) {
 	}
 }
 
-// slow makes f take d for each answer.
+// slow makes f take d for every answer.
 func (f *fake) slow(d time.Duration) {
 	f.set(func() {
 		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -157,8 +157,7 @@ func (f *fake) slow(d time.Duration) {
 	})
 }
 
-// TestStarvedCallsDoNotPass: calls whose turn does not come while the node answers others don't count as calls to an
-// absent node.
+// TestStarvedCallsDoNotPass: calls that are not sent in time while the node answers others are not left to OnError.
 func TestStarvedCallsDoNotPass(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -198,13 +197,13 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 			}
 			all.Wait()
 			if answered.Load() == 0 || starved.Load() == 0 {
-				t.Errorf("%d were answered, and %d starved; both were meant to happen", answered.Load(), starved.Load())
+				t.Errorf("%d calls were answered and %d starved, want some of each", answered.Load(), starved.Load())
 			}
 		})
 	}
 }
 
-// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting ones like all others.
+// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting calls like all others.
 func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
@@ -219,7 +218,7 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent; the others are.
+// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent. The others are.
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
@@ -245,7 +244,7 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 	for _, r := range f.requests() {
 		for _, q := range r.checks {
 			if q["attributes"].(map[string]any)["ip"] == "left" {
-				t.Error("the check that nobody waits for was sent")
+				t.Error("an abandoned check was sent")
 			}
 		}
 	}
@@ -263,23 +262,23 @@ func TestDeadlinesOfABatch(t *testing.T) {
 	_, errs, wait := crowd(c, 5, eachIP)
 	wait()
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("they took %v", took)
+		t.Errorf("the calls took %v", took)
 	}
 	for _, err := range errs {
-		if !errors.Is(err, ErrUnavailable) { // a late one, on a slow machine
+		if !errors.Is(err, ErrUnavailable) { // on a slow machine a call may come late
 			wantError(t, err, ErrTimeout)
 		}
 	}
-	// The node is silent: no other call waits for it.
+	// The node is known to be silent, so that no other call waits for it.
 	began = time.Now()
 	_, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrUnavailable)
 	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("a check of a silent node took %v", took)
+		t.Errorf("a check while the node is silent took %v", took)
 	}
 }
 
-// TestBadBatches: an answer that doesn't fit its batch decides none of it.
+// TestBadBatches: an answer that does not match its batch decides none of its checks.
 func TestBadBatches(t *testing.T) {
 	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
@@ -310,7 +309,7 @@ func TestBadBatches(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCalls: Close ends calls in progress and waiting ones, and nothing is left.
+// TestCloseEndsCalls: Close ends the calls in progress and the waiting ones, and leaves nothing behind.
 func TestCloseEndsCalls(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
@@ -333,11 +332,11 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 	c.Close()
 	if c.waiting() != 0 || c.inFlight != 0 {
-		t.Errorf("%d wait, %d are under way", c.waiting(), c.inFlight)
+		t.Errorf("%d calls wait, %d are in flight", c.waiting(), c.inFlight)
 	}
 }
 
-// TestRush: many callers, over and over; each gets an answer, and nothing is left behind.
+// TestRush: many callers make calls repeatedly. Each gets an answer, and nothing is left behind.
 func TestRush(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)

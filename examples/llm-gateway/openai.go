@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// usualAnswer is how many tokens to reserve for the answer if the call sets no bound. Anything above becomes a
-	// debt.
+	// usualAnswer is how many tokens to reserve for the answer if the call sets no bound. If the answer takes more, the
+	// excess becomes a debt.
 	usualAnswer = 256
 	maxChoices  = 128
 	maxRole     = 64 // bytes of a message's role; they are not counted
-	// maxTokens bounds the tokens a call may ask for, so that sums can't overflow.
+	// maxTokens bounds the tokens that a call may ask for, so that sums can't overflow.
 	maxTokens = 10_000_000
 )
 
@@ -29,13 +29,13 @@ type call struct {
 	Stream       bool
 	IncludeUsage bool // the caller wants the usage at the end of its stream
 
-	body   []byte // sent upstream
-	prompt int64  // estimated tokens
-	answer int64  // tokens: the bound, or usualAnswer
+	body   []byte // to send upstream
+	prompt int64  // estimated tokens of the prompt
+	answer int64  // bound on the tokens of the answer, or usualAnswer
 }
 
-// readCall reads a request and makes it ask for the usage at the end of its stream. It writes the request for upstream
-// anew from what it has read: if a field appears twice, or in another case, the model might use the other one.
+// readCall reads a request and makes it ask for the usage at the end of its stream. It encodes the upstream request anew from
+// what it has parsed: if a field occurred twice, or in another case, the model might use the other one.
 func readCall(body io.Reader) (*call, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -66,7 +66,7 @@ func readCall(body io.Reader) (*call, error) {
 			}
 		}
 		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
-			c.prompt += count(string(value)) // the model reads tools and the like, too
+			c.prompt += count(string(value)) // tools and the like are part of the prompt, too
 		}
 	}
 	if len(messages) == 0 {
@@ -91,8 +91,7 @@ func readCall(body io.Reader) (*call, error) {
 	return c, err
 }
 
-// larger returns the larger of two numbers that may be missing, because which of them the model uses is up to the
-// model.
+// larger returns the larger of two numbers that may be missing, because it is unknown which of them the model uses.
 func larger(a, b *int64, usual int64) int64 {
 	switch {
 	case a == nil && b == nil:
@@ -103,7 +102,7 @@ func larger(a, b *int64, usual int64) int64 {
 		return *a
 	}
 	if *a < 1 || *b < 1 {
-		return min(*a, *b) // which is then refused
+		return min(*a, *b) // bound then refuses it
 	}
 	return max(*a, *b)
 }
@@ -151,7 +150,7 @@ type usage struct {
 	TotalTokens      int64 `json:"total_tokens"`
 }
 
-// apiError is an error in the form that OpenAI's clients know.
+// apiError is an error in the form that OpenAI's clients expect.
 type apiError struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -162,7 +161,7 @@ type apiError struct {
 func writeError(w http.ResponseWriter, status int, e apiError) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error is the connection's
+	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error means that the connection is broken
 }
 
 // setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}. If a unit has several limits, it uses the one

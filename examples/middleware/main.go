@@ -91,7 +91,7 @@ Stop the node, and pages are served all the same (-closed: 503). Ctrl-C ends thi
 
 `
 
-// routes returns the server's pages, behind the middleware.
+// routes returns the handler of the server's pages, behind the middleware.
 func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -112,7 +112,7 @@ func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 		Attributes: func(r *http.Request) map[string]string {
 			attributes := usual(r)
 			if key := cmp.Or(r.Header.Get("X-Api-Key"), r.URL.Query().Get("api_key")); key != "" {
-				attributes["api_key"] = client.Fingerprint(key) // a secret, which must not appear in lists and logs
+				attributes["api_key"] = client.Fingerprint(key) // the key itself must not appear in lists and logs
 			}
 			return attributes
 		},
