@@ -151,7 +151,7 @@ func TestOpenWhenFull(t *testing.T) {
 func (f *fake) slow(d time.Duration) {
 	f.set(func() {
 		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
-			pause(r.Context(), d)
+			sleep(r.Context(), d)
 			return false
 		}
 	})

@@ -39,9 +39,9 @@ type Client struct {
 	otherInFlight chan struct{} // slots for those of them that are in flight; capacity spareConnections
 	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
-	life  context.Context // canceled by Close, with cause ErrClosed
-	close context.CancelCauseFunc
-	work  sync.WaitGroup // calls and goroutines. Add only with mu held and closed false, or within a counted call
+	lifetime context.Context // canceled by Close, with cause ErrClosed
+	cancel   context.CancelCauseFunc
+	running  sync.WaitGroup // calls and goroutines. Add only with mu held and closed false, or within a counted call
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
@@ -52,17 +52,17 @@ type Client struct {
 // New returns a client. It contacts no node: an unreachable one shows only in the first call. The caller must Close the
 // client.
 func New(options Options) (*Client, error) {
-	o, err := options.complete()
+	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{options: o, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
-		b, err := base(i, address)
+		b, err := parseBaseURL(i, address)
 		if err != nil {
 			return nil, err
 		}
-		c.nodes = append(c.nodes, &node{base: b})
+		c.nodes = append(c.nodes, &node{baseURL: b})
 	}
 	if o.Token != "" {
 		c.authorization = "Bearer " + o.Token
@@ -83,7 +83,7 @@ func New(options Options) (*Client, error) {
 		// The token must not reach any other server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	c.life, c.close = context.WithCancelCause(context.Background())
+	c.lifetime, c.cancel = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
@@ -92,38 +92,38 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.close(ErrClosed)
-	c.work.Wait()
+	c.cancel(ErrClosed)
+	c.running.Wait()
 	c.transport.CloseIdleConnections()
 }
 
-// begin records a call in progress if the client is open. After a successful begin, the caller must call c.work.Done.
-func (c *Client) begin() bool {
+// beginCall records a call in progress if the client is open. After a successful begin, the caller must call c.running.Done.
+func (c *Client) beginCall() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.work.Add(1)
+		c.running.Add(1)
 	}
 	return !c.closed
 }
 
 // spawn runs f in a goroutine that Close waits for, if the client is open.
 func (c *Client) spawn(f func()) bool {
-	if !c.begin() {
+	if !c.beginCall() {
 		return false
 	}
 	go func() {
-		defer c.work.Done()
+		defer c.running.Done()
 		f()
 	}()
 	return true
 }
 
-// within returns the context of a call, which ends with the caller's context, after Options.Timeout, or when the client is
+// withTimeout returns the context of a call, which ends with the caller's context, after Options.Timeout, or when the client is
 // closed. The caller must call the returned function.
-func (c *Client) within(ctx context.Context) (context.Context, func()) {
+func (c *Client) withTimeout(ctx context.Context) (context.Context, func()) {
 	ctx, release := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.life, func() { release(ErrClosed) })
+	stop := context.AfterFunc(c.lifetime, func() { release(ErrClosed) })
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)
 	return ctx, func() {
 		cancel()
@@ -141,7 +141,7 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	d, err := c.decide(ctx, &q)
 	if err == nil && q.Wait && d.Allowed {
-		err = c.hold(ctx, d.Delay)
+		err = c.waitDelay(ctx, d.Delay)
 	}
 	return d, err
 }
@@ -149,24 +149,24 @@ func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 // Peek returns the decision that Check would return, but takes nothing. Remaining is what would be left after the Check.
 // Peek ignores q.Wait.
 func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
-	q.peek()
+	q.makePeek()
 	return c.decide(ctx, &q)
 }
 
 func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	body, err := q.append(nil, 0)
 	if err != nil {
-		return c.undecided(q, err), err
+		return c.fallbackDecision(q, err), err
 	}
-	some, all := q.counts()
-	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
+	some, all := q.countModes()
+	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: some}
 	if some && !all {
 		err = c.checkUnbatched(ctx, call)
 	} else {
 		call.decision, err = c.submit(ctx, call)
 	}
 	if err != nil {
-		return c.undecided(q, err), err
+		return c.fallbackDecision(q, err), err
 	}
 	return call.decision, nil
 }
@@ -174,17 +174,17 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 // checkUnbatched makes a check that counts some subjects and checks others. It can't be in a batch, because answers there have
 // no status, which alone tells whether the counts were taken.
 func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
-	r, err := c.call(ctx, "/v1/check", q.body, repeat)
+	r, err := c.call(ctx, "/v1/check", q.body, retryAlways)
 	if err != nil {
 		return err
 	}
-	q.read(r)
+	q.setAnswer(r)
 	return q.err
 }
 
-// undecided returns the Decision for a check that no node decided. Only a failure of the nodes may let a check pass. Clients
-// of the caller could provoke any other error, and so switch the limits off.
-func (c *Client) undecided(q *Request, err error) Decision {
+// fallbackDecision returns the Decision for a check that no node decided. Only a failure of the nodes may let a check pass.
+// Untrusted users could provoke any other error, and so switch the limits off.
+func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
 	switch {
@@ -205,19 +205,19 @@ func (c *Client) undecided(q *Request, err error) Decision {
 	return d
 }
 
-// hold waits for d. It returns an error if the context ends or the client is closed first.
-func (c *Client) hold(ctx context.Context, d time.Duration) error {
+// waitDelay waits for d. It returns an error if the context ends or the client is closed first.
+func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
-	if !c.begin() {
+	if !c.beginCall() {
 		return ErrClosed
 	}
-	defer c.work.Done()
+	defer c.running.Done()
 	ctx, release := context.WithCancelCause(ctx)
 	defer release(nil)
-	defer context.AfterFunc(c.life, func() { release(ErrClosed) })()
-	if !pause(ctx, d) {
+	defer context.AfterFunc(c.lifetime, func() { release(ErrClosed) })()
+	if !sleep(ctx, d) {
 		return context.Cause(ctx)
 	}
 	return nil
@@ -233,7 +233,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.undecided(&q, err)}, err }
+	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.fallbackDecision(&q, err)}, err }
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
 	}
@@ -241,14 +241,14 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if err != nil {
 		return fail(err)
 	}
-	r, err := c.call(ctx, "/v1/reserve", body, repeat)
+	r, err := c.call(ctx, "/v1/reserve", body, retryAlways)
 	if err != nil {
 		return fail(err)
 	}
 	var a answer
 	d, err := r.decision(&a, false)
 	if err == nil && d.Allowed && a.Reservation == "" {
-		err = fmt.Errorf("%w: %s made a reservation without an id", ErrBadAnswer, r.node.base)
+		err = fmt.Errorf("%w: %s made a reservation without an id", ErrBadAnswer, r.node.baseURL)
 	}
 	if err != nil {
 		return fail(err)
@@ -258,7 +258,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	}
 	reserved := Reservation{Decision: d, ID: a.Reservation}
 	if q.Wait && d.Allowed {
-		err = c.hold(ctx, d.Delay)
+		err = c.waitDelay(ctx, d.Delay)
 	}
 	return reserved, err
 }
@@ -283,7 +283,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if body = append(body, '}'); len(body) > maxBody {
 		return Settlement{}, errTooLarge
 	}
-	r, err := c.call(ctx, "/v1/settle", body, repeat)
+	r, err := c.call(ctx, "/v1/settle", body, retryAlways)
 	if err != nil {
 		return Settlement{}, err
 	}
@@ -315,7 +315,7 @@ func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []s
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
 		return Usage{}, fmt.Errorf("%w: rule is %q and n is %d; rule must not be empty, and n must be within ±%d and not 0", ErrRequest, rule, n, int64(maxAmount))
 	}
-	return c.change(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
+	return c.changeUsage(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
 }
 
 // AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and Key, or
@@ -333,7 +333,7 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 		}
 		b = append(strconv.AppendInt(append(appendString(b, unit), ':'), n, 10), ',')
 	}
-	return c.change(ctx, "/v1/adjust", &q, append(end(b, '}'), ','))
+	return c.changeUsage(ctx, "/v1/adjust", &q, append(closeBracket(b, '}'), ','))
 }
 
 // Usage returns what a subject has used, and takes nothing. q names the subject by Rule and Key, or by Namespace, Key and
@@ -347,7 +347,7 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	r, err := c.call(ctx, "/v1/usage", body, repeat)
+	r, err := c.call(ctx, "/v1/usage", body, retryAlways)
 	return r.usage(&q, err)
 }
 
@@ -355,11 +355,11 @@ func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 // RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The errors
 // are those of Usage.
 func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
-	return c.change(ctx, "/v1/reset", &q, nil)
+	return c.changeUsage(ctx, "/v1/reset", &q, nil)
 }
 
-// change makes a call that changes what the subject of q has used. It adds fields to the body; each must end with a comma.
-func (c *Client) change(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
+// changeUsage makes a call that changes what the subject of q has used. It adds fields to the body; each must end with a comma.
+func (c *Client) changeUsage(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
 	body, err := q.appendTarget(fields)
 	if err != nil {
 		return Usage{}, err
@@ -387,72 +387,72 @@ func (r *reply) usage(q *Request, err error) (Usage, error) {
 // release rejects the generated id, callOnce repeats the call without it, and from then on retries only if the call can't have
 // taken effect.
 func (c *Client) callOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
-	own := id == ""
-	if own {
+	generated := id == ""
+	if generated {
 		id = rand.Text()
 	}
 	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.call(ctx, path, append(named, '}'), repeat)
-	if err == nil && own && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
-		return c.call(ctx, path, body, once)
+	r, err := c.call(ctx, path, append(named, '}'), retryAlways)
+	if err == nil && generated && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
+		return c.call(ctx, path, body, retryIfUnprocessed)
 	}
 	return r, err
 }
 
 // call makes an unbatched call. While the owner can't be reached, it retries, if the call may be repeated.
-func (c *Client) call(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
-	if !c.begin() {
+func (c *Client) call(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
+	if !c.beginCall() {
 		return nil, ErrClosed
 	}
-	defer c.work.Done()
+	defer c.running.Done()
 	select {
 	case c.otherCalls <- struct{}{}:
 		defer func() { <-c.otherCalls }()
 	default:
 		return nil, ErrQueueFull
 	}
-	ctx, cancel := c.within(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for {
-		r, err := c.askInTurn(ctx, path, body, again)
+		r, err := c.askWithSlot(ctx, path, body, retry)
 		var e *Error
-		if again == once || !errors.As(err, &e) || e.Code != codeNoOwner || !pause(ctx, ownerPause) {
+		if retry == retryIfUnprocessed || !errors.As(err, &e) || e.Code != codeNoOwner || !sleep(ctx, ownerPause) {
 			return r, err
 		}
 	}
 }
 
-// askInTurn calls ask once a slot is free.
-func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
+// askWithSlot calls ask once a slot is free.
+func (c *Client) askWithSlot(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
 	before, began := c.answers.Load(), time.Now()
 	select {
 	case c.otherInFlight <- struct{}{}:
 		defer func() { <-c.otherInFlight }()
 		late := time.Since(began) > c.options.Timeout/2
-		r, err := c.ask(ctx, path, body, maxAnswer, again)
+		r, err := c.ask(ctx, path, body, maxAnswer, retry)
 		if late && errors.Is(err, ErrTimeout) {
-			err = c.starved(before, err)
+			err = c.starvedError(before, err)
 		}
 		return r, err
 	case <-ctx.Done():
-		return nil, c.starved(before, context.Cause(ctx))
+		return nil, c.starvedError(before, context.Cause(ctx))
 	}
 }
 
-// starved returns the error of a call that failed with err after it was sent too late or never. If nodes have answered
+// starvedError returns the error of a call that failed with err after it was sent too late or never. If nodes have answered
 // other calls since, they are healthy, and the cause is this client's queue: the error then wraps ErrQueueFull.
-func (c *Client) starved(before int64, err error) error {
+func (c *Client) starvedError(before int64, err error) error {
 	if c.answers.Load() == before || errors.Is(err, ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("%w: not sent in time: %w", ErrQueueFull, err)
 }
 
-// pause waits for d. It reports false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

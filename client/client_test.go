@@ -165,7 +165,7 @@ func TestOnError(t *testing.T) {
 	}
 }
 
-// undecided makes a check and a reservation that no node decides.
+// fallbackDecision makes a check and a reservation that no node decides.
 func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantErr error) {
 	t.Helper()
 	d, err := c.Check(background, q)
@@ -210,8 +210,8 @@ func TestDeniedIsDecided(t *testing.T) {
 		for i := range more {
 			decided("batch", more[i], moreErrs[i])
 		}
-		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].is() != well {
-			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].is())
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].currentCondition() != healthy {
+			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].currentCondition())
 		}
 	}
 }

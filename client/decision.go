@@ -180,7 +180,7 @@ func (a *answer) decision() (Decision, error) {
 	}
 	d := Decision{
 		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
-		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: orNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
+		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
 		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated,
 	}
 	if a.Limits != nil {
@@ -189,18 +189,18 @@ func (a *answer) decision() (Decision, error) {
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Used: max(l.Used, 0),
-			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
 	}
 	if !d.Allowed {
-		d.explain()
+		d.fillReason()
 	}
 	return d, nil
 }
 
-// explain fills in the reason of a refusal if it is missing, as in batches.
-func (d *Decision) explain() {
+// fillReason fills in the reason of a refusal if it is missing, as in batches.
+func (d *Decision) fillReason() {
 	if len(d.Violated) == 0 {
 		for _, l := range d.Limits {
 			if !l.Allowed && !l.Shadow {
@@ -220,14 +220,14 @@ func (d *Decision) explain() {
 	case d.Rule == "":
 		d.Reason = "This is not allowed."
 	case d.RetryAfter == Never:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, span(d.Window))
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, formatDuration(d.Window))
 	default:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, span(d.Window), span(d.RetryAfter))
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, formatDuration(d.Window), formatDuration(d.RetryAfter))
 	}
 }
 
-// span formats d as people write it: 15m, not 15m0s.
-func span(d time.Duration) string {
+// formatDuration formats d as people write it: 15m, not 15m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -273,8 +273,8 @@ func millis(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), most)) * time.Millisecond
 }
 
-// orNever is like millis, except that it returns Never for a negative n.
-func orNever(n int64) time.Duration {
+// millisOrNever is like millis, except that it returns Never for a negative n.
+func millisOrNever(n int64) time.Duration {
 	if n < 0 {
 		return Never
 	}

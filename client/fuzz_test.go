@@ -16,7 +16,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(404, []byte(`{"code":"unknown-rule"}`))
 	f.Add(200, []byte(`{"allowed":true,"decided_by":"none","limits":[{}]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		r := &reply{node: &node{base: "http://x"}, status: status, body: body}
+		r := &reply{node: &node{baseURL: "http://x"}, status: status, body: body}
 		var a answer
 		d, err := r.decision(&a, status%2 == 0 && len(body)%2 == 0)
 		var answered *Error

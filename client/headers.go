@@ -94,16 +94,16 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 			order = append(order, &limits[i])
 		}
 	}
-	slices.SortStableFunc(order, tighter)
+	slices.SortStableFunc(order, compareTightness)
 	var q, r []byte
 	for i, l := range order[:min(len(order), maxHeaderItems)] {
 		if i > 0 {
 			q, r = append(q, ", "...), append(r, ", "...)
 		}
-		q, r = appendToken(q, l.Name), appendToken(r, l.Name)
+		q, r = appendQuoted(q, l.Name), appendQuoted(r, l.Name)
 		q = strconv.AppendInt(append(q, ";q="...), min(l.Limit, maxFieldInteger), 10)
 		if l.Unit != "requests" {
-			q = appendToken(append(q, ";qu="...), l.Unit)
+			q = appendQuoted(append(q, ";qu="...), l.Unit)
 		}
 		q = strconv.AppendInt(append(q, ";w="...), max(1, ceil(l.Window, time.Second)), 10)
 		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
@@ -114,8 +114,8 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 	return string(q), string(r)
 }
 
-// tighter is a sort order: first refusals, longest wait first; then the rest, smallest share left first.
-func tighter(a, b *LimitDecision) int {
+// compareTightness is a sort order: first refusals, longest wait first; then the rest, smallest share left first.
+func compareTightness(a, b *LimitDecision) int {
 	switch {
 	case a.Allowed != b.Allowed && b.Allowed:
 		return -1
@@ -128,9 +128,9 @@ func tighter(a, b *LimitDecision) int {
 	return product(a.Remaining, b.Limit).Cmp(product(b.Remaining, a.Limit))
 }
 
-// appendToken appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
+// appendQuoted appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
 // percent-encoded.
-func appendToken(b []byte, s string) []byte {
+func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
 	for i := range len(s) {

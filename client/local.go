@@ -44,7 +44,7 @@ func newLocal() *local {
 type localOp struct {
 	id       windowID
 	limit    *Limit
-	span     time.Duration
+	length   time.Duration
 	capacity int64
 	cost     int64
 	mode     Mode
@@ -59,7 +59,7 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 	subjects, rule := q.Subjects, "inline"
 	if subjects == nil {
 		one := q.subject()
-		if !q.inline() {
+		if !q.isInline() {
 			if len(fallback) == 0 {
 				return Decision{}, false
 			}
@@ -74,19 +74,19 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 		s := &subjects[i]
 		for j := range s.Limits {
 			limit := &s.Limits[j]
-			length, ok := spanOf(limit.Per)
+			length, ok := windowLength(limit.Per)
 			if !ok {
 				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}, true
 			}
 			ops = append(ops, localOp{
-				id: l.idOf(s, limit), limit: limit, span: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
+				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
 			})
 		}
 	}
 	d = l.take(now, ops)
 	d.Rule = rule
 	if !d.Allowed {
-		d.explain()
+		d.fillReason()
 	}
 	return d, true
 }
@@ -95,15 +95,15 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fits, checked := true, true // whether all ops fit; whether all ops fit that may refuse the check
+	fits, checked := true, true // whether all ops but those in shadow fit; the same, without those in CountMode
 	for i := range ops {
 		op := &ops[i]
 		w, known := l.windows[op.id]
-		if !known && !l.room(now) {
+		if !known && !l.hasRoom(now) {
 			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and too many subjects are limited meanwhile."}
 		}
 		if w.ends <= now {
-			w = window{ends: now + op.span}
+			w = window{ends: now + op.length}
 		}
 		op.window = w
 		if op.fits = w.used+op.cost <= op.capacity; !op.fits && !op.shadow {
@@ -124,8 +124,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	return describe(now, ops, fits, checked)
 }
 
-// room reports whether there is room for the windows of another check. It removes ended windows at most once a second.
-func (l *local) room(now time.Duration) bool {
+// hasRoom reports whether there is room for the windows of another check. It removes ended windows at most once a second.
+func (l *local) hasRoom(now time.Duration) bool {
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
 		l.swept = now
@@ -137,14 +137,14 @@ func (l *local) room(now time.Duration) bool {
 func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	at := 0
 	for i := range ops {
-		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.tighter(b)) {
+		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.isTighter(b)) {
 			at = i
 		}
 	}
 	op := &ops[at]
 	d := Decision{
 		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
-		Remaining: max(0, op.capacity-op.window.used), Window: op.span, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
+		Remaining: max(0, op.capacity-op.window.used), Window: op.length, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}
 	if !fits {
 		if d.RetryAfter = d.ResetAfter; op.cost > op.capacity {
@@ -154,8 +154,8 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	return d
 }
 
-// tighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
-func (a *localOp) tighter(b *localOp) bool {
+// isTighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
+func (a *localOp) isTighter(b *localOp) bool {
 	switch {
 	case a.fits != b.fits:
 		return b.fits
@@ -223,9 +223,9 @@ func capacityOf(l *Limit) int64 {
 	return l.Limit
 }
 
-// spanOf returns the length of a window, which is a calendar unit or a duration, possibly in days. A month counts as 31 days
-// here, and a year as 366.
-func spanOf(per string) (time.Duration, bool) {
+// windowLength returns the length of a window, which is a calendar unit or a duration, possibly in days. A month counts as 31
+// days here, and a year as 366.
+func windowLength(per string) (time.Duration, bool) {
 	const day = 24 * time.Hour
 	switch per {
 	case "minute":

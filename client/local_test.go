@@ -108,7 +108,7 @@ func TestSpans(t *testing.T) {
 		"10s": 10 * time.Second, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "366d": 366 * 24 * time.Hour, "1m0s": time.Minute, "month": 31 * 24 * time.Hour,
 		"250ms": 250 * time.Millisecond, "": 0, "d": 0, "0s": 0, "-1s": 0, "1d-1h": 0, "367d": 0, "1x": 0, "0d": 0, "1d1d": 0,
 	} {
-		if have, ok := spanOf(text); ok != (want > 0) || ok && have != want {
+		if have, ok := windowLength(text); ok != (want > 0) || ok && have != want {
 			t.Errorf("%s: have %v, %v, want %v", fmt.Sprintf("%q", text), have, ok, want)
 		}
 	}

@@ -123,7 +123,7 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
-	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.hold(r.Context(), &d)
+	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.waitDelay(r.Context(), &d)
 	if r.Context().Err() != nil && (err != nil || waited) {
 		// Usually the caller has hung up. But a deadline of the server may have ended the context, and without a status the
 		// answer would be 200.
@@ -157,16 +157,16 @@ func (g *guard) request(r *http.Request) Request {
 	return q
 }
 
-// hold waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for the whole
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for the whole
 // delay or until the context ended.
-func (g *guard) hold(ctx context.Context, d *Decision) bool {
+func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay
-		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", span(d.Delay))
+		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", formatDuration(d.Delay))
 		return false
 	}
-	pause(ctx, d.Delay)
+	sleep(ctx, d.Delay)
 	return true
 }
 

@@ -109,7 +109,7 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	one.Go(func() { _, err = c.Settle(background, "id", nil) })
 	process.Eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
 	for i, n := range c.nodes {
-		if n.is() != well {
+		if n.currentCondition() != healthy {
 			t.Errorf("node %d is skipped", i)
 		}
 	}
@@ -191,9 +191,9 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	// Nor does it after a call that had waited so long that little of its time was left.
 	late, cancelLate := context.WithTimeoutCause(background, 20*time.Millisecond, ErrTimeout)
 	defer cancelLate()
-	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, repeat)
+	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, retryAlways)
 	wantError(t, err, ErrTimeout)
-	if have := c.nodes[0].is(); have != well {
+	if have := c.nodes[0].currentCondition(); have != healthy {
 		t.Errorf("the node has condition %d", have)
 	}
 	release()
@@ -259,12 +259,12 @@ func TestFailsAndAnswersAtOnce(t *testing.T) {
 	c := connect(t, Options{}, f)
 	n := c.nodes[0]
 	for range 200 {
-		c.failed(n, failing, errors.New("cut"))
-		n.answered()
+		c.markFailed(n, failing, errors.New("cut"))
+		n.markHealthy()
 		process.Eventually(t, "nobody watches it", func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return !n.watched && n.condition == well
+			return !n.probing && n.condition == healthy
 		})
 	}
 }

@@ -82,8 +82,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// complete validates o and fills in the defaults.
-func (o Options) complete() (Options, error) {
+// withDefaults validates o and fills in the defaults.
+func (o Options) withDefaults() (Options, error) {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
@@ -109,7 +109,7 @@ func (o Options) complete() (Options, error) {
 	}
 	for i := range o.Local {
 		wrong := o.Local[i].mistake()
-		if _, ok := spanOf(o.Local[i].Per); wrong == "" && !ok {
+		if _, ok := windowLength(o.Local[i].Per); wrong == "" && !ok {
 			wrong = fmt.Sprintf("Per is %.80q; it must be a window such as 10s, 1m or day", o.Local[i].Per)
 		}
 		if wrong != "" {
@@ -122,8 +122,8 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// base returns the address of a node without a trailing slash.
-func base(i int, address string) (string, error) {
+// parseBaseURL returns the address of a node without a trailing slash.
+func parseBaseURL(i int, address string) (string, error) {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil:

@@ -132,7 +132,7 @@ func (r *Request) Validate() error {
 	switch {
 	case r.Subjects != nil:
 		return r.validateSubjects()
-	case r.inline():
+	case r.isInline():
 		if r.Rule != "" || r.Attributes != nil {
 			return fmt.Errorf("%w: Limits, Namespace, Exact and Shadow exclude Rule and Attributes", ErrRequest)
 		}
@@ -146,8 +146,8 @@ func (r *Request) Validate() error {
 	return validateCost(-1, r.Mode, r.Cost)
 }
 
-// inline reports whether r is about a single subject with inline limits.
-func (r *Request) inline() bool { return r.Limits != nil || r.Namespace != "" || r.Exact || r.Shadow }
+// isInline reports whether r is about a single subject with inline limits.
+func (r *Request) isInline() bool { return r.Limits != nil || r.Namespace != "" || r.Exact || r.Shadow }
 
 // subject returns the subject of an inline r.
 func (r *Request) subject() Subject {
@@ -156,7 +156,7 @@ func (r *Request) subject() Subject {
 
 func (r *Request) validateSubjects() error {
 	switch {
-	case r.Rule != "" || r.Attributes != nil || r.inline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
+	case r.Rule != "" || r.Attributes != nil || r.isInline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
 		return fmt.Errorf("%w: Subjects exclude Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and Costs", ErrRequest)
 	case len(r.Subjects) == 0 || len(r.Subjects) > maxSubjects:
 		return fmt.Errorf("%w: Subjects has %d subjects; it must have 1 to %d", ErrRequest, len(r.Subjects), maxSubjects)
@@ -221,8 +221,8 @@ func pathOf(at int) string {
 	return fmt.Sprintf("Subjects[%d].", at)
 }
 
-// counts reports whether some, and whether all, subjects of r are in CountMode.
-func (r *Request) counts() (some, all bool) {
+// countModes reports whether some, and whether all, subjects of r are in CountMode.
+func (r *Request) countModes() (some, all bool) {
 	some, all = r.Mode == CountMode, r.Mode == CountMode || r.Subjects != nil
 	for i := range r.Subjects {
 		one := r.Subjects[i].Mode == CountMode
@@ -231,8 +231,8 @@ func (r *Request) counts() (some, all bool) {
 	return some, all
 }
 
-// peek makes r take nothing.
-func (r *Request) peek() {
+// makePeek makes r take nothing.
+func (r *Request) makePeek() {
 	if r.Subjects == nil {
 		r.Mode = PeekMode
 		return
@@ -255,7 +255,7 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 	if r.Detail {
 		b = append(b, `"detail":true,`...)
 	}
-	some, _ := r.counts()
+	some, _ := r.countModes()
 	if r.RequestID != "" && (ttl > 0 || some) {
 		if b, err = appendRequestID(b, r.RequestID); err != nil {
 			return nil, err
@@ -266,11 +266,11 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		b = append(b, `"ttl_ms":`...)
 		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
 	}
-	return bounded(end(b, '}'))
+	return checkSize(closeBracket(b, '}'))
 }
 
-// bounded returns the body b, or an error if it is too large for a node.
-func bounded(b []byte) ([]byte, error) {
+// checkSize returns the body b, or an error if it is too large for a node.
+func checkSize(b []byte) ([]byte, error) {
 	if len(b) > maxBody {
 		return nil, fmt.Errorf("%w: the body has %d bytes; it must not have more than %d", errTooLarge, len(b), maxBody)
 	}
@@ -286,10 +286,10 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 			if b, err = r.Subjects[i].append(append(b, '{')); err != nil {
 				return nil, err
 			}
-			b = append(end(b, '}'), ',')
+			b = append(closeBracket(b, '}'), ',')
 		}
-		return append(end(b, ']'), ','), nil
-	case r.inline():
+		return append(closeBracket(b, ']'), ','), nil
+	case r.isInline():
 		one := r.subject()
 		return one.append(b)
 	}
@@ -308,7 +308,7 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')
 		}
-		b = append(end(b, '}'), ',')
+		b = append(closeBracket(b, '}'), ',')
 	}
 	mode := r.Mode
 	if mode == PeekMode {
@@ -362,7 +362,7 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	if len(r.Limits) > 0 {
 		b = append(appendLimits(b, r.Limits), ',')
 	}
-	return bounded(end(append(b, fields...), '}'))
+	return checkSize(closeBracket(append(b, fields...), '}'))
 }
 
 // appendCost appends the costs and the mode.
@@ -405,7 +405,7 @@ func appendLimits(b []byte, limits []Limit) []byte {
 		}
 		b = append(b, `},`...)
 	}
-	return end(b, ']')
+	return closeBracket(b, ']')
 }
 
 // appendRequestID appends the field request_id.
@@ -431,7 +431,7 @@ func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 		b = append(b, ':')
 		b = append(strconv.AppendInt(b, min(cost, maxAmount), 10), ',')
 	}
-	return end(b, '}'), nil
+	return closeBracket(b, '}'), nil
 }
 
 // appendKey appends a key as nodes expect it: a string if there is one value, else an array.
@@ -443,11 +443,11 @@ func appendKey(b []byte, key []string) []byte {
 	for _, v := range key {
 		b = append(appendString(b, Fit(v)), ',')
 	}
-	return end(b, ']')
+	return closeBracket(b, ']')
 }
 
-// end closes an object or an array, and removes the comma after its last item.
-func end(b []byte, bracket byte) []byte {
+// closeBracket closes an object or an array, and removes the comma after its last item.
+func closeBracket(b []byte, bracket byte) []byte {
 	if b[len(b)-1] == ',' {
 		b = b[:len(b)-1]
 	}

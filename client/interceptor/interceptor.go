@@ -142,7 +142,7 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 		o.OnError(ctx, err)
 	}
 	if d.Allowed && d.Delay > 0 && !o.IgnoreDelay {
-		g.hold(ctx, &d)
+		g.waitDelay(ctx, &d)
 	}
 	if ctx.Err() != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
@@ -180,8 +180,8 @@ func (g *guard) request(ctx context.Context, method string) client.Request {
 	return q
 }
 
-// hold waits for d's delay, or turns d into a refusal if the delay is too long.
-func (g *guard) hold(ctx context.Context, d *client.Decision) {
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long.
+func (g *guard) waitDelay(ctx context.Context, d *client.Decision) {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay

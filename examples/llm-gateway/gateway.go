@@ -25,10 +25,10 @@ const (
 	maxEvent   = 1 << 20  // bytes of a line of a stream
 	maxCalls   = 512      // in progress at once
 
-	// callBound bounds a call well below ttl, because an expired reservation can't be settled.
-	callBound = 9 * time.Minute
-	ttl       = 10 * time.Minute
-	readBound = 30 * time.Second // for reading a request's body
+	// callTimeout bounds a call well below ttl, because an expired reservation can't be settled.
+	callTimeout = 9 * time.Minute
+	ttl         = 10 * time.Minute
+	readTimeout = 30 * time.Second // for reading a request's body
 )
 
 // gateway is the proxy.
@@ -38,11 +38,11 @@ type gateway struct {
 	http     *http.Client
 	log      *slog.Logger
 	address  func(*http.Request) string // of the caller; behind a proxy, use client.Address(1)
-	places   chan struct{}              // one for each call in progress
+	slots    chan struct{}              // one for each call in progress
 }
 
 func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
-	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), places: make(chan struct{}, maxCalls), http: &http.Client{
+	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), slots: make(chan struct{}, maxCalls), http: &http.Client{
 		Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -53,7 +53,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A slow sender or reader must not hold a place forever. An error only means that the connection does not support
 	// deadlines.
 	connection := http.NewResponseController(w)
-	_ = connection.SetWriteDeadline(time.Now().Add(callBound))
+	_ = connection.SetWriteDeadline(time.Now().Add(callTimeout))
 	if r.URL.Path != endpoint || r.Method != http.MethodPost {
 		writeError(w, http.StatusNotFound, apiError{Message: "There is only POST " + endpoint + " here.", Type: "invalid_request_error"})
 		return
@@ -64,14 +64,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case g.places <- struct{}{}:
-		defer func() { <-g.places }()
+	case g.slots <- struct{}{}:
+		defer func() { <-g.slots }()
 	default:
 		w.Header().Set("Retry-After", "1")
 		writeError(w, http.StatusServiceUnavailable, apiError{Message: "Too many calls are in progress.", Type: "server_error"})
 		return
 	}
-	_ = connection.SetReadDeadline(time.Now().Add(readBound))
+	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
 	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
 	_ = connection.SetReadDeadline(time.Time{})
 	if err != nil {
@@ -92,7 +92,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &reserved.Decision, call.estimate())
 		return
 	}
-	used := g.pass(w, r, call, key)
+	used := g.forward(w, r, call, key)
 	// Settle even if the caller has hung up: then it matters most.
 	ctx := context.WithoutCancel(r.Context())
 	settled, err := g.limiter.Settle(ctx, reserved.ID, map[string]int64{tokens: used})
@@ -111,9 +111,9 @@ func apiKey(authorization string) (key string, ok bool) {
 	return key, ok && key != "" && !strings.ContainsFunc(key, other)
 }
 
-// pass makes the call upstream and forwards the answer. It returns the number of tokens used, as far as known.
-func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
-	ctx, cancel := context.WithTimeout(r.Context(), callBound)
+// forward makes the call upstream and forwards the answer. It returns the number of tokens used, as far as known.
+func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel() // also stops upstream when the caller hangs up
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
@@ -142,20 +142,20 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 		io.Copy(w, io.LimitReader(answer.Body, maxAnswer))
 		return 0
 	case call.Stream:
-		return g.stream(w, answer.Body, call)
+		return g.forwardStream(w, answer.Body, call)
 	}
-	return g.whole(w, answer.Body, call)
+	return g.forwardWhole(w, answer.Body, call)
 }
 
-// whole forwards an answer that is not streamed.
-func (g *gateway) whole(w http.ResponseWriter, body io.Reader, call *call) int64 {
+// forwardWhole forwards an answer that is not streamed.
+func (g *gateway) forwardWhole(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
 	var a completion
 	switch {
 	case err != nil, len(text) > maxAnswer:
 		g.log.Warn("the model's answer is cut off", "error", err)
 		writeError(w, http.StatusBadGateway, apiError{Message: "The model's answer is cut off.", Type: "server_error"})
-		return call.prompt + count(string(text)) // the model has produced this much
+		return call.prompt + estimateTokens(string(text)) // the model has produced this much
 	case json.Unmarshal(text, &a) != nil || a.Usage == nil:
 		g.log.Warn("the model does not report its usage")
 	}

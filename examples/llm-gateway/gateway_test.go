@@ -321,7 +321,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	defer limiter.Close()
 	g := newGateway(limiter, target, slog.New(slog.DiscardHandler))
 	for range maxCalls {
-		g.places <- struct{}{}
+		g.slots <- struct{}{}
 	}
 	r := httptest.NewRequest(http.MethodPost, endpoint, strings.NewReader(plain))
 	r.Header.Set("Authorization", "Bearer k")

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// usualAnswer is how many tokens to reserve for the answer if the call sets no bound. If the answer takes more, the
-	// excess becomes a debt.
-	usualAnswer = 256
-	maxChoices  = 128
-	maxRole     = 64 // bytes of a message's role; they are not counted
+	// defaultAnswerTokens is how many tokens to reserve for the answer if the call sets no bound. If the answer takes more,
+	// the excess becomes a debt.
+	defaultAnswerTokens = 256
+	maxChoices          = 128
+	maxRole             = 64 // bytes of a message's role; they are not counted
 	// maxTokens bounds the tokens that a call may ask for, so that sums can't overflow.
 	maxTokens = 10_000_000
 )
@@ -31,7 +31,7 @@ type call struct {
 
 	body   []byte // to send upstream
 	prompt int64  // estimated tokens of the prompt
-	answer int64  // bound on the tokens of the answer, or usualAnswer
+	answer int64  // bound on the tokens of the answer, or defaultAnswerTokens
 }
 
 // readCall reads a request and makes it ask for the usage at the end of its stream. It encodes the upstream request anew from
@@ -66,7 +66,7 @@ func readCall(body io.Reader) (*call, error) {
 			}
 		}
 		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
-			c.prompt += count(string(value)) // tools and the like are part of the prompt, too
+			c.prompt += estimateTokens(string(value)) // tools and the like are part of the prompt, too
 		}
 	}
 	if len(messages) == 0 {
@@ -76,11 +76,11 @@ func readCall(body io.Reader) (*call, error) {
 		c.prompt += 3 // for the role
 		for name, value := range m {
 			if name != "role" || len(value) > maxRole {
-				c.prompt += count(string(value))
+				c.prompt += estimateTokens(string(value))
 			}
 		}
 	}
-	if err := c.bound(larger(maxAnswer, maxCompletion, usualAnswer), larger(n, bestOf, 1)); err != nil {
+	if err := c.setAnswer(larger(maxAnswer, maxCompletion, defaultAnswerTokens), larger(n, bestOf, 1)); err != nil {
 		return nil, err
 	}
 	if c.Stream {
@@ -102,13 +102,13 @@ func larger(a, b *int64, usual int64) int64 {
 		return *a
 	}
 	if *a < 1 || *b < 1 {
-		return min(*a, *b) // bound then refuses it
+		return min(*a, *b) // setAnswer then refuses it
 	}
 	return max(*a, *b)
 }
 
-// bound sets c's answer to n answers of at most answer tokens each.
-func (c *call) bound(answer, n int64) error {
+// setAnswer sets c's answer to n answers of at most answer tokens each.
+func (c *call) setAnswer(answer, n int64) error {
 	if answer < 1 || answer > maxTokens || n < 1 || n > maxChoices {
 		return fmt.Errorf("max_tokens must be 1 to %d, and n 1 to %d", maxTokens, maxChoices)
 	}
@@ -119,8 +119,8 @@ func (c *call) bound(answer, n int64) error {
 // estimate returns the tokens that a call may use.
 func (c *call) estimate() int64 { return c.prompt + c.answer }
 
-// count estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
-func count(text string) int64 { return int64(len(text)+3) / 4 }
+// estimateTokens estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
+func estimateTokens(text string) int64 { return int64(len(text)+3) / 4 }
 
 // completion is an answer, or one event of a stream.
 type completion struct {
