@@ -54,8 +54,8 @@ type Config struct {
 
 	// For tests; 0 means the default.
 
-	Bound  time.Duration // overrides the timeouts of all doors
-	Places int           // overrides the maximum number of connections of each door
+	Timeout        time.Duration // overrides the timeouts of all doors
+	MaxConnections int           // overrides the maximum number of connections of each door
 }
 
 // Validate returns an error that lists the missing fields.

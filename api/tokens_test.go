@@ -128,8 +128,8 @@ func TestNewToken(t *testing.T) {
 	}
 }
 
-// following returns tokens whose file only the test polls, and their log.
-func following(t *testing.T, file string) (*tokens, *strings.Builder) {
+// openFollowed returns tokens whose file only the test polls, and their log.
+func openFollowed(t *testing.T, file string) (*tokens, *strings.Builder) {
 	t.Helper()
 	var out strings.Builder
 	config := &Config{TokensFile: file, AdminToken: "adm"}
@@ -144,7 +144,7 @@ func following(t *testing.T, file string) (*tokens, *strings.Builder) {
 func TestTokensFollowTheirFile(t *testing.T) {
 	a, b := entry("a", "ta", "check"), entry("b", "tb", "read")
 	file := tokensFile(t, a)
-	k, out := following(t, file)
+	k, out := openFollowed(t, file)
 	knows := func(when string, texts ...string) {
 		t.Helper()
 		for _, text := range []string{"ta", "tb", "adm"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// crowd makes n checks at once and returns their decisions and errors.
-func crowd(c *Client, n int, q func(i int) Request) (ds []Decision, errs []error, wait func()) {
+// checkConcurrently makes n checks at once and returns their decisions and errors.
+func checkConcurrently(c *Client, n int, q func(i int) Request) (ds []Decision, errs []error, wait func()) {
 	ds, errs = make([]Decision, n), make([]error, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -45,7 +45,7 @@ func (f *fake) sizes() (n []int) {
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
-	release := f.held()
+	release := f.holdAnswers()
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
 			ip := q["attributes"].(map[string]any)["ip"].(string)
@@ -55,7 +55,7 @@ func TestCallsShareRequests(t *testing.T) {
 			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+ip+`"`, 1)
 		}
 	})
-	ds, errs, wait := crowd(c, 34, eachIP)
+	ds, errs, wait := checkConcurrently(c, 34, eachIP)
 	process.Eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
 	release()
 	wait()
@@ -98,8 +98,8 @@ func TestLoneCallsGoAlone(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: process.Patience, OnError: Open}, f)
-	release := f.held()
-	_, errs, wait := crowd(c, 4, eachIP)
+	release := f.holdAnswers()
+	_, errs, wait := checkConcurrently(c, 4, eachIP)
 	process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
 	began := time.Now()
 	d, err := c.Check(background, byIP("x"))
@@ -134,8 +134,8 @@ func TestOpenWhenFull(t *testing.T) {
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Patience, OnError: policy, OpenWhenFull: true}, f)
-		release := f.held()
-		_, _, wait := crowd(c, 2, eachIP)
+		release := f.holdAnswers()
+		_, _, wait := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 1 })
 		d, err := c.Check(background, byIP("x"))
 		wantError(t, err, ErrQueueFull)
@@ -147,8 +147,8 @@ func TestOpenWhenFull(t *testing.T) {
 	}
 }
 
-// slow makes f take d for every answer.
-func (f *fake) slow(d time.Duration) {
+// slowDown makes f take d for every answer.
+func (f *fake) slowDown(d time.Duration) {
 	f.set(func() {
 		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 			sleep(r.Context(), d)
@@ -178,7 +178,7 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 					return 200, strings.Replace(allowed, "{", `{"reservation":"id",`, 1)
 				}
 			})
-			f.slow(200 * time.Millisecond)
+			f.slowDown(200 * time.Millisecond)
 			c := connect(t, Options{MaxInFlight: 1, MaxBatch: 1, Timeout: 2 * time.Second, OnError: Open}, f)
 			var answered, starved atomic.Int64
 			var all sync.WaitGroup
@@ -208,8 +208,8 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 300 * time.Millisecond, OnError: Open}, f)
-	defer f.held()()
-	ds, errs, wait := crowd(c, 20, eachIP)
+	defer f.holdAnswers()()
+	ds, errs, wait := checkConcurrently(c, 20, eachIP)
 	wait()
 	for i, d := range ds {
 		if !d.Allowed || errs[i] == nil {
@@ -222,8 +222,8 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-	release := f.held()
-	_, errs, wait := crowd(c, 3, eachIP)
+	release := f.holdAnswers()
+	_, errs, wait := checkConcurrently(c, 3, eachIP)
 	process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 	ctx, cancel := context.WithCancel(background)
 	left := make(chan error)
@@ -257,9 +257,9 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 func TestDeadlinesOfABatch(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 150 * time.Millisecond}, f)
-	defer f.held()()
+	defer f.holdAnswers()()
 	began := time.Now()
-	_, errs, wait := crowd(c, 5, eachIP)
+	_, errs, wait := checkConcurrently(c, 5, eachIP)
 	wait()
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the calls took %v", took)
@@ -283,10 +283,10 @@ func TestBadBatches(t *testing.T) {
 	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Patience}, f)
-		release := f.held()
-		ds, errs, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		ds, errs, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-		more, moreErrs, waitMore := crowd(c, 2, eachIP)
+		more, moreErrs, waitMore := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 		f.set(func() {
 			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
@@ -313,8 +313,8 @@ func TestBadBatches(t *testing.T) {
 func TestCloseEndsCalls(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
-	defer f.held()()
-	_, errs, wait := crowd(c, 20, eachIP)
+	defer f.holdAnswers()()
+	_, errs, wait := checkConcurrently(c, 20, eachIP)
 	var reserve error
 	var one sync.WaitGroup
 	one.Go(func() { _, reserve = c.Reserve(background, byIP("r"), 0) })

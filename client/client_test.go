@@ -165,7 +165,7 @@ func TestOnError(t *testing.T) {
 	}
 }
 
-// fallbackDecision makes a check and a reservation that no node decides.
+// undecided makes a check and a reservation that no node decides.
 func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantErr error) {
 	t.Helper()
 	d, err := c.Check(background, q)
@@ -198,10 +198,10 @@ func TestDeniedIsDecided(t *testing.T) {
 		decided("reserve", r.Decision, err)
 		d, err := c.Peek(background, byIP("a"))
 		decided("peek", d, err)
-		release := f.held()
-		ds, errs, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		ds, errs, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 3 })
-		more, moreErrs, waitMore := crowd(c, 3, eachIP)
+		more, moreErrs, waitMore := checkConcurrently(c, 3, eachIP)
 		process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
 		release()
 		wait()

@@ -174,10 +174,10 @@ func TestCountsAreDecided(t *testing.T) {
 		DecidedBy: ByOwner, Node: "n1", RulesVersion: 3, Violated: []string{"inline"},
 		Reason: "The limit of 5 requests per 1m is used up; retry in 5.5s.",
 	}
-	release := f.held()
-	ds, errs, wait := crowd(c, 1, count)
+	release := f.holdAnswers()
+	ds, errs, wait := checkConcurrently(c, 1, count)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-	more, moreErrs, waitMore := crowd(c, 3, count)
+	more, moreErrs, waitMore := checkConcurrently(c, 3, count)
 	process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
 	release()
 	wait()
@@ -213,10 +213,10 @@ func TestCountsAreDecided(t *testing.T) {
 func TestMixturesGoAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-	release := f.held()
-	_, _, wait := crowd(c, 1, eachIP)
+	release := f.holdAnswers()
+	_, _, wait := checkConcurrently(c, 1, eachIP)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-	_, _, waitAlone := crowd(c, 2, func(int) Request {
+	_, _, waitAlone := checkConcurrently(c, 2, func(int) Request {
 		return Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
 	})
 	process.Eventually(t, "they don't wait for it", func() bool { return len(f.requests()) == 3 })

@@ -16,8 +16,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// headed makes f send rate headers with each single check, as a node does.
-func (f *fake) headed(h map[string]string) {
+// sendHeaders makes f send rate headers with each single check, as a node does.
+func (f *fake) sendHeaders(h map[string]string) {
 	f.set(func() {
 		f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == "/v1/check" {
@@ -57,7 +57,7 @@ func text(r *http.Response) string {
 
 func TestMiddlewarePasses(t *testing.T) {
 	f := newFake(t)
-	f.headed(nodeHeaders)
+	f.sendHeaders(nodeHeaders)
 	c := connect(t, Options{}, f)
 	r := get(Middleware(c, MiddlewareOptions{})(ok), "http://example.com/login?x=y")
 	if have := text(r); r.StatusCode != 200 || have != "true r" {
@@ -79,7 +79,7 @@ func TestMiddlewarePasses(t *testing.T) {
 
 func TestMiddlewareRefuses(t *testing.T) {
 	f := newFake(t)
-	f.headed(nodeHeaders)
+	f.sendHeaders(nodeHeaders)
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
 			return 429, `{"detail":"Used up.","violated-policies":["r/requests/1m"],` + refused[1:]
@@ -318,7 +318,7 @@ func TestHeadersOfABatch(t *testing.T) {
 	} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-		f.headed(sent)
+		f.sendHeaders(sent)
 		f.set(func() {
 			f.decide = func(q map[string]any) (int, string) {
 				if q["detail"] == true {
@@ -333,14 +333,14 @@ func TestHeadersOfABatch(t *testing.T) {
 			return q
 		}
 		plain := f.answer
-		release := f.held()
-		_, _, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		_, _, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
 		f.set(func() {
 			f.answer = plain
 			f.style = map[string]string{"all": "ietf x-ratelimit", "ietf": "ietf", "x": "x-ratelimit", "delta": "x-ratelimit reset-delta"}[name]
 		})
-		ds, errs, waitMore := crowd(c, 5, headed)
+		ds, errs, waitMore := checkConcurrently(c, 5, headed)
 		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
 		began := time.Now()
 		release()

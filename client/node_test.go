@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// cut closes the connection of a request without an answer.
-func cut(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+// cutConnection closes the connection of a request without an answer.
+func cutConnection(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
 
 func says(status int, body string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
@@ -32,7 +32,7 @@ func TestFailover(t *testing.T) {
 		"draining":  says(503, `{"status":503,"code":"draining"}`),
 		"not ready": says(503, `{"status":503,"code":"not-ready"}`),
 		"a proxy's": says(502, "<html>"),
-		"cut":       cut,
+		"cut":       cutConnection,
 		"silent": func(_ http.ResponseWriter, r *http.Request) bool {
 			<-r.Context().Done()
 			return true
@@ -136,7 +136,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 		name  string
 		first func(http.ResponseWriter, *http.Request) bool
 	}{
-		{"draining", says(503, `{"code":"draining"}`)}, {"cut", cut}, {"500", says(500, "")},
+		{"draining", says(503, `{"code":"draining"}`)}, {"cut", cutConnection}, {"500", says(500, "")},
 	} {
 		a, b := newFake(t), newFake(t)
 		b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
@@ -180,7 +180,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 func TestWhoLeavesBlamesNobody(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)
-	release := f.held()
+	release := f.holdAnswers()
 	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
 	d, err := c.Check(ctx, byIP("x"))
@@ -235,7 +235,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	for range 3 {
 		for _, f := range []*fake{a, b} {
 			before := len(f.requests())
-			f.set(func() { f.ready, f.answer = 503, cut })
+			f.set(func() { f.ready, f.answer = 503, cutConnection })
 			other := a
 			if f == a {
 				other = b

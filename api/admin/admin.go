@@ -156,15 +156,15 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPageGuard(ln.Addr(), config.Hosts),
+		conns: api.NewConnections(cmp.Or(doors.MaxConnections, adminPlaces)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
 		Handler:           s.limitToProbes(s.handler()),
 		ConnContext:       noteConnection,
-		ReadHeaderTimeout: cmp.Or(doors.Bound, adminHeaderTimeout),
-		ReadTimeout:       cmp.Or(doors.Bound, adminReadTimeout),
-		WriteTimeout:      cmp.Or(doors.Bound, adminWriteTimeout),
-		IdleTimeout:       cmp.Or(doors.Bound, adminIdleTimeout),
+		ReadHeaderTimeout: cmp.Or(doors.Timeout, adminHeaderTimeout),
+		ReadTimeout:       cmp.Or(doors.Timeout, adminReadTimeout),
+		WriteTimeout:      cmp.Or(doors.Timeout, adminWriteTimeout),
+		IdleTimeout:       cmp.Or(doors.Timeout, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(doors.Logger.Handler(), slog.LevelDebug),
 		// An empty map turns HTTP/2 off for TLS clients. The data plane does not speak it either.

@@ -15,8 +15,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// rawly sends raw bytes to an address and returns the answer's status and body.
-func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
+// sendRaw sends raw bytes to an address and returns the answer's status and body.
+func sendRaw(t *testing.T, addr net.Addr, send string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
 	if err != nil {
@@ -62,7 +62,7 @@ func TestRebinding(t *testing.T) {
 				body = `{"rule":"only","key":"k"}`
 			}
 			// For the browser, the page and the node have the same origin, and the request says so.
-			status, have := rawly(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			status, have := sendRaw(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 				line, tt.host, tt.host, len(body), body))
 			if refused := status == 421; refused == tt.good {
 				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
@@ -74,10 +74,10 @@ func TestRebinding(t *testing.T) {
 	if have := n.Rules.Limiter.Rules().Rule("only"); have == nil {
 		t.Error("the requests with a valid host wrote nothing")
 	}
-	if status, _ := rawly(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
+	if status, _ := sendRaw(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
 		t.Errorf("HTTP/1.0 without a host: have %d", status)
 	}
-	if status, _ := rawly(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
+	if status, _ := sendRaw(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
 		t.Errorf("a name in the address: have %d", status)
 	}
 }

@@ -24,7 +24,7 @@ func TestHistoryOfSeveral(t *testing.T) {
 	}
 	const now = 60_000_000
 	n := startNode(t, func(c *apitest.Config) {
-		c.Cluster = several{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
+		c.Cluster = severalMembers{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
 			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
 			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}

@@ -19,10 +19,10 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// deaf are peers that never answer.
-type deaf struct{}
+// deafPeers are peers that never answer.
+type deafPeers struct{}
 
-func (deaf) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, error) {
+func (deafPeers) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, error) {
 	return nil, peer.ErrUnreachable
 }
 
@@ -35,7 +35,7 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cluster := usage.Join(m, deaf{}, func() []usage.Member { return members })
+		cluster := usage.Join(m, deafPeers{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
 		c.Months, c.Figures = cluster, append(c.Figures, m.Figures)
 		t.Cleanup(func() {

@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// world is a fake admin.RegionRemover.
-type world struct{}
+// fakeRegions is a fake admin.RegionRemover.
+type fakeRegions struct{}
 
-func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
+func (fakeRegions) RemoveRegion(_ context.Context, name string) (int64, error) {
 	switch name {
 	case "gone":
 		return 8, nil
@@ -29,7 +29,7 @@ func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
 
 func TestRemoveRegion(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Regions, c.AdminToken = world{}, "secret" })
+	n := startNode(t, func(c *apitest.Config) { c.Regions, c.AdminToken = fakeRegions{}, "secret" })
 	token := map[string]string{"Authorization": "Bearer secret"}
 	for _, tt := range []struct {
 		path   string

@@ -34,7 +34,7 @@ func TestTokens(t *testing.T) {
 		apitest.TokenEntry("reader", "secret-reader", "read"), apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
 		apitest.ConfinedEntry("other", "secret-other", "check", "shop"), apitest.TokenEntry("root", "secret-root", "admin"))
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
-	plain, gift := one("k", "a", `,"hitsAddend":"0"`), one("k", "a", `,"isNegativeHits":true`)
+	plain, gift := oneDescriptor("k", "a", `,"hitsAddend":"0"`), oneDescriptor("k", "a", `,"isNegativeHits":true`)
 	for _, test := range []struct {
 		token, request string
 		code           codes.Code
@@ -114,10 +114,10 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if have, err := ask(t, conn, "", one("k", "a", "")); err != nil || have != ok(two, "1") {
+	if have, err := ask(t, conn, "", oneDescriptor("k", "a", "")); err != nil || have != ok(two, "1") {
 		t.Errorf("have %s, %v", have, err)
 	}
-	if _, err := ask(t, n.conn, "", one("k", "a", "")); status.Code(err) != codes.Unavailable {
+	if _, err := ask(t, n.conn, "", oneDescriptor("k", "a", "")); status.Code(err) != codes.Unavailable {
 		t.Errorf("in plain text: have %v", err)
 	}
 }
@@ -137,7 +137,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	// The serial number of a connection's certificate, and its own address.
 	serialOf := func(conn *grpc.ClientConn) (serial, address string) {
 		var p peer.Peer
-		if _, err := ask(t, conn, "", one("free", "a", ""), grpc.Peer(&p)); err != nil {
+		if _, err := ask(t, conn, "", oneDescriptor("free", "a", ""), grpc.Peer(&p)); err != nil {
 			t.Fatal(err)
 		}
 		return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].SerialNumber.String(), p.LocalAddr.String()
@@ -171,10 +171,10 @@ func TestCallsAreTraced(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token, "traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
 		_ = n.conn.Invoke(ctx, path, in, message(t, "RateLimitResponse")) // the span says how it ended
 	}
-	call("secret-asker", one("none", "somebody", ""), "01")
-	call("secret-asker", one("none", "somebody", ""), "00") // not traced
+	call("secret-asker", oneDescriptor("none", "somebody", ""), "01")
+	call("secret-asker", oneDescriptor("none", "somebody", ""), "00") // not traced
 	call("secret-asker", `{"domain":"d"}`, "01")
-	call("guess", one("none", "somebody", ""), "01")
+	call("guess", oneDescriptor("none", "somebody", ""), "01")
 	spans, raw := collector.Close(t)
 	var have []string
 	for _, s := range spans {
@@ -203,7 +203,7 @@ func TestCallsAreTraced(t *testing.T) {
 
 // On connections beyond the bound, the node answers only health checks.
 func TestCrowded(t *testing.T) {
-	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Places = 5 })
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.MaxConnections = 5 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	refused := 0
@@ -212,7 +212,7 @@ func TestCrowded(t *testing.T) {
 		if h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("the health: have %v, %v", h, err)
 		}
-		if _, err := ask(t, conn, "", one("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections") {
+		if _, err := ask(t, conn, "", oneDescriptor("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections") {
 			refused++
 		}
 	}
@@ -223,7 +223,7 @@ func TestCrowded(t *testing.T) {
 
 // A caller that does not complete its request loses its connection. One that opens reflection and sends nothing loses its stream.
 func TestSlowCaller(t *testing.T) {
-	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Bound = time.Second })
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Timeout = time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // sends only headers
@@ -290,7 +290,7 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 // A node that drains reports that to health watches. They don't delay its end, and connections are closed.
 func TestLeaves(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{Service: rls.Service})
@@ -310,7 +310,7 @@ func TestLeaves(t *testing.T) {
 	if have := next(); have != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("have %v", have)
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "") { // it still decides
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "") { // it still decides
 		t.Errorf("have %s", have)
 	}
 	began := time.Now()

@@ -85,7 +85,7 @@ func (a *arrival) check() {
 	}
 	s := a.server
 	a.checks++
-	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Bound, readTimeout) && a.charge(min(a.conn.data.Load()-a.startBytes, maxHeld)) {
+	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.startBytes, maxHeld)) {
 		a.timer.Reset(checkInterval)
 		return
 	}

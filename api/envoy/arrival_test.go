@@ -27,8 +27,8 @@ func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []by
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// begun returns the headers of a call, without its message.
-func begun(b []byte, stream uint32, method string) []byte {
+// callHeaders returns the headers of a call, without its message.
+func callHeaders(b []byte, stream uint32, method string) []byte {
 	var fields []byte
 	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "n"}, {"content-type", "application/grpc"}} {
 		fields = append(fields, 0, byte(len(f[0])))
@@ -62,7 +62,7 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 	b := appendFrame([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings, 0, 0, nil)
 	for i := range streams {
 		id := uint32(2*i + 1)
-		b = begun(b, id, method)
+		b = callHeaders(b, id, method)
 		for rest := message; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
 			b = appendFrame(b, dataFrame, 0, id, rest[:min(piece, len(rest))])
 		}
@@ -94,7 +94,7 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 			all.Wait()
 			apitest.UntilWithin(t, 8*time.Second, "little is held", func() bool { return heap()-before < most })
 			apitest.UntilWithin(t, 30*time.Second, "the node answers others", func() bool {
-				_, err := ask(t, n.conn, "", one("k", "a", ""))
+				_, err := ask(t, n.conn, "", oneDescriptor("k", "a", ""))
 				return err == nil
 			})
 		})
@@ -127,7 +127,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	if served != maxOpenStreams || refused != 5 {
 		t.Errorf("%d streams were served and %d refused", served, refused)
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
 }
@@ -145,14 +145,14 @@ func heap() int64 {
 // A caller that sends tiny frames, each of which costs as much as one of 64 bytes, loses its connection.
 func TestSmallFrames(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	gone := halfSend(t, n, path, 1, 4000, 1)
 	select {
 	case <-gone:
 	case <-time.After(5 * time.Second):
 		t.Error("the connection stays open")
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "") {
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "") {
 		t.Errorf("have %s", have)
 	}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// asBytes sends bytes in place of a request.
-type asBytes struct{ encoding.CodecV2 }
+// rawCodec sends bytes in place of a request.
+type rawCodec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
-func (c asBytes) Marshal(v any) (mem.BufferSlice, error) {
+func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if b, ok := v.(*[]byte); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
 	}
@@ -87,7 +87,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Fatalf("%x: have %v", b, s)
 		}
 	}
-	if have := n.answer(one("k", "after", "")); have != ok(two, "1") {
+	if have := n.answer(oneDescriptor("k", "after", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
 }
@@ -98,17 +98,17 @@ func (n *node) send(t *testing.T, request []byte) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	out := message(t, "RateLimitResponse")
-	return n.conn.Invoke(ctx, path, &request, out, grpc.ForceCodecV2(asBytes{generated}))
+	return n.conn.Invoke(ctx, path, &request, out, grpc.ForceCodecV2(rawCodec{generated}))
 }
 
 // The numbers of connections, streams and goroutines return to their earlier levels.
 func TestNothingStays(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	before := runtime.NumGoroutine()
 	for range 50 {
 		c := dial(t, n)
-		if _, err := ask(t, c, "", one("k", "b", "")); err != nil {
+		if _, err := ask(t, c, "", oneDescriptor("k", "b", "")); err != nil {
 			t.Fatal(err)
 		}
 		_ = c.Close()

@@ -105,7 +105,7 @@ func text(t testing.TB, m proto.Message) string {
 	return string(bytes.ReplaceAll(b, []byte(`"`), nil))
 }
 
-// decide is like ask without a token, and fails the test on an error.
+// answer is like ask without a token, and fails the test on an error.
 func (n *node) answer(request string) string {
 	n.T.Helper()
 	have, err := ask(n.T, n.conn, "", request)

@@ -90,7 +90,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, maxConnections)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -100,7 +100,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxRecvMsgSize(rls.MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
-		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
+		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),

@@ -84,8 +84,8 @@ func planeOf(d api.Decider) *plane {
 	return newPlane(doors, nil)
 }
 
-// guarded is like planeOf, with the tokens of the settings.
-func guarded(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
+// planeWithTokens is like planeOf, with the tokens of the settings.
+func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
 	if err != nil {
@@ -104,7 +104,7 @@ func serve(p *plane, x *exchange) {
 	}
 }
 
-// request serves one check and returns status, headers and body as text.
+// ask serves one check and returns status, headers and body as text.
 func ask(p *plane, body string) (status int, headers, answer string) {
 	x := p.acquire()
 	defer p.release(x)

@@ -72,11 +72,11 @@ func TestPagesSpendNothing(t *testing.T) {
 func TestAuthTakesOrigins(t *testing.T) {
 	n := startAuth(t, nil)
 	for _, headers := range []string{"Origin: https://app.example|Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: null"} {
-		if resp, body := n.raw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
+		if resp, body := n.sendRaw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
 			t.Errorf("%s: have %d %s", headers, resp.StatusCode, body)
 		}
 	}
-	if resp, _ := n.raw("POST", "/v1/authority", "Origin: https://app.example"); resp.StatusCode != 403 {
+	if resp, _ := n.sendRaw("POST", "/v1/authority", "Origin: https://app.example"); resp.StatusCode != 403 {
 		t.Errorf("another path: have %d", resp.StatusCode)
 	}
 }

@@ -71,8 +71,8 @@ func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte
 	return n, requests
 }
 
-// bringing returns requests like those of endlessChecks, but with inline limits instead of a rule.
-func bringing(n int) [][]byte {
+// inlineRequests returns requests like those of endlessChecks, but with inline limits instead of a rule.
+func inlineRequests(n int) [][]byte {
 	requests := make([][]byte, n)
 	for i := range requests {
 		requests[i] = []byte(post("/v1/check",
@@ -81,8 +81,8 @@ func bringing(n int) [][]byte {
 	return requests
 }
 
-// replaced returns the requests with one text replaced by another, and Content-Length adjusted.
-func replaced(requests [][]byte, from, to string) [][]byte {
+// replaceInAll returns the requests with one text replaced by another, and Content-Length adjusted.
+func replaceInAll(requests [][]byte, from, to string) [][]byte {
 	all := make([][]byte, len(requests))
 	for i, r := range requests {
 		_, body, _ := strings.Cut(string(r), "\r\n\r\n")
@@ -91,8 +91,8 @@ func replaced(requests [][]byte, from, to string) [][]byte {
 	return all
 }
 
-// batched returns requests for batches of a hundred of these checks each, drawn evenly.
-func batched(checks [][]byte) [][]byte {
+// batchRequests returns requests for batches of a hundred of these checks each, drawn evenly.
+func batchRequests(checks [][]byte) [][]byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	requests := make([][]byte, 50)
 	for i := range requests {
@@ -135,7 +135,7 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 		c := &endless{requests: requests, left: checks}
 		switch way {
 		case "with its limit":
-			c.requests = bringing(len(requests))
+			c.requests = inlineRequests(len(requests))
 			for i, r := range c.requests {
 				c.requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
 			}
@@ -182,11 +182,11 @@ func BenchmarkConnection(b *testing.B) {
 		{"check by the library, one of 10,000 tokens", guarded.server, false, carrying},
 		{"check", n.server, true, requests},
 		{"check, one of 10,000 tokens", guarded.server, true, carrying},
-		{"check, refused", n.server, true, replaced(requests, `"user"`, `"device"`)},
-		{"check with its limit", n.server, true, bringing(len(requests))},
-		{"batch of 100 by the library", n.server, false, batched(requests)},
-		{"batch of 100", n.server, true, batched(requests)},
-		{"batch of 100 with their limits", n.server, true, batched(bringing(len(requests)))},
+		{"check, refused", n.server, true, replaceInAll(requests, `"user"`, `"device"`)},
+		{"check with its limit", n.server, true, inlineRequests(len(requests))},
+		{"batch of 100 by the library", n.server, false, batchRequests(requests)},
+		{"batch of 100", n.server, true, batchRequests(requests)},
+		{"batch of 100 with their limits", n.server, true, batchRequests(inlineRequests(len(requests)))},
 	} {
 		b.Run(one.name, func(b *testing.B) {
 			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }

@@ -62,7 +62,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
+		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.MaxConnections, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: plane.TLS == nil},
 	}
 	s.waiting = newWaiting(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
@@ -79,8 +79,8 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		DisablePreParseMultipartForm: true,
 
 		ReadTimeout:  readTimeout,
-		WriteTimeout: cmp.Or(plane.Bound, dataWriteTimeout),
-		IdleTimeout:  cmp.Or(plane.Bound, dataIdleTimeout),
+		WriteTimeout: cmp.Or(plane.Timeout, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(plane.Timeout, dataIdleTimeout),
 		// How long an idle worker goroutine waits for the next connection.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,

@@ -34,15 +34,15 @@ var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/ba
 
 func (h hostile) pick(list ...string) string { return list[h.r.IntN(len(list))] }
 
-// value returns JSON, or almost JSON.
-func (h hostile) value(depth int) string {
+// jsonValue returns JSON, or almost JSON.
+func (h hostile) jsonValue(depth int) string {
 	if depth <= 0 || h.r.IntN(3) > 0 {
 		return h.pick("0", "1", "-1", "1.5", "1e309", "-0", "9007199254740992", strings.Repeat("9", h.r.IntN(5000)+1), "true", "false", "null", "nul", `"x"`, `""`,
 			`"\u0000"`, `"\ud800"`, "\"\xff\xfe\"", `"login"`, `"all"`, `"198.51.100.7"`, `"`+strings.Repeat("y", h.r.IntN(3000))+`"`, "", "01", "+1", "NaN", "'x'")
 	}
 	var parts []string
 	for range h.r.IntN(4) {
-		parts = append(parts, h.value(depth-1))
+		parts = append(parts, h.jsonValue(depth-1))
 	}
 	if h.r.IntN(2) == 0 {
 		return "[" + strings.Join(parts, ",") + "]"
@@ -53,14 +53,14 @@ func (h hostile) value(depth int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// bodyStart returns a check, possibly damaged.
+// body returns a check, possibly damaged.
 func (h hostile) body() string {
 	switch h.r.IntN(8) {
 	case 0:
 		deep := h.r.IntN(30_000)
 		return strings.Repeat(h.pick("[", `{"a":`, `{"checks":[`), deep)
 	case 1:
-		return h.value(5)
+		return h.jsonValue(5)
 	case 2:
 		b := make([]byte, h.r.IntN(2000))
 		for i := range b {
@@ -85,7 +85,7 @@ func (h hostile) check() string {
 		if h.r.IntN(2) == 0 {
 			continue
 		}
-		v := h.value(2)
+		v := h.jsonValue(2)
 		if h.r.IntN(3) > 0 {
 			v = map[string]string{"rule": h.pick(`"login"`, `"all"`, `"a"`, `"nope"`), "key": h.pick(`"k"`, `["a","b"]`, `[]`), "attributes": h.pick(`{"ip":"1.2.3.4","user":"u"}`, `{"ip":"`+strings.ToValidUTF8(h.address(), "?")+`"}`),
 				"cost": "1", "costs": `{"tokens":1}`, "peek": "true", "detail": "true", "wat": "1"}[f]
@@ -121,12 +121,12 @@ func (h hostile) request() string {
 		one := framingTests[h.r.IntN(len(framingTests))].send
 		return one[:min(len(one), 20_000)]
 	case 7: // a control character, or any other byte, anywhere in the head
-		text := []byte(post(path, body, h.odd(), h.odd()))
+		text := []byte(post(path, body, h.oddHeader(), h.oddHeader()))
 		at := h.r.IntN(len(text) - len(body))
 		text[at] = []byte{0, 1, 8, '\t', '\n', '\v', '\r', 0x1b, 0x7f, 0x80, 0xff, ' ', ':', ','}[h.r.IntN(14)]
 		return string(text)
 	case 8, 9:
-		return post(path, body, h.odd(), h.odd(), h.odd())
+		return post(path, body, h.oddHeader(), h.oddHeader(), h.oddHeader())
 	case 5:
 		return h.pick("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PATCH", "get", "FOO") + post(path, body)[4:]
 	}
@@ -139,8 +139,8 @@ func (h hostile) address() string {
 		"::ffff:198.51.100.7", "198.51.100.07", "0x7f.1", "3325256711", "unknown", "_hidden", "\xff", "", ",,,", "1.2.3.4:", ":80", strings.Repeat("1.2.3.4,", h.r.IntN(800)), "fe80::1%"+strings.Repeat("z", h.r.IntN(2000)))
 }
 
-// odd returns a header line that some servers treat specially.
-func (h hostile) odd() string {
+// oddHeader returns a header line that some servers treat specially.
+func (h hostile) oddHeader() string {
 	return h.pick("Origin: ", "Origin: null", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin", "Host: evil.example",
 		"Authorization: ", "Authorization: Bearer", "Authorization: Bearer \x80\xff", "Authorization: Basic Og==", "Authorization: Bearer "+strings.Repeat("t", h.r.IntN(9000)), "authorization: bearer a\r\nAuthorization: Bearer b",
 		"X-Forwarded-For: "+h.address(), "X-Real-IP: "+h.address(), "Forwarded: for="+h.address(), "X-Forwarded-For: "+h.address()+"\r\nX-Forwarded-For: "+h.address(),
@@ -251,14 +251,14 @@ func (n *node) attacks(t *testing.T, requests int, seed uint64) int64 {
 			}
 		})
 	}
-	workers.Go(func() { n.large(t) })
+	workers.Go(func() { n.sendLarge(t) })
 	workers.Wait()
 	return answers.Load()
 }
 
-// large sends bodies of 20 MB, or of 100 MB if the test has the machine to itself. A connection that lingers too long may be cut
-// off.
-func (n *node) large(t *testing.T) {
+// sendLarge sends bodies of 20 MB, or of 100 MB if the test has the machine to itself. A connection that lingers too long may be
+// cut off.
+func (n *node) sendLarge(t *testing.T) {
 	size := 20
 	if *hostileRequests > 0 {
 		size = 100

@@ -25,13 +25,13 @@ func BenchmarkLoopback(b *testing.B) {
 	n := startNode(b, nil)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`})
 	run := func(name, address string) {
-		b.Run(name, func(b *testing.B) { load(b, address, request) })
+		b.Run(name, func(b *testing.B) { sendLoad(b, address, request) })
 	}
 	empty := startEmpty(b, resp.Header, body)
 	run("empty", empty)
 	run("check", n.Data.Addr().String())
 	many := []byte(post("/v1/check/batch", `{"checks":[`+string(bytes.Repeat([]byte(`{"rule":"all"},`), 99))+`{"rule":"all"}]}`))
-	b.Run("batch of 100", func(b *testing.B) { load(b, n.Data.Addr().String(), many) })
+	b.Run("batch of 100", func(b *testing.B) { sendLoad(b, n.Data.Addr().String(), many) })
 }
 
 // startEmpty starts a server that gives every request the same answer.
@@ -70,8 +70,8 @@ func emptyServer(header http.Header, body string) *fasthttp.Server {
 	}}
 }
 
-// load sends request b.N times in all, over 32 connections.
-func load(b *testing.B, address string, request []byte) {
+// sendLoad sends request b.N times in all, over 32 connections.
+func sendLoad(b *testing.B, address string, request []byte) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var group sync.WaitGroup

@@ -18,7 +18,7 @@ import (
 
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Places = 64 })
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
 	apitest.CheckPlaces(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
 }
 
@@ -109,11 +109,11 @@ func TestSlowCallersAreEnded(t *testing.T) {
 	t.Parallel()
 	const bound = 400 * time.Millisecond
 	certFile, keyFile := testca.WritePair(t, t.TempDir(), "one")
-	plain := func(c *apitest.Config) { c.ReadTimeout, c.Bound = bound, bound }
+	plain := func(c *apitest.Config) { c.ReadTimeout, c.Timeout = bound, bound }
 	nodes := map[string]*node{
 		"plain": startNode(t, plain),
 		"TLS": startNode(t, func(c *apitest.Config) {
-			c.ReadTimeout, c.Bound, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile
+			c.ReadTimeout, c.Timeout, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile
 		}),
 	}
 	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"

@@ -68,8 +68,8 @@ func startPlane(t testing.TB, p *plane) *Server {
 	return s
 }
 
-// both serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
-func both(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
+// serveBothWays serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
+func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
 		one := s.wrap(track(t, s.conns, c))
@@ -171,7 +171,7 @@ func TestQuickWay(t *testing.T) {
 	for _, f := range []*fixed{allowed, refused} {
 		s := startData(t, f)
 		for _, tt := range tests {
-			with, without, quick := both(t, s, opening, tt.sent, opening)
+			with, without, quick := serveBothWays(t, s, opening, tt.sent, opening)
 			if with != without {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
@@ -187,7 +187,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{quickPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
-			with, without, quick := both(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
+			with, without, quick := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
 			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
 				t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
 			}
@@ -196,7 +196,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 }
 
 func TestQuickWayAsksForTheToken(t *testing.T) {
-	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	for _, tt := range []struct {
 		lines  []string
 		status string
@@ -208,7 +208,7 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
 	} {
 		one := quickPost(plainCheck, tt.lines...)
-		with, without, quick := both(t, s, opening, one, one, one)
+		with, without, quick := serveBothWays(t, s, opening, one, one, one)
 		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
 			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
 		}
@@ -217,14 +217,14 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 
 // Remembering the head changes no answer, whether the length or the token differs.
 func TestQuickWayOfOtherHeads(t *testing.T) {
-	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
 	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := quickPost(plainCheck)
 	large := quickPost(plainCheck, "X: "+strings.Repeat("y", maxQuickHead), "Authorization: Bearer secret")
 	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
 	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
-	with, without, quick := both(t, s, reads...)
+	with, without, quick := serveBothWays(t, s, reads...)
 	if with != without || quick != len(reads)-3 {
 		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
 	}
@@ -235,7 +235,7 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 
 func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
-	with, without, quick := both(t, s, opening, quickPost(plainCheck), opening)
+	with, without, quick := serveBothWays(t, s, opening, quickPost(plainCheck), opening)
 	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
 		t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
 	}
@@ -251,7 +251,7 @@ func FuzzQuickWay(f *testing.F) {
 	}
 	s := startData(f, newFixed())
 	f.Fuzz(func(t *testing.T, sent string) {
-		if with, without, _ := both(t, s, opening, sent, opening); with != without {
+		if with, without, _ := serveBothWays(t, s, opening, sent, opening); with != without {
 			t.Errorf("%q: have\n%s\nwant\n%s", sent, with, without)
 		}
 	})

@@ -173,9 +173,9 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 func TestQuickWayForgetsTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
-		s := startPlane(t, guarded(t, newFixed(), tt.apiToken, tt.adminToken))
+		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
 		one := quickPost(plainCheck, "Authorization: Bearer x")
-		if with, without, quick := both(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
+		if with, without, quick := serveBothWays(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
 			t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
 		}
 	}
