@@ -5,8 +5,8 @@ package httpd
 // hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
 
-// saysMore returns true: w's caller may have sent something that is still unread.
-func saysMore(*waiter) bool { return true }
+// hasUnreadInput returns true: w's caller may have sent something that is still unread.
+func hasUnreadInput(*waiter) bool { return true }
 
 // maxFiles returns an assumed limit of open files.
-func maxFiles() int { return sparePart * maxWaiting }
+func maxFiles() int { return spareFilesDivisor * maxWaiting }
