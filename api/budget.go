@@ -9,67 +9,67 @@ import (
 )
 
 const (
-	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Most says otherwise.
+	// defaultBudget bounds the bytes of requests and answers that all doors hold at once, unless Budget.Capacity says otherwise.
 	defaultBudget = 20 << 20
-	// FreeBytes is the size up to which a request and its answer are not charged; nearly all fit. The bound on connections
-	// bounds these.
-	FreeBytes = 16 << 10
-	// slowTime is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
+	// UnchargedBytes is the size up to which a request and its answer are not charged to the budget. Nearly all of them fit, and
+	// the bound on connections limits their total.
+	UnchargedBytes = 16 << 10
+	// slowAfter is how long a large answer, or a piece of a large body, may take before its connection may be closed to make
 	// room.
-	slowTime = time.Second
-	// roomTime bounds how long a large request or answer waits for room; roomInterval is how often it looks for connections
-	// to close.
-	roomTime     = 2 * time.Second
-	roomInterval = slowTime / 4
+	slowAfter = time.Second
+	// maxRoomWait bounds how long a large request or answer waits for room. roomRetryInterval is how often it retries
+	// meanwhile; each failed attempt closes slow connections.
+	maxRoomWait       = 2 * time.Second
+	roomRetryInterval = slowAfter / 4
 )
 
-// keptBuffer bounds, in bytes, the buffers that are kept from request to request.
-const keptBuffer = 64 << 10
+// maxReusedBuffer is the capacity in bytes beyond which a buffer is dropped instead of reused.
+const maxReusedBuffer = 64 << 10
 
-// Reuse returns b emptied for reuse, or nil if it is too large to keep.
+// Reuse returns b with length 0, or nil if b is too large to keep.
 func Reuse(b []byte) []byte {
-	if cap(b) > keptBuffer {
+	if cap(b) > maxReusedBuffer {
 		return nil
 	}
 	return b[:0]
 }
 
-// Budget bounds the memory that callers can tie up by what they send and by answers that they don't read. When it is
-// used up, connections whose body or answer has taken longer than slowTime are closed, the oldest first. So callers
-// that neither send nor read hold up no one else.
+// Budget bounds the memory that callers can tie up with large requests and with answers that they don't read. When it is
+// used up, it closes the connections whose body or answer has taken longer than slowAfter, oldest first, so that stalled
+// callers don't block others.
 type Budget struct {
-	Most  int64 // 0: 20 MiB
-	used  atomic.Int64
-	ended atomic.Int64
+	Capacity   int64 // bytes; 0: 20 MiB
+	used       atomic.Int64
+	closedSlow atomic.Int64
 
-	waits atomic.Int64 // callers of Wait
+	waiters atomic.Int64 // callers of Wait
 
-	mu     sync.Mutex // guards the rest, and the transfers in it
-	moving map[*Transfer]struct{}
-	freed  chan struct{} // closed when bytes are given back; nil: no one waits
+	mu        sync.Mutex // guards the rest, and the transfers in it
+	transfers map[*Transfer]struct{}
+	freed     chan struct{} // closed when bytes are given back; nil: no one waits
 }
 
-// Take takes n bytes. It reports false if that is more than is left.
+// Take takes n bytes. If fewer are left, it takes nothing and reports false.
 func (b *Budget) Take(n int64) bool {
-	if b.used.Add(n) <= cmp.Or(b.Most, defaultBudget) {
+	if b.used.Add(n) <= cmp.Or(b.Capacity, defaultBudget) {
 		return true
 	}
 	b.used.Add(-n)
-	b.endSlow(n)
+	b.closeSlow(n)
 	return false
 }
 
 // Give gives n bytes back.
 func (b *Budget) Give(n int64) {
 	b.used.Add(-n)
-	if b.waits.Load() > 0 {
+	if b.waiters.Load() > 0 {
 		b.mu.Lock()
 		b.wake()
 		b.mu.Unlock()
 	}
 }
 
-// wake makes all waiters look again. The caller holds b.mu.
+// wake makes all waiters retry. The caller holds b.mu.
 func (b *Budget) wake() {
 	if b.freed != nil {
 		close(b.freed)
@@ -77,16 +77,16 @@ func (b *Budget) wake() {
 	}
 }
 
-// Wait retries take, which takes from the budget, until it succeeds, for at most roomTime.
+// Wait calls take, which takes from the budget, until it succeeds or maxRoomWait has passed.
 func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true
 	}
-	b.waits.Add(1)
-	defer b.waits.Add(-1)
-	end, look := time.NewTimer(roomTime), time.NewTicker(roomInterval)
-	defer end.Stop()
-	defer look.Stop()
+	b.waiters.Add(1)
+	defer b.waiters.Add(-1)
+	timeout, retry := time.NewTimer(maxRoomWait), time.NewTicker(roomRetryInterval)
+	defer timeout.Stop()
+	defer retry.Stop()
 	for {
 		b.mu.Lock()
 		if b.freed == nil {
@@ -99,26 +99,26 @@ func (b *Budget) Wait(take func() bool) bool {
 		}
 		select {
 		case <-freed:
-		case <-look.C:
-		case <-end.C:
+		case <-retry.C:
+		case <-timeout.C:
 			return false
 		}
 	}
 }
 
-// Full is the error for a request that finds no room.
-func (b *Budget) Full() *Error {
-	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Most, defaultBudget))
+// FullError returns the error for a request that does not fit into the budget.
+func (b *Budget) FullError() *Error {
+	return Errorf(Overloaded, "requests and answers of more than %d bytes are under way", cmp.Or(b.Capacity, defaultBudget))
 }
 
 // Transfer is a large body or answer in transit.
 type Transfer struct {
-	conn  net.Conn // the lowest-level connection; nil: unknown
+	conn  net.Conn // the innermost connection; nil: unknown
 	size  int64
 	since time.Time
 }
 
-// Begin records that t, of size bytes, is sent over conn.
+// Begin records that t, a transfer of size bytes over conn, starts now.
 func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,46 +126,46 @@ func (b *Budget) Begin(t *Transfer, size int64, conn net.Conn) {
 	if c := Unwrap[*Connection](conn); c != nil {
 		t.conn = c.Conn
 	}
-	if b.moving == nil {
-		b.moving = make(map[*Transfer]struct{})
+	if b.transfers == nil {
+		b.transfers = make(map[*Transfer]struct{})
 	}
-	b.moving[t] = struct{}{}
+	b.transfers[t] = struct{}{}
 }
 
 // Finish records that t is over.
 func (b *Budget) Finish(t *Transfer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.moving, t)
+	delete(b.transfers, t)
 	t.conn = nil
 }
 
 // Used returns how many bytes are taken.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// Ended returns how many connections were closed for room.
-func (b *Budget) Ended() int64 { return b.ended.Load() }
+// ClosedSlow returns how many connections were closed for room.
+func (b *Budget) ClosedSlow() int64 { return b.closedSlow.Load() }
 
-// endSlow closes slow connections, the oldest first, until they hold n bytes in all. The goroutines that serve them
+// closeSlow closes slow connections, the oldest first, until they hold n bytes in all. The goroutines that serve them
 // give the bytes back.
-func (b *Budget) endSlow(n int64) {
+func (b *Budget) closeSlow(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for n > 0 {
 		var oldest *Transfer
-		for t := range b.moving {
+		for t := range b.transfers {
 			if oldest == nil || t.since.Before(oldest.since) {
 				oldest = t
 			}
 		}
-		if oldest == nil || time.Since(oldest.since) < slowTime {
+		if oldest == nil || time.Since(oldest.since) < slowAfter {
 			return
 		}
-		delete(b.moving, oldest)
+		delete(b.transfers, oldest)
 		n -= oldest.size
 		if oldest.conn != nil {
-			b.ended.Add(1)
-			_ = oldest.conn.Close() // its user sees the error and stops
+			b.closedSlow.Add(1)
+			_ = oldest.conn.Close() // the goroutine that serves it gets an error and stops
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have := c.Current(now).Leaf.Subject.CommonName; have != "one" {
-		t.Errorf("looked at sooner than the interval: have %s", have)
+		t.Errorf("before the reload interval has passed: have %s", have)
 	}
 	write(t, keyFile, old)
 	if have := name(); have != "one" {

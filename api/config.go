@@ -12,16 +12,16 @@ import (
 
 // Decider decides checks. *limiter.Limiter is one.
 type Decider interface {
-	// Check decides q now and keeps nothing of q. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
+	// Check decides q now. It does not retain q. The error wraps limiter.ErrUnknownRule or limiter.ErrKey.
 	Check(q *limiter.Query, a *limiter.Answer) error
-	// CheckAll decides several queries in order, each as Check does. answers and errs have an element for each.
+	// CheckAll decides several queries in order, each as Check does. answers and errs have one element per query.
 	CheckAll(queries []*limiter.Query, answers []*limiter.Answer, errs []error)
 	// Reserve decides q as Check does. If q is allowed, id names the reservation for Settle.
 	Reserve(q *limiter.Query, ttl time.Duration, a *limiter.Answer) (id string, err error)
-	// Settle replaces a reservation's estimate by the real costs, once.
+	// Settle replaces a reservation's estimate with the actual costs, once.
 	Settle(id string, costs []limiter.UnitCost) (*limiter.Settlement, error)
-	// Usage returns what the only subject of q has used. Adjust adds q's costs to that, and Reset clears it; they return the
-	// usage after that. A request id that was seen before changes nothing again.
+	// Usage returns what the only subject of q has used. Adjust adds q's costs to that, Reset clears it, and both return the
+	// usage afterwards. A request id that was seen before has no further effect.
 	Usage(q *limiter.Query) (*limiter.Usage, error)
 	Adjust(q *limiter.Query) (*limiter.Usage, error)
 	Reset(q *limiter.Query) (*limiter.Usage, error)
@@ -34,31 +34,31 @@ type Config struct {
 	Node    string // this node's name, as answers show it
 	Version string // the program's version
 
-	CertFile string // with KeyFile: TLS at all doors, reloaded when the files change
+	CertFile string // with KeyFile: all doors use TLS; both are reloaded when the files change
 	KeyFile  string
 
-	// Tokens. Once there is one, all doors require a token, except for probes, metrics and the dashboard's files.
+	// If any token is configured, all doors require one, except for probes, metrics and the dashboard's files.
 
 	APIToken   string // has the scopes check and adjust; empty: none
 	AdminToken string // has the scope admin; empty: none
-	TokensFile string // lists more tokens and is reloaded when it changes; empty: none
+	TokensFile string // lists further tokens; reloaded when it changes; empty: none
 
 	Decider     Decider
 	Checkpoints func() persist.Status // nil: counters are not saved
-	// Health reports the node's state in the cluster. It must return at once, and never wait for a disk.
+	// Health reports the node's state in the cluster. It must return at once, and must not wait for a disk.
 	Health func() ClusterHealth
 	// Condition returns why the node is not ready, once Ready has been called; nil if it is ready.
 	Condition func() error
 
 	Logger *slog.Logger // nil: slog.Default
 
-	// For tests; 0 replaces nothing.
+	// For tests; 0 means the default.
 
-	Bound  time.Duration // replaces the time bounds of all doors
-	Places int           // replaces the bound on the connections of each door
+	Timeout        time.Duration // overrides the timeouts of all doors
+	MaxConnections int           // overrides the maximum number of connections of each door
 }
 
-// Validate returns an error that lists what is missing.
+// Validate returns an error that lists the missing fields.
 func (c *Config) Validate() error {
 	return errors.Join(
 		Need((c.CertFile == "") == (c.KeyFile == ""), "api: one of CertFile and KeyFile"),
@@ -67,7 +67,7 @@ func (c *Config) Validate() error {
 	)
 }
 
-// Need returns an error that names a field of a configuration, unless the field is ok.
+// Need returns an error that names the missing field of a configuration, unless ok is set.
 func Need(ok bool, field string) error {
 	if ok {
 		return nil

@@ -15,27 +15,27 @@ import (
 
 const (
 	// lingerTime and lingerBytes bound how long a connection lingers before it is closed, and how many bytes of further
-	// input it discards meanwhile. Closed while its caller still sends, it would be reset, and the caller would lose the
+	// input it discards meanwhile. Closing it while the caller still sends would reset it, and the caller would lose the
 	// answer.
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
-	// acceptWait is how long to wait, at first, before accepting again when the process may open no more files.
+	// acceptWait is the first pause before accepting again after the process ran out of file descriptors.
 	acceptWait = 5 * time.Millisecond
 )
 
 // Connections tracks the open connections of a listener, so that all can be closed and waited for.
 type Connections struct {
-	mu     sync.Mutex // guards the rest
-	places places
-	open   map[*Connection]struct{}
-	closed bool
-	over   chan struct{}  // closed when closed becomes true
-	gone   sync.WaitGroup // counts open
+	mu        sync.Mutex // guards the rest
+	places    places
+	open      map[*Connection]struct{}
+	closed    bool
+	closing   chan struct{}  // closed when closed becomes true
+	stillOpen sync.WaitGroup // counts open
 }
 
-// NewConnections tracks connections of which at most so many are served at once; 0: no bound.
+// NewConnections returns an empty set of connections that serves at most that many at once; 0: no bound.
 func NewConnections(most int) *Connections {
-	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), over: make(chan struct{})}
+	return &Connections{places: newPlaces(most), open: make(map[*Connection]struct{}), closing: make(chan struct{})}
 }
 
 // Listen wraps ln so that c tracks its connections.
@@ -43,97 +43,97 @@ func (c *Connections) Listen(ln net.Listener) net.Listener {
 	return &trackedListener{Listener: ln, conns: c}
 }
 
-// CloseAll closes every connection, and from then on every new one.
+// CloseAll closes every connection, and every later one as it arrives.
 func (c *Connections) CloseAll() {
 	c.mu.Lock()
 	if !c.closed {
 		c.closed = true
-		close(c.over)
+		close(c.closing)
 	}
 	all := make([]*Connection, 0, len(c.open))
-	for one := range c.open {
-		all = append(all, one)
+	for conn := range c.open {
+		all = append(all, conn)
 	}
 	c.mu.Unlock()
-	for _, one := range all {
-		_ = one.Conn.Close() // its user sees the error and stops
+	for _, conn := range all {
+		_ = conn.Conn.Close() // the goroutine that serves it gets an error and stops
 	}
 }
 
-// CloseSilent closes the connections on which nothing was ever received.
+// CloseSilent closes the connections that have never received anything.
 func (c *Connections) CloseSilent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for one := range c.open {
-		if !one.heard.Load() {
-			_ = one.Conn.Close()
+	for conn := range c.open {
+		if !conn.received.Load() {
+			_ = conn.Conn.Close()
 		}
 	}
 }
 
-// Wait returns once every connection has been closed by its user.
-func (c *Connections) Wait() { c.gone.Wait() }
+// Wait returns once the goroutines that serve the connections have closed all of them.
+func (c *Connections) Wait() { c.stillOpen.Wait() }
 
 func (c *Connections) add(conn net.Conn) *Connection {
-	one := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
+	tracked := &Connection{Conn: conn, owner: c, address: addressOf(conn.RemoteAddr())}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		_ = conn.Close()
-		one.once.Do(func() {})
-		return one
+		tracked.once.Do(func() {})
+		return tracked
 	}
-	if !c.places.take(one) {
-		if before := c.places.takeSpare(one); before != nil {
-			_ = before.Conn.Close() // its user sees the error and stops
+	if !c.places.take(tracked) {
+		if displaced := c.places.takeSpare(tracked); displaced != nil {
+			_ = displaced.Conn.Close() // as in CloseAll
 		}
 	}
-	c.open[one] = struct{}{}
-	c.gone.Add(1)
-	return one
+	c.open[tracked] = struct{}{}
+	c.stillOpen.Add(1)
+	return tracked
 }
 
-// Figures shows how many connections of a door have found no place.
+// Figures reports how many connections of a door found no place.
 func (c *Connections) Figures(s figures.Sink, door string) {
 	c.mu.Lock()
-	beyond := c.places.beyond
+	overflowed := c.places.overflowed
 	c.mu.Unlock()
 	s.Count("connections_beyond_total",
-		"Connections beyond the bounds, in all or of one address, which are answered probes only.", beyond, "door", door)
+		"Connections beyond the bounds, in all or of one address, which are answered probes only.", overflowed, "door", door)
 }
 
-// Count returns how many connections are open, and on how many of those something was received.
-func (c *Connections) Count() (open, heard int) {
+// Count returns how many connections are open, and how many of those have received anything.
+func (c *Connections) Count() (open, received int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for one := range c.open {
-		if one.heard.Load() {
-			heard++
+	for conn := range c.open {
+		if conn.received.Load() {
+			received++
 		}
 	}
-	return len(c.open), heard
+	return len(c.open), received
 }
 
-// Park frees the place of a connection that nothing serves for now.
-func (c *Connections) Park(one *Connection) {
+// Park frees the place of a connection while nothing serves it.
+func (c *Connections) Park(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.places.leave(one)
+	c.places.release(conn)
 }
 
 // Resume gives a parked connection a place again. It reports false if there is none.
-func (c *Connections) Resume(one *Connection) bool {
+func (c *Connections) Resume(conn *Connection) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.closed && c.places.take(one)
+	return !c.closed && c.places.take(conn)
 }
 
-func (c *Connections) remove(one *Connection) {
+func (c *Connections) remove(conn *Connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.open, one)
-	c.places.leave(one)
-	c.gone.Done()
+	delete(c.open, conn)
+	c.places.release(conn)
+	c.stillOpen.Done()
 }
 
 type trackedListener struct {
@@ -148,33 +148,33 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 		if err == nil {
 			return l.conns.add(conn), nil
 		}
-		// On these errors the library would stop listening for good.
+		// Passed on, these errors would make the server library stop accepting for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-l.conns.over:
+		case <-l.conns.closing:
 			timer.Stop()
 			return nil, net.ErrClosed
 		}
 	}
 }
 
-// Connection is a connection that can linger when it is closed.
+// Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
-	owner   *Connections
-	address netip.Prefix // see addressOf
-	placed  bool         // it holds a place; guarded by the owner's mutex
-	Spare   bool         // it holds a spare place and gets one probe answered
-	heard   atomic.Bool  // something was received
-	linger  atomic.Bool  // closing it lingers
-	once    sync.Once    // runs the close
+	owner      *Connections
+	address    netip.Prefix // see addressOf
+	placed     bool         // holds a place; guarded by the owner's mutex
+	ProbesOnly bool         // holds a spare place, so that only one probe is answered
+	received   atomic.Bool  // has received something
+	linger     atomic.Bool  // Close lingers
+	once       sync.Once    // runs the close
 }
 
-// Unwrap returns the connection of type T that c is or is based on; nil: none.
+// Unwrap returns the connection of type T that c is or wraps; nil if there is none.
 func Unwrap[T net.Conn](c net.Conn) (none T) {
 	for {
 		if one, ok := c.(T); ok {
@@ -191,13 +191,13 @@ func Unwrap[T net.Conn](c net.Conn) (none T) {
 // Read returns received bytes.
 func (c *Connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n > 0 && !c.heard.Load() {
-		c.heard.Store(true)
+	if n > 0 && !c.received.Load() {
+		c.received.Store(true)
 	}
 	return n, err
 }
 
-// Linger makes Close discard further input first, such that the caller can read the last answer.
+// Linger makes Close discard further input first, so that the caller can read the last answer.
 func (c *Connection) Linger() { c.linger.Store(true) }
 
 // Close closes the connection, once.
@@ -218,8 +218,8 @@ func (c *Connection) drain() {
 	if !ok || half.CloseWrite() != nil || c.Conn.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
-	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // only its end matters, however it ends
+	_, _ = io.CopyN(io.Discard, onlyReader{c.Conn}, lingerBytes) // an error ends the wait as well as EOF does
 }
 
-// onlyReader keeps io.Copy away from shortcuts that need larger buffers.
+// onlyReader hides the methods of a connection with which io.Copy would use larger buffers.
 type onlyReader struct{ io.Reader }

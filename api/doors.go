@@ -9,25 +9,25 @@ import (
 	"github.com/rlnode/rlnode/internal/figures"
 )
 
-// Doors is what the doors of a node share. A door serves one protocol: it lets callers in by their tokens, asks the
-// decider, and answers.
+// Doors is the state that all doors of a node share. A door serves one protocol: it authorizes callers by their tokens,
+// asks the decider, and answers.
 type Doors struct {
-	Config // as given, with a Logger
+	Config // as passed to Open; Logger is never nil
 	Readiness
 	Budget Budget
-	TLS    *tls.Config  // of the listeners, nil: they speak plain text
-	Panics atomic.Int64 // caught in handlers
+	TLS    *tls.Config  // for the listeners; nil: they use plain text
+	Panics atomic.Int64 // panics caught in handlers
 
 	tokens *tokens
 }
 
-// Open reads the tokens and the certificate, and follows their files. Checks get NotReady until Ready.
+// Open reads the tokens and the certificate, and reloads them when their files change. Checks get NotReady until Ready.
 func Open(config Config) (*Doors, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 	d := &Doors{Config: config}
-	d.Readiness.condition, d.Readiness.drain = config.Condition, make(chan struct{})
+	d.Readiness.checkReady, d.Readiness.drain = config.Condition, make(chan struct{})
 	if d.Logger == nil {
 		d.Logger = slog.Default()
 	}
@@ -45,20 +45,20 @@ func Open(config Config) (*Doors, error) {
 	return d, nil
 }
 
-// Ready lets checks in. Without rules in force there is nothing to decide by, and the node stays not ready.
+// Ready lets checks in. A node without rules in force can't decide anything, and stays not ready.
 func (d *Doors) Ready() {
 	if d.Decider.Rules() == nil {
 		d.Logger.Error("not ready: no rules in force")
 		d.Explain("there are no rules in force")
 		return
 	}
-	d.advance(condition{state: stateReady})
+	d.advance(stage{state: stateReady})
 }
 
-// Close stops following the tokens file. The doors must be closed.
+// Close stops following the tokens file. The doors must already be closed.
 func (d *Doors) Close() { d.tokens.close() }
 
-// Figures shows what all doors have in common.
+// Figures reports the metrics that all doors share.
 func (d *Doors) Figures(s figures.Sink) {
 	if set := d.Decider.Rules(); set != nil {
 		s.Gauge("rules_version", "Version of the rules in force.", float64(set.Version))
@@ -66,5 +66,5 @@ func (d *Doors) Figures(s figures.Sink) {
 	s.Flag("ready", "1 if the node is ready, else 0.", d.ProbeError() == nil)
 	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())
 	s.Count("connections_ended_total",
-		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.Ended())
+		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.", d.Budget.ClosedSlow())
 }

@@ -23,12 +23,12 @@ const (
 	UnknownField       Code = "unknown-field"
 	BadValue           Code = "bad-value"
 	MissingKey         Code = "missing-key"
-	BadRequest         Code = "bad-request" // not HTTP
+	BadRequest         Code = "bad-request" // not valid HTTP
 	Unauthorized       Code = "unauthorized"
 	Forbidden          Code = "forbidden"    // the token lacks the scope, or the rules do not allow it
-	Denied             Code = "denied"       // a decision: the deny list or the default refuses the check
+	Denied             Code = "denied"       // a decision: the deny list or the default refused the check
 	CrossOrigin        Code = "cross-origin" // the request comes from a page in a browser
-	WrongHost          Code = "wrong-host"   // on the admin plane: a host name that is not known to be this node's
+	WrongHost          Code = "wrong-host"   // admin plane: Host names no known host name of this node
 	UnknownRule        Code = "unknown-rule"
 	UnknownReservation Code = "unknown-reservation"
 	NotFound           Code = "not-found"
@@ -41,19 +41,19 @@ const (
 	Internal           Code = "internal"
 	NotReady           Code = "not-ready"
 	Draining           Code = "draining"
-	NoLeader           Code = "no-leader" // for writes: no leader can agree to it now
-	NoOwner            Code = "no-owner"  // for a read of counters: no node that may answer can be reached
+	NoLeader           Code = "no-leader" // writes: there is no leader to agree on the change
+	NoOwner            Code = "no-owner"  // reads of counters: no node that may answer can be reached
 	MemberThere        Code = "member-there"
 	OnlyMember         Code = "only-member"
 	LevelRefused       Code = "level-refused"
-	NoPrimary          Code = "no-primary" // for writes: the region where rules are written can't be reached
+	NoPrimary          Code = "no-primary" // writes: the region where rules are written can't be reached
 	WriteFailed        Code = "write-failed"
 	Overloaded         Code = "overloaded"
 	RequestIDReused    Code = "request-id-reused"
-	Incomplete         Code = "incomplete" // for exports: a node that holds part of the data can't be asked
+	Incomplete         Code = "incomplete" // exports: a node that holds part of the data can't be reached
 )
 
-// kinds gives each code its status and title.
+// kinds maps each code to its HTTP status and title.
 var kinds = map[Code]struct {
 	status int
 	title  string
@@ -95,10 +95,10 @@ var kinds = map[Code]struct {
 // Error is an error that is reported to the caller.
 type Error struct {
 	Code     Code
-	Detail   string       // a sentence that names the field and the bound
+	Detail   string       // names the field and its bound
 	Err      error        // the cause, if any
-	Mistakes rules.Errors // in a rules document
-	Allow    string       // the methods, for MethodNotAllowed
+	Mistakes rules.Errors // for InvalidRules: the mistakes in the document
+	Allow    string       // for MethodNotAllowed: the allowed methods
 }
 
 // Error returns code and detail.
@@ -115,7 +115,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// InternalError returns the error for a bug, which reveals nothing about it.
+// InternalError returns the error for a bug. It reveals no details to the caller.
 func InternalError() *Error {
 	return Errorf(Internal, "something went wrong; the node's log says what")
 }
@@ -134,17 +134,17 @@ func ReceiveError(err error) *Error {
 	return Errorf(BadRequest, "the request cannot be read as HTTP/1.1")
 }
 
-// Title says what kind of error e is.
+// Title returns the title of e's code.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
 // ErrOnlyMember means that no other member could take over.
 var ErrOnlyMember = errors.New("this node is the only member")
 
-// causes maps errors of other packages to those that callers see.
+// causes maps the errors of other packages to codes.
 var causes = []struct {
 	err    error
 	code   Code
-	prefix string // of the detail, which is the error's text
+	prefix string // prepended to the error's text to make the detail
 }{
 	{rules.ErrNotFound, NotFound, ""},
 	{rules.ErrConflict, Conflict, ""},
@@ -169,7 +169,7 @@ var causes = []struct {
 	{loads.ErrFull, Overloaded, ""},
 }
 
-// AsError gives an error its code. An unknown error becomes Internal, and callers do not see its text.
+// AsError returns err as an Error with a code. An unknown error becomes Internal, and callers do not see its text.
 func AsError(err error) *Error {
 	var known *Error
 	var invalid rules.Errors
@@ -190,7 +190,7 @@ func AsError(err error) *Error {
 	return &Error{Code: Internal, Detail: InternalError().Detail, Err: err}
 }
 
-// invalidRules lists everything that is wrong with a document.
+// invalidRules returns the error that lists all mistakes in a rules document.
 func invalidRules(list rules.Errors) *Error {
 	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list, Mistakes: append(rules.Errors{}, list...)}
 	if len(list) > 0 {
@@ -199,7 +199,7 @@ func invalidRules(list rules.Errors) *Error {
 	return e
 }
 
-// Excerpt copies a caller's text, shortened for a message.
+// Excerpt returns a copy of a caller's text, shortened to at most 64 bytes and an ellipsis.
 func Excerpt(v string) string {
 	const most = 64
 	if len(v) <= most {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// healthReport is the body of the probes of either plane.
+// healthReport is the body that both planes answer to probes.
 type healthReport struct {
 	Status       string            `json:"status"` // ok, or degraded: checks go on, but something is wrong
 	Node         string            `json:"node"`
@@ -15,10 +15,10 @@ type healthReport struct {
 	Cluster      *clusterReport    `json:"cluster,omitempty"` // only for a node in a cluster
 }
 
-// clusterReport says what keeps a node from doing its part in the cluster.
+// clusterReport is the JSON form of ClusterHealth.
 type clusterReport struct {
 	View        string `json:"view"`         // connected or cut-off
-	LeaderKnown bool   `json:"leader_known"` // without a leader nothing new can be agreed on
+	LeaderKnown bool   `json:"leader_known"` // without a leader the cluster can't agree on any change
 	RaftStore   string `json:"raft_store"`   // ok, hung or failing
 	Error       string `json:"error,omitempty"`
 }
@@ -30,7 +30,7 @@ type checkpointReport struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// HealthReport reports the state of the node: the body of the probes.
+// HealthReport returns the JSON body that answers probes: the state of the node.
 func (d *Doors) HealthReport() []byte {
 	r := healthReport{Status: "ok", Node: d.Node, Version: d.Version}
 	if set := d.Decider.Rules(); set != nil {
@@ -61,7 +61,7 @@ func (d *Doors) HealthReport() []byte {
 	return body
 }
 
-// reportCluster reports the node's state in the cluster, and whether all of it is good.
+// reportCluster returns the node's state in the cluster, and whether nothing is wrong with it.
 func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 	r = &clusterReport{View: "connected", LeaderKnown: h.LeaderKnown, RaftStore: "ok"}
 	if !h.Connected {
@@ -82,12 +82,12 @@ func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 	return r, h.Connected && h.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
 }
 
-// ClusterHealth lists what can keep a node from doing its part in the cluster.
+// ClusterHealth is what can keep a node from taking part in the cluster.
 type ClusterHealth struct {
 	Connected   bool  // the node may act as an owner
-	LeaderKnown bool  // without a leader nothing new can be agreed on
+	LeaderKnown bool  // without a leader the cluster can't agree on any change
 	StoreHung   bool  // a write to Raft's log has been in progress for too long
-	StoreFull   bool  // the last write failed, for lack of space or another reason
-	StoreErr    error // why it failed
-	Stuck       error // why the node no longer applies what the cluster agrees on; nil if it does
+	StoreFull   bool  // the last write failed, for lack of space or for another reason
+	StoreErr    error // why the last write failed
+	Stuck       error // why the node no longer applies agreed entries; nil if it does
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/internal/figures"
 )
 
-// latencyStripes is how many copies of the counts there are, so that requests on different processors rarely write to the
-// same cache line.
+// latencyStripes is the number of copies of the counts. Requests on different processors then rarely write to the same cache
+// line.
 const latencyStripes = 8
 
 // latencyBounds are the upper bounds of the buckets of a Latency.
@@ -21,7 +21,7 @@ var latencyBounds = [...]time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, time.Second,
 }
 
-// Latency counts the requests at a door, and is a histogram of how long checks take.
+// Latency counts the requests at a door, and is a histogram of how long its checks take.
 type Latency struct {
 	stripes [latencyStripes]LatencyStripe
 	last    atomic.Uint32 // the stripe handed out last
@@ -30,12 +30,12 @@ type Latency struct {
 // LatencyStripe is one of the copies of the counts.
 type LatencyStripe struct {
 	requests atomic.Int64
-	buckets  [len(latencyBounds) + 1]atomic.Uint64 // the last is beyond all bounds
+	buckets  [len(latencyBounds) + 1]atomic.Uint64 // the last counts checks beyond all bounds
 	sum      atomic.Int64                          // nanoseconds
 	_        [64]byte
 }
 
-// Stripe hands out one of the copies.
+// Stripe returns one of the copies in turn.
 func (l *Latency) Stripe() *LatencyStripe {
 	return &l.stripes[l.last.Add(1)%latencyStripes]
 }
@@ -53,9 +53,9 @@ func (s *LatencyStripe) Observe(d time.Duration) {
 	s.sum.Add(int64(d))
 }
 
-// Figures shows what was counted at a door. name is that of the histogram.
+// Figures reports the counts of a door. name is the name of the histogram.
 func (l *Latency) Figures(s figures.Sink, door, name, help string) {
-	counts := make([]int64, len(latencyBounds)+1) // by bucket, with those beyond all bounds last
+	counts := make([]int64, len(latencyBounds)+1) // by bucket
 	var nanos, requests int64
 	for i := range l.stripes {
 		stripe := &l.stripes[i]

@@ -2,7 +2,7 @@ package api
 
 import _ "embed" // the document
 
-// OpenAPI describes both HTTP planes.
+// OpenAPI is the OpenAPI document of both HTTP planes, in YAML.
 //
 //go:embed openapi.yaml
 var OpenAPI string

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// The description names exactly the codes that exist, and its references lead somewhere.
+// The OpenAPI document names exactly the codes that exist, and all its references resolve.
 func TestOpenAPINamesTheCodes(t *testing.T) {
 	var doc struct {
 		Components struct {
@@ -48,7 +48,7 @@ func checkReferences(t *testing.T, text string) {
 			at = m[name]
 		}
 		if at == nil {
-			t.Errorf("#/%s leads nowhere", path)
+			t.Errorf("$ref #/%s does not resolve", path)
 		}
 	}
 }

@@ -6,29 +6,29 @@ import (
 	"slices"
 )
 
-// spareOf: one in spareOf places is kept for probes.
-const spareOf = 64
+// spareDivisor is the fraction of places reserved for probes: one in spareDivisor.
+const spareDivisor = 64
 
-// places bounds a listener's connections: in total, and per address. One address may have three quarters, since a
-// gateway is one address. A connection beyond the bounds gets a spare place and one probe answered. When spare places
-// run out, the newest connection ends the oldest one. So probes are answered even if others hold all places, the spare
-// ones included.
+// places bounds a listener's connections, in total and per address. One address may take three quarters of the places, because
+// a gateway is a single address. A connection beyond the bounds gets a spare place, on which one probe is answered. When spare
+// places run out, the newest connection displaces the oldest one. So probes are answered even if others hold all places,
+// including the spare ones.
 type places struct {
 	most, spares int // 0: no bound
 
-	// Guarded by the mutex of the connections.
-	taken  int
-	beyond int64                // connections that found no place
-	of     map[netip.Prefix]int // places taken, per address
-	spare  []*Connection        // the oldest first
+	// Guarded by Connections.mu.
+	taken        int
+	overflowed   int64                // connections that found no place
+	takenBy      map[netip.Prefix]int // places taken, per address
+	spareHolders []*Connection        // connections on spare places, oldest first
 }
 
 func newPlaces(most int) places {
-	spares := max(1, most/spareOf)
+	spares := max(1, most/spareDivisor)
 	if most == 0 {
 		return places{}
 	}
-	return places{most: most - spares, spares: spares, of: make(map[netip.Prefix]int)}
+	return places{most: most - spares, spares: spares, takenBy: make(map[netip.Prefix]int)}
 }
 
 // take gives c a place. It reports false if there is none.
@@ -36,44 +36,44 @@ func (p *places) take(c *Connection) bool {
 	if p.most == 0 {
 		return true
 	}
-	if p.taken >= p.most || c.address.IsValid() && p.of[c.address] >= p.most-p.most/4 {
+	if p.taken >= p.most || c.address.IsValid() && p.takenBy[c.address] >= p.most-p.most/4 {
 		return false
 	}
 	p.taken++
 	if c.placed = true; c.address.IsValid() {
-		p.of[c.address]++
+		p.takenBy[c.address]++
 	}
 	return true
 }
 
 // takeSpare gives c a spare place. It returns the connection that c displaces, if any.
-func (p *places) takeSpare(c *Connection) (before *Connection) {
-	if len(p.spare) == p.spares {
-		before = p.spare[0]
-		p.spare = slices.Delete(p.spare, 0, 1)
+func (p *places) takeSpare(c *Connection) (displaced *Connection) {
+	if len(p.spareHolders) == p.spares {
+		displaced = p.spareHolders[0]
+		p.spareHolders = slices.Delete(p.spareHolders, 0, 1)
 	}
-	c.Spare = true
-	p.beyond++
-	p.spare = append(p.spare, c)
-	return before
+	c.ProbesOnly = true
+	p.overflowed++
+	p.spareHolders = append(p.spareHolders, c)
+	return displaced
 }
 
-// leave frees c's place.
-func (p *places) leave(c *Connection) {
-	if i := slices.Index(p.spare, c); i >= 0 {
-		p.spare = slices.Delete(p.spare, i, i+1)
+// release frees c's place.
+func (p *places) release(c *Connection) {
+	if i := slices.Index(p.spareHolders, c); i >= 0 {
+		p.spareHolders = slices.Delete(p.spareHolders, i, i+1)
 	}
 	if !c.placed {
 		return
 	}
 	c.placed = false
 	p.taken--
-	if p.of[c.address]--; p.of[c.address] <= 0 {
-		delete(p.of, c.address)
+	if p.takenBy[c.address]--; p.takenBy[c.address] <= 0 {
+		delete(p.takenBy, c.address)
 	}
 }
 
-// addressOf returns what counts as one address: for IPv6 a /64, which is what one subscriber gets.
+// addressOf returns the prefix that counts as one address: for IPv6 a /64, because a subscriber gets at least that much.
 func addressOf(a net.Addr) netip.Prefix {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -88,13 +88,13 @@ func addressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// OnSpare reports whether c has a spare place.
-func OnSpare(c net.Conn) bool {
+// IsProbesOnly reports whether c holds a spare place.
+func IsProbesOnly(c net.Conn) bool {
 	one := Unwrap[*Connection](c)
-	return one != nil && one.Spare
+	return one != nil && one.ProbesOnly
 }
 
 // CrowdedError returns the error for a request, other than a probe, on a spare place.
 func CrowdedError() *Error {
-	return Errorf(Overloaded, "there are as many connections as are served at once, in all or from one address; only probes are answered")
+	return Errorf(Overloaded, "too many connections are open, in all or from one address; this one is only answered probes")
 }

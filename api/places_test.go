@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// All places are given back.
+// Every place is free again once its connection leaves.
 func TestPlacesComeBack(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(128)
@@ -17,15 +17,15 @@ func TestPlacesComeBack(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	if p.taken != p.most || len(p.spare) != p.spares || p.most+p.spares != 128 {
-		t.Errorf("have %d and %d taken of %d and %d", p.taken, len(p.spare), p.most, p.spares)
+	if p.taken != p.most || len(p.spareHolders) != p.spares || p.most+p.spares != 128 {
+		t.Errorf("have %d and %d taken of %d and %d", p.taken, len(p.spareHolders), p.most, p.spares)
 	}
 	for _, c := range all {
-		p.leave(c)
-		p.leave(c)
+		p.release(c)
+		p.release(c)
 	}
-	if p.taken != 0 || len(p.spare) != 0 || len(p.of) != 0 {
-		t.Errorf("have %d, %d, %v", p.taken, len(p.spare), p.of)
+	if p.taken != 0 || len(p.spareHolders) != 0 || len(p.takenBy) != 0 {
+		t.Errorf("have %d, %d, %v", p.taken, len(p.spareHolders), p.takenBy)
 	}
 	for have, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "::ffff:192.0.2.1": "192.0.2.1/32", "fe80::1": "fe80::/64"} {
 		if got := addressOf(&net.TCPAddr{IP: net.ParseIP(have), Zone: "x"}).String(); got != want {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// stayOpen is how long connections stay open for the next request after the node begins to drain. Later answers
-// announce that they are the last, so that no request hits a connection that is just being closed.
-const stayOpen = 500 * time.Millisecond
+// drainGrace is how long connections stay open for the next request after the node begins to drain. Later answers carry
+// Connection: close, so that no request hits a connection that is just being closed.
+const drainGrace = 500 * time.Millisecond
 
 // state is the stage of a node's life.
 type state int
@@ -20,89 +20,89 @@ const (
 	stateDraining              // readiness gets 503 draining; checks are still decided
 )
 
-// condition is a state and its details. It is immutable.
-type condition struct {
+// stage is a state and its details. It is immutable.
+type stage struct {
 	state  state
-	reason string    // why stateStarting is not over
-	since  time.Time // start of stateDraining
+	reason string    // for stateStarting: why the node is not ready
+	since  time.Time // for stateDraining: when it began
 }
 
-// Readiness is the stage of a node's life. Probes and callers see it. A node never goes back to an earlier stage.
+// Readiness is the stage of a node's life, as probes and callers see it. A node never returns to an earlier stage.
 type Readiness struct {
-	at atomic.Pointer[condition]
-	// condition returns why a node that has been ready is currently not; nil: it always is. It keeps load balancers away;
-	// checks are decided all the same.
-	condition func() error
+	current atomic.Pointer[stage]
+	// checkReady returns why a node that has been ready currently is not; nil: it always is. A failing condition keeps load
+	// balancers away, but checks are still decided.
+	checkReady func() error
 
 	drain chan struct{} // closed when the node begins to drain
 	once  sync.Once     // closes drain
 }
 
-func (r *Readiness) load() condition {
-	if c := r.at.Load(); c != nil {
+func (r *Readiness) currentStage() stage {
+	if c := r.current.Load(); c != nil {
 		return *c
 	}
-	return condition{reason: "the node is starting"}
+	return stage{reason: "the node is starting"}
 }
 
-func (r *Readiness) advance(to condition) {
+func (r *Readiness) advance(to stage) {
 	for {
-		old := r.at.Load()
+		old := r.current.Load()
 		if old != nil && (old.state > to.state || old.state == stateDraining) {
 			return
 		}
-		if r.at.CompareAndSwap(old, &to) {
+		if r.current.CompareAndSwap(old, &to) {
 			return
 		}
 	}
 }
 
-// Explain tells callers in a few words, such as "loading counters", why the node is not ready yet. It has no effect
+// Explain sets the reason that callers get while the node is not ready yet, such as "loading counters". It has no effect
 // after Ready.
 func (r *Readiness) Explain(reason string) {
-	r.advance(condition{state: stateStarting, reason: reason})
+	r.advance(stage{state: stateStarting, reason: reason})
 }
 
-// Drain makes readiness probes get Draining; checks are still decided.
+// Drain makes the node answer readiness probes with Draining. Checks are still decided.
 func (r *Readiness) Drain() {
-	r.advance(condition{state: stateDraining, since: time.Now()})
+	r.advance(stage{state: stateDraining, since: time.Now()})
 	r.once.Do(func() { close(r.drain) })
 }
 
 // Draining returns a channel that is closed when the node begins to drain.
 func (r *Readiness) Draining() <-chan struct{} { return r.drain }
 
-// Starting returns why the node does not decide checks yet; empty if it does.
-func (r *Readiness) Starting() string {
-	if c := r.load(); c.state == stateStarting {
+// StartingReason returns why the node does not decide checks yet, or "" if it does.
+func (r *Readiness) StartingReason() string {
+	if c := r.currentStage(); c.state == stateStarting {
 		return c.reason
 	}
 	return ""
 }
 
-// ChecksError returns the error to answer checks with, nil if they are decided.
+// ChecksError returns the error with which checks are answered, or nil if the node decides them.
 func (r *Readiness) ChecksError() *Error {
-	if why := r.Starting(); why != "" {
+	if why := r.StartingReason(); why != "" {
 		return &Error{Code: NotReady, Detail: "not ready: " + why}
 	}
 	return nil
 }
 
-// Leaving reports whether connections must be closed after the next answer.
-func (r *Readiness) Leaving() bool {
-	c := r.load()
-	return c.state == stateDraining && time.Since(c.since) > stayOpen
+// ClosesConnections reports whether connections must be closed after the next answer, because the node drains.
+func (r *Readiness) ClosesConnections() bool {
+	c := r.currentStage()
+	return c.state == stateDraining && time.Since(c.since) > drainGrace
 }
 
-// ProbeError returns the error to answer a readiness probe with, nil if the node is ready.
+// ProbeError returns the error with which readiness probes are answered, or nil if the node is ready.
 func (r *Readiness) ProbeError() *Error {
-	if r.load().state == stateDraining {
+	if r.currentStage().state == stateDraining {
 		return &Error{Code: Draining, Detail: "the node is going away; checks on open connections are still decided"}
 	}
-	if e := r.ChecksError(); e != nil || r.condition == nil {
+	if e := r.ChecksError(); e != nil || r.checkReady == nil {
 		return e
 	}
-	if err := r.condition(); err != nil {
+	if err := r.checkReady(); err != nil {
 		return &Error{Code: NotReady, Detail: "not ready: " + err.Error(), Err: err}
 	}
 	return nil

@@ -25,14 +25,15 @@ const (
 	maxTokensFile = 4 << 20 // bytes
 	// tokensInterval is how often the file is checked for changes.
 	tokensInterval = 500 * time.Millisecond
-	// tokenPrefix starts the tokens that rlnode makes, so that people and scanners recognize them.
+	// tokenPrefix starts every token that rlnode generates, so that people and secret scanners recognize it.
 	tokenPrefix = "rlt_"
-	// maxTokenNamespaces bounds the namespaces that a token is confined to, and maxNamespace the bytes of each.
+	// maxTokenNamespaces bounds the number of namespaces that a token is confined to, and maxNamespace the bytes of each.
 	maxTokenNamespaces = 100
 	maxNamespace       = 1024
 )
 
-// NewToken makes a token, and the tokens file's line for it. With namespaces, it is confined to these.
+// NewToken generates a token, and the line that lists it in a tokens file. If namespaces are given, the token is confined to
+// them.
 func NewToken(name string, scopes Scope, namespaces ...string) (text, line string, err error) {
 	if err := checkTokenName(name); err != nil {
 		return "", "", fmt.Errorf("name: %w", err)
@@ -42,7 +43,7 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 		if err := checkNamespaces(namespaces, scopes); err != nil {
 			return "", "", fmt.Errorf("namespaces: %w", err)
 		}
-		list, _ := json.Marshal(namespaces) // texts never fail
+		list, _ := json.Marshal(namespaces) // strings never fail
 		confined = ", namespaces: " + string(list)
 	}
 	var secret [32]byte
@@ -53,8 +54,7 @@ func NewToken(name string, scopes Scope, namespaces ...string) (text, line strin
 	return text, line, nil
 }
 
-// CheckTokens reports what is wrong with a configuration's tokens: those of the settings, and of the file if there is
-// one.
+// CheckTokens validates the tokens file of a configuration, if it has one, together with the tokens of the settings.
 func CheckTokens(config *Config) error {
 	if config.TokensFile == "" {
 		return nil
@@ -63,14 +63,14 @@ func CheckTokens(config *Config) error {
 	return err
 }
 
-// readTokens reads the tokens file, and adds the tokens of the settings.
+// readTokens returns the tokens of the tokens file and of the settings.
 func readTokens(config *Config) (*tokenSet, error) {
 	name := config.TokensFile
 	src, err := readTokensFile(name)
 	if err != nil {
 		return nil, fmt.Errorf("read tokens: %w", err)
 	}
-	set := setTokens(config.APIToken, config.AdminToken)
+	set := tokensFromSettings(config.APIToken, config.AdminToken)
 	if at, err := set.parse(src); err != nil {
 		return nil, fmt.Errorf("%s:%d:%d: %w", name, max(at.Line, 1), max(at.Column, 1), err)
 	}
@@ -81,7 +81,7 @@ func readTokensFile(name string) ([]byte, error) {
 	if info, err := os.Stat(name); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -95,7 +95,7 @@ func readTokensFile(name string) ([]byte, error) {
 	return src, err
 }
 
-// parse adds the tokens of a file. On an error it returns the position. No error shows the text in place of a hash: it
+// parse adds the tokens of a file. On an error it returns the position. Errors never quote the text where a hash should be: it
 // may be a token.
 func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 	root, err := yaml.Parse(string(src))
@@ -110,17 +110,17 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		return root.Pos, errors.New("tokens is missing: the file is empty")
 	}
 	if root.Kind != yaml.Map {
-		return root.Pos, fmt.Errorf("tokens is missing: a mapping is expected, and there is %v", root.Kind)
+		return root.Pos, fmt.Errorf("tokens is missing: a mapping is expected, not %v", root.Kind)
 	}
 	var list *yaml.Node
 	for key, value := range root.Pairs {
 		switch {
 		case key.Text != "tokens":
-			return key.Pos, fmt.Errorf("unknown field %q: there is only tokens", Excerpt(key.Text))
+			return key.Pos, fmt.Errorf("unknown field %q: the only field is tokens", Excerpt(key.Text))
 		case list != nil:
 			return key.Pos, errors.New("tokens is given twice")
 		case value.Kind != yaml.List:
-			return value.Pos, fmt.Errorf("tokens: a list is expected, and there is %v", value.Kind)
+			return value.Pos, fmt.Errorf("tokens: a list is expected, not %v", value.Kind)
 		}
 		list = value
 	}
@@ -138,7 +138,7 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 		}
 		if err == nil {
 			if twin := s.add(t); twin != nil {
-				err = fmt.Errorf("sha256: it is the token of %s too", twin.Name)
+				err = fmt.Errorf("sha256: %s has the same token", twin.Name)
 			}
 		}
 		if err != nil {
@@ -152,12 +152,12 @@ func (s *tokenSet) parse(src []byte) (at yaml.Pos, err error) {
 // parseToken reads one entry of the list.
 func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	if item.Kind != yaml.Map {
-		return nil, item.Pos, fmt.Errorf("name: name, scopes and sha256 are expected, and there is %v", item.Kind)
+		return nil, item.Pos, fmt.Errorf("name: a mapping with name, scopes and sha256 is expected, not %v", item.Kind)
 	}
 	t = &Token{}
 	given := map[string]bool{}
 	var namespaces []string
-	var listed yaml.Pos
+	var namespacesPos yaml.Pos
 	for key, value := range item.Pairs {
 		if given[key.Text] {
 			return nil, key.Pos, fmt.Errorf("%s is given twice", Excerpt(key.Text))
@@ -172,11 +172,11 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 		case "scopes":
 			t.Scopes, err = parseScopeList(value)
 		case "namespaces":
-			namespaces, err = parseTexts(value)
-			listed = value.Pos
+			namespaces, err = parseStrings(value)
+			namespacesPos = value.Pos
 		case "sha256":
-			if n, bad := hex.Decode(t.sum[:], []byte(value.Text[:min(len(value.Text), 2*len(t.sum))])); bad != nil || n != len(t.sum) || len(value.Text) != 2*len(t.sum) {
-				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.sum))
+			if n, bad := hex.Decode(t.hash[:], []byte(value.Text[:min(len(value.Text), 2*len(t.hash))])); bad != nil || n != len(t.hash) || len(value.Text) != 2*len(t.hash) {
+				err = fmt.Errorf("%d hexadecimal digits are expected, the SHA-256 of the token", 2*len(t.hash))
 			}
 		default:
 			return nil, key.Pos, fmt.Errorf("%s: there is no such field; the fields are name, scopes, namespaces and sha256", Excerpt(key.Text))
@@ -192,14 +192,14 @@ func parseToken(item *yaml.Node) (t *Token, at yaml.Pos, err error) {
 	}
 	if given["namespaces"] {
 		if err := checkNamespaces(namespaces, t.Scopes); err != nil {
-			return nil, listed, fmt.Errorf("namespaces: %w", err)
+			return nil, namespacesPos, fmt.Errorf("namespaces: %w", err)
 		}
 		t.Namespaces = rules.NewNamespaces(namespaces)
 	}
 	return t, item.Pos, nil
 }
 
-// checkNamespaces reports what is wrong with the namespaces that a token is confined to.
+// checkNamespaces validates the namespaces that a token is confined to.
 func checkNamespaces(list []string, scopes Scope) error {
 	if len(list) == 0 || len(list) > maxTokenNamespaces {
 		return fmt.Errorf("1 to %d are expected", maxTokenNamespaces)
@@ -219,16 +219,16 @@ func checkNamespaces(list []string, scopes Scope) error {
 }
 
 func parseScopeList(value *yaml.Node) (Scope, error) {
-	names, err := parseTexts(value)
+	names, err := parseStrings(value)
 	if err != nil {
-		return 0, fmt.Errorf("a list is expected, such as [check], and there is %v", value.Kind)
+		return 0, fmt.Errorf("a list is expected, such as [check], not %v", value.Kind)
 	}
 	return ParseScopes(names)
 }
 
-func parseTexts(value *yaml.Node) ([]string, error) {
+func parseStrings(value *yaml.Node) ([]string, error) {
 	if value.Kind != yaml.List {
-		return nil, fmt.Errorf("a list is expected, and there is %v", value.Kind)
+		return nil, fmt.Errorf("a list is expected, not %v", value.Kind)
 	}
 	list := make([]string, len(value.Items))
 	for i, item := range value.Items {
@@ -237,7 +237,7 @@ func parseTexts(value *yaml.Node) ([]string, error) {
 	return list, nil
 }
 
-// checkTokenName reports what is wrong with a token's name. The name appears in logs, answers and the list of versions.
+// checkTokenName validates a token's name. The name appears in logs, answers and the list of versions.
 func checkTokenName(name string) error {
 	if name == "" || len(name) > maxTokenName {
 		return fmt.Errorf("a name has 1 to %d bytes", maxTokenName)
@@ -262,17 +262,17 @@ func (t *tokens) follow() {
 	}
 }
 
-// reloaded puts a new set in force. Invalid tokens leave the old ones in force.
-func (t *tokens) reloaded(set *tokenSet, err error) {
+// onReload puts a new set in force. If the file was invalid, the old tokens stay in force.
+func (t *tokens) onReload(set *tokenSet, err error) {
 	if err != nil {
 		t.log.Error("tokens not reloaded, the old ones stay in force", "error", err)
 		return
 	}
-	t.use(set)
+	t.putInForce(set)
 	t.log.Info("tokens reloaded", "file", t.config.TokensFile, "tokens", len(set.byHash))
 }
 
-// close stops following the file. It does not wait longer than a disk may hang.
+// close stops following the file. It waits for at most tokensInterval, because a hung disk may block the reader.
 func (t *tokens) close() {
 	if t.done == nil {
 		return

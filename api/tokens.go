@@ -23,21 +23,21 @@ type Scope uint8
 // The scopes of tokens.
 const (
 	ScopeCheck  Scope = 1 << iota // ask for decisions
-	ScopeAdjust                   // change usage, and the loads that limits follow
+	ScopeAdjust                   // change usage, and report the loads that adaptive limits follow
 	ScopeRead                     // read the admin plane
 	ScopeAdmin                    // everything
 
-	// Anyone means that no token is needed. It is not the zero value, so a route without a scope stays closed.
+	// Anyone means that no token is required. It is not the zero value, so a route without a scope stays closed.
 	Anyone Scope = 1 << 7
 )
 
-// scopeNames are the scopes as people write them.
+// scopeNames are the scopes as users write them.
 var scopeNames = [...]struct {
 	name  string
 	scope Scope
 }{{"check", ScopeCheck}, {"adjust", ScopeAdjust}, {"read", ScopeRead}, {"admin", ScopeAdmin}}
 
-// ParseScopes parses names of scopes. The error names the unknown or repeated one.
+// ParseScopes returns the set of the named scopes. The error names an unknown or repeated one.
 func ParseScopes(names []string) (all Scope, err error) {
 next:
 	for _, name := range names {
@@ -59,7 +59,7 @@ next:
 	return all, nil
 }
 
-// Names lists the scopes in s.
+// Names returns the names of the scopes in s.
 func (s Scope) Names() (list []string) {
 	for _, n := range scopeNames {
 		if s&n.scope != 0 {
@@ -69,32 +69,32 @@ func (s Scope) Names() (list []string) {
 	return list
 }
 
-// Allows reports whether a token with the scopes in s may do what needs any one of the scopes in need.
+// Allows reports whether s contains ScopeAdmin or at least one of the scopes in need.
 func (s Scope) Allows(need Scope) bool { return s&(need|ScopeAdmin) != 0 }
 
 const (
-	maxToken     = 4096 // bytes of a token; a longer one is rejected unread
+	maxToken     = 4096 // bytes of a token; a longer one is rejected without hashing it
 	maxTokenName = 64   // bytes
 	maxTokens    = 10_000
 )
 
-// The names of the tokens that have settings of their own. A tokens file can't use them.
+// The names of the tokens from the settings of the same names. A tokens file must not use them.
 const (
 	apiTokenName   = "api-token"
 	adminTokenName = "admin-token"
 )
 
-// Token is what is known about a token, except the token itself.
+// Token describes a token. It holds a hash in place of the token itself.
 type Token struct {
 	Name       string
 	Scopes     Scope
-	Namespaces *rules.Namespaces // the only ones it may ask about; nil: it may ask about everything
-	sum        [sha256.Size]byte
+	Namespaces *rules.Namespaces // the only ones that its holder may ask about; nil: no restriction
+	hash       [sha256.Size]byte
 }
 
-// Permits returns an error if t is confined to namespaces and q asks about anything else; nil is no token, and permits
-// everything.
-func (t *Token) Permits(q *limiter.Query) *Error {
+// NamespaceError returns an error if t is confined to namespaces and q asks about anything else. A nil t means that no token is
+// required, and permits everything.
+func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	if t == nil || t.Namespaces == nil {
 		return nil
 	}
@@ -109,22 +109,22 @@ func (t *Token) Permits(q *limiter.Query) *Error {
 	return nil
 }
 
-// tokenSet holds tokens and is immutable. The map's keys are the first eight bytes of the tokens' hashes. They are
-// compared in one step, whatever their value, and the rest of a hash in constant time.
+// tokenSet is a set of tokens, immutable once it is in force. The map's keys are the first eight bytes of the tokens' hashes.
+// Comparing one takes the same time whatever its value, and the whole hash is compared in constant time.
 type tokenSet struct{ byHash map[uint64]*Token }
 
 func hashKey(sum *[sha256.Size]byte) uint64 { return binary.BigEndian.Uint64(sum[:8]) }
 
-// add adds a token. If its hash is already present, it returns the token that has it.
+// add adds t, unless the set has a token with the same hash, which it returns instead.
 func (s *tokenSet) add(t *Token) (twin *Token) {
-	if twin = s.byHash[hashKey(&t.sum)]; twin == nil {
-		s.byHash[hashKey(&t.sum)] = t
+	if twin = s.byHash[hashKey(&t.hash)]; twin == nil {
+		s.byHash[hashKey(&t.hash)] = t
 	}
 	return twin
 }
 
-// find returns the token in an Authorization header, or nil if there is no valid one. The time it takes depends on the
-// header's length and not on the tokens.
+// find returns the token in an Authorization header, or nil if it has no valid one. The time this takes depends on the
+// header's length, but not on the tokens in the set.
 func (s *tokenSet) find(authorization string) *Token {
 	text, ok := bearer(authorization)
 	if !ok || len(text) > maxToken {
@@ -132,7 +132,7 @@ func (s *tokenSet) find(authorization string) *Token {
 	}
 	sum := sha256.Sum256(unsafe.Slice(unsafe.StringData(text), len(text)))
 	t := s.byHash[hashKey(&sum)]
-	if t == nil || subtle.ConstantTimeCompare(t.sum[:], sum[:]) != 1 {
+	if t == nil || subtle.ConstantTimeCompare(t.hash[:], sum[:]) != 1 {
 		return nil
 	}
 	return t
@@ -148,36 +148,36 @@ func bearer(header string) (text string, ok bool) {
 	return text, text != ""
 }
 
-// setTokens returns the tokens of the settings: the data plane's, with check and adjust, and the admin plane's, with
-// everything. If both are the same token, it counts as the admin plane's. Without any, the set is empty.
-func setTokens(api, admin string) *tokenSet {
+// tokensFromSettings returns the tokens of the settings: api has the scopes check and adjust, admin has the scope admin. If both
+// are the same, it is the admin token. Empty ones are left out.
+func tokensFromSettings(api, admin string) *tokenSet {
 	s := &tokenSet{byHash: map[uint64]*Token{}}
 	if admin != "" {
-		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, sum: sha256.Sum256([]byte(admin))})
+		s.add(&Token{Name: adminTokenName, Scopes: ScopeAdmin, hash: sha256.Sum256([]byte(admin))})
 	}
 	if api != "" {
-		s.add(&Token{Name: apiTokenName, Scopes: ScopeCheck | ScopeAdjust, sum: sha256.Sum256([]byte(api))})
+		s.add(&Token{Name: apiTokenName, Scopes: ScopeCheck | ScopeAdjust, hash: sha256.Sum256([]byte(api))})
 	}
 	return s
 }
 
 // tokens holds the tokens in force at a node.
 type tokens struct {
-	set    atomic.Pointer[tokenSet] // nil: there are none, and none is required
+	set    atomic.Pointer[tokenSet] // nil: no tokens are configured, so none is required
 	config *Config
 	log    *slog.Logger
 
-	files *reload.Files[*tokenSet] // nil: there is no file
+	files *reload.Files[*tokenSet] // nil: no tokens file
 	stop  chan struct{}
 	done  chan struct{} // closed by the goroutine that follows the file
 }
 
-// openTokens reads the tokens, and follows their file if there is one.
+// openTokens reads the tokens, and starts to follow the tokens file if there is one.
 func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 	t := &tokens{config: config, log: log, stop: make(chan struct{})}
 	if config.TokensFile == "" {
-		if set := setTokens(config.APIToken, config.AdminToken); len(set.byHash) > 0 {
-			t.use(set)
+		if set := tokensFromSettings(config.APIToken, config.AdminToken); len(set.byHash) > 0 {
+			t.putInForce(set)
 		}
 		return t, nil
 	}
@@ -189,40 +189,40 @@ func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
 	return t, nil
 }
 
-// open reads the file.
+// open reads the tokens file and puts its tokens in force.
 func (t *tokens) open() (err error) {
-	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.reloaded, t.config.TokensFile)
+	t.files, err = reload.Open(func() (*tokenSet, error) { return readTokens(t.config) }, t.onReload, t.config.TokensFile)
 	if err == nil {
-		t.use(t.files.Current(time.Now()))
+		t.putInForce(t.files.Current(time.Now()))
 	}
 	return err
 }
 
-// use puts a set in force.
-func (t *tokens) use(set *tokenSet) {
+// putInForce puts a set in force.
+func (t *tokens) putInForce(set *tokenSet) {
 	admin := false
 	for _, one := range set.byHash {
 		admin = admin || one.Scopes.Allows(ScopeAdmin)
 	}
 	if !admin {
-		t.log.Warn("no token has the scope admin: nobody can write rules", "tokens", len(set.byHash))
+		t.log.Warn("no token has the scope admin: no one can write rules", "tokens", len(set.byHash))
 	}
 	t.set.Store(set)
 }
 
-// KnownToken caches the token found for an Authorization header.
-type KnownToken struct {
-	set  *tokenSet // where it was found; nil: not found yet
-	what *Token
+// TokenCache caches the token that was found for an Authorization header.
+type TokenCache struct {
+	set   *tokenSet // the set that has it; nil: nothing cached
+	token *Token
 }
 
-// NeedToken reports whether callers need a token.
-func (d *Doors) NeedToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
+// RequiresToken reports whether callers must send a token.
+func (d *Doors) RequiresToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
 
-// Permit returns the token that lets a request do what needs any one of the scopes in need; nil if no token is
-// required. lines is the number of Authorization headers: with several, a proxy may have checked a different one. While
-// the tokens are the same, the result cached in known is not looked up again; nil known: no cache.
-func (d *Doors) Permit(authorization string, lines int, need Scope, known *KnownToken) (*Token, *Error) {
+// Permit returns the token of a request that needs any one of the scopes in need; nil if no token is required. lines is the
+// number of Authorization headers: several are refused, because a proxy may have checked a different one. cache keeps the
+// result while the set of tokens stays the same; nil: no cache.
+func (d *Doors) Permit(authorization string, lines int, need Scope, cache *TokenCache) (*Token, *Error) {
 	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
 	}
@@ -233,24 +233,24 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, known *Known
 	if lines > 1 {
 		return nil, Errorf(Unauthorized, "there are %d Authorization headers: send one, with the token as Bearer", lines)
 	}
-	var who *Token
-	if known != nil && known.set == set {
-		who = known.what
-	} else if who = set.find(authorization); who != nil && known != nil {
-		*known = KnownToken{set, who}
+	var token *Token
+	if cache != nil && cache.set == set {
+		token = cache.token
+	} else if token = set.find(authorization); token != nil && cache != nil {
+		*cache = TokenCache{set, token}
 	}
 	switch {
-	case who == nil && authorization == "":
+	case token == nil && authorization == "":
 		return nil, Errorf(Unauthorized, "send a token as Authorization: Bearer")
-	case who == nil:
-		return nil, Errorf(Unauthorized, "this node does not know the token: send one that it knows as Authorization: Bearer")
-	case !who.Scopes.Allows(need):
-		return nil, who.LacksError(need)
+	case token == nil:
+		return nil, Errorf(Unauthorized, "this node does not know the token that was sent as Authorization: Bearer")
+	case !token.Scopes.Allows(need):
+		return nil, token.MissingScopeError(need)
 	}
-	return who, nil
+	return token, nil
 }
 
-// LacksError returns the error for a token without the needed scope.
-func (t *Token) LacksError(need Scope) *Error {
+// MissingScopeError returns the error for a token that has none of the scopes in need.
+func (t *Token) MissingScopeError(need Scope) *Error {
 	return Errorf(Forbidden, "this needs a token with the scope %s; %s has %s", strings.Join(need.Names(), " or "), t.Name, strings.Join(t.Scopes.Names(), ", "))
 }

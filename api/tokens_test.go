@@ -69,8 +69,8 @@ func TestTokensFileMistakes(t *testing.T) {
 		{"tokens:\n- {name: a, scopes: [check], namespaces: [n, n], sha256: " + sum + "}", `tokens[0].namespaces: "n" is given twice`},
 		{"tokens:\n- {name: a, scopes: [check, read], namespaces: [n], sha256: " + sum + "}", "tokens[0].namespaces: a token with the scope read or admin can't be confined"},
 		{"tokens:\n- " + one + "\n- {name: a, scopes: [read], sha256: " + strings.Repeat("cd", 32) + "}", ":3:3: tokens[1].name: a is given twice"},
-		{"tokens:\n- " + one + "\n- {name: b, scopes: [read], sha256: " + strings.ToUpper(sum) + "}", ":3:3: tokens[1].sha256: it is the token of a too"},
-		{"tokens:\n" + entry("b", "set", "check"), "tokens[0].sha256: it is the token of admin-token too"},
+		{"tokens:\n- " + one + "\n- {name: b, scopes: [read], sha256: " + strings.ToUpper(sum) + "}", ":3:3: tokens[1].sha256: a has the same token"},
+		{"tokens:\n" + entry("b", "set", "check"), "tokens[0].sha256: admin-token has the same token"},
 		{"tokens:\n" + strings.Repeat("- a\n", maxTokens+1), "at most 10000"},
 		{strings.Repeat(" ", maxTokensFile+1), "larger than"},
 	} {
@@ -83,7 +83,7 @@ func TestTokensFileMistakes(t *testing.T) {
 			t.Errorf("%.80q: %v shows a secret", tt.have, err)
 		}
 	}
-	if err := CheckTokens(&Config{TokensFile: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if err := CheckTokens(&Config{TokensFile: t.TempDir()}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a folder: have %v", err)
 	}
 	for _, have := range []string{`{"tokens":[{"name":"a","scopes":["check","read"],"sha256":"` + sum + `"}]}`, "tokens:\n- name: 1e3\n  scopes:\n  - admin\n  sha256: " + strings.Repeat("12", 32) + "\n"} {
@@ -95,7 +95,7 @@ func TestTokensFileMistakes(t *testing.T) {
 	}
 }
 
-// A token from NewToken is found by its line from NewToken.
+// The line that NewToken returns makes the token known.
 func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
@@ -104,7 +104,7 @@ func TestNewToken(t *testing.T) {
 			t.Fatalf("have %q %q %v", text, line, err)
 		}
 		seen[text] = true
-		set := setTokens("", "")
+		set := tokensFromSettings("", "")
 		if _, err := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestNewToken(t *testing.T) {
 		}
 	}
 	text, line, err := NewToken("a", ScopeCheck, "mail/*", `a "b"`)
-	set := setTokens("", "")
+	set := tokensFromSettings("", "")
 	if _, bad := set.parse([]byte("tokens:\n  " + line + "\n")); err != nil || bad != nil {
 		t.Fatal(err, bad)
 	}
@@ -121,15 +121,15 @@ func TestNewToken(t *testing.T) {
 		t.Errorf("%s: have %+v", line, who)
 	}
 	if _, _, err := NewToken("a", ScopeRead, "n"); err == nil {
-		t.Error("a token that reads is confined")
+		t.Error("a token with the scope read was confined")
 	}
 	if _, _, err := NewToken("a b", ScopeCheck); err == nil {
-		t.Error("a bad name is taken")
+		t.Error("an invalid name was accepted")
 	}
 }
 
-// following returns tokens whose file the test checks by hand, and their log.
-func following(t *testing.T, file string) (*tokens, *strings.Builder) {
+// openFollowed returns tokens whose file only the test polls, and their log.
+func openFollowed(t *testing.T, file string) (*tokens, *strings.Builder) {
 	t.Helper()
 	var out strings.Builder
 	config := &Config{TokensFile: file, AdminToken: "adm"}
@@ -144,7 +144,7 @@ func following(t *testing.T, file string) (*tokens, *strings.Builder) {
 func TestTokensFollowTheirFile(t *testing.T) {
 	a, b := entry("a", "ta", "check"), entry("b", "tb", "read")
 	file := tokensFile(t, a)
-	k, out := following(t, file)
+	k, out := openFollowed(t, file)
 	knows := func(when string, texts ...string) {
 		t.Helper()
 		for _, text := range []string{"ta", "tb", "adm"} {
@@ -193,12 +193,12 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	looks()
 	knows("renamed over it", "ta", "adm")
 
-	// Half of the file is valid on its own, but not what its writer intends.
+	// A half-written file may be valid on its own, but is not what its writer intends.
 	writeFile(t, file, "tokens:\n"+b)
 	k.files.Look()
 	writeFile(t, file, "tokens:\n"+b+a)
 	k.files.Look()
-	knows("while somebody writes", "ta", "adm")
+	knows("while the file is written", "ta", "adm")
 	k.files.Look()
 	knows("after that", "ta", "tb", "adm")
 	if have := out.String(); strings.Contains(have, "ta\n") || strings.Contains(have, "Bearer") {
@@ -206,7 +206,7 @@ func TestTokensFollowTheirFile(t *testing.T) {
 	}
 }
 
-// The file is followed automatically, and no longer after Close.
+// A goroutine follows the file until close.
 func TestTokensAreFollowed(t *testing.T) {
 	file := tokensFile(t, entry("a", "ta", "check"))
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestTokensAreFollowed(t *testing.T) {
 		time.Sleep(2*tokensInterval + tokensInterval/2) // virtual time
 		synctest.Wait()
 		if k.set.Load().find("Bearer tb") == nil {
-			t.Error("it is not read again")
+			t.Error("the changed file was not read")
 		}
 		k.close()
 	})
@@ -232,9 +232,9 @@ func TestTenThousandTokens(t *testing.T) {
 		text.WriteString(entry(fmt.Sprint("service-", i), fmt.Sprint("t", i), "check"))
 	}
 	if text.Len() > maxTokensFile {
-		t.Fatalf("they take %d bytes", text.Len())
+		t.Fatalf("the file has %d bytes, want at most %d", text.Len(), maxTokensFile)
 	}
-	set := setTokens("a", "b")
+	set := tokensFromSettings("a", "b")
 	if at, err := set.parse([]byte(text.String())); err != nil || len(set.byHash) != maxTokens+2 {
 		t.Fatalf("have %d, %v %v", len(set.byHash), at, err)
 	}

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Address returns a function that finds the caller's address.
+// Address returns a function that returns the address of a request's client.
 //
-// hops is the number of proxies in front of this server, each of which appends the address of its peer to
-// X-Forwarded-For. The function takes the hops-th address from the right, because the client controls those further
-// left. If there are fewer, it takes the leftmost. With hops 0, without the header, or if the element is not an
-// address, it returns the peer's address.
+// hops is the number of proxies in front of this server. Each appends the address of its peer to X-Forwarded-For. The
+// function takes the hops-th element from the right, because the client controls those further left; if there are fewer,
+// it takes the leftmost. If hops is 0, the header is missing, or the element is not an address, it returns the address of
+// the peer.
 //
 // The address has no port and no zone. An IPv4-mapped address becomes IPv4.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
 		peer, ok := parseAddress(r.RemoteAddr)
 		if !ok {
-			peer = r.RemoteAddr // not from net/http's server
+			peer = r.RemoteAddr // r does not come from net/http's server
 		}
 		if hops <= 0 {
 			return peer
@@ -31,8 +31,8 @@ func Address(hops int) func(*http.Request) string {
 	}
 }
 
-// fromRight returns the n-th element from the right of a list that may span several header lines, or the leftmost if
-// there are fewer.
+// fromRight returns the n-th element from the right of a list that may span several header lines. If there are fewer, it
+// returns the leftmost.
 func fromRight(lines []string, n int) (found string) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for rest, more := lines[i], true; more; n-- {

@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// maxBatchBytes bounds the body of a batch, below the node's 8 MiB. A single check is below 64 KiB.
+// maxBatchBytes bounds the body of a batch, up to one more check of at most 64 KiB. The node's bound is 8 MiB.
 const maxBatchBytes = 4 << 20
 
 // The stages of a call.
 const (
 	waiting   = int32(iota)
-	sent      // its request is being made, or has been
-	abandoned // its caller left before it was sent
+	sent      // its request is in progress or done
+	abandoned // its caller gave up before it was sent
 )
 
 // call is a check in progress.
 type call struct {
-	body    []byte // JSON, an object
-	headers bool
-	detail  bool
-	counts  bool // it takes its cost also where the answer is no
+	body      []byte // JSON, an object
+	headers   bool
+	detail    bool
+	countMode bool // in CountMode: the cost may be taken although the answer is no
 
-	stage    atomic.Int32
-	deadline time.Time
-	answers  int64         // the client's count of answers when the call began to wait
-	sent     time.Time     // when its turn came; written before stage becomes sent
-	done     chan struct{} // closed once decision and err are set
-	decision Decision
-	err      error
+	stage         atomic.Int32
+	deadline      time.Time
+	answersBefore int64         // Client.answersBefore when the call began to wait
+	sentAt        time.Time     // when it was taken off the queue; written before stage becomes sent
+	done          chan struct{} // closed once decision and err are set
+	decision      Decision
+	err           error
 }
 
-// submit sends q's check, at once or together with others.
+// submit sends the check q at once, or queues it to be sent together with others.
 func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
@@ -49,23 +49,23 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 		return Decision{}, ErrClosed
 	case c.inFlight < c.options.MaxInFlight:
 		c.inFlight++
-		c.work.Add(1)
+		c.running.Add(1)
 		c.mu.Unlock()
-		defer c.work.Done()
-		defer c.release()
-		ctx, cancel := c.within(ctx)
+		defer c.running.Done()
+		defer c.endRequest()
+		ctx, cancel := c.withTimeout(ctx)
 		defer cancel()
-		c.single(ctx, q)
+		c.checkSingle(ctx, q)
 		return q.decision, q.err
 	case len(c.queue) >= c.options.MaxQueue:
 		c.mu.Unlock()
 		return Decision{}, ErrQueueFull
 	}
-	q.done, q.answers = make(chan struct{}), c.answers.Load()
+	q.done, q.answersBefore = make(chan struct{}), c.answers.Load()
 	c.queue = append(c.queue, q)
-	c.work.Add(1)
+	c.running.Add(1)
 	c.mu.Unlock()
-	defer c.work.Done()
+	defer c.running.Done()
 	return c.await(ctx, q)
 }
 
@@ -84,34 +84,33 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 		err = context.Cause(ctx)
 	case <-timer.C:
 		err = ErrTimeout
-	case <-c.life.Done():
+	case <-c.lifetime.Done():
 		err = ErrClosed
 	}
-	if q.stage.CompareAndSwap(waiting, abandoned) || q.deadline.Sub(q.sent) < c.options.Timeout/2 {
-		err = c.starved(q.answers, err)
+	if q.stage.CompareAndSwap(waiting, abandoned) || q.deadline.Sub(q.sentAt) < c.options.Timeout/2 {
+		err = c.starvedError(q.answersBefore, err)
 	}
 	return Decision{}, err
 }
 
-// release ends one request, and starts the next one if checks are waiting.
-func (c *Client) release() {
-	batch := c.next()
+// endRequest ends a request with checks, and starts the next one if checks are waiting.
+func (c *Client) endRequest() {
+	batch := c.takeBatch()
 	if batch == nil {
 		return
 	}
-	// Run it in a new goroutine: the caller has its answer already.
-	c.work.Add(1) // safe: the caller's own call keeps Close waiting
+	// Use a new goroutine, because the caller already has its answer.
+	c.running.Add(1) // safe, because the caller's own call keeps Close waiting
 	go func() {
-		defer c.work.Done()
-		for ; batch != nil; batch = c.next() {
-			c.send(batch)
+		defer c.running.Done()
+		for ; batch != nil; batch = c.takeBatch() {
+			c.sendBatch(batch)
 		}
 	}()
 }
 
-// next takes the checks of the next request off the queue. If none are waiting, it returns nil and counts the request
-// as ended.
-func (c *Client) next() (batch []*call) {
+// takeBatch takes the checks of the next request off the queue. If none are waiting, it returns nil and decrements inFlight.
+func (c *Client) takeBatch() (batch []*call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	taken, size, now := 0, 0, time.Now()
@@ -120,7 +119,7 @@ func (c *Client) next() (batch []*call) {
 			break
 		}
 		taken++
-		q.sent = now
+		q.sentAt = now
 		if !q.stage.CompareAndSwap(waiting, sent) {
 			continue
 		}
@@ -130,7 +129,7 @@ func (c *Client) next() (batch []*call) {
 	rest := copy(c.queue, c.queue[taken:])
 	clear(c.queue[rest:])
 	if c.queue = c.queue[:rest]; rest == 0 && cap(c.queue) > 1024 {
-		c.queue = nil // free the memory that a burst needed
+		c.queue = nil // release the memory of a burst
 	}
 	if batch == nil {
 		c.inFlight--
@@ -138,47 +137,47 @@ func (c *Client) next() (batch []*call) {
 	return batch
 }
 
-// send makes one request for batch's checks.
-func (c *Client) send(batch []*call) {
+// sendBatch makes one request for batch's checks.
+func (c *Client) sendBatch(batch []*call) {
 	last := batch[0].deadline
 	for _, q := range batch {
 		if q.deadline.After(last) {
 			last = q.deadline
 		}
 	}
-	ctx, cancel := context.WithDeadlineCause(c.life, last, ErrTimeout)
+	ctx, cancel := context.WithDeadlineCause(c.lifetime, last, ErrTimeout)
 	defer cancel()
 	if len(batch) == 1 {
-		c.single(ctx, batch[0])
+		c.checkSingle(ctx, batch[0])
 	} else {
-		c.several(ctx, batch)
+		c.checkSeveral(ctx, batch)
 	}
 	for _, q := range batch {
 		close(q.done)
 	}
 }
 
-// single sends a check by itself.
-func (c *Client) single(ctx context.Context, q *call) {
-	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, repeat)
+// checkSingle sends a check in a request of its own.
+func (c *Client) checkSingle(ctx context.Context, q *call) {
+	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, retryAlways)
 	if err != nil {
 		q.err = err
 		return
 	}
-	q.read(r)
+	q.setAnswer(r)
 }
 
-// read reads the answer to a check that went out by itself.
-func (q *call) read(r *reply) {
+// setAnswer sets q's decision and error from the answer to a request of its own.
+func (q *call) setAnswer(r *reply) {
 	var a answer
-	if q.decision, q.err = r.decision(&a, q.counts); q.err == nil && q.headers {
+	if q.decision, q.err = r.decision(&a, q.countMode); q.err == nil && q.headers {
 		q.decision.headers = headersOf(r.header)
 	}
 }
 
-// decision parses the answer to a check or a reservation into a. counts says that the cost may be taken though the answer
-// is no; the status is then that of an allowed check.
-func (r *reply) decision(a *answer, counts bool) (Decision, error) {
+// decision parses the answer to a check or a reservation into a. countMode is set for a check in CountMode: its answer may be no
+// with the status of an allowed check, and the cost is then taken.
+func (r *reply) decision(a *answer, countMode bool) (Decision, error) {
 	switch r.status {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
@@ -194,22 +193,22 @@ func (r *reply) decision(a *answer, counts bool) (Decision, error) {
 		d, err = a.decision()
 	}
 	ok := r.status == http.StatusOK
-	d.Counted = ok && !d.Allowed && counts
+	d.Counted = ok && !d.Allowed && countMode
 	if err == nil && ok != (d.Allowed || d.Counted) {
 		err = fmt.Errorf("%w: status %d, and allowed is %t", ErrBadAnswer, r.status, d.Allowed)
 	}
 	switch {
 	case err == nil:
 		return d, nil
-	case !ok: // whatever sent this answer, it refuses
+	case !ok: // the answer is not a node's; include what it says
 		err = fmt.Errorf("%w: %w", err, r.problem())
 	}
-	return Decision{}, fmt.Errorf("%s: %w", r.node.base, err)
+	return Decision{}, fmt.Errorf("%s: %w", r.node.baseURL, err)
 }
 
-// several sends the checks of a batch together.
-func (c *Client) several(ctx context.Context, batch []*call) {
-	results, r, err := c.askBatch(ctx, batch)
+// checkSeveral sends the checks of a batch in one request.
+func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
+	results, r, err := c.postBatch(ctx, batch)
 	if err != nil {
 		for _, q := range batch {
 			q.err = err
@@ -221,11 +220,11 @@ func (c *Client) several(ctx context.Context, batch []*call) {
 		a := &results[i]
 		if a.Error != nil {
 			p := a.Error
-			q.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
+			q.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
 			continue
 		}
 		q.decision, q.err = a.decision()
-		q.decision.Counted = q.err == nil && q.counts && !q.decision.Allowed && !q.decision.Denied()
+		q.decision.Counted = q.err == nil && q.countMode && !q.decision.Allowed && !q.decision.Denied()
 		if q.err == nil && q.headers {
 			q.decision.MakeHeaders(strings.Contains(style, "ietf"), strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
 			if !q.detail {
@@ -235,7 +234,7 @@ func (c *Client) several(ctx context.Context, batch []*call) {
 	}
 }
 
-func (c *Client) askBatch(ctx context.Context, batch []*call) ([]answer, *reply, error) {
+func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply, error) {
 	size := len(`{"checks":[]}`)
 	for _, q := range batch {
 		size += len(q.body) + len(`,"detail":true,`)
@@ -243,13 +242,13 @@ func (c *Client) askBatch(ctx context.Context, batch []*call) ([]answer, *reply,
 	body := append(make([]byte, 0, size), `{"checks":[`...)
 	for _, q := range batch {
 		body = append(body, q.body...)
-		if q.headers && !q.detail { // detail was on only to name the limits in headers
+		if q.headers && !q.detail { // request detail, to name all limits in the headers
 			body = append(body[:len(body)-1], `,"detail":true}`...)
 		}
 		body = append(body, ',')
 	}
-	body = append(end(body, ']'), '}')
-	r, err := c.ask(ctx, "/v1/check/batch", body, maxBatchAnswer, repeat)
+	body = append(closeBracket(body, ']'), '}')
+	r, err := c.ask(ctx, "/v1/check/batch", body, maxBatchAnswer, retryAlways)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -263,7 +262,7 @@ func (c *Client) askBatch(ctx context.Context, batch []*call) ([]answer, *reply,
 		return nil, nil, err
 	}
 	if len(all.Results) != len(batch) {
-		return nil, nil, errors.Join(fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.base, len(all.Results), len(batch)))
+		return nil, nil, errors.Join(fmt.Errorf("%w: %s has %d results for %d checks", ErrBadAnswer, r.node.baseURL, len(all.Results), len(batch)))
 	}
 	return all.Results, r, nil
 }

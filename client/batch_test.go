@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// crowd makes n checks at once and returns their decisions and errors.
-func crowd(c *Client, n int, q func(i int) Request) (ds []Decision, errs []error, wait func()) {
+// checkConcurrently makes n checks at once and returns their decisions and errors.
+func checkConcurrently(c *Client, n int, q func(i int) Request) (ds []Decision, errs []error, wait func()) {
 	ds, errs = make([]Decision, n), make([]error, n)
 	var all sync.WaitGroup
 	for i := range n {
@@ -40,12 +40,12 @@ func (f *fake) sizes() (n []int) {
 	return n
 }
 
-// TestCallsShareRequests: checks that come while MaxInFlight requests are in flight go out together, and each caller
-// gets its own answer.
+// TestCallsShareRequests: checks made while MaxInFlight requests are in flight are sent together, and each caller gets its
+// own answer.
 func TestCallsShareRequests(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, MaxBatch: 10, Timeout: process.Patience}, f)
-	release := f.held()
+	release := f.holdAnswers()
 	f.set(func() {
 		f.decide = func(q map[string]any) (int, string) {
 			ip := q["attributes"].(map[string]any)["ip"].(string)
@@ -55,7 +55,7 @@ func TestCallsShareRequests(t *testing.T) {
 			return 200, strings.Replace(allowed, `"rule":"r"`, `"rule":"`+ip+`"`, 1)
 		}
 	})
-	ds, errs, wait := crowd(c, 34, eachIP)
+	ds, errs, wait := checkConcurrently(c, 34, eachIP)
 	process.Eventually(t, "two are under way and the rest waits", func() bool { return c.waiting() == 32 && len(f.requests()) == 2 })
 	release()
 	wait()
@@ -98,8 +98,8 @@ func TestLoneCallsGoAlone(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, MaxQueue: 3, Timeout: process.Patience, OnError: Open}, f)
-	release := f.held()
-	_, errs, wait := crowd(c, 4, eachIP)
+	release := f.holdAnswers()
+	_, errs, wait := checkConcurrently(c, 4, eachIP)
 	process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 3 })
 	began := time.Now()
 	d, err := c.Check(background, byIP("x"))
@@ -111,7 +111,7 @@ func TestQueueIsBounded(t *testing.T) {
 	if have := text(w); w.StatusCode != 503 || !strings.Contains(have, "Too many calls wait") {
 		t.Errorf("middleware: have %d %s", w.StatusCode, have)
 	}
-	// Other calls have a bound of their own.
+	// Unbatched calls have a separate bound.
 	var three sync.WaitGroup
 	for range 3 {
 		three.Go(func() { c.Adjust(background, "r", nil, 1) })
@@ -134,8 +134,8 @@ func TestOpenWhenFull(t *testing.T) {
 	for policy, want := range map[OnError]bool{Open: true, Closed: false} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, MaxQueue: 1, Timeout: process.Patience, OnError: policy, OpenWhenFull: true}, f)
-		release := f.held()
-		_, _, wait := crowd(c, 2, eachIP)
+		release := f.holdAnswers()
+		_, _, wait := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "the queue is full", func() bool { return c.waiting() == 1 })
 		d, err := c.Check(background, byIP("x"))
 		wantError(t, err, ErrQueueFull)
@@ -147,18 +147,17 @@ func TestOpenWhenFull(t *testing.T) {
 	}
 }
 
-// slow makes f take d for each answer.
-func (f *fake) slow(d time.Duration) {
+// slowDown makes f take d for every answer.
+func (f *fake) slowDown(d time.Duration) {
 	f.set(func() {
 		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {
-			pause(r.Context(), d)
+			sleep(r.Context(), d)
 			return false
 		}
 	})
 }
 
-// TestStarvedCallsDoNotPass: calls whose turn does not come while the node answers others don't count as calls to an
-// absent node.
+// TestStarvedCallsDoNotPass: calls that are not sent in time while the node answers others are not left to OnError.
 func TestStarvedCallsDoNotPass(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -179,7 +178,7 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 					return 200, strings.Replace(allowed, "{", `{"reservation":"id",`, 1)
 				}
 			})
-			f.slow(200 * time.Millisecond)
+			f.slowDown(200 * time.Millisecond)
 			c := connect(t, Options{MaxInFlight: 1, MaxBatch: 1, Timeout: 2 * time.Second, OnError: Open}, f)
 			var answered, starved atomic.Int64
 			var all sync.WaitGroup
@@ -198,19 +197,19 @@ func TestStarvedCallsDoNotPass(t *testing.T) {
 			}
 			all.Wait()
 			if answered.Load() == 0 || starved.Load() == 0 {
-				t.Errorf("%d were answered, and %d starved; both were meant to happen", answered.Load(), starved.Load())
+				t.Errorf("%d calls were answered and %d starved, want some of each", answered.Load(), starved.Load())
 			}
 		})
 	}
 }
 
-// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting ones like all others.
+// TestSilentNodesAreNoFullQueue: if no call is answered, OnError decides the waiting calls like all others.
 func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 300 * time.Millisecond, OnError: Open}, f)
-	defer f.held()()
-	ds, errs, wait := crowd(c, 20, eachIP)
+	defer f.holdAnswers()()
+	ds, errs, wait := checkConcurrently(c, 20, eachIP)
 	wait()
 	for i, d := range ds {
 		if !d.Allowed || errs[i] == nil {
@@ -219,12 +218,12 @@ func TestSilentNodesAreNoFullQueue(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent; the others are.
+// TestWhoLeavesIsNotAsked: a check whose context ends while it waits is not sent. The others are.
 func TestWhoLeavesIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-	release := f.held()
-	_, errs, wait := crowd(c, 3, eachIP)
+	release := f.holdAnswers()
+	_, errs, wait := checkConcurrently(c, 3, eachIP)
 	process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 	ctx, cancel := context.WithCancel(background)
 	left := make(chan error)
@@ -245,7 +244,7 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 	for _, r := range f.requests() {
 		for _, q := range r.checks {
 			if q["attributes"].(map[string]any)["ip"] == "left" {
-				t.Error("the check that nobody waits for was sent")
+				t.Error("an abandoned check was sent")
 			}
 		}
 	}
@@ -258,36 +257,36 @@ func TestWhoLeavesIsNotAsked(t *testing.T) {
 func TestDeadlinesOfABatch(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: 150 * time.Millisecond}, f)
-	defer f.held()()
+	defer f.holdAnswers()()
 	began := time.Now()
-	_, errs, wait := crowd(c, 5, eachIP)
+	_, errs, wait := checkConcurrently(c, 5, eachIP)
 	wait()
 	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("they took %v", took)
+		t.Errorf("the calls took %v", took)
 	}
 	for _, err := range errs {
-		if !errors.Is(err, ErrUnavailable) { // a late one, on a slow machine
+		if !errors.Is(err, ErrUnavailable) { // on a slow machine a call may come late
 			wantError(t, err, ErrTimeout)
 		}
 	}
-	// The node is silent: no other call waits for it.
+	// The node is known to be silent, so that no other call waits for it.
 	began = time.Now()
 	_, err := c.Check(background, byIP("x"))
 	wantError(t, err, ErrUnavailable)
 	if took := time.Since(began); took > 100*time.Millisecond {
-		t.Errorf("a check of a silent node took %v", took)
+		t.Errorf("a check while the node is silent took %v", took)
 	}
 }
 
-// TestBadBatches: an answer that doesn't fit its batch decides none of it.
+// TestBadBatches: an answer that does not match its batch decides none of its checks.
 func TestBadBatches(t *testing.T) {
 	for _, answer := range []string{"", "[]", `{"results":[]}`, `{"results":[` + allowed + `]}`, `{"results":[` + allowed + "," + allowed + "," + allowed + `]}`, `{"results":[{},{}]}`, `{"results":[null,null]}`, `{"results":7}`} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, OnError: Closed, Timeout: process.Patience}, f)
-		release := f.held()
-		ds, errs, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		ds, errs, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-		more, moreErrs, waitMore := crowd(c, 2, eachIP)
+		more, moreErrs, waitMore := checkConcurrently(c, 2, eachIP)
 		process.Eventually(t, "two wait", func() bool { return c.waiting() == 2 })
 		f.set(func() {
 			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
@@ -310,12 +309,12 @@ func TestBadBatches(t *testing.T) {
 	}
 }
 
-// TestCloseEndsCalls: Close ends calls in progress and waiting ones, and nothing is left.
+// TestCloseEndsCalls: Close ends the calls in progress and the waiting ones, and leaves nothing behind.
 func TestCloseEndsCalls(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 2, Timeout: time.Minute}, f)
-	defer f.held()()
-	_, errs, wait := crowd(c, 20, eachIP)
+	defer f.holdAnswers()()
+	_, errs, wait := checkConcurrently(c, 20, eachIP)
 	var reserve error
 	var one sync.WaitGroup
 	one.Go(func() { _, reserve = c.Reserve(background, byIP("r"), 0) })
@@ -333,11 +332,11 @@ func TestCloseEndsCalls(t *testing.T) {
 	}
 	c.Close()
 	if c.waiting() != 0 || c.inFlight != 0 {
-		t.Errorf("%d wait, %d are under way", c.waiting(), c.inFlight)
+		t.Errorf("%d calls wait, %d are in flight", c.waiting(), c.inFlight)
 	}
 }
 
-// TestRush: many callers, over and over; each gets an answer, and nothing is left behind.
+// TestRush: many callers make calls repeatedly. Each gets an answer, and nothing is left behind.
 func TestRush(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// spareConnections are for calls other than checks, on top of MaxInFlight.
+	// spareConnections is the number of connections for calls other than batched checks, on top of MaxInFlight.
 	spareConnections = 64
 	maxHeaderBytes   = 64 << 10
 	// idleConnection is well below the three minutes after which a node closes an idle connection.
@@ -35,39 +35,39 @@ type Client struct {
 	transport     *http.Transport
 	local         *local // used only while no node answers
 	http          *http.Client
-	otherCalls    chan struct{} // a slot for each call that goes in no batch; MaxQueue slots
-	otherInFlight chan struct{} // a slot for each of those calls that is in flight; spareConnections slots
-	answers       atomic.Int64  // answers from nodes with a status below 500
+	otherCalls    chan struct{} // slots for unbatched calls; capacity MaxQueue
+	otherInFlight chan struct{} // slots for those of them that are in flight; capacity spareConnections
+	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
-	life  context.Context // canceled by Close, with cause ErrClosed
-	close context.CancelCauseFunc
-	work  sync.WaitGroup // calls and goroutines; Add needs mu, and open to be true
+	lifetime context.Context // canceled by Close, with cause ErrClosed
+	cancel   context.CancelCauseFunc
+	running  sync.WaitGroup // calls and goroutines. Add only with mu held and closed false, or within a counted call
 
 	mu       sync.Mutex // guards the rest
 	closed   bool
-	inFlight int     // requests that carry checks; at most MaxInFlight
+	inFlight int     // requests with checks that are in flight; at most MaxInFlight
 	queue    []*call // checks waiting for a request to end, at most MaxQueue. Invariant: empty while inFlight < MaxInFlight.
 }
 
-// New makes a client. It contacts no node: an unreachable one shows only on the first call. The caller must Close the
+// New returns a client. It contacts no node: an unreachable one shows only in the first call. The caller must Close the
 // client.
 func New(options Options) (*Client, error) {
-	o, err := options.complete()
+	o, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{options: o, local: newLocal(), otherCalls: make(chan struct{}, o.MaxQueue), otherInFlight: make(chan struct{}, spareConnections)}
 	for i, address := range o.Nodes {
-		b, err := base(i, address)
+		b, err := parseBaseURL(i, address)
 		if err != nil {
 			return nil, err
 		}
-		c.nodes = append(c.nodes, &node{base: b})
+		c.nodes = append(c.nodes, &node{baseURL: b})
 	}
 	if o.Token != "" {
 		c.authorization = "Bearer " + o.Token
 	}
-	connections := o.MaxInFlight + spareConnections + 1 // one more for /readyz: no call waits unseen for a connection
+	connections := o.MaxInFlight + spareConnections + 1 // one for /readyz, so that no call waits in the transport
 	c.transport = &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: o.Timeout}).DialContext,
 		TLSClientConfig:        o.TLS,
@@ -80,10 +80,10 @@ func New(options Options) (*Client, error) {
 	}
 	c.http = &http.Client{
 		Transport: c.transport,
-		// The token is for the node alone.
+		// The token must not reach any other server.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	c.life, c.close = context.WithCancelCause(context.Background())
+	c.lifetime, c.cancel = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
@@ -92,38 +92,38 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.close(ErrClosed)
-	c.work.Wait()
+	c.cancel(ErrClosed)
+	c.running.Wait()
 	c.transport.CloseIdleConnections()
 }
 
-// begin records a call in progress if the client is open. After a successful begin, the caller must call c.work.Done.
-func (c *Client) begin() bool {
+// beginCall records a call in progress if the client is open. After a successful begin, the caller must call c.running.Done.
+func (c *Client) beginCall() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.work.Add(1)
+		c.running.Add(1)
 	}
 	return !c.closed
 }
 
 // spawn runs f in a goroutine that Close waits for, if the client is open.
 func (c *Client) spawn(f func()) bool {
-	if !c.begin() {
+	if !c.beginCall() {
 		return false
 	}
 	go func() {
-		defer c.work.Done()
+		defer c.running.Done()
 		f()
 	}()
 	return true
 }
 
-// within returns the context of a call. It ends with the caller's context, after Options.Timeout, or when the client is
-// closed.
-func (c *Client) within(ctx context.Context) (context.Context, func()) {
+// withTimeout returns the context of a call, which ends with the caller's context, after Options.Timeout, or when the client is
+// closed. The caller must call the returned function.
+func (c *Client) withTimeout(ctx context.Context) (context.Context, func()) {
 	ctx, release := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.life, func() { release(ErrClosed) })
+	stop := context.AfterFunc(c.lifetime, func() { release(ErrClosed) })
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)
 	return ctx, func() {
 		cancel()
@@ -135,57 +135,56 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 // Check asks whether q may happen now and, if so, takes its cost: from all limits of all rules that apply, or from
 // none.
 //
-// The Decision is always usable, even with an error: it then comes from Options.OnError, or is a refusal. The error is
-// the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error that a
-// node answered. With q.Wait, an allowed Decision may also come with the context's error: the context ended before the
-// turn came.
+// The Decision is always usable, even with an error: it is then a refusal, or what Options.OnError says. The error is the
+// context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error from a node. With
+// q.Wait, an allowed Decision may also come with the context's error: the context ended before the delay was over.
 func (c *Client) Check(ctx context.Context, q Request) (Decision, error) {
 	d, err := c.decide(ctx, &q)
 	if err == nil && q.Wait && d.Allowed {
-		err = c.hold(ctx, d.Delay)
+		err = c.waitDelay(ctx, d.Delay)
 	}
 	return d, err
 }
 
-// Peek returns the decision that Check would make, and takes nothing. Remaining is what it would be after the Check.
+// Peek returns the decision that Check would return, but takes nothing. Remaining is what would be left after the Check.
 // Peek ignores q.Wait.
 func (c *Client) Peek(ctx context.Context, q Request) (Decision, error) {
-	q.peek()
+	q.makePeek()
 	return c.decide(ctx, &q)
 }
 
 func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	body, err := q.append(nil, 0)
 	if err != nil {
-		return c.undecided(q, err), err
+		return c.fallbackDecision(q, err), err
 	}
-	some, all := q.counts()
-	call := &call{body: body, headers: q.Headers, detail: q.Detail, counts: some}
+	some, all := q.countModes()
+	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: some}
 	if some && !all {
 		err = c.checkUnbatched(ctx, call)
 	} else {
 		call.decision, err = c.submit(ctx, call)
 	}
 	if err != nil {
-		return c.undecided(q, err), err
+		return c.fallbackDecision(q, err), err
 	}
 	return call.decision, nil
 }
 
-// checkUnbatched makes a check that no batch may carry: it counts some subjects and checks others, and an answer without
-// a status would not tell what was taken.
+// checkUnbatched makes a check that counts some subjects and checks others. It can't be in a batch, because answers there have
+// no status, which alone tells whether the counts were taken.
 func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
-	r, err := c.call(ctx, "/v1/check", q.body, repeat)
+	r, err := c.call(ctx, "/v1/check", q.body, retryAlways)
 	if err != nil {
 		return err
 	}
-	q.read(r)
+	q.setAnswer(r)
 	return q.err
 }
 
-// undecided returns the Decision for a check that no node decided. Only a node's own trouble may let a check pass. A
-// stranger could cause everything else, and so switch the limits off.
-func (c *Client) undecided(q *Request, err error) Decision {
+// fallbackDecision returns the Decision for a check that no node decided. Only a failure of the nodes may let a check pass.
+// Untrusted users could provoke any other error, and so switch the limits off.
+func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
 	switch {
@@ -206,35 +205,35 @@ func (c *Client) undecided(q *Request, err error) Decision {
 	return d
 }
 
-// hold returns after d, or with an error if the context or the client ends first.
-func (c *Client) hold(ctx context.Context, d time.Duration) error {
+// waitDelay waits for d. It returns an error if the context ends or the client is closed first.
+func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
-	if !c.begin() {
+	if !c.beginCall() {
 		return ErrClosed
 	}
-	defer c.work.Done()
+	defer c.running.Done()
 	ctx, release := context.WithCancelCause(ctx)
 	defer release(nil)
-	defer context.AfterFunc(c.life, func() { release(ErrClosed) })()
-	if !pause(ctx, d) {
+	defer context.AfterFunc(c.lifetime, func() { release(ErrClosed) })()
+	if !sleep(ctx, d) {
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
 // Reserve takes q's costs as an estimate of a cost that is not known yet, such as the tokens of an answer; Settle
-// corrects it later. A reservation that is not settled within ttl stays charged as reserved. ttl is rounded up to
+// corrects it later. If a reservation is not settled within ttl, the estimate stays charged. ttl is rounded up to
 // milliseconds; 0 means one minute.
 //
-// The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work it was for
-// failed. With q.RequestID, a retried call reserves only once.
+// The Decision and the error are as for Check. Settle every Reservation that has an ID, even if the work that it was made
+// for has failed. With q.RequestID, a retried call reserves only once.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.undecided(&q, err)}, err }
+	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.fallbackDecision(&q, err)}, err }
 	if ttl < 0 {
 		return fail(fmt.Errorf("%w: ttl is %v; it must not be negative", ErrRequest, ttl))
 	}
@@ -242,14 +241,14 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	if err != nil {
 		return fail(err)
 	}
-	r, err := c.call(ctx, "/v1/reserve", body, repeat)
+	r, err := c.call(ctx, "/v1/reserve", body, retryAlways)
 	if err != nil {
 		return fail(err)
 	}
 	var a answer
 	d, err := r.decision(&a, false)
 	if err == nil && d.Allowed && a.Reservation == "" {
-		err = fmt.Errorf("%w: %s reserves without an id", ErrBadAnswer, r.node.base)
+		err = fmt.Errorf("%w: %s made a reservation without an id", ErrBadAnswer, r.node.baseURL)
 	}
 	if err != nil {
 		return fail(err)
@@ -259,19 +258,19 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 	}
 	reserved := Reservation{Decision: d, ID: a.Reservation}
 	if q.Wait && d.Allowed {
-		err = c.hold(ctx, d.Delay)
+		err = c.waitDelay(ctx, d.Delay)
 	}
 	return reserved, err
 }
 
-// Settle replaces a reservation's estimate by the real usage per unit: an excess becomes a debt, and a surplus is given
+// Settle replaces a reservation's estimate with the actual usage per unit: an excess becomes a debt, and a surplus is given
 // back. A unit that is not named stays as reserved; an empty or nil map cancels the whole reservation. A reservation is
 // settled once: a repeated call changes nothing and returns the result of the first.
 //
-// While a reservation's owner can't be reached, Settle retries until Options.Timeout.
+// While the reservation's owner can't be reached, Settle retries until Options.Timeout has passed.
 //
-// An empty id, as in a Reservation that no node made, settles nothing and is not an error. An *Error with the Code
-// "unknown-reservation" means that the reservation has expired (it stays charged as reserved) or never existed.
+// With an empty id, as in a Reservation that no node made, Settle does nothing and returns no error. An *Error with the
+// Code "unknown-reservation" means that the reservation has expired (its estimate stays charged) or never existed.
 func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) (Settlement, error) {
 	if id == "" {
 		return Settlement{}, nil
@@ -284,7 +283,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	if body = append(body, '}'); len(body) > maxBody {
 		return Settlement{}, errTooLarge
 	}
-	r, err := c.call(ctx, "/v1/settle", body, repeat)
+	r, err := c.call(ctx, "/v1/settle", body, retryAlways)
 	if err != nil {
 		return Settlement{}, err
 	}
@@ -302,26 +301,26 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 	return Settlement{Settled: s.Settled, Costs: s.Costs, Remaining: s.Remaining}, nil
 }
 
-// Adjust adds n to a subject's usage of a rule's limits in requests, without a decision: a penalty, which may become a
+// Adjust adds n requests to what a subject has used of a rule's limits, without a decision: a penalty, which may become a
 // debt, or a reward if n is negative. n must be within −(2⁵³−1)…2⁵³−1 and not 0. Adjust retries if no answer comes, and
 // takes effect at most once. After an error it may or may not have taken effect.
 func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64) (Usage, error) {
 	return c.AdjustOnce(ctx, "", rule, key, n)
 }
 
-// AdjustOnce is Adjust for callers that retry by themselves. Within a minute, calls about one subject with the same id,
+// AdjustOnce is like Adjust, for callers that retry by themselves. Within a minute, calls for one subject with the same id,
 // of at most 64 bytes, take effect once, whichever client makes them, and get the same answer. An *Error with the Code
 // "request-id-reused" means that an earlier call with this id asked for something else.
 func (c *Client) AdjustOnce(ctx context.Context, id string, rule string, key []string, n int64) (Usage, error) {
 	if rule == "" || n == 0 || n > maxAmount || n < -maxAmount {
-		return Usage{}, fmt.Errorf("%w: rule %q, n %d: a rule is needed, and a number that is not 0 within ±%d", ErrRequest, rule, n, int64(maxAmount))
+		return Usage{}, fmt.Errorf("%w: rule is %q and n is %d; rule must not be empty, and n must be within ±%d and not 0", ErrRequest, rule, n, int64(maxAmount))
 	}
-	return c.change(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
+	return c.changeUsage(ctx, "/v1/adjust", &Request{Rule: rule, Key: key, RequestID: id}, fmt.Appendf(nil, `"cost":%d,`, n))
 }
 
-// AdjustCosts is Adjust for costs per unit, and for subjects that bring their limits: q names the subject by Rule and Key,
-// or by Namespace, Key and Limits, and may have a RequestID; its other fields don't matter. Each cost is within
-// −(2⁵³−1)…2⁵³−1 and not 0, of at most 16 units, and the subject has a limit in each of them.
+// AdjustCosts is like Adjust, for costs per unit and for subjects with inline limits. q names the subject by Rule and Key, or
+// by Namespace, Key and Limits, and may have a RequestID; its other fields are ignored. costs names at most 16 units, in each
+// of which the subject must have a limit. Each cost must be within −(2⁵³−1)…2⁵³−1 and not 0.
 func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]int64) (Usage, error) {
 	if len(costs) == 0 {
 		return Usage{}, fmt.Errorf("%w: costs is empty", ErrRequest)
@@ -330,37 +329,37 @@ func (c *Client) AdjustCosts(ctx context.Context, q Request, costs map[string]in
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
 		n := costs[unit]
 		if n == 0 || n > maxAmount || n < -maxAmount {
-			return Usage{}, fmt.Errorf("%w: costs[%q] is %d; it must not be 0, and within ±%d", ErrRequest, unit, n, int64(maxAmount))
+			return Usage{}, fmt.Errorf("%w: costs[%q] is %d; it must be within ±%d and not 0", ErrRequest, unit, n, int64(maxAmount))
 		}
 		b = append(strconv.AppendInt(append(appendString(b, unit), ':'), n, 10), ',')
 	}
-	return c.change(ctx, "/v1/adjust", &q, append(end(b, '}'), ','))
+	return c.changeUsage(ctx, "/v1/adjust", &q, append(closeBracket(b, '}'), ','))
 }
 
 // Usage returns what a subject has used, and takes nothing. q names the subject by Rule and Key, or by Namespace, Key and
-// Limits; its other fields don't matter. With a Namespace and no Limits, the answer has the counters of all limits that the
-// node has met with the subject, and Usage.Unknown is the number of its other counters.
+// Limits; its other fields are ignored. With a Namespace and no Limits, the result has the counters of all limits that the
+// node has seen for the subject, and Usage.Unknown is the number of its other counters.
 //
 // The error is the context's, ErrTimeout, ErrUnavailable, ErrQueueFull, ErrClosed, ErrBadAnswer, ErrRequest, or an *Error
-// that a node answered, such as one with the Code "no-owner" if the subject's owner can't be reached.
+// from a node, such as one with the Code "no-owner" if the subject's owner can't be reached.
 func (c *Client) Usage(ctx context.Context, q Request) (Usage, error) {
 	body, err := q.appendTarget(nil)
 	if err != nil {
 		return Usage{}, err
 	}
-	r, err := c.call(ctx, "/v1/usage", body, repeat)
+	r, err := c.call(ctx, "/v1/usage", body, retryAlways)
 	return r.usage(&q, err)
 }
 
-// Reset makes the counters of a subject fresh, and returns its usage after that. q names the subject as for Usage, and may
-// have a RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The
-// errors are those of Usage.
+// Reset clears the counters of a subject, and returns its usage afterwards. q names the subject as for Usage, and may have a
+// RequestID. The token needs the scope adjust. Reset retries if no answer comes, and takes effect at most once. The errors
+// are those of Usage.
 func (c *Client) Reset(ctx context.Context, q Request) (Usage, error) {
-	return c.change(ctx, "/v1/reset", &q, nil)
+	return c.changeUsage(ctx, "/v1/reset", &q, nil)
 }
 
-// change makes a call that changes what the subject of q has used. fields are added to the body; each ends with a comma.
-func (c *Client) change(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
+// changeUsage makes a call that changes what the subject of q has used. It adds fields to the body; each must end with a comma.
+func (c *Client) changeUsage(ctx context.Context, path string, q *Request, fields []byte) (Usage, error) {
 	body, err := q.appendTarget(fields)
 	if err != nil {
 		return Usage{}, err
@@ -369,7 +368,7 @@ func (c *Client) change(ctx context.Context, path string, q *Request, fields []b
 	return r.usage(q, err)
 }
 
-// usage parses the answer to a call about the subject of q, which has failed with err if that is not nil.
+// usage parses the answer to a call about the subject of q. If err, the error of that call, is not nil, it returns that.
 func (r *reply) usage(q *Request, err error) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
@@ -384,76 +383,76 @@ func (r *reply) usage(q *Request, err error) (Usage, error) {
 	return u.usage(q.Key)
 }
 
-// callOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. A node of an
-// older release rejects ids. It gets the call without the generated id, and then a retry happens only if the call can't
-// have been carried out.
+// callOnce makes a call that is safe to retry because it has an id: the caller's, or a generated one. If a node of an older
+// release rejects the generated id, callOnce repeats the call without it, and from then on retries only if the call can't have
+// taken effect.
 func (c *Client) callOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
-	own := id == ""
-	if own {
+	generated := id == ""
+	if generated {
 		id = rand.Text()
 	}
 	named, err := appendRequestID(append(slices.Clone(body[:len(body)-1]), ','), id)
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.call(ctx, path, append(named, '}'), repeat)
-	if err == nil && own && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
-		return c.call(ctx, path, body, once)
+	r, err := c.call(ctx, path, append(named, '}'), retryAlways)
+	if err == nil && generated && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
+		return c.call(ctx, path, body, retryIfUnprocessed)
 	}
 	return r, err
 }
 
-// call makes a call that shares its request with no other.
-func (c *Client) call(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
-	if !c.begin() {
+// call makes an unbatched call. While the owner can't be reached, it retries, if the call may be repeated.
+func (c *Client) call(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
+	if !c.beginCall() {
 		return nil, ErrClosed
 	}
-	defer c.work.Done()
+	defer c.running.Done()
 	select {
 	case c.otherCalls <- struct{}{}:
 		defer func() { <-c.otherCalls }()
 	default:
 		return nil, ErrQueueFull
 	}
-	ctx, cancel := c.within(ctx)
+	ctx, cancel := c.withTimeout(ctx)
 	defer cancel()
 	for {
-		r, err := c.askInTurn(ctx, path, body, again)
+		r, err := c.askWithSlot(ctx, path, body, retry)
 		var e *Error
-		if again == once || !errors.As(err, &e) || e.Code != codeNoOwner || !pause(ctx, ownerPause) {
+		if retry == retryIfUnprocessed || !errors.As(err, &e) || e.Code != codeNoOwner || !sleep(ctx, ownerPause) {
 			return r, err
 		}
 	}
 }
 
-// askInTurn calls ask once it has a slot.
-func (c *Client) askInTurn(ctx context.Context, path string, body []byte, again repeatable) (*reply, error) {
+// askWithSlot calls ask once a slot is free.
+func (c *Client) askWithSlot(ctx context.Context, path string, body []byte, retry retryPolicy) (*reply, error) {
 	before, began := c.answers.Load(), time.Now()
 	select {
 	case c.otherInFlight <- struct{}{}:
 		defer func() { <-c.otherInFlight }()
 		late := time.Since(began) > c.options.Timeout/2
-		r, err := c.ask(ctx, path, body, maxAnswer, again)
+		r, err := c.ask(ctx, path, body, maxAnswer, retry)
 		if late && errors.Is(err, ErrTimeout) {
-			err = c.starved(before, err)
+			err = c.starvedError(before, err)
 		}
 		return r, err
 	case <-ctx.Done():
-		return nil, c.starved(before, context.Cause(ctx))
+		return nil, c.starvedError(before, context.Cause(ctx))
 	}
 }
 
-// starved returns the error of a call that failed with err because it got its turn too late or never. If nodes have
-// answered other calls since, they are healthy: this client's queue was too full.
-func (c *Client) starved(before int64, err error) error {
+// starvedError returns the error of a call that failed with err after it was sent too late or never. If nodes have answered
+// other calls since, they are healthy, and the cause is this client's queue: the error then wraps ErrQueueFull.
+func (c *Client) starvedError(before int64, err error) error {
 	if c.answers.Load() == before || errors.Is(err, ErrClosed) {
 		return err
 	}
-	return fmt.Errorf("%w: its turn did not come: %w", ErrQueueFull, err)
+	return fmt.Errorf("%w: not sent in time: %w", ErrQueueFull, err)
 }
 
-// pause reports whether d passed before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It reports false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -124,7 +124,7 @@ func TestOnError(t *testing.T) {
 			undecided(t, test.name, connect(t, Options{OnError: policy}, test.node), test.q, want, test.want)
 		}
 	}
-	// None of these passes: a stranger's input could cause them.
+	// None of these may pass, because an untrusted user's input could cause them.
 	for _, test := range []struct {
 		name string
 		node *fake
@@ -181,8 +181,8 @@ func undecided(t *testing.T, name string, c *Client, q Request, want bool, wantE
 	}
 }
 
-// TestDeniedIsDecided: 403 with the code denied refuses as the node says, whatever OnError says, alone and within a batch.
-// No other node is asked, and the node counts as well.
+// TestDeniedIsDecided: 403 with the code denied is a refusal, whatever OnError says, alone and within a batch. No other node is
+// asked, and the node counts as healthy.
 func TestDeniedIsDecided(t *testing.T) {
 	for _, policy := range []OnError{Open, Closed} {
 		f, other := newFake(t), newFake(t)
@@ -198,10 +198,10 @@ func TestDeniedIsDecided(t *testing.T) {
 		decided("reserve", r.Decision, err)
 		d, err := c.Peek(background, byIP("a"))
 		decided("peek", d, err)
-		release := f.held()
-		ds, errs, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		ds, errs, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 3 })
-		more, moreErrs, waitMore := crowd(c, 3, eachIP)
+		more, moreErrs, waitMore := checkConcurrently(c, 3, eachIP)
 		process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
 		release()
 		wait()
@@ -210,8 +210,8 @@ func TestDeniedIsDecided(t *testing.T) {
 		for i := range more {
 			decided("batch", more[i], moreErrs[i])
 		}
-		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].is() != well {
-			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].is())
+		if have := f.sizes(); !reflect.DeepEqual(have, []int{1, 1, 1, 3}) || len(other.requests()) > 0 || c.nodes[0].currentCondition() != healthy {
+			t.Errorf("have requests of %v checks, %d at the other node, and condition %d", have, len(other.requests()), c.nodes[0].currentCondition())
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestHostileValuesAreDecided(t *testing.T) {
 	}
 }
 
-// TestBadAnswers: an answer that is not a decision decides nothing.
+// TestBadAnswers: an invalid answer is not taken for a decision.
 func TestBadAnswers(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{OnError: Closed}, f)
@@ -323,7 +323,7 @@ func TestReserveAndSettle(t *testing.T) {
 	}
 	f.set(func() { f.decide = nil })
 	_, err = c.Reserve(background, byIP("a"), 0)
-	wantError(t, err, ErrBadAnswer) // it has no id
+	wantError(t, err, ErrBadAnswer) // the reservation has no id
 	f.set(func() { f.decide = func(map[string]any) (int, string) { return 429, refused } })
 	if r, err := c.Reserve(background, byIP("a"), 0); err != nil || r.Allowed || r.ID != "" {
 		t.Errorf("have %+v, %v", r, err)
@@ -371,7 +371,7 @@ func TestAdjust(t *testing.T) {
 	}
 }
 
-// TestWait: only the client holds the caller.
+// TestWait: the client waits, not the node.
 func TestWait(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -473,7 +473,7 @@ func TestTokenStaysWithTheNode(t *testing.T) {
 func TestTLS(t *testing.T) {
 	f := &fake{t: t, ready: http.StatusOK}
 	f.Server = httptest.NewUnstartedServer(f)
-	f.Config.ErrorLog = log.New(io.Discard, "", 0) // for the handshake that fails
+	f.Config.ErrorLog = log.New(io.Discard, "", 0) // discards the failed handshake
 	f.StartTLS()
 	t.Cleanup(f.Close)
 	trusting := f.Client().Transport.(*http.Transport).TLSClientConfig
@@ -483,6 +483,6 @@ func TestTLS(t *testing.T) {
 	_, err := connect(t, Options{Token: "secret"}, f).Check(background, byIP("a"))
 	wantError(t, err, ErrUnavailable)
 	if n := len(f.requests()); n != 1 {
-		t.Errorf("a node with a certificate of nobody's was asked: %d requests", n)
+		t.Errorf("a node with an untrusted certificate got %d requests", n)
 	}
 }

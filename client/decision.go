@@ -10,35 +10,35 @@ import (
 // DecidedBy is the way in which a node decided a check.
 type DecidedBy string
 
-// The ways to decide, as a node names them, and ByError, which is the client's.
+// The ways to decide, as nodes name them. ByError and ByLocal are the client's own.
 const (
 	ByOwner    DecidedBy = "owner"    // the node that was asked owns the subject
 	ByForward  DecidedBy = "forward"  // the node asked the owner
 	ByLease    DecidedBy = "lease"    // the node spent quota that the owner had leased to it
-	ByStandby  DecidedBy = "standby"  // by the node that acts for an owner that can't be reached
-	ByFallback DecidedBy = "fallback" // by the node alone, cut off from the cluster
-	ByList     DecidedBy = "list"     // by the allow or deny list
+	ByStandby  DecidedBy = "standby"  // the standby decided, because the owner can't be reached
+	ByFallback DecidedBy = "fallback" // the node decided alone, cut off from the cluster
+	ByList     DecidedBy = "list"     // the allow or deny list decided
 	ByNone     DecidedBy = "none"     // no rule applied
 	ByError    DecidedBy = "error"    // no node decided; Options.OnError did
-	ByLocal    DecidedBy = "local"    // no node decided; this process did, by OnError's Local
+	ByLocal    DecidedBy = "local"    // no node decided; this process did, because OnError is Local
 )
 
-// Never is the RetryAfter of a check that can never be allowed: its cost is above the limit's capacity, or a list
+// Never is the RetryAfter of a check that can never be allowed: its cost exceeds the limit's capacity, or a list
 // refuses it.
 const Never time.Duration = -1
 
 // Decision is the answer to a check. Its fields describe the tightest limit: the one that refused, or else the one with
-// the smallest share left. If no limit was evaluated, Rule is empty and the figures are zero.
+// the smallest share left. If no limit was evaluated, Rule is empty and the numbers are zero.
 type Decision struct {
 	Allowed    bool
-	Counted    bool          // not Allowed, and the cost was taken all the same: all that is over was in CountMode
-	Rule       string        // "inline", or "inline/" and the namespace, of limits that came with the call
+	Counted    bool          // not Allowed, but the cost was taken: only limits in CountMode were exceeded
+	Rule       string        // for inline limits "inline", or "inline/" and the namespace
 	Unit       string        // of Limit, Used and Remaining: requests, tokens, …
 	Limit      int64         // the capacity; for a bucket its burst
-	Used       int64         // rounded up; above Limit after counts and penalties. From a lease it is an estimate, as Remaining is
+	Used       int64         // rounded up; may exceed Limit after counts and penalties. An estimate, like Remaining, if ByLease
 	Remaining  int64         // at least 0
 	Window     time.Duration // the period of Limit
-	ResetAfter time.Duration // until the counter is fresh again if left alone
+	ResetAfter time.Duration // until the counter is unused again, if nothing more is taken
 	RetryAfter time.Duration // until the same check could be allowed; 0 if it was, or Never
 	Delay      time.Duration // how long to hold an allowed request to keep the rule's rate
 
@@ -46,19 +46,19 @@ type Decision struct {
 	Node         string // the name of the node that answered
 	RulesVersion int64
 
-	// Reason explains to a person, in one sentence, why a check was refused. Violated names the limits that refused it, as
-	// far as they are known: for calls that shared a request, it is the rule's name.
+	// Reason says in one sentence, for people, why a check was refused. Violated names the limits that refused it, as far as
+	// they are known: for calls that shared a request, it has the rule's name.
 	Reason   string
 	Violated []string
 
-	// Limits has all limits that were evaluated, if Request.Detail is set.
+	// Limits has all limits that were evaluated, if Request.Detail was set.
 	Limits []LimitDecision
 
 	headers rateHeaders
 }
 
-// Denied reports whether the deny list refused, or no rule applied and the rules' default is to deny. No limit is used
-// up then, and no waiting helps: a web server answers 403, not 429.
+// Denied reports whether the deny list refused the check, or no rule applied and the rules' default is to deny. No limit is
+// used up then, and waiting does not help: a web server should answer 403, not 429.
 func (d *Decision) Denied() bool {
 	return !d.Allowed && (d.DecidedBy == ByList || d.DecidedBy == ByNone)
 }
@@ -66,7 +66,7 @@ func (d *Decision) Denied() bool {
 // LimitDecision is the verdict of one limit.
 type LimitDecision struct {
 	Rule       string
-	Name       string // of the limit; the rule's name if the rule has only one limit
+	Name       string // the limit's name; the rule's name if the rule has only one limit
 	Algorithm  string
 	Unit       string
 	Limit      int64
@@ -75,12 +75,12 @@ type LimitDecision struct {
 	Remaining  int64
 	ResetAfter time.Duration
 	RetryAfter time.Duration // Never if the check can never be allowed
-	MoreAfter  time.Duration // until more than Remaining is available; 0 if that is not known, or nothing is used
+	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if nothing is used
 	Allowed    bool
-	Shadow     bool // it only reports and refuses nothing
+	Shadow     bool // the limit only reports, and never refuses
 }
 
-// Reservation is an estimate that was taken and must be settled.
+// Reservation is an estimated cost that was taken, and must be settled.
 type Reservation struct {
 	Decision
 	// ID identifies the reservation to Settle, at any node of the cluster. It is empty if nothing was reserved: the check
@@ -88,20 +88,21 @@ type Reservation struct {
 	ID string
 }
 
-// Settlement says how a reservation was settled.
+// Settlement is the result of settling a reservation.
 type Settlement struct {
 	Settled   bool
-	Costs     map[string]int64 // per unit, as settled; a repeated call gets those of the first
+	Costs     map[string]int64 // per unit, as settled; for a repeated call, those of the first
 	Remaining int64
 }
 
 // Usage is what a subject has used of its limits.
 type Usage struct {
-	Rule      string // empty for a subject that brings its limits
-	Namespace string // of such a subject
+	Rule      string // empty for a subject with inline limits
+	Namespace string // of a subject with inline limits
 	Key       []string
 	Limits    []LimitUsage
-	// Unknown is how many more counters the subject has, if no limits were named: the node has not met their limits.
+	// Unknown is the number of further counters of the subject, whose limits the node has not seen. It is 0 if the caller named
+	// the limits.
 	Unknown int
 }
 
@@ -112,7 +113,7 @@ type LimitUsage struct {
 	Unit       string
 	Limit      int64
 	Window     time.Duration
-	Used       int64 // above Limit if in debt
+	Used       int64 // exceeds Limit if the subject is in debt
 	Remaining  int64
 	ResetAfter time.Duration
 }
@@ -179,7 +180,7 @@ func (a *answer) decision() (Decision, error) {
 	}
 	d := Decision{
 		Allowed: *a.Allowed, Rule: a.Rule, Unit: a.Unit, Limit: max(a.Limit, 0), Used: max(a.Used, 0), Remaining: max(a.Remaining, 0),
-		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: orNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
+		Window: millis(a.WindowMS), ResetAfter: millis(a.ResetAfterMS), RetryAfter: millisOrNever(a.RetryAfterMS), Delay: millis(a.DelayMS),
 		DecidedBy: a.DecidedBy, Node: a.Node, RulesVersion: a.RulesVersion, Reason: a.Detail, Violated: a.Violated,
 	}
 	if a.Limits != nil {
@@ -188,18 +189,18 @@ func (a *answer) decision() (Decision, error) {
 	for i, l := range a.Limits {
 		d.Limits[i] = LimitDecision{
 			Rule: l.Rule, Name: l.Name, Algorithm: l.Algorithm, Unit: l.Unit, Limit: max(l.Limit, 0), Window: millis(l.WindowMS), Used: max(l.Used, 0),
-			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: orNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
+			Remaining: max(l.Remaining, 0), ResetAfter: millis(l.ResetAfterMS), RetryAfter: millisOrNever(l.RetryAfterMS), MoreAfter: millis(l.MoreAfterMS),
 			Allowed: l.Allowed, Shadow: l.Shadow,
 		}
 	}
 	if !d.Allowed {
-		d.explain()
+		d.fillReason()
 	}
 	return d, nil
 }
 
-// explain fills in a refusal's missing reason: batches carry none.
-func (d *Decision) explain() {
+// fillReason fills in the reason of a refusal if it is missing, as in batches.
+func (d *Decision) fillReason() {
 	if len(d.Violated) == 0 {
 		for _, l := range d.Limits {
 			if !l.Allowed && !l.Shadow {
@@ -219,14 +220,14 @@ func (d *Decision) explain() {
 	case d.Rule == "":
 		d.Reason = "This is not allowed."
 	case d.RetryAfter == Never:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, span(d.Window))
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s can never allow this.", d.Limit, d.Unit, formatDuration(d.Window))
 	default:
-		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, span(d.Window), span(d.RetryAfter))
+		d.Reason = fmt.Sprintf("The limit of %d %s per %s is used up; retry in %s.", d.Limit, d.Unit, formatDuration(d.Window), formatDuration(d.RetryAfter))
 	}
 }
 
-// span formats d the way people write it: 15m, not 15m0s.
-func span(d time.Duration) string {
+// formatDuration formats d as people write it: 15m, not 15m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
@@ -272,8 +273,8 @@ func millis(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), most)) * time.Millisecond
 }
 
-// orNever is millis, except that a negative n is Never.
-func orNever(n int64) time.Duration {
+// millisOrNever is like millis, except that it returns Never for a negative n.
+func millisOrNever(n int64) time.Duration {
 	if n < 0 {
 		return Never
 	}

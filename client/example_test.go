@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/client"
 )
 
-// exampleNode stands in for a node in these examples: it has one limit, two requests a minute.
+// exampleNode stands in for a node in these examples. It has one limit: two requests a minute.
 func exampleNode() *httptest.Server {
 	left := 2
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +52,7 @@ func ExampleClient_Check() {
 			Attributes: map[string]string{"ip": "198.51.100.7", "endpoint": "/search"},
 		})
 		if err != nil {
-			fmt.Println(err) // for the log; OnError has made the decision
+			fmt.Println(err) // only for the log: OnError has already decided
 		}
 		if !d.Allowed {
 			fmt.Printf("refused by %s; again in %v\n", d.Rule, d.RetryAfter)
@@ -77,7 +77,7 @@ func ExampleClient_Reserve() {
 	defer limiter.Close()
 	ctx := context.Background()
 
-	// At most 1,000 tokens; the real number is not known yet.
+	// At most 1,000 tokens; the actual number is not known yet.
 	r, err := limiter.Reserve(ctx, client.Request{
 		Attributes: map[string]string{"api_key": "k1"},
 		Costs:      map[string]int64{"tokens": 1000},
@@ -92,7 +92,7 @@ func ExampleClient_Reserve() {
 
 	s, err := limiter.Settle(ctx, r.ID, map[string]int64{"tokens": used})
 	if err != nil {
-		fmt.Println(err) // it stays charged as reserved
+		fmt.Println(err) // the estimate stays charged
 	}
 	fmt.Println("used", s.Costs["tokens"], "and", s.Remaining, "are left")
 	// Output: used 812 and 188 are left
@@ -139,7 +139,7 @@ func ExampleRequestAttributes() {
 		Attributes: func(r *http.Request) map[string]string {
 			attributes := usual(r)
 			if key := r.Header.Get("X-Api-Key"); key != "" {
-				attributes["api_key"] = key // without the header there is no attribute: rules keyed by it do not apply
+				attributes["api_key"] = key // without the attribute, rules keyed by it do not apply
 			}
 			return attributes
 		},
@@ -172,7 +172,7 @@ func ExampleRequest_limits() {
 	// Output: true
 }
 
-// A decision about two subjects: the user's and the whole team's quota are taken, or neither.
+// One decision about two subjects: it takes the quota of both the user and the whole team, or of neither.
 func ExampleSubject() {
 	_ = client.Request{Subjects: []client.Subject{
 		{Namespace: "user", Key: []string{"user-42"}, Limits: []client.Limit{{Limit: 5, Per: "1m"}}},
@@ -180,7 +180,7 @@ func ExampleSubject() {
 	}}
 }
 
-// Count what has been spent already, even beyond the limit.
+// Count a cost that has already been incurred, even beyond the limit.
 func ExampleMode() {
 	var limiter *client.Client // from client.New
 	spent := func(ctx context.Context, team string, tokens int64) {

@@ -13,22 +13,22 @@ import (
 	"testing"
 )
 
-// asked is a request that a fake node received.
-type asked struct {
+// receivedRequest is a request that a fake node received.
+type receivedRequest struct {
 	path   string
-	checks []map[string]any // one, or those of a batch
+	checks []map[string]any // a single check, or those of a batch
 	header http.Header
 }
 
-// fake is a node that answers as it is told.
+// fake is a node that answers as the test wants.
 type fake struct {
 	*httptest.Server
 	t *testing.T
 
 	mu     sync.Mutex // guards the rest
-	got    []asked
+	got    []receivedRequest
 	decide func(check map[string]any) (status int, body string) // nil: allow
-	answer func(w http.ResponseWriter, r *http.Request) bool    // replaces all that; false: as usual
+	answer func(w http.ResponseWriter, r *http.Request) bool    // replaces decide; false: answer as usual
 	ready  int                                                  // status of /readyz
 	style  string                                               // of the headers, as batches report it
 }
@@ -56,7 +56,7 @@ func (f *fake) set(change func()) {
 }
 
 // requests returns the requests so far, except for /readyz.
-func (f *fake) requests() []asked {
+func (f *fake) requests() []receivedRequest {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.got)
@@ -75,7 +75,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := json.Unmarshal(body, &one); err != nil {
 		f.t.Errorf("%s is sent %q: %v", r.URL.Path, body, err)
 	}
-	got := asked{path: r.URL.Path, header: r.Header, checks: []map[string]any{one}}
+	got := receivedRequest{path: r.URL.Path, header: r.Header, checks: []map[string]any{one}}
 	if list, ok := one["checks"].([]any); ok {
 		got.checks = nil
 		for _, q := range list {
@@ -112,7 +112,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, "]}")
 }
 
-// connect makes a client of nodes, and closes it at the end of the test.
+// connect returns a client of nodes, and closes it at the end of the test.
 func connect(t *testing.T, o Options, nodes ...*fake) *Client {
 	t.Helper()
 	for _, f := range nodes {
@@ -129,7 +129,7 @@ func connect(t *testing.T, o Options, nodes ...*fake) *Client {
 // byIP is a check for tests.
 func byIP(ip string) Request { return Request{Attributes: map[string]string{"ip": ip}} }
 
-// wantError fails unless err is the wanted error.
+// wantError fails the test unless err wraps want.
 func wantError(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -137,8 +137,8 @@ func wantError(t *testing.T, err, want error) {
 	}
 }
 
-// held makes f hold requests back until release is called.
-func (f *fake) held() (release func()) {
+// holdAnswers makes f hold all answers back until release is called.
+func (f *fake) holdAnswers() (release func()) {
 	gate := make(chan struct{})
 	f.set(func() {
 		f.answer = func(_ http.ResponseWriter, r *http.Request) bool {

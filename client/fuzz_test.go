@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzAnswer: whatever a node answers becomes a decision within bounds, or an error.
+// FuzzAnswer: any answer becomes a decision within bounds, or an error.
 func FuzzAnswer(f *testing.F) {
 	f.Add(200, []byte(allowed))
 	f.Add(429, []byte(refused))
@@ -16,7 +16,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(404, []byte(`{"code":"unknown-rule"}`))
 	f.Add(200, []byte(`{"allowed":true,"decided_by":"none","limits":[{}]}`))
 	f.Fuzz(func(t *testing.T, status int, body []byte) {
-		r := &reply{node: &node{base: "http://x"}, status: status, body: body}
+		r := &reply{node: &node{baseURL: "http://x"}, status: status, body: body}
 		var a answer
 		d, err := r.decision(&a, status%2 == 0 && len(body)%2 == 0)
 		var answered *Error
@@ -33,7 +33,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzRequest: what is sent is JSON with values that a node accepts.
+// FuzzRequest: every request is sent as JSON with values that a node accepts.
 func FuzzRequest(f *testing.F) {
 	f.Add("login", "198.51.100.7", int64(1))
 	f.Add("", "\xff\"\\\u2028\x00", int64(1<<62))

@@ -17,14 +17,14 @@ const (
 	headerRemaining  = "X-Ratelimit-Remaining"
 	headerReset      = "X-Ratelimit-Reset"
 	headerRetryAfter = "Retry-After"
-	// headerStyle comes with a batch, whose checks have no headers: it says which headers the rules have turned on.
+	// headerStyle is in the answer to a batch, where checks have no headers. It says which headers the rules turn on.
 	headerStyle = "Rlnode-Headers"
 )
 
 // maxFieldInteger is the largest integer of a structured field (RFC 9651).
 const maxFieldInteger = 999_999_999_999_999
 
-// maxHeaderItems bounds the limits that the headers name; a node has the same bound.
+// maxHeaderItems bounds the limits that the headers name. Nodes have the same bound.
 const maxHeaderItems = 64
 
 // rateHeaders are header values; an empty one is not sent.
@@ -41,9 +41,9 @@ func headersOf(h http.Header) rateHeaders {
 }
 
 // SetHeaders sets the headers that tell a caller what is left: RateLimit-Policy, RateLimit, X-RateLimit-Limit,
-// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them. It
-// also sets Retry-After (whole seconds, at least 1) if d refuses and may allow later. All but Retry-After need
-// Request.Headers. The answers of a batch have no headers, so theirs are made from the decision.
+// X-RateLimit-Remaining and X-RateLimit-Reset. It sets those that the rules file turns on, as the node sent them, or made
+// from the decision if it was in a batch, where answers have no headers. It also sets Retry-After (whole seconds, at least
+// 1) if d refuses but a later check may be allowed. All but Retry-After need Request.Headers.
 func (d *Decision) SetHeaders(h http.Header) {
 	for _, one := range [...]struct{ name, value string }{
 		{headerPolicy, d.headers.policy},
@@ -61,9 +61,9 @@ func (d *Decision) SetHeaders(h http.Header) {
 	}
 }
 
-// MakeHeaders makes the headers that SetHeaders sets, for a decision that came without them. ietf turns on
-// RateLimit-Policy and RateLimit, which need Limits; x turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in
-// seconds from now, otherwise in Unix time.
+// MakeHeaders makes the headers that SetHeaders sets, for a decision that has none. ietf turns on RateLimit-Policy and
+// RateLimit, which need Limits; x turns on X-RateLimit-…. With delta, X-RateLimit-Reset is in seconds from now, otherwise
+// in Unix time.
 func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	if d.Rule == "" {
 		return
@@ -85,8 +85,8 @@ func (d *Decision) MakeHeaders(ietf, x, delta bool) {
 	}
 }
 
-// ietfHeaders lists all limits that may refuse, the tightest first. A time until there is more (t) that would be later than
-// retry is left out.
+// ietfHeaders returns RateLimit-Policy and RateLimit for all limits that may refuse, tightest first. It leaves out the
+// parameter t, the time until more is available, where that would be later than retry.
 func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit string) {
 	order := make([]*LimitDecision, 0, len(limits))
 	for i := range limits {
@@ -94,16 +94,16 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 			order = append(order, &limits[i])
 		}
 	}
-	slices.SortStableFunc(order, tighter)
+	slices.SortStableFunc(order, compareTightness)
 	var q, r []byte
 	for i, l := range order[:min(len(order), maxHeaderItems)] {
 		if i > 0 {
 			q, r = append(q, ", "...), append(r, ", "...)
 		}
-		q, r = appendToken(q, l.Name), appendToken(r, l.Name)
+		q, r = appendQuoted(q, l.Name), appendQuoted(r, l.Name)
 		q = strconv.AppendInt(append(q, ";q="...), min(l.Limit, maxFieldInteger), 10)
 		if l.Unit != "requests" {
-			q = appendToken(append(q, ";qu="...), l.Unit)
+			q = appendQuoted(append(q, ";qu="...), l.Unit)
 		}
 		q = strconv.AppendInt(append(q, ";w="...), max(1, ceil(l.Window, time.Second)), 10)
 		r = strconv.AppendInt(append(r, ";r="...), min(l.Remaining, maxFieldInteger), 10)
@@ -114,8 +114,8 @@ func ietfHeaders(limits []LimitDecision, retry time.Duration) (policy, rateLimit
 	return string(q), string(r)
 }
 
-// tighter sorts refusals first, the longest wait before the others, and then by the smallest share left.
-func tighter(a, b *LimitDecision) int {
+// compareTightness is a sort order: first refusals, longest wait first; then the rest, smallest share left first.
+func compareTightness(a, b *LimitDecision) int {
 	switch {
 	case a.Allowed != b.Allowed && b.Allowed:
 		return -1
@@ -128,9 +128,9 @@ func tighter(a, b *LimitDecision) int {
 	return product(a.Remaining, b.Limit).Cmp(product(b.Remaining, a.Limit))
 }
 
-// appendToken appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
+// appendQuoted appends s as a string of a structured field (RFC 9651). Bytes other than printable ASCII are
 // percent-encoded.
-func appendToken(b []byte, s string) []byte {
+func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	b = append(b, '"')
 	for i := range len(s) {

@@ -14,7 +14,7 @@ import (
 // perMinute is n requests a minute.
 func perMinute(n int64) []Limit { return []Limit{{Limit: n, Per: "1m"}} }
 
-// userLimits is a subject that brings its limits, as it is sent.
+// userLimits is the JSON of a subject with inline limits.
 func userLimits(more map[string]any) map[string]any {
 	m := map[string]any{"key": "user-42", "limits": []any{map[string]any{"limit": 5.0, "per": "1m"}}}
 	for name, v := range more {
@@ -23,7 +23,7 @@ func userLimits(more map[string]any) map[string]any {
 	return m
 }
 
-// TestLimitsAreSent: limits that come with the call arrive as the API has them.
+// TestLimitsAreSent: inline limits are sent as the API expects them.
 func TestLimitsAreSent(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -73,7 +73,7 @@ func TestLimitsAreSent(t *testing.T) {
 	}
 }
 
-// TestPeekTakesNothingOfAnySubject: Peek asks about all subjects without taking, and leaves the caller's request alone.
+// TestPeekTakesNothingOfAnySubject: Peek takes nothing from any subject, and does not change the caller's request.
 func TestPeekTakesNothingOfAnySubject(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -100,7 +100,7 @@ func TestPeekTakesNothingOfAnySubject(t *testing.T) {
 	}
 }
 
-// TestRequestsThatNobodyCouldDecide: what is wrong is refused before anything is sent.
+// TestRequestsThatNobodyCouldDecide: an invalid request is refused before anything is sent.
 func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{OnError: Open}, f)
@@ -146,7 +146,7 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 		_, err = c.Reset(background, q)
 		wantError(t, err, ErrRequest)
 		if _, err = c.AdjustCosts(background, q, map[string]int64{"tokens": 1}); err == nil {
-			t.Errorf("%s: it is adjusted", name)
+			t.Errorf("%s: AdjustCosts accepted it", name)
 		}
 	}
 	for _, costs := range []map[string]int64{nil, {}, {"tokens": 0}, {"tokens": 1 << 53}, {"tokens": -1 << 53}} {
@@ -161,8 +161,7 @@ func TestRequestsThatNobodyCouldDecide(t *testing.T) {
 const over = `{"allowed":false,"rule":"inline","limit":5,"used":8,"remaining":0,"unit":"requests","window_ms":60000,"reset_after_ms":60000,` +
 	`"retry_after_ms":5500,"delay_ms":0,"decided_by":"owner","node":"n1","rules_version":3}`
 
-// TestCountsAreDecided: 200 with allowed false is a decision about a count, by itself and within a batch, and about nothing
-// else.
+// TestCountsAreDecided: 200 with allowed false is a decision about a count, alone and within a batch, but not about a check.
 func TestCountsAreDecided(t *testing.T) {
 	f := newFake(t)
 	f.decide = func(map[string]any) (int, string) { return 200, over }
@@ -175,10 +174,10 @@ func TestCountsAreDecided(t *testing.T) {
 		DecidedBy: ByOwner, Node: "n1", RulesVersion: 3, Violated: []string{"inline"},
 		Reason: "The limit of 5 requests per 1m is used up; retry in 5.5s.",
 	}
-	release := f.held()
-	ds, errs, wait := crowd(c, 1, count)
+	release := f.holdAnswers()
+	ds, errs, wait := checkConcurrently(c, 1, count)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-	more, moreErrs, waitMore := crowd(c, 3, count)
+	more, moreErrs, waitMore := checkConcurrently(c, 3, count)
 	process.Eventually(t, "three wait", func() bool { return c.waiting() == 3 })
 	release()
 	wait()
@@ -196,7 +195,7 @@ func TestCountsAreDecided(t *testing.T) {
 	q := count(0)
 	q.Mode = CheckMode
 	if d, err := c.Check(background, q); err == nil || d.Counted || !d.Allowed {
-		t.Errorf("a check: have %+v, %v", d, err) // a node's own trouble: OnError lets it pass
+		t.Errorf("a check: have %+v, %v", d, err) // a failure of the node: OnError lets the check pass
 	}
 	f.set(func() { f.decide = func(map[string]any) (int, string) { return 429, refused } })
 	both := Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
@@ -209,14 +208,15 @@ func TestCountsAreDecided(t *testing.T) {
 	}
 }
 
-// TestMixturesGoAlone: the answer within a batch would not tell whether the counts of a mixture were taken.
+// TestMixturesGoAlone: a check that counts only some subjects is not batched, because its answer within a batch would not say
+// whether the counts were taken.
 func TestMixturesGoAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-	release := f.held()
-	_, _, wait := crowd(c, 1, eachIP)
+	release := f.holdAnswers()
+	_, _, wait := checkConcurrently(c, 1, eachIP)
 	process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
-	_, _, waitAlone := crowd(c, 2, func(int) Request {
+	_, _, waitAlone := checkConcurrently(c, 2, func(int) Request {
 		return Request{Subjects: []Subject{{Key: []string{"a"}, Limits: perMinute(5), Mode: CountMode}, {Key: []string{"b"}, Limits: perMinute(5)}}}
 	})
 	process.Eventually(t, "they don't wait for it", func() bool { return len(f.requests()) == 3 })
@@ -228,7 +228,7 @@ func TestMixturesGoAlone(t *testing.T) {
 	}
 }
 
-// TestUsageResetAndAdjust: what is asked about a subject, and what is answered.
+// TestUsageResetAndAdjust checks the requests of Usage, Reset and AdjustCosts, and how their answers are parsed.
 func TestUsageResetAndAdjust(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -274,13 +274,13 @@ func TestUsageResetAndAdjust(t *testing.T) {
 		t.Error(err)
 	}
 	if id, _ := f.requests()[5].checks[0]["request_id"].(string); len(id) < 20 {
-		t.Errorf("a reset without an id has %q", id)
+		t.Errorf("a reset without an id was sent with %q", id)
 	}
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) { return 503, `{"code":"no-owner","detail":"x"}` }
 	})
 	short := connect(t, Options{Timeout: 200 * time.Millisecond}, f)
 	if _, err := short.Usage(background, q); err == nil {
-		t.Error("a usage without an owner is no error")
+		t.Error("Usage without an owner returned no error")
 	}
 }

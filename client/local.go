@@ -16,23 +16,23 @@ import (
 // maxLocal bounds the windows that a client keeps while no node answers.
 const maxLocal = 100_000
 
-// local limits within this process while no node answers. Whatever a limit's algorithm, what it admits is what a window
-// admits that begins with a subject's first cost: at most the limit's capacity.
+// local limits within this process while no node answers. For any algorithm, it uses a window that begins with a subject's
+// first cost and admits at most the limit's capacity.
 type local struct {
 	began time.Time
 	seeds [2]maphash.Seed
 
 	mu      sync.Mutex // guards the rest
 	windows map[windowID]window
-	swept   time.Duration // when ended windows were last dropped
+	swept   time.Duration // when ended windows were last removed
 }
 
-// windowID is a hash of a subject and of what tells its counters apart: the limit's unit, algorithm and window.
+// windowID is a hash of a subject and of the parts of a limit that identify its counter: unit, algorithm and window.
 type windowID [2]uint64
 
 // window is what a subject has used of a limit.
 type window struct {
-	ends time.Duration // since the client began
+	ends time.Duration // since local.began
 	used int64
 }
 
@@ -44,7 +44,7 @@ func newLocal() *local {
 type localOp struct {
 	id       windowID
 	limit    *Limit
-	span     time.Duration
+	length   time.Duration
 	capacity int64
 	cost     int64
 	mode     Mode
@@ -53,13 +53,13 @@ type localOp struct {
 	fits     bool
 }
 
-// decide decides q as a node would, as far as this process knows. The limits are those of q, or fallback if it brings none.
-// It reports false if there are no limits to decide by.
+// decide decides q as a node would, as far as this process can. The limits are those of q, or fallback if it has none. ok is
+// false if there are no limits at all.
 func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 	subjects, rule := q.Subjects, "inline"
 	if subjects == nil {
 		one := q.subject()
-		if !q.inline() {
+		if !q.isInline() {
 			if len(fallback) == 0 {
 				return Decision{}, false
 			}
@@ -74,19 +74,19 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 		s := &subjects[i]
 		for j := range s.Limits {
 			limit := &s.Limits[j]
-			length, ok := spanOf(limit.Per)
+			length, ok := windowLength(limit.Per)
 			if !ok {
 				return Decision{DecidedBy: ByLocal, Reason: fmt.Sprintf("%.80q is not a window.", limit.Per)}, true
 			}
 			ops = append(ops, localOp{
-				id: l.idOf(s, limit), limit: limit, span: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
+				id: l.idOf(s, limit), limit: limit, length: length, capacity: capacityOf(limit), cost: costOf(s, limit.Unit), mode: s.Mode, shadow: s.Shadow,
 			})
 		}
 	}
 	d = l.take(now, ops)
 	d.Rule = rule
 	if !d.Allowed {
-		d.explain()
+		d.fillReason()
 	}
 	return d, true
 }
@@ -95,15 +95,15 @@ func (l *local) decide(q *Request, fallback []Limit) (d Decision, ok bool) {
 func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	fits, checked := true, true // everything; all that may refuse the check
+	fits, checked := true, true // whether all ops but those in shadow fit; the same, without those in CountMode
 	for i := range ops {
 		op := &ops[i]
 		w, known := l.windows[op.id]
-		if !known && !l.room(now) {
+		if !known && !l.hasRoom(now) {
 			return Decision{DecidedBy: ByLocal, RetryAfter: time.Second, Reason: "No node answers, and too many subjects are limited meanwhile."}
 		}
 		if w.ends <= now {
-			w = window{ends: now + op.span}
+			w = window{ends: now + op.length}
 		}
 		op.window = w
 		if op.fits = w.used+op.cost <= op.capacity; !op.fits && !op.shadow {
@@ -124,8 +124,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	return describe(now, ops, fits, checked)
 }
 
-// room reports whether there is a place for one more window.
-func (l *local) room(now time.Duration) bool {
+// hasRoom reports whether there is room for the windows of another check. It removes ended windows at most once a second.
+func (l *local) hasRoom(now time.Duration) bool {
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
 		l.swept = now
@@ -133,18 +133,18 @@ func (l *local) room(now time.Duration) bool {
 	return len(l.windows) < maxLocal-maxSubjects*maxLimits
 }
 
-// describe returns the decision about ops, told by the tightest limit.
+// describe returns the decision about ops, with the figures of the tightest limit.
 func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	at := 0
 	for i := range ops {
-		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.tighter(b)) {
+		if a, b := &ops[i], &ops[at]; !a.shadow && (b.shadow || a.isTighter(b)) {
 			at = i
 		}
 	}
 	op := &ops[at]
 	d := Decision{
 		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
-		Remaining: max(0, op.capacity-op.window.used), Window: op.span, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
+		Remaining: max(0, op.capacity-op.window.used), Window: op.length, ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}
 	if !fits {
 		if d.RetryAfter = d.ResetAfter; op.cost > op.capacity {
@@ -154,9 +154,8 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 	return d
 }
 
-// tighter reports whether a describes a decision rather than b: it refuses and b does not, it refuses for longer, or less
-// of it is left.
-func (a *localOp) tighter(b *localOp) bool {
+// isTighter reports whether a is tighter than b: it refuses and b does not, it refuses for longer, or a smaller share is left.
+func (a *localOp) isTighter(b *localOp) bool {
 	switch {
 	case a.fits != b.fits:
 		return b.fits
@@ -192,8 +191,8 @@ func (l *local) idOf(s *Subject, limit *Limit) (id windowID) {
 	return id
 }
 
-// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method: a caller could
-// change them to get a new window.
+// attributesKey returns a key made of the attributes that identify the caller. It leaves out endpoint and method, because a
+// caller could change those to get a new window.
 func attributesKey(attributes map[string]string) (key []string) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		if name != "endpoint" && name != "method" {
@@ -203,7 +202,7 @@ func attributesKey(attributes map[string]string) (key []string) {
 	return key
 }
 
-// requests is the unit of what costs one if nothing else is said.
+// requests is the default unit, of which a check costs 1 by default.
 const requests = "requests"
 
 // costOf returns what s costs in unit.
@@ -224,9 +223,9 @@ func capacityOf(l *Limit) int64 {
 	return l.Limit
 }
 
-// spanOf returns the length of a window as nodes write it: a unit of the calendar, or a duration, which may be in days. A
-// month has 31 days here, and a year 366.
-func spanOf(per string) (time.Duration, bool) {
+// windowLength returns the length of a window, which is a calendar unit or a duration, possibly in days. A month counts as 31
+// days here, and a year as 366.
+func windowLength(per string) (time.Duration, bool) {
 	const day = 24 * time.Hour
 	switch per {
 	case "minute":

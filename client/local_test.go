@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestLocal: while no node answers, limits within the process decide, of one subject and of several.
+// TestLocal: while no node answers, limits within the process decide, for one subject and for several.
 func TestLocal(t *testing.T) {
 	dead := newFake(t)
 	dead.Close()
@@ -63,7 +63,7 @@ func TestLocal(t *testing.T) {
 	}
 	for _, bad := range []Limit{{Limit: 1}, {Limit: 0, Per: "1m"}, {Limit: 1, Per: "fortnight"}} {
 		if _, err := New(Options{Nodes: []string{"http://127.0.0.1:1"}, OnError: Local, Local: []Limit{bad}}); err == nil {
-			t.Errorf("%+v is accepted", bad)
+			t.Errorf("New accepted %+v", bad)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestLocalWindowsEnd(t *testing.T) {
 			return d
 		}
 		if !check("a").Allowed || check("a").Allowed {
-			t.Error("the limit is not kept")
+			t.Error("the limit was exceeded")
 		}
 		time.Sleep(time.Minute - 1)
 		if check("a").Allowed {
@@ -94,11 +94,11 @@ func TestLocalWindowsEnd(t *testing.T) {
 			}
 		}
 		if len(l.windows) > maxLocal || admitted < maxLocal*9/10 || check("a").Allowed {
-			t.Errorf("%d are admitted, and %d windows kept", admitted, len(l.windows))
+			t.Errorf("%d subjects were admitted, and %d windows kept", admitted, len(l.windows))
 		}
 		time.Sleep(time.Minute)
 		if !check("new").Allowed || len(l.windows) != 1 {
-			t.Errorf("%d windows are kept", len(l.windows))
+			t.Errorf("%d windows were kept", len(l.windows))
 		}
 	})
 }
@@ -108,7 +108,7 @@ func TestSpans(t *testing.T) {
 		"10s": 10 * time.Second, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "366d": 366 * 24 * time.Hour, "1m0s": time.Minute, "month": 31 * 24 * time.Hour,
 		"250ms": 250 * time.Millisecond, "": 0, "d": 0, "0s": 0, "-1s": 0, "1d-1h": 0, "367d": 0, "1x": 0, "0d": 0, "1d1d": 0,
 	} {
-		if have, ok := spanOf(text); ok != (want > 0) || ok && have != want {
+		if have, ok := windowLength(text); ok != (want > 0) || ok && have != want {
 			t.Errorf("%s: have %v, %v, want %v", fmt.Sprintf("%q", text), have, ok, want)
 		}
 	}

@@ -16,24 +16,24 @@ const (
 	DefaultMaxHeld  = 10_000
 )
 
-// MiddlewareOptions configure Middleware. All are optional: by default, every rule that matches the attributes ip,
-// endpoint and method is asked.
+// MiddlewareOptions configures Middleware. All fields are optional: by default, every rule that matches the attributes ip,
+// endpoint and method applies.
 type MiddlewareOptions struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each of Rule's key attributes. Only Rule is asked then, and Attributes is not
-	// called. Nil: by attributes.
+	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies, and Attributes is not called.
+	// Nil: the subject follows from the attributes.
 	Key func(*http.Request) []string
-	// Attributes returns the attributes that rules match by. Nil: RequestAttributes with TrustedHops.
+	// Attributes returns the attributes that rules match. Nil: RequestAttributes with TrustedHops.
 	Attributes func(*http.Request) map[string]string
-	// TrustedHops is the number of proxies between the world and this server; see Address. 0: none.
+	// TrustedHops is the number of proxies between clients and this server; see Address.
 	TrustedHops int
-	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: what the rules say, or 1 request.
+	// Cost returns the costs per unit, as in Request.Costs. Nil, or a nil result: the cost that the rules set, or 1 request.
 	Cost func(*http.Request) map[string]int64
-	// Request returns the check itself, such as one that brings its limits. Rule, Key, Attributes and Cost don't matter then,
-	// nor does Request.Headers. Nil: by those.
+	// Request returns the whole check, for instance one with inline limits. Rule, Key, Attributes, Cost and Request.Headers are
+	// then ignored. Nil: the check is made from those.
 	Request func(*http.Request) Request
-	// Skip reports whether to let a request pass without a check. Nil: none.
+	// Skip reports whether to let a request pass without a check. Nil: never.
 	Skip func(*http.Request) bool
 
 	// OnRefuse answers a refused request; the headers are already set. If d.DecidedBy is ByError, no node decided, and
@@ -42,26 +42,26 @@ type MiddlewareOptions struct {
 	// OnError is called if no node decided, whether the request passes or not. Nil: no callback.
 	OnError func(r *http.Request, err error)
 
-	// IgnoreDelay passes delayed requests on at once. Decision.Delay has the delay that the rule asked for.
+	// IgnoreDelay passes delayed requests on at once. Decision.Delay still has the delay.
 	IgnoreDelay bool
-	// MaxDelay bounds how long a request is held until its turn. A request with a longer delay is refused, with the delay
-	// as RetryAfter; its cost is not given back. 0: DefaultMaxDelay.
+	// MaxDelay bounds how long a request is held. A request with a longer delay is refused, with the delay as RetryAfter; its
+	// cost is not given back. 0: DefaultMaxDelay.
 	MaxDelay time.Duration
-	// MaxHeld bounds the requests that are held at once; further ones are refused in the same way. 0: DefaultMaxHeld.
+	// MaxHeld bounds the requests that are held at once; any more are refused in the same way. 0: DefaultMaxHeld.
 	MaxHeld int
-	// NoHeaders suppresses all rate headers but Retry-After.
+	// NoHeaders suppresses all rate headers except Retry-After.
 	NoHeaders bool
 }
 
-// Checker decides checks. *Client is one, and so is *node.Node, a node within this process.
+// Checker decides checks. *Client is one, and so is *node.Node, a node embedded in this process.
 type Checker interface {
 	// Check decides q as Client.Check does.
 	Check(ctx context.Context, q Request) (Decision, error)
 }
 
-// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on, on every
-// answer. A refused request gets 429 and a denied one 403, unless OnRefuse answers otherwise. A delayed request is held
-// until its turn, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
+// Middleware checks each request before it reaches next. It sets the rate headers that the rules turn on in every answer. A
+// refused request gets 429 and a denied one 403, unless OnRefuse answers differently. A delayed request is held for its
+// delay, and dropped if its context ends first. FromContext returns the Decision of a request that passed.
 //
 // It panics if Key is set without Rule.
 func Middleware(c Checker, o MiddlewareOptions) func(next http.Handler) http.Handler {
@@ -90,7 +90,7 @@ func RequestAttributes(trustedHops int) func(*http.Request) map[string]string {
 	}
 }
 
-// decisionKey is the context key of the Decision.
+// decisionKey is the context key for the Decision.
 type decisionKey struct{}
 
 // NewContext returns a context with d, for FromContext.
@@ -104,15 +104,15 @@ func FromContext(ctx context.Context) (Decision, bool) {
 	return d, ok
 }
 
-// guard is the handler that Middleware makes.
+// guard is the handler that Middleware returns.
 type guard struct {
 	checker Checker
 	options MiddlewareOptions
 	next    http.Handler
-	held    atomic.Int64 // requests waiting for their turn
+	held    atomic.Int64 // requests held for their delay
 }
 
-// ServeHTTP checks r.
+// ServeHTTP checks r, and passes it to the next handler if it is allowed.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o := &g.options
 	if o.Skip != nil && o.Skip(r) {
@@ -123,10 +123,10 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil && o.OnError != nil {
 		o.OnError(r, err)
 	}
-	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.hold(r.Context(), &d)
+	waited := d.Allowed && d.Delay > 0 && !o.IgnoreDelay && g.waitDelay(r.Context(), &d)
 	if r.Context().Err() != nil && (err != nil || waited) {
-		// Usually the caller is gone. But a deadline of the server may have ended the context, and writing nothing would mean
-		// 200.
+		// Usually the caller has hung up. But a deadline of the server may have ended the context, and without a status the
+		// answer would be 200.
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -157,20 +157,20 @@ func (g *guard) request(r *http.Request) Request {
 	return q
 }
 
-// hold waits for d's turn, or turns d into a refusal if the turn is too far away. It reports whether it waited, to the
-// turn or to the end of the context.
-func (g *guard) hold(ctx context.Context, d *Decision) bool {
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long. It reports whether it waited, for the whole
+// delay or until the context ended.
+func (g *guard) waitDelay(ctx context.Context, d *Decision) bool {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay
-		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", span(d.Delay))
+		d.Reason = fmt.Sprintf("Too many wait for their turn; retry in %s.", formatDuration(d.Delay))
 		return false
 	}
-	pause(ctx, d.Delay)
+	sleep(ctx, d.Delay)
 	return true
 }
 
-// Refuse answers a refused request with application/problem+json: 429, 403 if it is denied, or 503 if no node decided.
+// Refuse answers a refused request with application/problem+json: 429, 403 if it was denied, or 503 if no node decided.
 // Middleware uses it unless OnRefuse is set.
 func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	type problem struct {
@@ -201,5 +201,5 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	h.Set("Cache-Control", "no-store")
 	h.Del("Content-Length")
 	w.WriteHeader(p.Status)
-	json.NewEncoder(w).Encode(p) // an error is the connection's; there is no one left to tell
+	json.NewEncoder(w).Encode(p) // an error means that the connection is broken
 }

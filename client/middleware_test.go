@@ -16,8 +16,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// headed makes f send rate headers with each plain check, as a node does.
-func (f *fake) headed(h map[string]string) {
+// sendHeaders makes f send rate headers with each single check, as a node does.
+func (f *fake) sendHeaders(h map[string]string) {
 	f.set(func() {
 		f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == "/v1/check" {
@@ -57,7 +57,7 @@ func text(r *http.Response) string {
 
 func TestMiddlewarePasses(t *testing.T) {
 	f := newFake(t)
-	f.headed(nodeHeaders)
+	f.sendHeaders(nodeHeaders)
 	c := connect(t, Options{}, f)
 	r := get(Middleware(c, MiddlewareOptions{})(ok), "http://example.com/login?x=y")
 	if have := text(r); r.StatusCode != 200 || have != "true r" {
@@ -69,7 +69,7 @@ func TestMiddlewarePasses(t *testing.T) {
 		}
 	}
 	if r.Header.Get("Retry-After") != "" {
-		t.Error("Retry-After with what is allowed")
+		t.Error("an allowed request got Retry-After")
 	}
 	want := map[string]any{"attributes": map[string]any{"ip": "192.0.2.1", "endpoint": "/login", "method": "GET"}}
 	if have := f.requests()[0].checks[0]; !reflect.DeepEqual(have, want) {
@@ -79,7 +79,7 @@ func TestMiddlewarePasses(t *testing.T) {
 
 func TestMiddlewareRefuses(t *testing.T) {
 	f := newFake(t)
-	f.headed(nodeHeaders)
+	f.sendHeaders(nodeHeaders)
 	f.set(func() {
 		f.decide = func(map[string]any) (int, string) {
 			return 429, `{"detail":"Used up.","violated-policies":["r/requests/1m"],` + refused[1:]
@@ -103,7 +103,7 @@ func TestMiddlewareRefuses(t *testing.T) {
 		t.Errorf("Retry-After: have %q, want 6", have)
 	}
 	if have := r.Header.Get("RateLimit"); have == "" {
-		t.Error("no RateLimit with a refusal")
+		t.Error("a refusal got no RateLimit")
 	}
 
 	own := MiddlewareOptions{NoHeaders: true, OnRefuse: func(w http.ResponseWriter, _ *http.Request, d Decision) {
@@ -189,11 +189,11 @@ func TestMiddlewareAsks(t *testing.T) {
 	before := len(f.requests())
 	skip := MiddlewareOptions{Skip: func(r *http.Request) bool { return r.URL.Path == "/healthz" }}
 	if r := get(Middleware(c, skip)(ok), "/healthz"); text(r) != "false " || len(f.requests()) != before {
-		t.Error("what is skipped was checked")
+		t.Error("a skipped request was checked")
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("Key without Rule: no panic")
+			t.Error("Key without Rule did not panic")
 		}
 	}()
 	Middleware(c, MiddlewareOptions{Key: func(*http.Request) []string { return nil }})
@@ -223,8 +223,8 @@ func TestMiddlewareDelays(t *testing.T) {
 	if r.StatusCode != 429 || r.Header.Get("Retry-After") != "25" || !strings.Contains(text(r), "25s") {
 		t.Errorf("beyond MaxDelay: have %d, Retry-After %q", r.StatusCode, r.Header.Get("Retry-After"))
 	}
-	// One is held and leaves again; a second one at the same time is too many.
-	h := Middleware(c, MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it has passed") }))
+	// One request is held until its caller gives up. A second one at the same time is too many.
+	h := Middleware(c, MiddlewareOptions{MaxHeld: 1})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request has passed") }))
 	ctx, cancel := context.WithCancel(background)
 	var one sync.WaitGroup
 	one.Go(func() {
@@ -246,7 +246,7 @@ func TestMiddlewareDelays(t *testing.T) {
 		t.Errorf("a context that is over: have %d", r.StatusCode)
 	}
 	if n := h.(*guard).held.Load(); n != 0 {
-		t.Errorf("%d are held", n)
+		t.Errorf("%d requests are still held", n)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// TestHeadersOfABatch: the headers are what the node would have sent, in the style that it reports.
+// TestHeadersOfABatch: the headers are those that the node would have sent, in the style that it reports.
 func TestHeadersOfABatch(t *testing.T) {
 	limits := `"limits":[{"rule":"r","name":"day","unit":"requests","limit":1000,"window_ms":86400000,"remaining":900,"reset_after_ms":1001,"retry_after_ms":0,"more_after_ms":1001,"allowed":true},` +
 		`{"rule":"x","name":"shadow","unit":"requests","limit":1,"window_ms":1000,"remaining":0,"reset_after_ms":1,"allowed":false,"shadow":true},` +
@@ -318,7 +318,7 @@ func TestHeadersOfABatch(t *testing.T) {
 	} {
 		f := newFake(t)
 		c := connect(t, Options{MaxInFlight: 1, Timeout: process.Patience}, f)
-		f.headed(sent)
+		f.sendHeaders(sent)
 		f.set(func() {
 			f.decide = func(q map[string]any) (int, string) {
 				if q["detail"] == true {
@@ -333,14 +333,14 @@ func TestHeadersOfABatch(t *testing.T) {
 			return q
 		}
 		plain := f.answer
-		release := f.held()
-		_, _, wait := crowd(c, 1, eachIP)
+		release := f.holdAnswers()
+		_, _, wait := checkConcurrently(c, 1, eachIP)
 		process.Eventually(t, "one is under way", func() bool { return len(f.requests()) == 1 })
 		f.set(func() {
 			f.answer = plain
 			f.style = map[string]string{"all": "ietf x-ratelimit", "ietf": "ietf", "x": "x-ratelimit", "delta": "x-ratelimit reset-delta"}[name]
 		})
-		ds, errs, waitMore := crowd(c, 5, headed)
+		ds, errs, waitMore := checkConcurrently(c, 5, headed)
 		process.Eventually(t, "five wait", func() bool { return c.waiting() == 5 })
 		began := time.Now()
 		release()
@@ -372,7 +372,7 @@ func TestHeadersOfABatch(t *testing.T) {
 	}
 }
 
-// FuzzAddress: the result is an address, whatever is in the header.
+// FuzzAddress: whatever the header contains, the result is an address.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"", ",", "1.2.3.4, [::1]:80", "::ffff:1.2.3.4", "a,b,c", "fe80::1%e"} {
 		f.Add(s, 2)

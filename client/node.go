@@ -15,79 +15,79 @@ import (
 )
 
 const (
-	firstPause = 250 * time.Millisecond // how long a node is skipped after its first failure
-	lastPause  = 5 * time.Second        // after many failures
+	firstProbePause = 250 * time.Millisecond // how long a node is skipped after its first failure
+	maxProbePause   = 5 * time.Second        // how long after many failures
 
 	maxAnswer      = 1 << 20  // bytes of the answer to one check
 	maxBatchAnswer = 64 << 20 // the node's own bound
 )
 
-// condition is the believed state of a node.
+// condition is the state of a node as far as the client knows.
 type condition int
 
 const (
-	well    condition = iota
-	failing           // it refuses connections or answers 5xx: asked only if no other is left
-	silent            // it does not answer in time: not asked
+	healthy      condition = iota
+	failing                // refuses connections or answers 5xx: used only if no other node is left
+	unresponsive           // does not answer in time: not used
 )
 
 // node is one of Options.Nodes.
 type node struct {
-	base string
+	baseURL string
 
 	mu        sync.Mutex // guards the rest
 	condition condition
 	failures  int  // consecutive
-	watched   bool // a goroutine probes it until it is well
+	probing   bool // a goroutine probes it until it is healthy
 }
 
-func (n *node) is() condition {
+func (n *node) currentCondition() condition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.condition
 }
 
-// answered records that n is well.
-func (n *node) answered() {
+// markHealthy records that n is healthy.
+func (n *node) markHealthy() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.condition, n.failures = well, 0
+	n.condition, n.failures = healthy, 0
 }
 
-// failed records what is wrong with n, and starts to watch it.
-func (c *Client) failed(n *node, how condition, err error) {
+// markFailed records n's condition, and starts to probe n if that has not begun.
+func (c *Client) markFailed(n *node, condition condition, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.condition = how
+	n.condition = condition
 	n.failures = min(n.failures+1, 16)
-	if n.watched {
+	if n.probing {
 		return
 	}
-	// Start the watcher under n's lock, so that the next caller sees watched set.
-	if c.spawn(func() { c.watch(n) }) {
-		n.watched = true
-		c.options.Logger.Warn("node is passed over", "node", n.base, "error", err)
+	// Start the watcher under n's lock, so that the next caller sees probing set.
+	if c.spawn(func() { c.probe(n) }) {
+		n.probing = true
+		c.options.Logger.Warn("skipping failing node", "node", n.baseURL, "error", err)
 	}
 }
 
-// watch probes n's readiness, with growing pauses, until it is ready.
-func (c *Client) watch(n *node) {
+// probe probes n's readiness, with growing pauses, until it is ready.
+func (c *Client) probe(n *node) {
 	for {
 		n.mu.Lock()
-		rest := min(firstPause<<max(n.failures-1, 0), lastPause) // 0 if a call already in flight has been answered since
-		if n.condition == well {
-			rest = 0 // a call found it well
+		rest := min(firstProbePause<<max(n.failures-1, 0), maxProbePause) // 0 if a call already in flight has been answered since
+		if n.condition == healthy {
+			rest = 0 // a call has got an answer
 		}
 		n.mu.Unlock()
-		if rest > 0 && !pause(c.life, rest) {
+		if rest > 0 && !sleep(c.lifetime, rest) {
 			return
 		}
-		if rest == 0 || c.ready(n) {
+		if rest == 0 || c.isReady(n) {
 			n.mu.Lock()
-			// Keep failures until n answers a check: a node that is ready but decides nothing is probed less often.
-			n.condition, n.watched = well, false
+			// Keep failures until n answers a call, so that a node that is ready but fails all calls is probed less often.
+			n.condition, n.probing = healthy, false
 			n.mu.Unlock()
-			c.options.Logger.Info("node is asked again", "node", n.base)
+			c.options.Logger.Info("using node again", "node", n.baseURL)
 			return
 		}
 		n.mu.Lock()
@@ -96,10 +96,10 @@ func (c *Client) watch(n *node) {
 	}
 }
 
-func (c *Client) ready(n *node) bool {
-	ctx, cancel := context.WithTimeout(c.life, c.options.Timeout)
+func (c *Client) isReady(n *node) bool {
+	ctx, cancel := context.WithTimeout(c.lifetime, c.options.Timeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.base+"/readyz", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, n.baseURL+"/readyz", nil)
 	if err != nil {
 		return false
 	}
@@ -108,17 +108,17 @@ func (c *Client) ready(n *node) bool {
 		return false
 	}
 	defer response.Body.Close()
-	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain it, to reuse the connection
+	io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer)) // drain the body, so that the connection is reused
 	return response.StatusCode == http.StatusOK
 }
 
-// choose returns the first untried node that is well, else one that fails fast; -1 if there is none. more reports
-// whether another one would remain after it.
-func (c *Client) choose(tried []bool) (at int, more bool) {
+// chooseNode returns the index of the first untried node that is healthy, else of the first that is failing; -1 if there is
+// none. more reports whether another one would remain after it.
+func (c *Client) chooseNode(tried []bool) (at int, more bool) {
 	at = -1
-	for _, want := range [...]condition{well, failing} {
+	for _, want := range [...]condition{healthy, failing} {
 		for i, n := range c.nodes {
-			if tried[i] || i == at || n.is() != want {
+			if tried[i] || i == at || n.currentCondition() != want {
 				continue
 			}
 			if at >= 0 {
@@ -130,12 +130,12 @@ func (c *Client) choose(tried []bool) (at int, more bool) {
 	return at, false
 }
 
-// repeatable says whether a call may be retried although it may have been carried out.
-type repeatable bool
+// retryPolicy says whether a call may be retried although it may already have taken effect.
+type retryPolicy bool
 
 const (
-	repeat repeatable = true
-	once   repeatable = false
+	retryAlways        retryPolicy = true
+	retryIfUnprocessed retryPolicy = false
 )
 
 // reply is a node's answer.
@@ -146,58 +146,58 @@ type reply struct {
 	body   []byte
 }
 
-// ask posts body to one node after another until one answers. The error is the context's, or the last failure.
-func (c *Client) ask(ctx context.Context, path string, body []byte, bound int64, again repeatable) (*reply, error) {
+// ask posts body to one node after another until one answers. The error is the context's, or wraps the last failure.
+func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int64, retry retryPolicy) (*reply, error) {
 	tried := make([]bool, len(c.nodes))
 	var last error
 	for {
-		at, more := c.choose(tried)
+		at, more := c.chooseNode(tried)
 		if at < 0 {
 			if last == nil {
-				return nil, fmt.Errorf("%w: none has answered lately", ErrUnavailable)
+				return nil, fmt.Errorf("%w: all nodes have failed recently", ErrUnavailable)
 			}
 			return nil, fmt.Errorf("%w: %w", ErrUnavailable, last)
 		}
 		tried[at] = true
 		n := c.nodes[at]
-		part := c.options.Timeout
+		timeout := c.options.Timeout
 		if more {
-			part /= 2
+			timeout /= 2
 		}
 		began := time.Now()
-		r, err := c.post(ctx, n, path, body, bound, part, again)
+		r, err := c.post(ctx, n, path, body, maxBytes, timeout, retry)
 		switch {
 		case err == nil && r.status < 500:
-			n.answered()
+			n.markHealthy()
 			c.answers.Add(1)
 			return r, nil
-		case err == nil: // a 5xx answer means that the call was not, or not fully, carried out
+		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
-			if e.elsewhere() {
-				n.answered()
+			if e.isTemporary() {
+				n.markHealthy()
 			} else {
-				c.failed(n, failing, e)
+				c.markFailed(n, failing, e)
 			}
 			err = e
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
-			return nil, context.Cause(ctx) // the caller left; that is not the node's fault
+			return nil, context.Cause(ctx) // the caller gave up, which is not the node's fault
 		case errors.Is(err, ErrTimeout):
-			// Don't blame the node if the call had waited so long that little time was left.
+			// Don't blame the node if the call had waited so long that the node had little time to answer.
 			if time.Since(began) >= c.options.Timeout/2 {
-				c.failed(n, silent, err)
+				c.markFailed(n, unresponsive, err)
 			}
 		default:
-			c.failed(n, failing, err)
+			c.markFailed(n, failing, err)
 		}
 		last = err
-		if again == once && !untouched(err) || ctx.Err() != nil {
+		if retry == retryIfUnprocessed && !isUnprocessed(err) || ctx.Err() != nil {
 			return nil, err
 		}
 	}
 }
 
-// untouched reports whether err proves that the call was not carried out.
-func untouched(err error) bool {
+// isUnprocessed reports whether err proves that the call did not take effect.
+func isUnprocessed(err error) bool {
 	var answered *Error
 	if errors.As(err, &answered) {
 		return answered.Status == http.StatusServiceUnavailable
@@ -206,11 +206,11 @@ func untouched(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// post makes one request. If the node takes longer than part, it counts as silent: ErrTimeout.
-func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bound int64, part time.Duration, again repeatable) (*reply, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, part, ErrTimeout)
+// post makes one request. If the node does not answer within timeout, the error wraps ErrTimeout.
+func (c *Client) post(ctx context.Context, n *node, path string, body []byte, maxBytes int64, timeout time.Duration, retry retryPolicy) (*reply, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.base+path, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.baseURL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -218,61 +218,60 @@ func (c *Client) post(ctx context.Context, n *node, path string, body []byte, bo
 	if c.authorization != "" {
 		r.Header["Authorization"] = []string{c.authorization}
 	}
-	if again == repeat {
-		// Not sent. It lets the transport retry on a new connection if the node has just closed this one.
+	if retry == retryAlways {
+		// A nil value is not sent. It lets the transport retry on a new connection if the node has just closed this one.
 		r.Header["Idempotency-Key"] = nil
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		return nil, explain(ctx, n, err)
+		return nil, nodeError(ctx, n, err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, bound+1))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxBytes+1))
 	if err != nil {
-		return nil, explain(ctx, n, err)
+		return nil, nodeError(ctx, n, err)
 	}
-	if int64(len(text)) > bound {
-		return nil, fmt.Errorf("%w: %s sends over %d bytes", ErrBadAnswer, n.base, bound)
+	if int64(len(text)) > maxBytes {
+		return nil, fmt.Errorf("%w: %s sent more than %d bytes", ErrBadAnswer, n.baseURL, maxBytes)
 	}
 	return &reply{node: n, status: response.StatusCode, header: response.Header, body: text}, nil
 }
 
-// explain tells a node's silence from other failures.
-func explain(ctx context.Context, n *node, err error) error {
-	var outer *url.Error // it adds only the address
+// nodeError returns err, or the cause of ctx's end, prefixed with the node's address.
+func nodeError(ctx context.Context, n *node, err error) error {
+	var outer *url.Error // it adds nothing but the address
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.As(err, &outer):
 		err = outer.Err
 	}
-	return fmt.Errorf("%s: %w", n.base, err)
+	return fmt.Errorf("%s: %w", n.baseURL, err)
 }
 
-// problem returns r as an error.
+// problem returns the error that r reports.
 func (r *reply) problem() *Error {
 	var p problem
 	if err := json.Unmarshal(r.body, &p); err != nil || p.Code == "" {
 		const enough = 200
 		p = problem{Code: "unknown", Title: http.StatusText(r.status), Detail: fmt.Sprintf("%.*q", enough, r.body)}
 	}
-	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.base}
+	return &Error{Status: r.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
 }
 
-// elsewhere reports whether e comes from a healthy node that is overloaded or can't reach another node. The next node
-// may do better.
-func (e *Error) elsewhere() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
+// isTemporary reports whether e comes from a healthy node that is overloaded or can't reach the owner. Another node may succeed.
+func (e *Error) isTemporary() bool { return e.Code == "overloaded" || e.Code == codeNoOwner }
 
-// codeNoOwner means that only the owner can do this, and that it may soon be reachable.
+// codeNoOwner means that only the owner can do this and that it can't be reached now.
 const codeNoOwner = "no-owner"
 
-// codeDenied marks a 403 that decides a check. Any other 403 is an error, such as a token without the scope.
+// codeDenied marks a 403 that is a decision. Any other 403 is an error, such as for a token without the scope.
 const codeDenied = "denied"
 
-// decode parses r's JSON and ignores fields that v does not have.
+// decode parses r's JSON body into v. It ignores fields that v does not have.
 func (r *reply) decode(v any) error {
 	if err := json.Unmarshal(r.body, v); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, r.node.base, err)
+		return fmt.Errorf("%w: %s: %w", ErrBadAnswer, r.node.baseURL, err)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// cut ends the connection of a request without an answer.
-func cut(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
+// cutConnection closes the connection of a request without an answer.
+func cutConnection(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) }
 
 func says(status int, body string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, _ *http.Request) bool {
@@ -25,14 +25,14 @@ func says(status int, body string) func(http.ResponseWriter, *http.Request) bool
 	}
 }
 
-// TestFailover: whatever is wrong with the first node, the second one decides, and from then on is asked at once. When
-// the first is well again, it is asked again.
+// TestFailover: however the first node fails, the second one decides, and from then on is asked at once. When the first one
+// recovers, it is asked again.
 func TestFailover(t *testing.T) {
 	for name, wrong := range map[string]func(http.ResponseWriter, *http.Request) bool{
 		"draining":  says(503, `{"status":503,"code":"draining"}`),
 		"not ready": says(503, `{"status":503,"code":"not-ready"}`),
 		"a proxy's": says(502, "<html>"),
-		"cut":       cut,
+		"cut":       cutConnection,
 		"silent": func(_ http.ResponseWriter, r *http.Request) bool {
 			<-r.Context().Done()
 			return true
@@ -48,7 +48,7 @@ func TestFailover(t *testing.T) {
 				}
 			}
 			if have := len(a.requests()); have != 1 {
-				t.Errorf("the first node was asked %d times, want once", have)
+				t.Errorf("the first node got %d requests, want 1", have)
 			}
 			before := len(b.requests())
 			a.set(func() { a.ready, a.answer = 200, nil })
@@ -59,13 +59,13 @@ func TestFailover(t *testing.T) {
 				return len(a.requests()) == 2
 			})
 			if len(b.requests()) < before {
-				t.Error("nobody asked the second node meanwhile")
+				t.Error("the second node got no requests meanwhile")
 			}
 		})
 	}
 }
 
-// TestAlone: a single node is asked again right after a failure, as long as it fails fast.
+// TestAlone: the only node is asked again right after a failure, as long as it fails fast.
 func TestAlone(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
@@ -82,7 +82,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestOverloadedIsNotAway: an overloaded node is asked again for the next check.
+// TestOverloadedIsNotAway: an overloaded node still gets the next check.
 func TestOverloadedIsNotAway(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{}, a, b)
@@ -93,7 +93,7 @@ func TestOverloadedIsNotAway(t *testing.T) {
 		}
 	}
 	if have := len(a.requests()); have != 3 {
-		t.Errorf("it was asked %d times, want 3", have)
+		t.Errorf("the node got %d requests, want 3", have)
 	}
 }
 
@@ -109,8 +109,8 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	one.Go(func() { _, err = c.Settle(background, "id", nil) })
 	process.Eventually(t, "both have been asked twice", func() bool { return len(a.requests()) >= 2 && len(b.requests()) >= 2 })
 	for i, n := range c.nodes {
-		if n.is() != well {
-			t.Errorf("node %d is passed over", i)
+		if n.currentCondition() != healthy {
+			t.Errorf("node %d is skipped", i)
 		}
 	}
 	b.set(func() {
@@ -123,12 +123,12 @@ func TestSettleWaitsForTheOwner(t *testing.T) {
 	}
 	short := connect(t, Options{Timeout: 60 * time.Millisecond}, a)
 	if _, err := short.Settle(background, "id", nil); err == nil {
-		t.Error("no owner: no error")
+		t.Error("without an owner, Settle returned no error")
 	}
 }
 
-// TestAdjustIsMadeOnce: Adjust is retried with the same id. A node that knows no ids gets a retry only if it can't have
-// carried out the first call.
+// TestAdjustIsMadeOnce: Adjust is retried with the same id. A node that does not know ids gets a retry only if the first call
+// can't have taken effect.
 func TestAdjustIsMadeOnce(t *testing.T) {
 	down := httptest.NewUnstartedServer(nil)
 	down.Close() // no listener
@@ -136,7 +136,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 		name  string
 		first func(http.ResponseWriter, *http.Request) bool
 	}{
-		{"draining", says(503, `{"code":"draining"}`)}, {"cut", cut}, {"500", says(500, "")},
+		{"draining", says(503, `{"code":"draining"}`)}, {"cut", cutConnection}, {"500", says(500, "")},
 	} {
 		a, b := newFake(t), newFake(t)
 		b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
@@ -161,7 +161,7 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 		}
 	})
 	if _, err := connect(t, Options{}, old).Adjust(background, "r", []string{"k"}, -5); err != nil || len(old.requests()) != 2 {
-		t.Errorf("a node that knows no ids: %d requests, %v", len(old.requests()), err)
+		t.Errorf("a node that does not know ids: %d requests, %v", len(old.requests()), err)
 	}
 	b := newFake(t)
 	b.set(func() { b.decide = func(map[string]any) (int, string) { return 200, `{"rule":"r","key":"k"}` } })
@@ -172,15 +172,15 @@ func TestAdjustIsMadeOnce(t *testing.T) {
 	l.Close()
 	c := connect(t, Options{Nodes: []string{"http://" + l.Addr().String()}}, b)
 	if _, err := c.Adjust(background, "r", []string{"k"}, -5); err != nil {
-		t.Errorf("nobody listens at the first node: %v", err)
+		t.Errorf("with the first node down: %v", err)
 	}
 }
 
-// TestWhoLeavesBlamesNobody: a caller whose context ends does not make a node count as silent.
+// TestWhoLeavesBlamesNobody: if a caller's context ends, the node does not count as silent.
 func TestWhoLeavesBlamesNobody(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, f)
-	release := f.held()
+	release := f.holdAnswers()
 	ctx, cancel := context.WithTimeout(background, 20*time.Millisecond)
 	defer cancel()
 	d, err := c.Check(ctx, byIP("x"))
@@ -188,13 +188,13 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	if d.DecidedBy != ByError {
 		t.Errorf("have %+v", d)
 	}
-	// Nor does a call that had waited so long that little of its time was left.
+	// Nor does it after a call that had waited so long that little of its time was left.
 	late, cancelLate := context.WithTimeoutCause(background, 20*time.Millisecond, ErrTimeout)
 	defer cancelLate()
-	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, repeat)
+	_, err = c.ask(late, "/v1/check", []byte("{}"), maxAnswer, retryAlways)
 	wantError(t, err, ErrTimeout)
-	if have := c.nodes[0].is(); have != well {
-		t.Errorf("the node is taken for %d", have)
+	if have := c.nodes[0].currentCondition(); have != healthy {
+		t.Errorf("the node has condition %d", have)
 	}
 	release()
 	if _, err := c.Check(background, byIP("x")); err != nil {
@@ -202,13 +202,13 @@ func TestWhoLeavesBlamesNobody(t *testing.T) {
 	}
 }
 
-// TestNodesComeAndGo: two nodes fall silent and come back in turn under load, and some node decides every check.
+// TestNodesComeAndGo: under load, two nodes in turn stop answering and come back. Every check is decided by a node.
 func TestNodesComeAndGo(t *testing.T) {
 	a, b := newFake(t), newFake(t)
 	c := connect(t, Options{Timeout: process.Patience}, a, b)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	var done [8]atomic.Int64 // checks of each
+	var done [8]atomic.Int64 // checks made by each caller
 	for i := range done {
 		all.Go(func() {
 			for {
@@ -225,7 +225,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			}
 		})
 	}
-	// A check that has found one node cut off may also find the other one cut off, if that happens before it gets there.
+	// A check that finds one node silent may reach the other one just as that stops answering, too.
 	settle := func() {
 		for i := range done {
 			before := done[i].Load()
@@ -235,7 +235,7 @@ func TestNodesComeAndGo(t *testing.T) {
 	for range 3 {
 		for _, f := range []*fake{a, b} {
 			before := len(f.requests())
-			f.set(func() { f.ready, f.answer = 503, cut })
+			f.set(func() { f.ready, f.answer = 503, cutConnection })
 			other := a
 			if f == a {
 				other = b
@@ -253,18 +253,18 @@ func TestNodesComeAndGo(t *testing.T) {
 	all.Wait()
 }
 
-// TestFailsAndAnswersAtOnce: calls in flight may find a node well just after another call has found it failing.
+// TestFailsAndAnswersAtOnce: a call in flight may get an answer from a node just after another call to it has failed.
 func TestFailsAndAnswersAtOnce(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, Options{}, f)
 	n := c.nodes[0]
 	for range 200 {
-		c.failed(n, failing, errors.New("cut"))
-		n.answered()
+		c.markFailed(n, failing, errors.New("cut"))
+		n.markHealthy()
 		process.Eventually(t, "nobody watches it", func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return !n.watched && n.condition == well
+			return !n.probing && n.condition == healthy
 		})
 	}
 }

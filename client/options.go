@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// OnError says what a Decision is if no node answers: none can be reached in time, or all answer 5xx. A fault on the
-// caller's side, or a request that the node rejects, is refused in any case; see Options.OnError.
+// OnError says what to decide if no node answers: none can be reached in time, or all answer 5xx. Invalid calls, and calls
+// that the node rejects, are refused in any case; see Options.OnError.
 type OnError int
 
 const (
-	// Open allows: if the limiter is down, callers still get through. The default.
+	// Open allows every call: if the limiter is down, callers still get through. The default.
 	Open OnError = iota
-	// Closed refuses.
+	// Closed refuses every call.
 	Closed
-	// Local limits within this process meanwhile: a check that brings its limits goes by those, any other by Options.Local.
-	// Each process admits what one of these limits admits, and counts for itself. Without Options.Local, checks that bring no
-	// limits are allowed. Windows begin with a subject's first cost, whatever the algorithm; at most 100,000 are kept, and
-	// further subjects are refused until some have ended.
+	// Local limits within this process: a check with inline limits by those, any other by Options.Local. Each process counts for
+	// itself, and admits up to the whole limit. Without Options.Local, checks without inline limits are allowed. Windows begin
+	// with a subject's first cost, whatever the algorithm. At most 100,000 are kept; further subjects are refused until some
+	// have ended.
 	Local
 )
 
 // The defaults of Options.
 const (
-	// DefaultTimeout is slightly above the 900 ms within which a node decides even if a subject's owner can't be reached.
+	// DefaultTimeout is slightly above the 900 ms within which a node decides even if the owner can't be reached.
 	DefaultTimeout     = time.Second
 	DefaultMaxInFlight = 4
 	DefaultMaxBatch    = 256
@@ -44,28 +44,28 @@ const (
 	maxTimeout  = time.Hour
 )
 
-// Options configure a Client. Only Nodes is required.
+// Options configures a Client. Only Nodes is required.
 type Options struct {
-	// Nodes are the addresses of the nodes' data planes, such as "http://10.0.0.1:8080", 1 to 64 of them, the preferred one
-	// first. A path in an address is put in front of /v1/check.
+	// Nodes are the addresses of the nodes' data planes, such as "http://10.0.0.1:8080": 1 to 64, the preferred one first. A
+	// path in an address precedes /v1/check.
 	Nodes []string
-	// Token is sent as a bearer token. It needs the scopes check and, for Adjust and Reset, adjust. Empty: no token.
+	// Token is sent as a bearer token. It needs the scope check and, for Adjust and Reset, adjust. Empty: no token.
 	Token string
-	// TLS is for nodes with https addresses. Nil: the system's roots.
+	// TLS is for nodes with https addresses. Nil: the system's root certificates.
 	TLS *tls.Config
 
-	// Timeout bounds a call from start to answer, over all nodes that it is retried at; a context may end it sooner. A node
-	// gets half of Timeout while another node is left to ask. 0: DefaultTimeout. At most an hour.
+	// Timeout bounds a call from start to answer, including retries at other nodes; a context may end it sooner. While another
+	// node is left to ask, a node gets half of Timeout. 0: DefaultTimeout. At most one hour.
 	Timeout time.Duration
-	// OnError says what a Decision is if no node answers. Open never allows a call that fails because of what, or how much,
-	// a stranger sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
+	// OnError says what to decide if no node answers. Open never allows a call that fails because of what, or how much, an
+	// untrusted user sends: a call beyond MaxQueue (but see OpenWhenFull), one that no node could decide (ErrRequest), and one
 	// that a node answers with an Error below 500, such as 400, 401, 404 or 413.
 	OnError OnError
-	// Local are the limits, at most 8, of each subject (a rule's key, or all attributes but endpoint and method) while no node
-	// answers, if OnError is Local: for checks that don't bring limits.
+	// Local is used if OnError is Local, while no node answers, for checks without inline limits. It has at most 8 limits, which
+	// apply to each subject: a rule's key, or all attributes except endpoint and method.
 	Local []Limit
 	// OpenWhenFull lets OnError also decide calls that fail with ErrQueueFull. Without it, calls are refused while the
-	// queue is full. With it and Open, a stranger who fills the queue switches the limits off for everybody.
+	// queue is full. With it and Open, a user who fills the queue switches the limits off for everyone.
 	OpenWhenFull bool
 
 	// MaxInFlight bounds the requests with checks that are in flight at once. Further checks wait and share the next
@@ -74,16 +74,16 @@ type Options struct {
 	// MaxBatch bounds the checks that share a request. 0: DefaultMaxBatch. 1: no sharing. At most 10,000.
 	MaxBatch int
 	// MaxQueue bounds the waiting checks and, separately, the other calls in progress: reservations, settlements,
-	// adjustments, usage, resets, and checks of which some subjects are counted. Calls beyond it fail at once with ErrQueueFull and are
-	// refused. 0: DefaultMaxQueue. At most 1,000,000.
+	// adjustments, usage, resets, and checks with only some Subjects in CountMode. Calls beyond it fail at once with
+	// ErrQueueFull and are refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
-	// Logger logs when a node is skipped and when it is asked again. Nil: no logging.
+	// Logger logs when a node is skipped, and when it is used again. Nil: no logging.
 	Logger *slog.Logger
 }
 
-// complete validates o and fills in the defaults.
-func (o Options) complete() (Options, error) {
+// withDefaults validates o and fills in the defaults.
+func (o Options) withDefaults() (Options, error) {
 	o.Timeout = cmp.Or(o.Timeout, DefaultTimeout)
 	o.MaxInFlight = cmp.Or(o.MaxInFlight, DefaultMaxInFlight)
 	o.MaxBatch = cmp.Or(o.MaxBatch, DefaultMaxBatch)
@@ -109,8 +109,8 @@ func (o Options) complete() (Options, error) {
 	}
 	for i := range o.Local {
 		wrong := o.Local[i].mistake()
-		if _, ok := spanOf(o.Local[i].Per); wrong == "" && !ok {
-			wrong = fmt.Sprintf("Per is %.80q; a window such as 10s, 1m or day is wanted", o.Local[i].Per)
+		if _, ok := windowLength(o.Local[i].Per); wrong == "" && !ok {
+			wrong = fmt.Sprintf("Per is %.80q; it must be a window such as 10s, 1m or day", o.Local[i].Per)
 		}
 		if wrong != "" {
 			return o, fmt.Errorf("client: Options.Local[%d].%s", i, wrong)
@@ -122,14 +122,14 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// base returns the address of a node without a trailing slash.
-func base(i int, address string) (string, error) {
+// parseBaseURL returns the address of a node without a trailing slash.
+func parseBaseURL(i int, address string) (string, error) {
 	u, err := url.Parse(address)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("client: Options.Nodes[%d]: %w", i, err)
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return "", fmt.Errorf("client: Options.Nodes[%d]: %q: an address such as http://127.0.0.1:8080 is wanted", i, u.Redacted())
+		return "", fmt.Errorf("client: Options.Nodes[%d]: %q must be an address such as http://127.0.0.1:8080", i, u.Redacted())
 	}
 	return strings.TrimRight(u.String(), "/"), nil
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// folder is where the real node is built.
+// folder is the directory in which the real node is built.
 var folder string
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, process.Build(path)
 })
 
-// start runs a node with rules; more are further flags.
+// start runs a node with the given rules and further flags.
 func start(t testing.TB, rules string, more ...string) *process.Node {
 	t.Helper()
 	path, err := program()
@@ -80,7 +80,7 @@ rules:
   - {name: queue, match: {plan: queue}, key: [user], limits: [{limit: 10, per: 1s, algorithm: leaky-bucket, burst: 5}]}
 `
 
-// TestRealNode asks a real node everything.
+// TestRealNode makes every kind of call to a real node.
 func TestRealNode(t *testing.T) {
 	n := start(t, nodeRules, "--api-token", "secret", "--name", "n1")
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Token: "secret", Timeout: process.Patience})
@@ -132,7 +132,7 @@ func TestRealNode(t *testing.T) {
 	}
 }
 
-// TestRealNodeCrowd: 10,000 concurrent callers get exactly what the limit has, through batches.
+// TestRealNodeCrowd: through batches, 10,000 concurrent callers get exactly what the limit allows.
 func TestRealNodeCrowd(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
@@ -194,11 +194,11 @@ func TestRealNodeMemory(t *testing.T) {
 	t.Logf("after each tenth of %d checks: MiB of heap %.1f, goroutines %d", *checks, heaps, goroutines)
 	const most = 200 // two a connection, of which a client may have 69
 	if heaps[9] > heaps[2]*1.3+2 || goroutines[9] > most {
-		t.Error("they grow")
+		t.Error("memory or goroutines grow")
 	}
 }
 
-// TestRealNodeComesBack: OnError decides while the only node is away, and the node as soon as it is back.
+// TestRealNodeComesBack: OnError decides while the only node is down, and the node decides as soon as it is back.
 func TestRealNodeComesBack(t *testing.T) {
 	port := strconv.Itoa(process.FreePort(t))
 	n := start(t, nodeRules, "--http-port", port)
@@ -235,7 +235,7 @@ func TestRealNodeComesBack(t *testing.T) {
 	}
 }
 
-// TestRealNodeLimits: a real node takes limits that come with the call, in every mode, for several subjects, and in batches.
+// TestRealNodeLimits: a real node accepts inline limits in every mode, for several subjects, and in batches.
 func TestRealNodeLimits(t *testing.T) {
 	n := start(t, nodeRules+"inline: {namespaces: [shop, inline]}\n")
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
@@ -320,7 +320,7 @@ func TestRealNodeLimits(t *testing.T) {
 	}
 }
 
-// TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, of a rule and of limits that come with the call.
+// TestRealNodeUsage: a subject's usage is read, adjusted by unit and reset, for a rule and for inline limits.
 func TestRealNodeUsage(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, OnError: client.Closed})
@@ -332,7 +332,7 @@ func TestRealNodeUsage(t *testing.T) {
 	} {
 		count := q
 		count.Mode, count.Costs, count.RequestID = client.CountMode, map[string]int64{"requests": 3, "tokens": 900}, "count"
-		for range 2 { // the id makes it one
+		for range 2 { // because of the id, it takes effect once
 			if d, err := c.Check(ctx, count); err != nil || d.Used == 0 {
 				t.Errorf("count: have %+v, %v", d, err)
 			}
@@ -369,7 +369,7 @@ func TestRealNodeUsage(t *testing.T) {
 	}
 }
 
-// TestRealNodeDelays: Wait and the middleware keep to a leaky bucket's delays.
+// TestRealNodeDelays: Wait and the middleware observe the delays of a leaky bucket.
 func TestRealNodeDelays(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience})
@@ -385,11 +385,11 @@ func TestRealNodeDelays(t *testing.T) {
 		last = d
 	}
 	if took := time.Since(began); last.Delay > 0 && took < 150*time.Millisecond {
-		t.Errorf("three of ten a second took %v; the last had a delay of %v", took, last.Delay)
+		t.Errorf("three checks at ten per second took %v; the last had a delay of %v", took, last.Delay)
 	}
 }
 
-// TestRealNodeHeaders: whether a check went out alone or in a batch, the middleware's headers are the node's.
+// TestRealNodeHeaders: the middleware's headers are those of the node, whether a check was sent alone or in a batch.
 func TestRealNodeHeaders(t *testing.T) {
 	n := start(t, nodeRules)
 	c := connect(t, client.Options{Nodes: []string{n.Data}, Timeout: process.Patience, MaxInFlight: 1})
@@ -419,7 +419,7 @@ func TestRealNodeHeaders(t *testing.T) {
 				body, _ := io.ReadAll(r.Body)
 				r.Body.Close()
 				for _, name := range names {
-					// The seconds until a counter is fresh again depend on the time.
+					// The seconds until the reset depend on the time.
 					have, want := timeless(r.Header.Get(name)), timeless(want.Header.Get(name))
 					if j == 0 && have != want || have == "" {
 						t.Errorf("%s: have %q, want %q", name, have, want)
@@ -428,7 +428,7 @@ func TestRealNodeHeaders(t *testing.T) {
 				if reset := r.Header.Get("X-RateLimit-Reset"); len(reset) != 10 {
 					t.Errorf("X-RateLimit-Reset: have %q", reset)
 				}
-				status := http.StatusNotFound // it has passed
+				status := http.StatusNotFound // the request has passed
 				if j >= 5 {
 					status = http.StatusTooManyRequests
 				}
@@ -452,7 +452,7 @@ func TestRealNodeHeaders(t *testing.T) {
 	all.Wait()
 }
 
-// TestRealNodesStop: under load one node shuts down cleanly and the next is killed, and every check is decided.
+// TestRealNodesStop: under load, one node shuts down cleanly and another is killed. Every check is decided.
 func TestRealNodesStop(t *testing.T) {
 	nodes := []*process.Node{start(t, nodeRules, "--name", "n0"), start(t, nodeRules, "--name", "n1"), start(t, nodeRules, "--name", "n2")}
 	o := client.Options{OnError: client.Closed, Timeout: process.Patience}
@@ -489,8 +489,8 @@ func TestRealNodesStop(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkRealNode measures a check against a node on this machine: alone, and by 64 concurrent callers, sharing
-// requests or not.
+// BenchmarkRealNode measures a check at a node on this machine: by one caller, and by 64 concurrent callers, with and without
+// sharing requests.
 func BenchmarkRealNode(b *testing.B) {
 	n := start(b, nodeRules)
 	for _, test := range []struct {

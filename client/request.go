@@ -16,11 +16,11 @@ const (
 	maxAmount   = 1<<53 - 1 // the largest cost
 	maxBody     = 64 << 10  // bytes of a check
 	maxID       = 64        // bytes of a request id
-	maxLimits   = 8         // limits of a subject that brings them
-	maxSubjects = 16        // subjects of a check that bring their limits
+	maxLimits   = 8         // inline limits of a subject
+	maxSubjects = 16        // Subjects of a check
 )
 
-// Mode says what a check does with its cost.
+// Mode says what happens to the cost of a check.
 type Mode string
 
 // The modes. The zero Mode is CheckMode.
@@ -29,21 +29,21 @@ const (
 	CheckMode Mode = "check"
 	// PeekMode takes nothing, as Client.Peek does.
 	PeekMode Mode = "peek"
-	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the one that a check would
-	// have had; Counted is set if the limit is exceeded.
+	// CountMode takes the cost whether or not it fits, and refuses nothing. The Decision is the same as for a check, except
+	// that Counted is set if a limit is exceeded.
 	CountMode Mode = "count"
 )
 
-// Limit is a limit that comes with the call. Which of the fields go together, and their defaults, is as for a limit in the
-// rules file. The rules file bounds what is allowed: see its section inline.
+// Limit is an inline limit: one that comes with the call. Its fields combine, and default, like those of a limit in the rules
+// file. The section inline of the rules file can restrict inline limits.
 type Limit struct {
 	// Limit is the capacity in Unit, 1 to 2⁵³−1.
 	Limit int64
-	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. Of fixed windows
-	// it can be a unit of the calendar: "minute", "hour", "day", "week", "month" or "year".
+	// Per is the window: a duration of 10 ms to 366 days, such as "10s", "7d" or the text of a time.Duration. For fixed windows
+	// it can be a calendar unit: "minute", "hour", "day", "week", "month" or "year".
 	Per string
-	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket" or "leaky-bucket". Empty: what the
-	// rules file has as its default, else "sliding-window".
+	// Algorithm is "sliding-window", "sliding-window-log", "fixed-window", "token-bucket" or "leaky-bucket". Empty: the default
+	// of the rules file, else "sliding-window".
 	Algorithm string
 	// Burst is the capacity of a bucket, up to 2⁵³−1. 0: Limit.
 	Burst int64
@@ -51,13 +51,13 @@ type Limit struct {
 	Unit string
 	// Name names the limit in answers. Empty: the name of the rule, "inline".
 	Name string
-	// TZ is the time zone of a calendar unit, such as "Europe/Paris". Empty: that of the rules file, else UTC.
+	// TZ is the time zone of a calendar unit, such as "Europe/Paris". Empty: the one in the rules file, else UTC.
 	TZ string
-	// FromFirst makes a fixed window begin with its first hit, not by the clock. The limit is then always exact.
+	// FromFirst makes a fixed window begin with its first hit instead of following the clock. The limit is then always exact.
 	FromFirst bool
 }
 
-// Subject is a subject that brings its limits, for a decision about several. See Request for the fields.
+// Subject is a subject with inline limits, for one decision about several. See Request for the fields.
 type Subject struct {
 	Namespace string
 	Key       []string
@@ -71,95 +71,95 @@ type Subject struct {
 
 // Request is a check: may this happen now, at this cost?
 //
-// Set Rule and Key to ask one rule about one subject, or Attributes to ask every rule that matches. With Rule and
-// Attributes, only that rule is asked. Set Key and Limits, or Subjects, to bring the limits with the call; the rules' own
-// limits, lists and default then don't matter.
+// Set Rule and Key to check one subject of one rule, or Attributes to check every rule that matches. With Rule and
+// Attributes, only that rule applies. Set Key and Limits, or Subjects, to bring the limits with the call; the limits, lists
+// and default of the rules file then don't apply.
 //
-// Values chosen by strangers need no special care. Of a value in Key or Attributes over 1,024 bytes, the first and last
-// 512 are sent. Bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as 2⁵³−1. Two subjects may
-// thereby become one and share a limit. A request that still exceeds the node's 64 KiB, or has a negative cost, is
+// Values chosen by untrusted users need no special care. If a value in Key or Attributes exceeds 1,024 bytes, only its first
+// and last 512 are sent. Bytes that are not UTF-8 are sent as U+FFFD, and a cost over 2⁵³−1 is sent as 2⁵³−1. Two subjects
+// may thereby become one and share a limit. A request that still exceeds the node's 64 KiB, or has a negative cost, is
 // refused whatever OnError says.
 type Request struct {
 	// Rule is a rule's name.
 	Rule string
-	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule with one counter for
-	// all. With Limits, it is any 1 to 32 values.
+	// Key has a value for each key attribute of the rule, in the rule's order. It is empty for a rule without key attributes.
+	// With Limits, it may have any 1 to 32 values.
 	Key []string
 	// Attributes describe the request, such as ip, tenant, api_key, endpoint. At most 32.
 	Attributes map[string]string
 
-	// Limits come with the call: 1 to 8, all of which must allow it. What is counted belongs to Namespace, Key, and each
-	// limit's unit, algorithm and window; callers with another capacity share it, and each is judged by its own.
+	// Limits are the inline limits: 1 to 8, all of which must allow the call. Namespace, Key, and a limit's unit, algorithm and
+	// window identify its counter. Calls that give different capacities share the counter, and each is decided by its own.
 	Limits []Limit
 	// Namespace keeps subjects with equal keys apart, such as those of two services. Empty: "inline". Limits in a
 	// namespace that the rules file names have metrics of their own.
 	Namespace string
-	// Exact, with Limits, asks the subject's owner each time, so that Used and the decision are those of the algorithm run
-	// in one place. Otherwise nodes lease quota, which is faster.
+	// Exact, with Limits, has the subject's owner decide each call, as if the algorithm ran in one place. Otherwise nodes
+	// lease quota, which is faster.
 	Exact bool
 	// Shadow, with Limits, counts and reports, but never refuses.
 	Shadow bool
-	// Subjects are 1 to 16 that bring their limits, for one decision: the costs are taken of all of them or, if one of them
-	// refuses, of none. They are set in place of Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and
-	// Costs; each has its own.
+	// Subjects are 1 to 16 subjects with inline limits, for one decision: the costs are taken from all of them or, if one of
+	// them refuses, from none. Set them instead of Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and
+	// Costs; each subject has its own.
 	Subjects []Subject
-	// Mode says what happens to the cost. Reservations have CheckMode.
+	// Mode says what happens to the cost. Reservations need CheckMode.
 	Mode Mode
 
-	// Cost is in requests. 0 means the rule's cost table, or 1. To cost nothing, set Costs["requests"] to 0.
+	// Cost is the cost in requests. 0: the rule's cost table, or 1. To cost nothing, set Costs["requests"] to 0.
 	Cost int64
-	// Costs are per unit, such as tokens; at most 16 units. A unit that is not named costs 0, except requests, which cost
-	// 1. Set either Cost or Costs["requests"], not both.
+	// Costs are the costs per unit, such as tokens; at most 16 units. A unit that is not named costs 0, except requests, which
+	// cost 1. Set either Cost or Costs["requests"], not both.
 	Costs map[string]int64
 
-	// Wait makes an allowed check return only when its turn has come, after Decision.Delay. The client does the waiting,
-	// until the context ends, if need be longer than Options.Timeout.
+	// Wait makes an allowed check return only after Decision.Delay. The client itself waits, until the context ends; this may
+	// take longer than Options.Timeout.
 	Wait bool
 	// Detail fills in Decision.Limits.
 	Detail bool
 	// Headers fills in the values that Decision.SetHeaders sets.
 	Headers bool
 
-	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode. Within a minute, calls about one subject with the
-	// same id, of at most 64 bytes, are decided once and get the same answer, whichever client repeats them, unless the
-	// subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error with the Code
-	// "request-id-reused" means that an earlier call with this id asked for something else. Other checks ignore it.
+	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other checks ignore it. Within a minute, calls for
+	// one subject with the same id, of at most 64 bytes, take effect once and get the same answer, whichever client makes them,
+	// unless the subject's owner can't be reached. If it is empty, a retried reservation or count may count twice. An *Error
+	// with the Code "request-id-reused" means that an earlier call with this id asked for something else.
 	RequestID string
 }
 
-// Validate returns why no node could decide r. The error wraps ErrRequest.
+// Validate returns an error that wraps ErrRequest if r is so wrong that no node could decide it.
 func (r *Request) Validate() error {
 	switch {
 	case r.Subjects != nil:
 		return r.validateSubjects()
-	case r.inline():
+	case r.isInline():
 		if r.Rule != "" || r.Attributes != nil {
 			return fmt.Errorf("%w: Limits, Namespace, Exact and Shadow exclude Rule and Attributes", ErrRequest)
 		}
 		one := r.subject()
 		return one.validate(-1)
 	case r.Rule == "" && r.Attributes == nil:
-		return fmt.Errorf("%w: neither Rule nor Attributes are given, nor Limits", ErrRequest)
+		return fmt.Errorf("%w: Rule, Attributes or Limits must be given", ErrRequest)
 	case r.Key != nil && r.Attributes != nil:
 		return fmt.Errorf("%w: Key and Attributes exclude each other", ErrRequest)
 	}
 	return validateCost(-1, r.Mode, r.Cost)
 }
 
-// inline reports whether r is about one subject that brings its limits.
-func (r *Request) inline() bool { return r.Limits != nil || r.Namespace != "" || r.Exact || r.Shadow }
+// isInline reports whether r is about a single subject with inline limits.
+func (r *Request) isInline() bool { return r.Limits != nil || r.Namespace != "" || r.Exact || r.Shadow }
 
-// subject returns the only subject of an inline r.
+// subject returns the subject of an inline r.
 func (r *Request) subject() Subject {
 	return Subject{Namespace: r.Namespace, Key: r.Key, Limits: r.Limits, Exact: r.Exact, Shadow: r.Shadow, Mode: r.Mode, Cost: r.Cost, Costs: r.Costs}
 }
 
 func (r *Request) validateSubjects() error {
 	switch {
-	case r.Rule != "" || r.Attributes != nil || r.inline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
+	case r.Rule != "" || r.Attributes != nil || r.isInline() || r.Key != nil || r.Mode != "" || r.Cost != 0 || r.Costs != nil:
 		return fmt.Errorf("%w: Subjects exclude Rule, Key, Attributes, Limits, Namespace, Exact, Shadow, Mode, Cost and Costs", ErrRequest)
 	case len(r.Subjects) == 0 || len(r.Subjects) > maxSubjects:
-		return fmt.Errorf("%w: there are %d Subjects; 1 to %d are wanted", ErrRequest, len(r.Subjects), maxSubjects)
+		return fmt.Errorf("%w: Subjects has %d subjects; it must have 1 to %d", ErrRequest, len(r.Subjects), maxSubjects)
 	}
 	for i := range r.Subjects {
 		if err := r.Subjects[i].validate(i); err != nil {
@@ -169,13 +169,13 @@ func (r *Request) validateSubjects() error {
 	return nil
 }
 
-// validate returns what is wrong with s, the subject at this index of Subjects, or −1.
+// validate returns an error if s is invalid. at is its index in Request.Subjects, or −1 if it is the request's own.
 func (s *Subject) validate(at int) error {
 	switch {
 	case len(s.Limits) < 1 || len(s.Limits) > maxLimits:
-		return fmt.Errorf("%w: %sLimits has %d limits; 1 to %d are wanted", ErrRequest, pathOf(at), len(s.Limits), maxLimits)
+		return fmt.Errorf("%w: %sLimits has %d limits; it must have 1 to %d", ErrRequest, pathOf(at), len(s.Limits), maxLimits)
 	case s.Key == nil:
-		return fmt.Errorf("%w: %sKey is not given", ErrRequest, pathOf(at))
+		return fmt.Errorf("%w: %sKey is missing", ErrRequest, pathOf(at))
 	}
 	for i := range s.Limits {
 		if wrong := s.Limits[i].mistake(); wrong != "" {
@@ -185,7 +185,7 @@ func (s *Subject) validate(at int) error {
 	return validateCost(at, s.Mode, s.Cost)
 }
 
-// mistake returns what is wrong with l, as far as that does not depend on the node.
+// mistake describes what is wrong with l, as far as that does not depend on the node; "" if nothing is.
 func (l *Limit) mistake() string {
 	switch {
 	case l.Limit < 1 || l.Limit > maxAmount:
@@ -193,7 +193,7 @@ func (l *Limit) mistake() string {
 	case l.Burst < 0 || l.Burst > maxAmount:
 		return fmt.Sprintf("Burst is %d; it must be 0 to %d", l.Burst, int64(maxAmount))
 	case l.Per == "":
-		return "Per is not given: the window, such as 10s, 1m or day"
+		return "Per is missing: the window, such as 10s, 1m or day"
 	}
 	for _, text := range [...]string{l.Per, l.Algorithm, l.Unit, l.Name, l.TZ} {
 		if len(text) > maxValue || !utf8.ValidString(text) {
@@ -206,14 +206,14 @@ func (l *Limit) mistake() string {
 func validateCost(at int, mode Mode, cost int64) error {
 	switch {
 	case mode != "" && mode != CheckMode && mode != PeekMode && mode != CountMode:
-		return fmt.Errorf("%w: %sMode is %.80q; check, peek or count is wanted", ErrRequest, pathOf(at), mode)
+		return fmt.Errorf("%w: %sMode is %.80q; it must be check, peek or count", ErrRequest, pathOf(at), mode)
 	case cost < 0:
 		return fmt.Errorf("%w: %sCost is %d; it must not be negative", ErrRequest, pathOf(at), cost)
 	}
 	return nil
 }
 
-// pathOf returns how the fields of a subject begin in messages.
+// pathOf returns the prefix for the fields of a subject in messages.
 func pathOf(at int) string {
 	if at < 0 {
 		return ""
@@ -221,8 +221,8 @@ func pathOf(at int) string {
 	return fmt.Sprintf("Subjects[%d].", at)
 }
 
-// counts reports whether some of r, and whether all of it, is in CountMode.
-func (r *Request) counts() (some, all bool) {
+// countModes reports whether some, and whether all, subjects of r are in CountMode.
+func (r *Request) countModes() (some, all bool) {
 	some, all = r.Mode == CountMode, r.Mode == CountMode || r.Subjects != nil
 	for i := range r.Subjects {
 		one := r.Subjects[i].Mode == CountMode
@@ -231,8 +231,8 @@ func (r *Request) counts() (some, all bool) {
 	return some, all
 }
 
-// peek makes r take nothing.
-func (r *Request) peek() {
+// makePeek makes r take nothing.
+func (r *Request) makePeek() {
 	if r.Subjects == nil {
 		r.Mode = PeekMode
 		return
@@ -243,7 +243,7 @@ func (r *Request) peek() {
 	}
 }
 
-// append appends r as JSON.
+// append appends r as a JSON object; ttl is 0 for a check.
 func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 	if r.Detail {
 		b = append(b, `"detail":true,`...)
 	}
-	some, _ := r.counts()
+	some, _ := r.countModes()
 	if r.RequestID != "" && (ttl > 0 || some) {
 		if b, err = appendRequestID(b, r.RequestID); err != nil {
 			return nil, err
@@ -266,18 +266,18 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 		b = append(b, `"ttl_ms":`...)
 		b = append(strconv.AppendInt(b, ceil(ttl, time.Millisecond), 10), ',')
 	}
-	return bounded(end(b, '}'))
+	return checkSize(closeBracket(b, '}'))
 }
 
-// bounded returns the body b unless it is too large for a node.
-func bounded(b []byte) ([]byte, error) {
+// checkSize returns the body b, or an error if it is too large for a node.
+func checkSize(b []byte) ([]byte, error) {
 	if len(b) > maxBody {
-		return nil, fmt.Errorf("%w: %d bytes are more than the %d of a check", errTooLarge, len(b), maxBody)
+		return nil, fmt.Errorf("%w: the body has %d bytes; it must not have more than %d", errTooLarge, len(b), maxBody)
 	}
 	return b, nil
 }
 
-// appendSubjects appends the fields that say who asks, and at what cost.
+// appendSubjects appends the fields that name the subjects, with their costs.
 func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 	switch {
 	case r.Subjects != nil:
@@ -286,10 +286,10 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 			if b, err = r.Subjects[i].append(append(b, '{')); err != nil {
 				return nil, err
 			}
-			b = append(end(b, '}'), ',')
+			b = append(closeBracket(b, '}'), ',')
 		}
-		return append(end(b, ']'), ','), nil
-	case r.inline():
+		return append(closeBracket(b, ']'), ','), nil
+	case r.isInline():
 		one := r.subject()
 		return one.append(b)
 	}
@@ -308,11 +308,11 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 			b = appendString(append(b, ':'), Fit(value))
 			b = append(b, ',')
 		}
-		b = append(end(b, '}'), ',')
+		b = append(closeBracket(b, '}'), ',')
 	}
 	mode := r.Mode
 	if mode == PeekMode {
-		b, mode = append(b, `"peek":true,`...), "" // nodes of older releases know that
+		b, mode = append(b, `"peek":true,`...), "" // nodes of older releases know peek, but not mode
 	}
 	return appendCost(b, mode, r.Cost, r.Costs)
 }
@@ -333,7 +333,7 @@ func (s *Subject) append(b []byte) ([]byte, error) {
 	return appendCost(b, s.Mode, s.Cost, s.Costs)
 }
 
-// appendTarget returns the body of a call about the one subject of r, which is not a check. fields are in it as well.
+// appendTarget returns the body of a call about the only subject of r that is not a check. It adds fields to the body.
 func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	inline := r.Limits != nil || r.Namespace != ""
 	switch {
@@ -342,7 +342,7 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	case (r.Rule != "") == inline:
 		return nil, fmt.Errorf("%w: either Rule, or Namespace or Limits, must be given", ErrRequest)
 	case inline && r.Key == nil:
-		return nil, fmt.Errorf("%w: Key is not given", ErrRequest)
+		return nil, fmt.Errorf("%w: Key is missing", ErrRequest)
 	case r.Limits != nil:
 		one := Subject{Key: r.Key, Limits: r.Limits}
 		if err := one.validate(-1); err != nil {
@@ -362,10 +362,10 @@ func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	if len(r.Limits) > 0 {
 		b = append(appendLimits(b, r.Limits), ',')
 	}
-	return bounded(end(append(b, fields...), '}'))
+	return checkSize(closeBracket(append(b, fields...), '}'))
 }
 
-// appendCost appends the costs, and what happens to them.
+// appendCost appends the costs and the mode.
 func appendCost(b []byte, mode Mode, cost int64, costs map[string]int64) (_ []byte, err error) {
 	if cost > 0 {
 		b = append(b, `"cost":`...)
@@ -383,7 +383,7 @@ func appendCost(b []byte, mode Mode, cost int64, costs map[string]int64) (_ []by
 	return b, nil
 }
 
-// appendLimits appends the field with limits. A node says what is wrong with one.
+// appendLimits appends the field limits. The node validates them.
 func appendLimits(b []byte, limits []Limit) []byte {
 	b = append(b, `"limits":[`...)
 	for i := range limits {
@@ -405,21 +405,21 @@ func appendLimits(b []byte, limits []Limit) []byte {
 		}
 		b = append(b, `},`...)
 	}
-	return end(b, ']')
+	return closeBracket(b, ']')
 }
 
-// appendRequestID appends the field with a request's id.
+// appendRequestID appends the field request_id.
 func appendRequestID(b []byte, id string) ([]byte, error) {
 	if len(id) > maxID {
-		return nil, fmt.Errorf("%w: the id of the request has %d bytes; it must not have more than %d", ErrRequest, len(id), maxID)
+		return nil, fmt.Errorf("%w: the request id has %d bytes; it must not have more than %d", ErrRequest, len(id), maxID)
 	}
 	return appendString(append(b, `"request_id":`...), id), nil
 }
 
-// errTooLarge is the error of a check that must be refused, not let through.
+// errTooLarge wraps ErrRequest, so that a check that is too large is refused whatever OnError says.
 var errTooLarge = fmt.Errorf("%w: too large", ErrRequest)
 
-// appendCosts appends the costs per unit, sorted: a node names the first one that is wrong.
+// appendCosts appends the costs per unit. They are sorted, so that a node always reports the same one as wrong.
 func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 	b = append(b, '{')
 	for _, unit := range slices.Sorted(maps.Keys(costs)) {
@@ -431,10 +431,10 @@ func appendCosts(b []byte, costs map[string]int64) ([]byte, error) {
 		b = append(b, ':')
 		b = append(strconv.AppendInt(b, min(cost, maxAmount), 10), ',')
 	}
-	return end(b, '}'), nil
+	return closeBracket(b, '}'), nil
 }
 
-// appendKey appends a key in a node's form: a string if there is one value, else an array.
+// appendKey appends a key as nodes expect it: a string if there is one value, else an array.
 func appendKey(b []byte, key []string) []byte {
 	if len(key) == 1 {
 		return appendString(b, Fit(key[0]))
@@ -443,19 +443,19 @@ func appendKey(b []byte, key []string) []byte {
 	for _, v := range key {
 		b = append(appendString(b, Fit(v)), ',')
 	}
-	return end(b, ']')
+	return closeBracket(b, ']')
 }
 
-// end closes an object or an array and drops the comma after its last item.
-func end(b []byte, bracket byte) []byte {
+// closeBracket closes an object or an array, and removes the comma after its last item.
+func closeBracket(b []byte, bracket byte) []byte {
 	if b[len(b)-1] == ',' {
 		b = b[:len(b)-1]
 	}
 	return append(b, bracket)
 }
 
-// Fit turns a key or attribute value into one that a node accepts, as described at Request. It keeps both the beginning
-// and the end, because rules match by either.
+// Fit returns a key or attribute value in a form that a node accepts, as described at Request. It keeps both the beginning
+// and the end, because rules can match either.
 func Fit(v string) string {
 	if !utf8.ValidString(v) {
 		v = strings.ToValidUTF8(v, "\uFFFD")
@@ -473,8 +473,8 @@ func Fit(v string) string {
 	return v[:head] + v[tail:]
 }
 
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD. encoding/json would turn each <, >
-// and & into six bytes, and a hostile path may consist of those.
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD. Unlike encoding/json, it does not turn
+// each <, > and & into six bytes: a hostile path may consist of those.
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// vectors are what every client of this repository sends and understands, whatever its language.
+// vectors are requests and answers that the clients in all languages must send and understand.
 type vectors struct {
 	Calls []struct {
 		Name, Call, Path string

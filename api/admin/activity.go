@@ -8,22 +8,22 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// activityReport is what the nodes have decided so far. Rates are differences between two reports with the same
-// answering nodes and the same processes.
+// activityReport is what the nodes have decided so far. Rates can be derived from two reports in which the same nodes answered
+// and no process was replaced.
 type activityReport struct {
 	Node   string         `json:"node"`  // the node that was asked
 	AtMS   int64          `json:"at_ms"` // the time of the report, since that node's process started
 	Nodes  []nodeActivity `json:"nodes"`
 	Checks checkCounts    `json:"checks"` // of all nodes that answered
-	Rules  []ruleActivity `json:"rules"`  // likewise; a check counts for each rule that applied to it
+	Rules  []ruleActivity `json:"rules"`  // of the same nodes; a check counts for each rule that applied to it
 }
 
-// nodeActivity is one node's part. A node that did not answer has only a name and an ID.
+// nodeActivity is one node's activity. A node that did not answer has only a name and an ID.
 type nodeActivity struct {
 	Name     string `json:"name"`
 	ID       string `json:"id"`
 	Answered bool   `json:"answered"`
-	Process  string `json:"process,omitempty"` // if it differs, the node restarted and its counts began anew
+	Process  string `json:"process,omitempty"` // changes when the node restarts, and its counts with it
 	UptimeMS int64  `json:"uptime_ms,omitempty"`
 	Allowed  int64  `json:"allowed"`
 	Refused  int64  `json:"refused"`
@@ -54,7 +54,7 @@ func newCheckCounts(c *limiter.Counts) checkCounts {
 	return out
 }
 
-// getActivity answers what the nodes have decided since they started.
+// getActivity answers with what the nodes have decided since they started.
 func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	r := activityReport{Node: s.doors.Node, Nodes: []nodeActivity{}, Rules: []ruleActivity{}}
 	nodes := s.config.Activity()
@@ -77,18 +77,18 @@ func (s *Server) getActivity(w http.ResponseWriter, _ *http.Request) error {
 	for _, name := range order {
 		r.Rules = append(r.Rules, ruleActivity{Rule: name, Checks: newCheckCounts(rules[name])})
 	}
-	r.name(nodes, s.config.Cluster.View().Members)
+	r.addNodes(nodes, s.config.Cluster.View().Members)
 	return s.reply(w, r)
 }
 
-// name adds the members' names to their answers: nodes[0] is the node that was asked.
-func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
+// addNodes adds the nodes to r, those that answered and then the other members, with their names. nodes[0] is this node.
+func (r *activityReport) addNodes(nodes []limiter.NodeActivity, members []Member) {
 	r.AtMS = nodes[0].Uptime.Milliseconds()
 	names := map[string]string{}
 	for _, m := range members {
 		names[m.ID.String()] = m.Name
 	}
-	heard := map[string]bool{}
+	answered := map[string]bool{}
 	for i := range nodes {
 		n := &nodes[i]
 		one := nodeActivity{ID: n.Node.String(), Answered: true, Process: fmt.Sprintf("%016x", n.Incarnation), UptimeMS: n.Uptime.Milliseconds()}
@@ -98,11 +98,11 @@ func (r *activityReport) name(nodes []limiter.NodeActivity, members []Member) {
 			one.Name = names[one.ID]
 		}
 		one.Allowed, one.Refused = sum(n.Checks[limiter.DecisionAllowed][:]), sum(n.Checks[limiter.DecisionRefused][:])
-		heard[one.ID] = true
+		answered[one.ID] = true
 		r.Nodes = append(r.Nodes, one)
 	}
 	for _, m := range members {
-		if id := m.ID.String(); !heard[id] && m.Name != r.Node && m.State != gossip.Left {
+		if id := m.ID.String(); !answered[id] && m.Name != r.Node && m.State != gossip.Left {
 			r.Nodes = append(r.Nodes, nodeActivity{Name: m.Name, ID: id})
 		}
 	}

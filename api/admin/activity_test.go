@@ -41,7 +41,7 @@ func TestActivity(t *testing.T) {
 	n.Check(`{"attributes":{"ip":"192.0.2.1"}}`)
 	n.Check(`{"rule":"login","key":"192.0.3.1","peek":true}`)
 	var have admin.ActivityReport
-	apitest.Until(t, "the counts are told", func() bool { have = activity(n); return len(have.Rules) == 2 })
+	apitest.Until(t, "both rules are reported", func() bool { have = activity(n); return len(have.Rules) == 2 })
 	want := admin.CheckCounts{"allowed": {"owner": 7}, "refused": {"owner": 2, "list": 1}}
 	if !reflect.DeepEqual(have.Checks, want) || have.AtMS < first.AtMS || have.Nodes[0].Allowed != 7 || have.Nodes[0].Refused != 3 {
 		t.Errorf("have %+v, want %v", have, want)
@@ -64,7 +64,7 @@ func TestActivityOfSeveral(t *testing.T) {
 		return c
 	}
 	n := startNode(t, func(c *apitest.Config) {
-		c.Cluster = several{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
+		c.Cluster = severalMembers{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
 			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
 			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}
@@ -93,13 +93,13 @@ func TestActivityOfSeveral(t *testing.T) {
 	}
 }
 
-// several is a cluster with further members.
-type several struct {
+// severalMembers is a cluster with several members.
+type severalMembers struct {
 	apitest.Alone
 	others []admin.Member
 }
 
-func (s several) View() admin.ClusterView {
+func (s severalMembers) View() admin.ClusterView {
 	v := s.Alone.View()
 	v.Members = append(v.Members, s.others...)
 	return v

@@ -29,10 +29,10 @@ const (
 	adminWriteTimeout  = 60 * time.Second
 	adminIdleTimeout   = 3 * time.Minute
 	adminHeaderBytes   = 16 << 10
-	adminPlaces        = 512 // connections that are served at once
+	adminPlaces        = 512 // connections served at once
 	// adminWrites bounds the writes in progress at once; more wait.
 	adminWrites = 4
-	// maxProfile bounds how long a profile may run.
+	// maxProfile bounds how long a pprof profile may run.
 	maxProfile = 5 * time.Minute
 )
 
@@ -42,9 +42,9 @@ type Server struct {
 	config Config
 	addr   net.Addr
 	server *http.Server
-	pages  *pages
+	pages  *pageGuard
 	writes chan struct{} // holds an element for each write in progress
-	// entries holds an element while an entry of a list is changed.
+	// entries holds an element while an entry of a list is being changed.
 	entries chan struct{}
 	// exports holds an element for each export in progress.
 	exports chan struct{}
@@ -52,20 +52,20 @@ type Server struct {
 	conns   *api.Connections
 }
 
-// connectionKey is the context key of a request's connection.
+// connectionKey is the context key for the connection of a request.
 type connectionKey struct{}
 
 func noteConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
-// spared answers one probe on a connection that holds a spare place.
-func (s *Server) spared(next http.Handler) http.Handler {
+// limitToProbes closes a connection that holds a spare place after one request, and answers only probes on it.
+func (s *Server) limitToProbes(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.Spare {
+		if c, _ := r.Context().Value(connectionKey{}).(*api.Connection); c != nil && c.ProbesOnly {
 			w.Header().Set("Connection", "close")
 			if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-				s.refuse(w, r, api.CrowdedError())
+				s.sendError(w, r, api.CrowdedError())
 				return
 			}
 		}
@@ -73,18 +73,18 @@ func (s *Server) spared(next http.Handler) http.Handler {
 	})
 }
 
-// endpoint is the handler of one method at one address of the admin plane.
+// endpoint is the handler of a method and a path of the admin plane.
 type endpoint struct {
-	route string // method and address
-	// need lists the scopes of which a token must have at least one. 0: only admin, which may do everything.
+	route string // method and path
+	// need lists the scopes of which a token must have at least one. With 0, only the scope admin will do.
 	need  api.Scope
 	serve func(http.ResponseWriter, *http.Request) error
 }
 
 // endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
 func (s *Server) endpoints() []endpoint {
-	put, get := s.onPiece(s.write), s.onPiece(s.getPiece)
-	remove := s.onPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	put, get := s.withPiece(s.write), s.withPiece(s.getPiece)
+	remove := s.withPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 		c.Delete = true
 		return s.write(w, r, c)
 	})
@@ -104,8 +104,8 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, get},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
 		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
-		{"GET /v1/owner", api.ScopeRead, s.onSubject(s.getOwner)},
-		{"GET /v1/usage", api.ScopeRead, s.onSubject(s.getUsage)},
+		{"GET /v1/owner", api.ScopeRead, s.withSubject(s.getOwner)},
+		{"GET /v1/usage", api.ScopeRead, s.withSubject(s.getUsage)},
 		{"GET /v1/usage/monthly", api.ScopeRead, s.getMonthly},
 		{"GET /v1/top", api.ScopeRead, s.getTop},
 		{"GET /v1/load", api.ScopeRead, s.getLoad},
@@ -114,15 +114,15 @@ func (s *Server) endpoints() []endpoint {
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
 
-		// A try takes nothing. One with "peek": false is a check, and needs the scope check.
+		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
 
-		// Reports from gateways and services: they change what is used or allowed, as an adjustment does.
-		{"DELETE /v1/usage", api.ScopeAdjust, s.onSubject(s.deleteUsage)},
+		// Reports from gateways and services. Like adjustments, they change what is used or allowed.
+		{"DELETE /v1/usage", api.ScopeAdjust, s.withSubject(s.deleteUsage)},
 		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
 
-		// Changes of rules or members.
+		// Changes to rules, members and regions.
 		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
 		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
 		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
@@ -132,8 +132,8 @@ func (s *Server) endpoints() []endpoint {
 		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
 		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, remove},
 		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
-		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
-		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.onPiece(s.changeEntry)},
+		{"POST /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
+		{"DELETE /v1/lists/{list}/entries", api.ScopeAdmin, s.withPiece(s.changeEntry)},
 		{"POST /v1/leave", api.ScopeAdmin, s.leave},
 		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
 		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
@@ -144,7 +144,7 @@ func (s *Server) endpoints() []endpoint {
 	}
 }
 
-// Open binds the admin plane and starts to answer.
+// Open binds the admin plane's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("open admin plane: %w", err)
@@ -156,18 +156,18 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	s := &Server{
 		doors: doors, config: config, addr: ln.Addr(), writes: make(chan struct{}, adminWrites), entries: make(chan struct{}, 1),
 		exports: make(chan struct{}, maxExports), done: make(chan error, 1),
-		conns: api.NewConnections(cmp.Or(doors.Places, adminPlaces)), pages: newPages(ln.Addr(), config.Hosts),
+		conns: api.NewConnections(cmp.Or(doors.MaxConnections, adminPlaces)), pages: newPageGuard(ln.Addr(), config.Hosts),
 	}
 	s.server = &http.Server{
-		Handler:           s.spared(s.handler()),
+		Handler:           s.limitToProbes(s.handler()),
 		ConnContext:       noteConnection,
-		ReadHeaderTimeout: cmp.Or(doors.Bound, adminHeaderTimeout),
-		ReadTimeout:       cmp.Or(doors.Bound, adminReadTimeout),
-		WriteTimeout:      cmp.Or(doors.Bound, adminWriteTimeout),
-		IdleTimeout:       cmp.Or(doors.Bound, adminIdleTimeout),
+		ReadHeaderTimeout: cmp.Or(doors.Timeout, adminHeaderTimeout),
+		ReadTimeout:       cmp.Or(doors.Timeout, adminReadTimeout),
+		WriteTimeout:      cmp.Or(doors.Timeout, adminWriteTimeout),
+		IdleTimeout:       cmp.Or(doors.Timeout, adminIdleTimeout),
 		MaxHeaderBytes:    adminHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(doors.Logger.Handler(), slog.LevelDebug),
-		// Without this, a TLS client would be offered HTTP/2, which the data plane does not speak either.
+		// An empty map turns HTTP/2 off for TLS clients. The data plane does not speak it either.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
 	ln = s.conns.Listen(ln)
@@ -178,7 +178,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns where the admin plane listens.
+// Addr returns the address on which the admin plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
@@ -198,23 +198,23 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, m := range byPattern(s.endpoints()) {
-		mux.Handle(pattern, s.answer(m))
+		mux.Handle(pattern, s.dispatch(m))
 	}
 	mux.Handle("GET /{$}", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.Handle("/ui", http.RedirectHandler("ui/", http.StatusTemporaryRedirect))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
+		s.sendError(w, r, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(r.URL.Path, "�"))))
 	})
 	return s.guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if e := s.pages.refuse(r); e != nil {
-			s.refuse(w, r, e)
+		if e := s.pages.check(r); e != nil {
+			s.sendError(w, r, e)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	}))
 }
 
-// guard turns a panic into an answer that reveals nothing about it.
+// guard turns a panic into an internal error that reveals nothing about it.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -223,17 +223,17 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 			if v == http.ErrAbortHandler {
-				panic(v) // a handler ends a connection this way; the server handles it
+				panic(v) // a handler breaks off its answer this way; the server handles it
 			}
 			s.doors.Panics.Add(1)
 			s.doors.Logger.Error("panic in a handler", "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
-			s.refuse(w, r, api.InternalError())
+			s.sendError(w, r, api.InternalError())
 		}()
 		next.ServeHTTP(w, r)
 	})
 }
 
-// methods are the endpoints at one address.
+// methods are the endpoints of one path, by method.
 type methods map[string]endpoint
 
 func byPattern(all []endpoint) map[string]methods {
@@ -248,52 +248,52 @@ func byPattern(all []endpoint) map[string]methods {
 	return out
 }
 
-// answer dispatches by method, if the caller's token permits it.
-func (s *Server) answer(m methods) http.Handler {
+// dispatch returns a handler that calls the endpoint of the request's method, if the caller's token permits it.
+func (s *Server) dispatch(m methods) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		method := r.Method
 		if method == http.MethodHead {
 			method = http.MethodGet // net/http leaves the body out
 		}
-		f, ok := m[method]
+		target, ok := m[method]
 		if !ok {
 			w.Header().Set("Allow", m.allow())
-			s.refuse(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
+			s.sendError(w, r, api.Errorf(api.MethodNotAllowed, "%s takes %s", r.Pattern, m.allow()))
 			return
 		}
-		who, e := s.permit(r, f.need)
-		if e == nil && f.need&api.ScopeCheck == 0 { // a try looks at the namespace itself
-			e = who.Permits(&limiter.Query{})
+		token, e := s.permit(r, target.need)
+		if e == nil && target.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
+			e = token.NamespaceError(&limiter.Query{})
 		}
 		if e != nil {
-			s.refuse(w, r, e)
+			s.sendError(w, r, e)
 			return
 		}
-		if err := f.serve(w, mark(r, who)); err != nil {
-			s.refuse(w, r, api.AsError(err))
+		if err := target.serve(w, withToken(r, token)); err != nil {
+			s.sendError(w, r, api.AsError(err))
 		}
 	})
 }
 
-// permit returns the token that lets r do what needs any one of the scopes in need.
+// permit returns the token of r, which needs any one of the scopes in need.
 func (s *Server) permit(r *http.Request, need api.Scope) (*api.Token, *api.Error) {
 	return s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), need, nil)
 }
 
-// tokenOf is the context key of a request's token.
-type tokenOf struct{}
+// tokenKey is the context key for the token of a request.
+type tokenKey struct{}
 
-// mark returns r with its token in the context; a nil token leaves r as it is.
-func mark(r *http.Request, t *api.Token) *http.Request {
+// withToken returns r with its token in the context; a nil token leaves r as it is.
+func withToken(r *http.Request, t *api.Token) *http.Request {
 	if t == nil {
 		return r
 	}
-	return r.WithContext(context.WithValue(r.Context(), tokenOf{}, t))
+	return r.WithContext(context.WithValue(r.Context(), tokenKey{}, t))
 }
 
-// tokenIn returns r's token, nil for none.
-func tokenIn(r *http.Request) *api.Token {
-	t, _ := r.Context().Value(tokenOf{}).(*api.Token)
+// tokenFrom returns r's token, nil for none.
+func tokenFrom(r *http.Request) *api.Token {
+	t, _ := r.Context().Value(tokenKey{}).(*api.Token)
 	return t
 }
 
@@ -310,12 +310,12 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// profiles are the pprof pages that are not in its profile index.
+// profiles are the pprof pages that pprof.Index does not serve.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
 
-// profile serves a pprof page, for as long as the caller asks, at most maxProfile.
+// profile serves a pprof page. Profiling may take at most maxProfile.
 func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
-	if e := s.pages.refuseCostly(r); e != nil {
+	if e := s.pages.checkCostly(r); e != nil {
 		return e
 	}
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxProfile)); err != nil {
@@ -329,8 +329,8 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refuse answers with an error.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, e *api.Error) {
+// sendError answers with an error.
+func (s *Server) sendError(w http.ResponseWriter, r *http.Request, e *api.Error) {
 	if e.Err != nil && (e.Code == api.Internal || e.Code == api.WriteFailed) {
 		s.doors.Logger.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", e.Err)
 	}

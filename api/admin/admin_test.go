@@ -107,7 +107,7 @@ func TestInvalidRules(t *testing.T) {
 		}
 	}
 	if resp, _ := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/rules"}); resp.Header.Get("ETag") != `"1"` {
-		t.Errorf("what is invalid must change nothing: have version %s", resp.Header.Get("ETag"))
+		t.Errorf("an invalid write changed the rules: have version %s", resp.Header.Get("ETag"))
 	}
 	if resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules + strings.Repeat("#", 20<<20)}); resp.StatusCode != 413 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
@@ -168,7 +168,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestEntries adds entries to the lists and removes them, one at a time.
+// Entries can be added to the lists and removed, one at a time.
 func TestEntries(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -179,8 +179,8 @@ func TestEntries(t *testing.T) {
 		want               string
 	}{
 		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`},
-		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`}, // it is there
-		{"POST", deny, "ip: [198.51.100.0/24]\n", 200, `{"version":2}`},  // the same, otherwise written
+		{"POST", deny, `{"ip":"198.51.100.0/24"}`, 200, `{"version":2}`}, // already listed
+		{"POST", deny, "ip: [198.51.100.0/24]\n", 200, `{"version":2}`},  // the same in another notation
 		{"POST", deny, "{tenant: evil, ip: [203.0.113.7, 203.0.113.8]}", 200, `{"version":3}`},
 		{"POST", deny, `{"ip":["::ffff:203.0.113.8","203.0.113.7"],"tenant":["evil"]}`, 200, `{"version":3}`},
 		{"GET", "/v1/lists/deny", "", 200, `[{"ip":"192.0.2.0/24"},{"ip":"198.51.100.0/24"},{"tenant":"evil","ip":["203.0.113.7","203.0.113.8"]}]`},
@@ -220,7 +220,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestEntriesAtOnce: entries that are added at the same time are all there afterwards, also where other writes come between.
+// Entries that are added concurrently are all listed afterwards, even if other writes conflict with them.
 func TestEntriesAtOnce(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -244,7 +244,7 @@ func TestEntriesAtOnce(t *testing.T) {
 	}
 }
 
-// TestPages lists tiers and subjects, page by page.
+// Tiers and subjects are listed page by page.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -445,7 +445,7 @@ func TestWriteFailures(t *testing.T) {
 	}
 }
 
-// Before there are rules, endpoints that need them say so, and the others answer.
+// Before there are rules, endpoints that need them answer with an error, and the others work.
 func TestAdminWithoutRules(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {

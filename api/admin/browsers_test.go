@@ -15,8 +15,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// rawly sends bytes to an address and returns the answer's status and body.
-func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
+// sendRaw sends raw bytes to an address and returns the answer's status and body.
+func sendRaw(t *testing.T, addr net.Addr, send string) (int, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
 	if err != nil {
@@ -42,7 +42,7 @@ func rawly(t *testing.T, addr net.Addr, send string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// A page whose name was made to lead to this machine can neither do nor read anything on the admin plane.
+// A page whose host name resolves to this machine can neither read nor write anything on the admin plane.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.Hosts = []string{"Node1.Example", "other.example."} })
@@ -61,8 +61,8 @@ func TestRebinding(t *testing.T) {
 			if strings.Contains(line, "try") {
 				body = `{"rule":"only","key":"k"}`
 			}
-			// To its browser, the page and the address have one origin, and the request says so.
-			status, have := rawly(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+			// For the browser, the page and the node have the same origin, and the request says so.
+			status, have := sendRaw(t, n.Admin.Addr(), fmt.Sprintf("%s HTTP/1.1\r\nHost: %s\r\nOrigin: http://%s\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
 				line, tt.host, tt.host, len(body), body))
 			if refused := status == 421; refused == tt.good {
 				t.Errorf("%s of %q: have %d %.200s", line, tt.host, status, have)
@@ -72,17 +72,17 @@ func TestRebinding(t *testing.T) {
 		}
 	}
 	if have := n.Rules.Limiter.Rules().Rule("only"); have == nil {
-		t.Error("nothing was written by the good ones")
+		t.Error("the requests with a valid host wrote nothing")
 	}
-	if status, _ := rawly(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
+	if status, _ := sendRaw(t, n.Admin.Addr(), "GET /healthz HTTP/1.0\r\n\r\n"); status != 200 {
 		t.Errorf("HTTP/1.0 without a host: have %d", status)
 	}
-	if status, _ := rawly(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
+	if status, _ := sendRaw(t, n.Admin.Addr(), "GET http://evil.example/v1/rules HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != 421 {
 		t.Errorf("a name in the address: have %d", status)
 	}
 }
 
-// Except on loopback, host names are checked only if some are configured.
+// Beyond loopback, host names are checked only if some are configured.
 func TestHostsElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		addr  string
@@ -103,12 +103,12 @@ func TestHostsElsewhere(t *testing.T) {
 		}
 		r.Host = "node1:8081"
 		if have := p.Refuse(r) != nil; have != (tt.named && len(tt.hosts) == 0) {
-			t.Errorf("%s with %v: its name is refused: %v", tt.addr, tt.hosts, have)
+			t.Errorf("%s with %v: refused its own name: %v", tt.addr, tt.hosts, have)
 		}
 	}
 }
 
-// A page of another site can't make a node take profiles, which it could not see.
+// A page of another site can't make a node take profiles, even though it could not read them.
 func TestProfilesForPages(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

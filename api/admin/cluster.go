@@ -13,17 +13,17 @@ type Cluster interface {
 // ClusterView is the cluster as one node sees it.
 type ClusterView struct {
 	Epoch   int64  `json:"epoch"`
-	Settled bool   `json:"settled"` // this epoch's ring has replaced the previous one everywhere
+	Settled bool   `json:"settled"` // all partitions have moved to their places in this epoch's ring
 	View    string `json:"view"`    // connected or cut-off
-	// Starting is why the node does not decide checks yet; filled in here.
+	// Starting is why the node does not decide checks yet. The admin plane sets it.
 	Starting     string `json:"starting,omitempty"`
 	Leader       string `json:"leader"`
-	RulesVersion int64  `json:"rules_version"` // filled in here
-	// Recorded is the newest version of the rules that all regions are known to use; 0 for none.
+	RulesVersion int64  `json:"rules_version"` // the admin plane sets it
+	// Recorded is the newest version of the rules that all regions are known to use; 0: none.
 	Recorded int64    `json:"recorded_version"`
 	Members  []Member `json:"members"`
 	Regions  []Region `json:"regions"`
-	// Decided counts the subjects of checks decided here in the last ten seconds, by the values of decided_by.
+	// Decided counts the subjects of the checks that this node decided in the last ten seconds, by decided_by.
 	Decided map[string]int64 `json:"decided,omitempty"`
 }
 
@@ -31,7 +31,7 @@ type ClusterView struct {
 type Member struct {
 	cluster.Member
 	Reachable bool   `json:"reachable"`     // from this node
-	Via       string `json:"via,omitempty"` // the node that relays to it, if the direct path is broken
+	Via       string `json:"via,omitempty"` // the node that relays messages to it, if the direct path is broken
 }
 
 // Region is a region that the cluster knows of.
@@ -39,6 +39,6 @@ type Region struct {
 	Name      string `json:"name"`
 	Primary   bool   `json:"primary"`   // rules are written there; true for each region that claims it
 	Reachable bool   `json:"reachable"` // from this region
-	Members   int    `json:"members"`   // the region's own count of its nodes; 0 if it has not been heard of
+	Members   int    `json:"members"`   // how many nodes the region says that it has; 0 if it has not reported
 	Committed bool   `json:"committed"` // limits with scope: global are shared with it
 }

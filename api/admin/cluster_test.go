@@ -127,16 +127,16 @@ func TestCondition(t *testing.T) {
 	}
 }
 
-// lost is a admin.Subjects whose owners can't be reached.
-type lost struct{ admin.Subjects }
+// unreachableOwners is an admin.Subjects whose owners can't be reached.
+type unreachableOwners struct{ admin.Subjects }
 
-func (l lost) Usage(*limiter.Query) (*limiter.Usage, error) {
+func (l unreachableOwners) Usage(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("usage: %w", limiter.ErrNoOwner)
 }
 
 func TestNoOwner(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Subjects = lost{c.Subjects} })
+	n := startNode(t, func(c *apitest.Config) { c.Subjects = unreachableOwners{c.Subjects} })
 	for path, want := range map[string]int{"/v1/usage?rule=login&key=198.51.100.1": 503, "/v1/owner?rule=login&key=198.51.100.1": 200} {
 		if resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + path}); resp.StatusCode != want || want == 503 && !strings.Contains(body, "no-owner") {
 			t.Errorf("%s: have %d %s", path, resp.StatusCode, body)
@@ -164,7 +164,7 @@ func TestClusterMetrics(t *testing.T) {
 	}
 }
 
-// Figures of each kind are shown, except those with labels that are not UTF-8, which Prometheus rejects.
+// Figures of each kind are exported, except those with labels that are not UTF-8, which Prometheus rejects.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
@@ -188,11 +188,11 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	if strings.Contains(body, "text\"") {
-		t.Error("a name that is not UTF-8 is a label")
+		t.Error("the metrics have a label that is not UTF-8")
 	}
 }
 
-// A node that can't do its part in the cluster says so, and is still ready: it decides.
+// A node that can't take part in the cluster reports that, and is still ready, because it decides checks.
 func TestClusterHealth(t *testing.T) {
 	t.Parallel()
 	well := api.ClusterHealth{Connected: true, LeaderKnown: true}

@@ -18,31 +18,32 @@ type Subjects interface {
 	Locate(q *limiter.Query) (*limiter.Usage, error)
 	// Usage returns what a subject has used. Errors are those of Locate, and limiter.ErrNoOwner.
 	Usage(q *limiter.Query) (*limiter.Usage, error)
-	// Reset clears a subject's counters and returns the usage after that. A request id that was seen before does not reset
-	// again. Errors are those of Usage, and those of limiter about requests with an id.
+	// Reset clears a subject's counters and returns the usage afterwards. A request id that was seen before does not reset
+	// again. Errors are those of Usage, and those about request ids, such as limiter.ErrRequestIDReused.
 	Reset(q *limiter.Query) (*limiter.Usage, error)
 	// Top returns the n most refused subjects, in descending order.
 	Top(n int) []limiter.TopSubject
-	// TopRecent returns the n subjects refused most in the last five minutes, then those refused most before, and the nodes
-	// that this is of, this one first.
+	// TopRecent returns the n subjects that were refused most in the last five minutes, then those refused most before, and
+	// the nodes that have reported them, this one first.
 	TopRecent(n int) ([]limiter.TopSubject, []ring.NodeID)
-	// Factor returns what a rule's limits are currently multiplied by.
+	// Factor returns the factor by which the limits of an adaptive rule are currently multiplied.
 	Factor(*rules.Rule) float64
-	// Feedback counts a refusal that should not have happened, and returns the subject and the rule's count at this node.
+	// Feedback counts a refusal as a false positive, and returns the subject and the rule's count at this node.
 	// Errors are those of Locate.
 	Feedback(rule string, key []string) (*limiter.Usage, int64, error)
 }
 
 // Membership removes nodes from the cluster. Errors are those of package cluster.
 type Membership interface {
-	// Leave hands this node's counters over and removes it from the ring and the cluster. The error may wrap ErrOnlyMember.
+	// Leave hands this node's counters over and removes it from the ring and the cluster. The error may wrap
+	// api.ErrOnlyMember.
 	Leave(ctx context.Context) error
-	// Remove removes a node by name that is gone for good; with force, also one that is alive. The error wraps
+	// Remove removes the named node, which must be gone for good; with force, it may be alive. The error wraps
 	// cluster.ErrNotFound or cluster.ErrRefused.
 	Remove(ctx context.Context, name string, force bool) error
 }
 
-// RegionRemover removes regions from the world.
+// RegionRemover removes regions.
 type RegionRemover interface {
 	// RemoveRegion removes a region that is gone for good, and returns the version of the rules without it. Errors are
 	// those of Membership.Remove, and cluster.ErrNoPrimary.
@@ -52,10 +53,10 @@ type RegionRemover interface {
 // Levels reports and raises the feature level: what all members must support before any of it is used. *cluster.Cluster
 // is one.
 type Levels interface {
-	// Levels returns the levels as this node knows them.
+	// Levels returns the agreed level and the members' levels, as far as this node knows them.
 	Levels() cluster.Levels
-	// Raise sets the agreed level for good and returns it; level 0 means the highest that all members know. The error wraps
-	// cluster.ErrRefused or cluster.ErrNoLeader.
+	// Raise raises the agreed level, irrevocably, and returns it; level 0 means the highest that all members know. The error
+	// wraps cluster.ErrRefused or cluster.ErrNoLeader.
 	Raise(ctx context.Context, level cluster.Level) (cluster.Level, error)
 }
 
@@ -66,16 +67,16 @@ type RuleStore interface {
 	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
 	// Versions lists the latest versions, newest first.
 	Versions() []rules.Version
-	// Version returns the document of version n. The error wraps rules.ErrNotFound if that version is no longer kept.
+	// Version returns the document of version n. The error wraps rules.ErrNotFound if that version is not kept.
 	Version(n int64) (*rules.Document, error)
 }
 
-// Config holds what the admin plane needs.
+// Config configures the admin plane.
 type Config struct {
 	Addr string // host:port; port 0 picks a free one
 
-	// Hosts are the host names that the plane answers to, besides addresses and localhost. On loopback it answers to no
-	// other name. Elsewhere it answers to every name if the list is empty.
+	// Hosts are the host names that the plane accepts in Host, besides addresses and localhost. On loopback it accepts no
+	// other name. Elsewhere it accepts every name if the list is empty.
 	Hosts []string
 
 	Subjects   Subjects
@@ -88,15 +89,15 @@ type Config struct {
 	History    func() limiter.History
 	Loads      Loads  // the loads that adaptive rules follow
 	Months     Months // nil: usage is not counted by month
-	// Figures are those of all parts of the node except the API's own and the admin plane's. All are exported as metrics.
+	// Figures are the sources of metrics, except for package api and the admin plane, which add their own.
 	Figures []figures.Source
 
-	// CatchUp returns once this node has everything that was agreed before the call. A read of the rules calls it to show
-	// what was written at another node. If it fails, the answer says that it may be stale.
+	// CatchUp returns once this node has applied everything that the cluster agreed on before the call. Reads of the rules
+	// call it to see writes at other nodes. If it fails, the answer says that it may be stale.
 	CatchUp func(context.Context) error
 }
 
-// Validate returns an error that lists what is missing.
+// Validate returns an error that lists the missing fields.
 func (c *Config) Validate() error {
 	return errors.Join(
 		api.Need(c.Subjects != nil, "admin: Subjects"),

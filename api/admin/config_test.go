@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// What the plane can't do without is asked for when it opens, not when it is missed.
+// Open reports the required fields that are missing.
 func TestOpenErrors(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -1,4 +1,4 @@
-// Package admin is the admin plane: operators write rules and inspect a node over HTTP, and the dashboard asks here.
+// Package admin is the admin plane: an HTTP server where operators write rules and inspect a node. The dashboard uses it, too.
 //
-// It uses net/http. One table lists its endpoints (admin.go). It depends only on the interfaces in [Config].
+// One table lists its endpoints (admin.go). It reaches the rest of the node only through the fields of [Config] and api.Doors.
 package admin

@@ -20,17 +20,17 @@ import (
 
 const (
 	maxDocument = 8 << 20 // bytes of a body on the admin plane
-	// maxDiscard bounds how much of an oversized body is read and discarded. The sender may not look at the answer before
-	// it has sent everything.
+	// maxDiscard bounds how many bytes of an oversized body are read and discarded, for senders that don't read the answer
+	// before they have sent everything.
 	maxDiscard = 256 << 20
 	typeYAML   = "application/yaml"
-	// catchTime bounds how long a read of the rules waits to catch up with writes at other nodes.
-	catchTime = time.Second
+	// maxCatchUp bounds how long a read of the rules waits to catch up with writes at other nodes.
+	maxCatchUp = time.Second
 )
 
-// getRules answers with the document in force, or an earlier one.
+// getRules answers with the rules document in force, or an earlier version.
 func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -65,10 +65,10 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// catch waits until this node has everything that was written earlier at any node, so that a read follows a write. If
-// that takes too long, a header says that the answer may be stale.
-func (s *Server) catch(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), catchTime)
+// catchUp waits until this node has applied all earlier writes at any node, so that a read sees them. If that takes longer than
+// maxCatchUp, it adds a header that says that the answer may be stale.
+func (s *Server) catchUp(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), maxCatchUp)
 	defer cancel()
 	if err := s.config.CatchUp(ctx); err != nil {
 		w.Header().Set("Rlnode-Stale", "true")
@@ -82,7 +82,7 @@ func (s *Server) sendYAML(w http.ResponseWriter, body []byte) {
 	s.send(w, body)
 }
 
-// preferences returns the weights, 0…1, that an Accept header gives to JSON and to YAML by name.
+// preferences returns the weights, 0 to 1, that an Accept header gives explicitly to JSON and to YAML.
 func preferences(accept []string) (json, yaml float64) {
 	for one := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		name, params, err := mime.ParseMediaType(one)
@@ -105,7 +105,7 @@ func preferences(accept []string) (json, yaml float64) {
 	return json, yaml
 }
 
-// putRules replaces the whole document.
+// putRules replaces the whole rules document.
 func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 	return s.write(w, r, rules.Change{Part: rules.WholeDocument})
 }
@@ -128,8 +128,8 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 	return c, nil
 }
 
-// onPiece calls serve with the piece of the document that the path names.
-func (s *Server) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
+// withPiece calls serve with the piece of the document that the path names.
+func (s *Server) withPiece(serve func(http.ResponseWriter, *http.Request, rules.Change) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		c, err := pieceOf(r)
 		if err != nil {
@@ -140,7 +140,7 @@ func (s *Server) onPiece(serve func(http.ResponseWriter, *http.Request, rules.Ch
 }
 
 func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -159,13 +159,13 @@ func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change
 	return nil
 }
 
-// write makes a change from r's body and answers with the new version.
+// write makes the change c, with r's body, and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
-	leave, err := enter(r, s.writes)
+	release, err := acquire(r, s.writes)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	current := int64(0)
 	if set := s.doors.Decider.Rules(); set != nil {
 		current = set.Version
@@ -180,11 +180,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		}
 	}
 	version, err := s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: match, By: writer(r)})
-	return s.written(w, r, version, true, err)
+	return s.answerWrite(w, r, version, true, err)
 }
 
-// enter waits until there is room among these writes for another one. The caller calls leave after it.
-func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
+// acquire waits until writes has room for another write. The caller must call release when the write is done.
+func acquire(r *http.Request, writes chan struct{}) (release func(), err error) {
 	select {
 	case writes <- struct{}{}:
 		return func() { <-writes }, nil
@@ -193,8 +193,8 @@ func enter(r *http.Request, writes chan struct{}) (leave func(), err error) {
 	}
 }
 
-// written answers a write with its version, or with what went wrong.
-func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
+// answerWrite answers a write that returned version and err. changed is false if the write turned out to be unnecessary.
+func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int64, changed bool, err error) error {
 	if err != nil {
 		return writeError(err)
 	}
@@ -212,13 +212,13 @@ func (s *Server) written(w http.ResponseWriter, r *http.Request, version int64, 
 	return s.reply(w, report)
 }
 
-// writeError keeps a failure of the store from looking like a bug.
+// writeError returns err as an Error. A failure of the store becomes WriteFailed instead of Internal.
 func writeError(err error) error {
 	if e := api.AsError(err); e.Code != api.Internal {
 		return e
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it was made is not known", Err: err}
+		return &api.Error{Code: api.Timeout, Detail: "the write took too long; whether it took effect is unknown", Err: err}
 	}
 	return &api.Error{Code: api.WriteFailed, Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
@@ -226,20 +226,20 @@ func writeError(err error) error {
 // maxWriter bounds a writer's name in the list of versions, in bytes.
 const maxWriter = 128
 
-// writer says who makes a change.
+// writer returns the author of a change, for logs and the list of versions.
 func writer(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
 	}
 	by := "admin API, " + host
-	if t := tokenIn(r); t != nil {
+	if t := tokenFrom(r); t != nil {
 		by = "admin API, token " + t.Name + ", " + host
 	}
 	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
 }
 
-// ifMatch parses If-Match: the version that must be in force, 0 for any. Quotes and W/ are optional.
+// ifMatch parses If-Match and returns the version that must be in force; 0: any. Quotes and W/ are optional.
 func ifMatch(values []string, current int64) (version int64, err error) {
 	text := strings.Join(values, ",")
 	if strings.TrimSpace(text) == "" {
@@ -252,14 +252,14 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 		}
 		if unquoted, ok := strings.CutPrefix(one, `"`); ok {
 			if one, ok = strings.CutSuffix(unquoted, `"`); !ok {
-				return 0, badMatch()
+				return 0, invalidIfMatch()
 			}
 		}
 		n, err := strconv.ParseInt(one, 10, 64)
 		if err != nil || n < 0 {
-			return 0, badMatch()
+			return 0, invalidIfMatch()
 		}
-		// Of several versions, the one in force will do. A 0 would mean no condition.
+		// If several versions are listed, prefer the current one. A 0 must not be returned: it would mean no condition.
 		if version == 0 || n == current {
 			version = n
 		}
@@ -270,11 +270,11 @@ func ifMatch(values []string, current int64) (version int64, err error) {
 	return version, nil
 }
 
-func badMatch() *api.Error {
+func invalidIfMatch() *api.Error {
 	return api.Errorf(api.BadValue, `If-Match must be * or a version, such as "17"`)
 }
 
-// readForm reads a body of form f, of up to most bytes.
+// readForm reads and parses a body of form f and at most most bytes.
 func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) {
 	body, err := readAll(r, most)
 	if err != nil {
@@ -288,25 +288,25 @@ func readForm(r *http.Request, f *codec.Form, most int) (*codec.Request, error) 
 	return q, nil
 }
 
-// readAll reads a body of up to most bytes.
+// readAll reads a body of at most most bytes.
 func readAll(r *http.Request, most int) ([]byte, error) {
 	if r.ContentLength > int64(most) && r.Header.Get("Expect") != "" {
-		return nil, api.TooLargeError(most) // not asked for, so not sent
+		return nil, api.TooLargeError(most) // the caller waits for 100 Continue, and has not sent the body
 	}
 	body, err := io.ReadAll(io.LimitReader(r.Body, int64(most)+1))
 	if err != nil {
 		return nil, api.ReceiveError(err)
 	}
 	if len(body) > most {
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // only its end matters
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscard) // an error changes nothing
 		return nil, api.TooLargeError(most)
 	}
 	return body, nil
 }
 
-// getVersions lists the latest versions.
+// getVersions lists the latest versions of the rules.
 func (s *Server) getVersions(w http.ResponseWriter, r *http.Request) error {
-	s.catch(w, r)
+	s.catchUp(w, r)
 	list := s.config.Rules.Versions()
 	if list == nil {
 		list = []rules.Version{}

@@ -17,19 +17,19 @@ type (
 )
 
 const (
-	CatchTime        = catchTime
+	CatchTime        = maxCatchUp
 	IncompleteHeader = incompleteHeader
 	TypeCSV          = typeCSV
 	TypeYAML         = typeYAML
 )
 
 var (
-	Cell     = cell
-	NewPages = newPages
+	Cell     = escapeCell
+	NewPages = newPageGuard
 )
 
 // Refuse returns why r is not answered.
-func (p *pages) Refuse(r *http.Request) *api.Error { return p.refuse(r) }
+func (p *pageGuard) Refuse(r *http.Request) *api.Error { return p.check(r) }
 
 // Connections returns the connections.
 func (s *Server) Connections() *api.Connections { return s.conns }
@@ -43,7 +43,7 @@ func (s *Server) Routes() map[string]api.Scope {
 	return all
 }
 
-// NewNodeSteps returns a node's part of a history.
+// NewNodeSteps returns a node's entry in a history.
 func NewNodeSteps(name, id string, answered bool, steps int) NodeSteps {
 	return NodeSteps{nodePart{name, id, answered}, steps}
 }

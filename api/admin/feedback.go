@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// feedback records that a subject was refused and should not have been.
+// feedback records that a subject should not have been refused.
 func (s *Server) feedback(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e

@@ -41,7 +41,7 @@ func TestFeedback(t *testing.T) {
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	for _, want := range []string{`rlnode_false_positives_total{rule="login"} 2`, `rlnode_false_positives_total{rule="pair"} 1`} {
 		if !strings.Contains(metrics, want+"\n") {
-			t.Errorf("metrics are without %s", want)
+			t.Errorf("the metrics lack %s", want)
 		}
 	}
 }

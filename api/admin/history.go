@@ -8,16 +8,16 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// historyReport is what the nodes decided in each step of the last hour. A step of which no node has anything is missing.
+// historyReport is what the nodes decided in each step of the last hour. It leaves out steps for which no node has data.
 type historyReport struct {
 	Node   string       `json:"node"`    // the node that was asked
-	StepMS int64        `json:"step_ms"` // how long a step is
+	StepMS int64        `json:"step_ms"` // the length of a step
 	EndMS  int64        `json:"end_ms"`  // when the newest step ended, in Unix milliseconds
 	Nodes  []nodeSteps  `json:"nodes"`
 	Steps  []stepReport `json:"steps"` // in ascending order
 }
 
-// nodePart says whether a node's part is in an answer.
+// nodePart says whether an answer includes a node's data.
 type nodePart struct {
 	Name     string `json:"name"`
 	ID       string `json:"id"`
@@ -26,16 +26,16 @@ type nodePart struct {
 
 type nodeSteps struct {
 	nodePart
-	Steps int `json:"steps"` // of how many steps it has something
+	Steps int `json:"steps"` // for how many steps the node has data
 }
 
 type stepReport struct {
 	AtMS   int64       `json:"at_ms"` // when it began
-	Nodes  int         `json:"nodes"` // of how many nodes it is
+	Nodes  int         `json:"nodes"` // how many nodes have data for it
 	Checks checkCounts `json:"checks"`
 }
 
-// getHistory answers what the nodes decided in the last hour.
+// getHistory answers with what the nodes decided in the last hour.
 func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 	h := s.config.History()
 	step := limiter.HistoryStep.Milliseconds()
@@ -49,7 +49,7 @@ func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 		for j := range n.Steps {
 			number := n.Steps[j].Number
 			if j > 0 && number <= n.Steps[j-1].Number {
-				continue // no node sends such
+				continue // malformed: steps must ascend
 			}
 			if nodes[number]++; steps[number] == nil {
 				steps[number] = &limiter.Counts{}
@@ -62,7 +62,7 @@ func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 			r.Steps = append(r.Steps, stepReport{number * step, nodes[number], newCheckCounts(steps[number])})
 		}
 	}
-	for i, part := range s.parts(ids) {
+	for i, part := range s.nodeParts(ids) {
 		one := nodeSteps{nodePart: part}
 		if i < len(ids) {
 			one.Steps = have[ids[i]]
@@ -72,20 +72,20 @@ func (s *Server) getHistory(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, r)
 }
 
-// parts names the nodes that answered, of which the first is this one, and then the members that did not.
-func (s *Server) parts(answered []ring.NodeID) (list []nodePart) {
+// nodeParts returns the nodes that answered, in order, then the members that did not. answered[0] is this node.
+func (s *Server) nodeParts(answered []ring.NodeID) (list []nodePart) {
 	members := s.config.Cluster.View().Members
-	names, heard := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
+	names, seen := map[ring.NodeID]string{}, map[ring.NodeID]bool{}
 	for _, m := range members {
 		names[m.ID] = m.Name
 	}
 	names[answered[0]] = s.doors.Node
 	for _, id := range answered {
-		heard[id] = true
+		seen[id] = true
 		list = append(list, nodePart{names[id], id.String(), true})
 	}
 	for _, m := range members {
-		if !heard[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
+		if !seen[m.ID] && m.Name != s.doors.Node && m.State != gossip.Left {
 			list = append(list, nodePart{m.Name, m.ID.String(), false})
 		}
 	}

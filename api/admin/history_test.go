@@ -24,14 +24,14 @@ func TestHistoryOfSeveral(t *testing.T) {
 	}
 	const now = 60_000_000
 	n := startNode(t, func(c *apitest.Config) {
-		c.Cluster = several{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
+		c.Cluster = severalMembers{apitest.Alone{Name: "n1", ID: id(1)}, []admin.Member{
 			{Member: cluster.Member{Name: "n2", ID: id(2)}}, {Member: cluster.Member{Name: "n3", ID: id(3), State: gossip.Failed}},
 			{Member: cluster.Member{Name: "n4", ID: id(4), State: gossip.Left}},
 		}}
 		c.History = func() limiter.History {
 			return limiter.History{Now: now, Nodes: []limiter.NodeHistory{
 				{Node: id(1), Steps: []limiter.StepCounts{step(now-limiter.HistorySteps-1, 9), step(now-3, 1), step(now-1, 2)}},
-				// A clock that is ahead, and one step twice.
+				// The clock of this node is ahead, and one step is given twice.
 				{Node: id(2), Steps: []limiter.StepCounts{step(now-1, 30), step(now-1, 30), step(now, 500)}},
 			}}
 		}

@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// entryTime bounds how long a change of one entry is tried again because others write rules at the same time.
+	// entryTime bounds how long the change of an entry is retried while it conflicts with other writes.
 	entryTime = 5 * time.Second
-	// maxEntryPause bounds the pause before it is tried again, which is random.
+	// maxEntryPause bounds the random pause before a retry.
 	maxEntryPause = 20 * time.Millisecond
 
 	defaultPage = 100
 	maxPage     = 1000 // bound on the pieces of a page
 )
 
-// changeEntry adds an entry to a list, or with DELETE removes it. It writes the list anew. Where another write came between,
-// it begins again with what that has made, unless the caller has named a version by If-Match. A node changes one entry at a
-// time, so only other nodes and other writes come between.
+// changeEntry adds an entry to a list, or removes it if the method is DELETE. It writes the whole list. If that conflicts with
+// another write, it retries with the new version, unless the caller gave one in If-Match. A node changes one entry at a time,
+// so conflicts come only from other nodes and from other kinds of writes.
 func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, list rules.Change) error {
 	entry, err := readAll(r, codec.MaxBody)
 	if err != nil {
 		return err
 	}
-	leave, err := enter(r, s.entries)
+	release, err := acquire(r, s.entries)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	deadline := time.Now().Add(entryTime)
 	for {
-		s.catch(w, r)
+		s.catchUp(w, r)
 		set := s.doors.Decider.Rules()
 		if set == nil {
 			return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -62,7 +62,7 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, list rules.
 			version, err = s.config.Rules.Write(r.Context(), c, cluster.WriteOptions{IfMatch: cmp.Or(match, set.Version), By: writer(r)})
 		}
 		if match != 0 || !errors.Is(err, rules.ErrConflict) || time.Now().After(deadline) {
-			return s.written(w, r, version, changed, err)
+			return s.answerWrite(w, r, version, changed, err)
 		}
 		select {
 		case <-time.After(rand.N(maxEntryPause)):
@@ -86,14 +86,14 @@ func (s *Server) getSubjects(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// getPage answers with a page of pieces, under that name.
+// getPage answers with a page of what list returns, as the field name.
 func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, list func(doc *rules.Document, after string, n int) ([]string, string)) error {
 	q := r.URL.Query()
-	n, err := count(q, defaultPage, maxPage)
+	n, err := countParam(q, defaultPage, maxPage)
 	if err != nil {
 		return err
 	}
-	s.catch(w, r)
+	s.catchUp(w, r)
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return api.Errorf(api.NotReady, "there are no rules in force yet")
@@ -111,8 +111,8 @@ func (s *Server) getPage(w http.ResponseWriter, r *http.Request, name string, li
 	return s.reply(w, answer)
 }
 
-// count reads how many of something a query asks for, as n.
-func count(q url.Values, usual, most int) (int, error) {
+// countParam returns the parameter n of a query, from 1 to most; usual if there is none.
+func countParam(q url.Values, usual, most int) (int, error) {
 	text := q.Get("n")
 	if text == "" {
 		return usual, nil

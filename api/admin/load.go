@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Loads has the loads that adaptive rules follow. *loads.Loads is one.
+// Loads holds the loads that adaptive rules follow. *loads.Loads is one.
 type Loads interface {
 	// Tell reports a load that is valid for ttl. The error wraps a loads.ReportError or loads.ErrFull.
 	Tell(source string, load float64, ttl time.Duration) error
@@ -22,7 +22,7 @@ type Loads interface {
 	Sources() []loads.Source
 }
 
-// postLoad accepts a report.
+// postLoad accepts a report of a load.
 func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 	q, err := readForm(r, codec.LoadForm, codec.MaxLoadBody)
 	if err != nil {
@@ -38,13 +38,13 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 		Load   float64  `json:"load"`
 		TTL    int64    `json:"ttl_ms"`
 		Rules  []string `json:"rules"`
-	}{source, q.Load, q.TTL.Milliseconds(), s.followers(source)})
+	}{source, q.Load, q.TTL.Milliseconds(), s.rulesFollowing(source)})
 }
 
-// followers lists the rules in force that follow a source.
-func (s *Server) followers(source string) []string {
+// rulesFollowing lists the rules in force that follow a source.
+func (s *Server) rulesFollowing(source string) []string {
 	names := []string{}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		if r.Adaptive.Source == source {
 			names = append(names, r.Name)
 		}
@@ -52,8 +52,8 @@ func (s *Server) followers(source string) []string {
 	return names
 }
 
-// adaptive lists the adaptive rules in force.
-func (s *Server) adaptive() (out []*rules.Rule) {
+// adaptiveRules lists the adaptive rules in force.
+func (s *Server) adaptiveRules() (out []*rules.Rule) {
 	set := s.doors.Decider.Rules()
 	if set == nil {
 		return nil
@@ -66,21 +66,21 @@ func (s *Server) adaptive() (out []*rules.Rule) {
 	return out
 }
 
-// sourceReport is a source of load. A source that this node measures itself does not expire.
+// sourceReport is the load of a source. A source that this node measures itself has no TTL.
 type sourceReport struct {
 	Source string  `json:"source"`
 	Load   float64 `json:"load"`
 	TTL    *int64  `json:"ttl_ms,omitempty"`
 }
 
-// adaptiveReport is what an adaptive rule follows, and how far its limits are currently lowered.
+// adaptiveReport is the source that an adaptive rule follows, and the factor by which its limits are currently multiplied.
 type adaptiveReport struct {
 	Rule   string  `json:"rule"`
 	Source string  `json:"source"`
 	Factor float64 `json:"factor"`
 }
 
-// getLoad lists the sources that this node knows, and their effect.
+// getLoad lists the sources that this node knows, and their effect on adaptive rules.
 func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 	report := struct {
 		Sources []sourceReport   `json:"sources"`
@@ -94,14 +94,14 @@ func (s *Server) getLoad(w http.ResponseWriter, _ *http.Request) error {
 		}
 		report.Sources = append(report.Sources, one)
 	}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		report.Rules = append(report.Rules, adaptiveReport{Rule: r.Name, Source: r.Adaptive.Source, Factor: s.config.Subjects.Factor(r)})
 	}
 	return s.reply(w, report)
 }
 
-// appendAdaptive appends what an adaptive rule follows, and how far its limits are currently lowered. load is null
-// while it is unknown.
+// appendAdaptive appends the source that an adaptive rule follows, its load, and the rule's current factor. load is null while
+// it is unknown.
 func (s *Server) appendAdaptive(b []byte, r *rules.Rule) []byte {
 	if r.Adaptive == nil {
 		return b

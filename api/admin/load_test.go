@@ -100,9 +100,9 @@ func TestLoad(t *testing.T) {
 		}
 	}
 	if strings.Contains(metrics, "nobody") {
-		t.Error("metrics have a label that a caller chose")
+		t.Error("the metrics have a label that a caller chose")
 	}
-	apitest.Until(t, "it expires", func() bool {
+	apitest.Until(t, "the load expires", func() bool {
 		_, f := n.Check(`{"rule":"busy","peek":true}`)
 		return fmt.Sprint(f["limit"]) == "100"
 	})

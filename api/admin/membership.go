@@ -14,11 +14,11 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// memberTime bounds a change of members, so that the caller still hears the outcome.
+// memberTime bounds a change of members. It is shorter than the write timeout, so that the caller still gets the outcome.
 const memberTime = adminWriteTimeout - 5*time.Second
 
-// leave removes this node from the cluster. Meanwhile it decides checks by asking other nodes. It continues even if the
-// caller does not wait: half a departure would help no one.
+// leave removes this node from the cluster. Meanwhile the node decides checks by asking other nodes. It continues even if the
+// caller does not wait, because a half-finished departure is of no use.
 func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
 	defer cancel()
@@ -30,13 +30,13 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// removeMember removes a node that is gone for good from the cluster; with ?force=true also one that is alive.
+// removeMember removes a node that is gone for good from the cluster; with ?force=true, the node may be alive.
 func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if len(name) > codec.MaxValue {
 		return api.Errorf(api.BadValue, "name must not have more than %d bytes", codec.MaxValue)
 	}
-	forced, err := choice(r.URL.Query(), "force", "false", "true")
+	forced, err := choiceParam(r.URL.Query(), "force", "false", "true")
 	if err != nil {
 		return err
 	}
@@ -51,12 +51,12 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// getLevel answers which feature level is agreed on, and which levels the members know.
+// getLevel answers with the agreed feature level, and the levels that the members know.
 func (s *Server) getLevel(w http.ResponseWriter, _ *http.Request) error {
 	return s.reply(w, s.config.Levels.Levels())
 }
 
-// raiseLevel raises the feature level for good: to ?to=N, or to the highest that all members know.
+// raiseLevel raises the feature level, irrevocably: to ?to=N, or to the highest that all members know.
 func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	to := uint64(0)
 	if text := r.URL.Query().Get("to"); text != "" {
@@ -80,7 +80,7 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 	}{level})
 }
 
-// removeRegion removes a region that is gone for good from the world.
+// removeRegion removes a region that is gone for good.
 func (s *Server) removeRegion(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if len(name) > codec.MaxValue {

@@ -19,7 +19,7 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	registry.MustRegister(collector{s}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		// Two concurrent scrapers are usual; many are a mistake.
+		// Two concurrent scrapers are common; many are a mistake.
 		MaxRequestsInFlight: 8,
 		Timeout:             adminWriteTimeout / 2,
 	})
@@ -29,10 +29,10 @@ func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
 	}
 }
 
-// collector converts the figures of all packages to Prometheus metrics.
+// collector exports the figures of all packages as Prometheus metrics.
 type collector struct{ *Server }
 
-// Describe sends nothing: the set of figures depends on what the node does.
+// Describe sends nothing, which makes the collector unchecked: the set of figures depends on what the node does.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all figures.
@@ -41,7 +41,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		var names, values []string
 		for i := 0; i < len(f.Labels); i += 2 {
 			if !utf8.ValidString(f.Labels[i+1]) {
-				return // Prometheus has no other kind
+				return // Prometheus allows only UTF-8
 			}
 			names, values = append(names, f.Labels[i]), append(values, f.Labels[i+1])
 		}
@@ -70,18 +70,18 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// figures shows what the admin plane itself counts, and what adaptive rules follow.
+// figures reports the metrics of the admin plane, the program's version, and the loads that adaptive rules follow.
 func (s *Server) figures(sink figures.Sink) {
 	s.conns.Figures(sink, "admin")
 	sink.Gauge("build_info", "Version of the program; always 1.", 1, "version", s.doors.Version, "go", runtime.Version())
 	s.loadFigures(sink)
 }
 
-// loadFigures shows what adaptive rules follow: only sources that the rules in force name, since any caller may report
-// others.
+// loadFigures reports the loads that adaptive rules follow. It leaves out sources that no rule in force names, because callers
+// may report any number of those.
 func (s *Server) loadFigures(sink figures.Sink) {
 	followed := map[string]bool{loads.NodeCPU: true}
-	for _, r := range s.adaptive() {
+	for _, r := range s.adaptiveRules() {
 		sink.Gauge("adaptive_factor", "What an adaptive rule's limits are multiplied by at this node.", s.config.Subjects.Factor(r), "rule", r.Name)
 		followed[r.Adaptive.Source] = true
 	}

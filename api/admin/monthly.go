@@ -18,32 +18,32 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// Months reports what subjects were admitted per calendar month. *usage.Cluster is one.
+// Months reports what was admitted by subject and calendar month. *usage.Cluster is one.
 type Months interface {
-	// Open starts to read a month. Nodes that can't be asked are in Missing of the result.
+	// Open starts to read a month. The stream's Missing lists the nodes that can't be reached.
 	Open(ctx context.Context, q usage.Query) (*usage.Stream, error)
 }
 
 const (
-	// maxExports bounds the exports at once; a further one is refused.
+	// maxExports bounds the exports in progress at once; any more are refused.
 	maxExports = 2
-	// exportRows is how many rows are written before the deadline is extended.
+	// exportRows is the number of rows after which the write deadline is extended.
 	exportRows = 1024
-	// exportBytes is how many bytes are written at once.
+	// exportBytes is the size at which buffered rows are written.
 	exportBytes = 64 << 10
-	// incompleteHeader names the nodes whose counts are missing from an export, if that is known when it begins.
+	// incompleteHeader lists the nodes whose counts are missing from an export, as far as that is known when it begins.
 	incompleteHeader = "Rlnode-Incomplete"
 	typeCSV          = "text/csv; charset=utf-8"
 )
 
-// monthlyQuery is the query of a request.
+// monthlyQuery is a parsed request for monthly usage.
 type monthlyQuery struct {
 	usage.Query
 	csv     bool
-	partial bool // answer even if a node can't be asked
+	partial bool // answer even if a node can't be reached
 }
 
-func (s *Server) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
+func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) {
 	values := r.URL.Query()
 	q.Month = usage.MonthOf(time.Now().UnixNano())
 	if text := values.Get("month"); text != "" {
@@ -54,22 +54,22 @@ func (s *Server) monthlyQuery(r *http.Request) (q monthlyQuery, err error) {
 	if q.Rule = values.Get("rule"); len(q.Rule) > codec.MaxValue || !utf8.ValidString(q.Rule) {
 		return q, api.Errorf(api.BadValue, "rule must be UTF-8 of at most %d bytes", codec.MaxValue)
 	}
-	scope, err := choice(values, "scope", "cluster", "node")
+	scope, err := choiceParam(values, "scope", "cluster", "node")
 	if err != nil {
 		return q, err
 	}
-	incomplete, err := choice(values, "incomplete", "refuse", "allow")
+	incomplete, err := choiceParam(values, "incomplete", "refuse", "allow")
 	if err != nil {
 		return q, err
 	}
-	format, err := choice(values, "format", "json", "csv")
+	format, err := choiceParam(values, "format", "json", "csv")
 	q.Here, q.csv = scope == "node", format == "csv"
-	q.partial = incomplete == "allow" || !q.csv // JSON itself says what is missing
+	q.partial = incomplete == "allow" || !q.csv // a JSON answer lists the missing nodes itself
 	return q, err
 }
 
-// choice returns the value of a parameter with two choices, the first of which is the default.
-func choice(q url.Values, name, usual, other string) (string, error) {
+// choiceParam returns the value of a parameter that is either usual, the default, or other.
+func choiceParam(q url.Values, name, usual, other string) (string, error) {
 	text := cmp.Or(q.Get(name), usual)
 	if text != usual && text != other {
 		return "", api.Errorf(api.BadValue, "%s must be %s or %s", name, usual, other)
@@ -77,12 +77,12 @@ func choice(q url.Values, name, usual, other string) (string, error) {
 	return text, nil
 }
 
-// getMonthly answers what subjects were admitted in a month.
+// getMonthly answers with what was admitted in a month, by subject.
 func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	if s.config.Months == nil {
-		return api.Errorf(api.NotFound, "this node counts no usage by month")
+		return api.Errorf(api.NotFound, "this node does not count usage by month")
 	}
-	q, err := s.monthlyQuery(r)
+	q, err := s.parseMonthlyQuery(r)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 	}
 	if missing := stream.Missing(); len(missing) > 0 {
 		if !q.partial {
-			return api.Errorf(api.Incomplete, "not all was told by %s; incomplete=allow answers what there is", api.Excerpt(strings.Join(missing, ", ")))
+			return api.Errorf(api.Incomplete, "usage is missing from %s; incomplete=allow returns the rest", api.Excerpt(strings.Join(missing, ", ")))
 		}
 		for i, name := range missing {
 			missing[i] = strconv.QuoteToASCII(name)
@@ -116,14 +116,14 @@ func (s *Server) getMonthly(w http.ResponseWriter, r *http.Request) error {
 		err = e.json()
 	}
 	if err != nil {
-		// The status is already sent. Breaking off the answer is the only way left to report it.
+		// The status has already been sent, so breaking off the answer is the only way left to report the error.
 		s.doors.Logger.Warn("export of usage broke off", "error", err)
 		panic(http.ErrAbortHandler)
 	}
 	return nil
 }
 
-// export writes a month's rows.
+// export writes the rows of a month.
 type export struct {
 	w       http.ResponseWriter
 	stream  *usage.Stream
@@ -132,10 +132,10 @@ type export struct {
 	rows    int
 }
 
-// next reads a row. The caller gets fresh time for each lot of exportRows rows.
+// next reads a row. It extends the write deadline every exportRows rows.
 func (e *export) next() (usage.Row, bool) {
 	if e.rows%exportRows == 0 {
-		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // if this fails, the server's deadline stays
+		_ = e.control.SetWriteDeadline(time.Now().Add(adminWriteTimeout)) // if this fails, the old deadline stays
 	}
 	e.rows++
 	return e.stream.Next()
@@ -191,14 +191,14 @@ func appendMonthlyRow(b []byte, row *usage.Row) []byte {
 	return append(b, '}')
 }
 
-// csv writes one line per row. If a node fails midway, the answer breaks off: a file that is silently too short would
-// be a bill that is too low.
+// csv writes one line per row. If a node fails midway, it returns an error and the answer breaks off: a file that is silently
+// too short would make a bill that is too low.
 func (e *export) csv() error {
 	e.w.Header().Set("Content-Type", typeCSV)
 	e.w.Header().Set("Content-Disposition", `attachment; filename="usage-`+e.query.Month.String()+`.csv"`)
 	known := len(e.stream.Missing())
 	out := csv.NewWriter(e.w)
-	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error reports it
+	_ = out.Write([]string{"month", "rule", "key", "unit", "cost", "checks", "other"}) // out.Error reports failures
 	month := e.query.Month.String()
 	for {
 		row, ok := e.next()
@@ -206,7 +206,7 @@ func (e *export) csv() error {
 			break
 		}
 		if missing := e.stream.Missing(); len(missing) > known {
-			return fmt.Errorf("not all was told by %s", strings.Join(missing, ", "))
+			return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 		}
 		key, others := "", "0"
 		switch {
@@ -217,22 +217,22 @@ func (e *export) csv() error {
 		default:
 			key = string(codec.AppendStrings(nil, row.Key))
 		}
-		_ = out.Write([]string{month, cell(row.Rule), cell(key), cell(row.Unit),
+		_ = out.Write([]string{month, escapeCell(row.Rule), escapeCell(key), escapeCell(row.Unit),
 			strconv.FormatInt(row.Cost, 10), strconv.FormatInt(row.Checks, 10), others})
 		if err := out.Error(); err != nil {
 			return fmt.Errorf("write rows: %w", err)
 		}
 	}
 	if missing := e.stream.Missing(); len(missing) > known {
-		return fmt.Errorf("not all was told by %s", strings.Join(missing, ", "))
+		return fmt.Errorf("usage is missing from %s", strings.Join(missing, ", "))
 	}
 	out.Flush()
 	return out.Error()
 }
 
-// cell keeps a spreadsheet from reading a caller's text as a formula. Such text gets a leading ', and so does text that
-// already begins with one, so removing the first ' restores the text.
-func cell(text string) string {
+// escapeCell keeps spreadsheets from reading a caller's text as a formula. It prefixes such text with ', and also text that
+// begins with ', so that removing the first ' restores the original.
+func escapeCell(text string) string {
 	if text != "" && strings.ContainsRune("=+-@\t\r\n'＝＋－＠", []rune(text)[0]) {
 		return "'" + text
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/rlnode/rlnode/usage"
 )
 
-// deaf are peers that never answer.
-type deaf struct{}
+// deafPeers are peers that never answer.
+type deafPeers struct{}
 
-func (deaf) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, error) {
+func (deafPeers) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte, error) {
 	return nil, peer.ErrUnreachable
 }
 
@@ -35,7 +35,7 @@ func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cluster := usage.Join(m, deaf{}, func() []usage.Member { return members })
+		cluster := usage.Join(m, deafPeers{}, func() []usage.Member { return members })
 		c.Decider.(*limiter.Limiter).UseMeter(m)
 		c.Months, c.Figures = cluster, append(c.Figures, m.Figures)
 		t.Cleanup(func() {
@@ -107,11 +107,11 @@ func TestMonthlyUsage(t *testing.T) {
 	}
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	if !strings.Contains(metrics, "rlnode_usage_rows 6\n") || !strings.Contains(metrics, "rlnode_usage_lost_total 0\n") {
-		t.Error("metrics are without usage")
+		t.Error("the metrics lack usage")
 	}
 }
 
-// If a node can't be asked, JSON says so; CSV is refused unless incomplete data is allowed.
+// If a node can't be reached, JSON says so; CSV is refused unless incomplete data is allowed.
 func TestMonthlyUsageIncomplete(t *testing.T) {
 	t.Parallel()
 	n := startMeteredNode(t, usage.Member{ID: ring.NodeID{1}, Name: "n1"}, usage.Member{ID: ring.NodeID{3}, Name: "n3"})
@@ -121,7 +121,7 @@ func TestMonthlyUsageIncomplete(t *testing.T) {
 		t.Errorf("have %d %s %v", resp.StatusCode, text, resp.Header)
 	}
 	resp, text = n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?format=csv"})
-	if resp.StatusCode != 503 || !strings.Contains(text, "not all was told by n3") || !strings.Contains(text, `"incomplete"`) {
+	if resp.StatusCode != 503 || !strings.Contains(text, "usage is missing from n3") || !strings.Contains(text, `"incomplete"`) {
 		t.Errorf("have %d %s", resp.StatusCode, text)
 	}
 	resp, text = n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage/monthly?format=csv&incomplete=allow"})

@@ -9,54 +9,53 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// pages keeps pages of other sites away from the admin plane.
-type pages struct {
+// pageGuard protects the admin plane from web pages of other sites.
+type pageGuard struct {
 	origin *http.CrossOriginProtection
-	// named means that only hosts that are addresses, localhost or in hosts are answered. A page can make its own name lead
-	// to this machine. The browser then takes this node for part of that site, and only the name in Host gives it away.
-	named bool
-	hosts map[string]bool // in lower case
+	// checkHosts means that Host must be an address, localhost or in hosts. A page can make its own host name resolve to this
+	// machine (DNS rebinding). The browser then treats this node as part of that site, and only Host reveals it.
+	checkHosts bool
+	hosts      map[string]bool // in lower case
 }
 
-// newPages makes the protection for the plane that listens at addr. On loopback names are always checked, because there
-// is usually no token. Elsewhere they are checked only if some are listed.
-func newPages(addr net.Addr, hosts []string) *pages {
-	p := &pages{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
+// newPageGuard returns the protection for a plane that listens on addr. On loopback it always checks host names, because there is
+// usually no token. Elsewhere it checks them only if some are listed.
+func newPageGuard(addr net.Addr, hosts []string) *pageGuard {
+	p := &pageGuard{origin: http.NewCrossOriginProtection(), hosts: map[string]bool{"localhost": true}}
 	tcp, ok := addr.(*net.TCPAddr)
-	p.named = len(hosts) > 0 || ok && tcp.IP.IsLoopback()
+	p.checkHosts = len(hosts) > 0 || ok && tcp.IP.IsLoopback()
 	for _, name := range hosts {
 		p.hosts[hostName(name)] = true
 	}
 	return p
 }
 
-// refuse returns why r is not answered, nil if it is.
-func (p *pages) refuse(r *http.Request) *api.Error {
+// check returns the error if r must be refused, else nil.
+func (p *pageGuard) check(r *http.Request) *api.Error {
 	// An HTTP/1.0 client need not send a Host; browsers do.
-	if p.named && r.Host != "" {
+	if p.checkHosts && r.Host != "" {
 		host := hostName(r.Host)
 		if _, err := netip.ParseAddr(host); err != nil && !p.hosts[host] {
-			return api.Errorf(api.WrongHost, "the admin plane is asked for as %s, and answers to addresses and to localhost; a name of this node's is told to it by --admin-host", api.Excerpt(strings.ToValidUTF8(host, "�")))
+			return api.Errorf(api.WrongHost, "the admin plane does not accept the host name %s, only addresses, localhost and the names given by --admin-host", api.Excerpt(strings.ToValidUTF8(host, "�")))
 		}
 	}
 	if p.origin.Check(r) != nil {
-		return api.Errorf(api.CrossOrigin, "a write from a page of another origin is refused")
+		return api.Errorf(api.CrossOrigin, "writes from pages of other origins are refused")
 	}
 	return nil
 }
 
-// refuseCostly refuses even reads from pages of other sites: a page can't see the result, but the work slows the node
-// down.
-func (p *pages) refuseCostly(r *http.Request) *api.Error {
-	write := r.WithContext(r.Context()) // a copy
+// checkCostly refuses even reads from pages of other sites. A page can't see the result, but the work would slow the node down.
+func (p *pageGuard) checkCostly(r *http.Request) *api.Error {
+	write := r.WithContext(r.Context()) // a copy of r
 	write.Method = http.MethodPost
 	if p.origin.Check(write) != nil {
-		return api.Errorf(api.CrossOrigin, "a profile for a page of another origin is refused")
+		return api.Errorf(api.CrossOrigin, "profiles for pages of other origins are refused")
 	}
 	return nil
 }
 
-// hostName returns the name or address in a Host header, without port, brackets and the trailing dot, in lower case.
+// hostName returns the name or address in a Host header, in lower case, without port, brackets and trailing dot.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -8,6 +8,6 @@ import (
 
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Places = 64 })
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
 	apitest.CheckPlaces(t, n.Admin.Addr().String(), "GET /v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n", n.Admin.Connections())
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 )
 
-// world is a fake RegionRemover.
-type world struct{}
+// fakeRegions is a fake admin.RegionRemover.
+type fakeRegions struct{}
 
-func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
+func (fakeRegions) RemoveRegion(_ context.Context, name string) (int64, error) {
 	switch name {
 	case "gone":
 		return 8, nil
@@ -29,7 +29,7 @@ func (world) RemoveRegion(_ context.Context, name string) (int64, error) {
 
 func TestRemoveRegion(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Regions, c.AdminToken = world{}, "secret" })
+	n := startNode(t, func(c *apitest.Config) { c.Regions, c.AdminToken = fakeRegions{}, "secret" })
 	token := map[string]string{"Authorization": "Bearer secret"}
 	for _, tt := range []struct {
 		path   string
@@ -41,7 +41,7 @@ func TestRemoveRegion(t *testing.T) {
 		{"gone", token, 200, `{"removed":"gone","version":8}`},
 		{"there", token, 409, "member-there"},
 		{"far", token, 503, "no-primary"},
-		{"slow", token, 408, "whether it was made is not known"},
+		{"slow", token, 408, "whether it took effect is unknown"},
 		{"nobody", token, 404, "not-found"},
 		{strings.Repeat("x", 1025), token, 400, "bad-value"},
 	} {

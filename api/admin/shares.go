@@ -7,13 +7,13 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// regionReport is a region's share of a subject's limits, and what it has used.
+// regionReport is a region's shares of a subject's limits, and its usage.
 type regionReport struct {
 	Reachable bool                 `json:"reachable"`
 	Limits    []limiter.ShareUsage `json:"limits"`
 }
 
-// appendRegions appends each region's share of u's first limit and its usage, if regions divide the limits of u.
+// appendRegions appends each region's share of u's first limit, and the regions' usage, if regions share the limits of u.
 func appendRegions(b []byte, u *limiter.Usage) ([]byte, error) {
 	report := struct {
 		Shares  map[string]int64        `json:"shares"`

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// For a limit that regions divide, answers show the whole limit and what is left here; usage shows each region.
+// For a limit that regions share, answers have the whole limit and what is left in this region; usage lists each region.
 func TestUsageOfRegions(t *testing.T) {
 	t.Parallel()
 	doc, err := rules.Parse([]byte(`version: 1

@@ -15,11 +15,11 @@ import (
 
 const (
 	defaultTop = 20
-	maxTop     = 1000 // bound on the subjects listed
+	maxTop     = 1000
 )
 
-// onSubject calls serve with the subject that the query names.
-func (s *Server) onSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
+// withSubject returns a handler that calls serve with the subject that the query names.
+func (s *Server) withSubject(serve func(w http.ResponseWriter, r *http.Request, q *limiter.Query) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		rule, key, err := s.subjectOf(r.URL.Query())
 		if err != nil {
@@ -36,7 +36,7 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 		return "", nil, api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
 	if e := s.doors.ChecksError(); e != nil {
-		return "", nil, e // a subject that is not loaded yet would look unused
+		return "", nil, e // a subject whose counters are not loaded yet would look unused
 	}
 	rule, text := q.Get("rule"), q.Get("key")
 	if rule == "" {
@@ -67,16 +67,16 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 	return rule, key, nil
 }
 
-// getUsage answers what a subject has used.
+// getUsage answers with what a subject has used.
 func (s *Server) getUsage(w http.ResponseWriter, _ *http.Request, q *limiter.Query) error {
 	u, err := s.config.Subjects.Usage(q)
 	if err != nil {
-		return fmt.Errorf("look at subject: %w", err)
+		return fmt.Errorf("read usage: %w", err)
 	}
 	return s.replyUsage(w, u)
 }
 
-// deleteUsage resets a subject's counters and answers with the usage after that.
+// deleteUsage resets a subject's counters and answers with the usage afterwards.
 func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.Query) error {
 	q.RequestID = r.URL.Query().Get("request_id")
 	if r.URL.Query().Has("request_id") && (q.RequestID == "" || len(q.RequestID) > limiter.MaxRequestID) {
@@ -112,11 +112,11 @@ func blockedUntil(u *limiter.Usage) int64 {
 	return time.Now().Add(u.Blocked).UnixMilli()
 }
 
-// getOwner answers which node owns a subject.
+// getOwner answers with the owner and the standby of a subject.
 func (s *Server) getOwner(w http.ResponseWriter, _ *http.Request, q *limiter.Query) error {
 	u, err := s.config.Subjects.Locate(q)
 	if err != nil {
-		return fmt.Errorf("look for subject: %w", err)
+		return fmt.Errorf("locate subject: %w", err)
 	}
 	partition := ring.PartitionOf(u.Hash.Hi)
 	report := struct {
@@ -140,11 +140,11 @@ func (k subjectKey) MarshalJSON() ([]byte, error) { return codec.AppendKey(nil, 
 // getTop lists the most refused subjects.
 func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	by, err := choice(q, "by", "refused", "recent")
+	by, err := choiceParam(q, "by", "refused", "recent")
 	if err != nil {
 		return err
 	}
-	n, err := count(q, defaultTop, maxTop)
+	n, err := countParam(q, defaultTop, maxTop)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 		for _, t := range list {
 			answer.Subjects = append(answer.Subjects, subject{t.Rule, t.Key, t.Refused, t.Checks, &t.Recent})
 		}
-		answer.Nodes = s.parts(nodes)
+		answer.Nodes = s.nodeParts(nodes)
 		return s.reply(w, answer)
 	}
 	for _, t := range s.config.Subjects.Top(n) {
@@ -179,17 +179,17 @@ func (s *Server) getCluster(w http.ResponseWriter, _ *http.Request) error {
 	if set := s.doors.Decider.Rules(); set != nil {
 		view.RulesVersion = set.Version
 	}
-	view.Starting = s.doors.Starting()
+	view.Starting = s.doors.StartingReason()
 	return s.reply(w, view)
 }
 
-// getHealth answers that the process is alive.
+// getHealth answers GET /healthz: the process is alive.
 func (s *Server) getHealth(w http.ResponseWriter, _ *http.Request) error {
 	s.sendJSON(w, s.doors.HealthReport())
 	return nil
 }
 
-// getReady answers whether the node takes checks.
+// getReady answers GET /readyz: whether the node takes checks.
 func (s *Server) getReady(w http.ResponseWriter, _ *http.Request) error {
 	if e := s.doors.ProbeError(); e != nil {
 		return e

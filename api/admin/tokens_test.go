@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Every route requires its scope once there is a token, except probes, metrics and the dashboard's files.
+// If any token is configured, every route requires its scope, except probes, metrics and the dashboard's files.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, apitest.ScopedTokens(t))
@@ -22,7 +22,7 @@ func TestScopes(t *testing.T) {
 	routes["GET /"], routes["GET /ui"] = api.Anyone, api.Anyone
 	apitest.CheckScopes(t, n, n.AdminURL, routes)
 	if need := routes["POST /v1/new"]; need != 0 || api.ScopeRead.Allows(need) || !api.ScopeAdmin.Allows(need) {
-		t.Error("a route for which nothing is said is not only for admin")
+		t.Error("a route without scopes is open to others than admin")
 	}
 	// A try that takes its cost is a check.
 	for text, want := range map[string]int{"tr": 403, "tc": 200, "tcr": 200} {
@@ -33,7 +33,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// Versions, logs and traces name the token of a write, and none reveals it.
+// Versions, logs and traces have the name of a writer's token, and none reveals the token.
 func TestWritesNameTheirToken(t *testing.T) {
 	t.Parallel()
 	var out syncBuffer
@@ -54,7 +54,7 @@ func TestWritesNameTheirToken(t *testing.T) {
 	}
 	for _, want := range []string{`msg="rules written" version=2 by="admin API, token deploy, 127.0.0.1"`, `msg="usage reset" rule=only by="admin API, token deploy`} {
 		if !strings.Contains(log, want) {
-			t.Errorf("the log has not %s: %s", want, log)
+			t.Errorf("the log lacks %s: %s", want, log)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// try answers what a check would get, with the status and headers as data. It takes nothing, unless the check says
-// "peek": false.
+// try answers with what a check would get, its status and headers as JSON fields. It takes nothing unless the body says
+// "peek": false, or sets mode.
 func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e
@@ -23,11 +23,11 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := q.RequireKey(decider.Rules()); e != nil {
 		return e
 	}
-	if e := tokenIn(r).Permits(&q.Query); e != nil {
+	if e := tokenFrom(r).NamespaceError(&q.Query); e != nil {
 		return e
 	}
-	if who := tokenIn(r); who != nil && !q.Peeks() && !who.Scopes.Allows(api.ScopeCheck) {
-		return who.LacksError(api.ScopeCheck)
+	if token := tokenFrom(r); token != nil && !q.Peeks() && !token.Scopes.Allows(api.ScopeCheck) {
+		return token.MissingScopeError(api.ScopeCheck)
 	}
 	var a limiter.Answer
 	if err := decider.Check(&q.Query, &a); err != nil {
@@ -39,7 +39,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// appendTry appends what a check's caller would get.
+// appendTry appends r, the answer that a check would get, as a JSON object.
 func appendTry(b []byte, r *codec.Reply) []byte {
 	b = strconv.AppendInt(append(b, `{"status":`...), int64(r.Status), 10)
 	b = append(b, `,"headers":{`...)

@@ -29,7 +29,7 @@ func TestTry(t *testing.T) {
 	}
 	const login = `{"rule":"login","key":"k","detail":true}`
 	admin, check := map[string]string{"Authorization": "Bearer secret"}, map[string]string{"Authorization": "Bearer other"}
-	for range 3 { // nothing is taken
+	for range 3 { // a try takes nothing
 		status, told := try(login, check)
 		if status != 200 || told.Status != 200 || told.Answer["remaining"] != 4.0 || told.Headers["X-Ratelimit-Limit"]+told.Headers["X-RateLimit-Limit"] != "5" ||
 			len(told.Answer["limits"].([]any)) != 1 {

@@ -32,8 +32,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Main runs a package's tests and returns the exit code. It then looks for codes that none of them has provoked, and for
-// goroutines that are left.
+// Main runs a package's tests and returns the exit code. It fails if no test has provoked one of the codes, or if goroutines are
+// left over.
 func Main(m *testing.M, codes ...api.Code) (code int) {
 	code = m.Run()
 	if args := strings.Join(os.Args, " "); code == 0 && len(os.Args) > 1 && !strings.Contains(args, "-test.run") && !strings.Contains(args, "-test.fuzz") {
@@ -45,8 +45,8 @@ func Main(m *testing.M, codes ...api.Code) (code int) {
 		}
 	}
 	if code == 0 {
-		// The library updates the time for Date headers once a second, for ever, and checks every ten seconds whether its pool
-		// of idle workers has been stopped.
+		// fasthttp has a goroutine that updates the Date header forever, and one that notices only every ten seconds that its
+		// worker pool was stopped.
 		if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
 			goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2")); err != nil {
 			fmt.Println(err)
@@ -56,7 +56,7 @@ func Main(m *testing.M, codes ...api.Code) (code int) {
 	return code
 }
 
-// provoked is the set of error codes that some test has seen in an answer.
+// provoked is the set of error codes that the tests have seen in answers.
 var provoked sync.Map
 
 // Rules are the rules of a node under test.
@@ -99,7 +99,7 @@ type (
 	plane  = admin.Config
 )
 
-// Config is the configuration of both planes. Addresses are on loopback.
+// Config configures both planes. Addresses are on loopback.
 type Config struct {
 	shared
 	plane
@@ -129,13 +129,13 @@ type Node struct {
 	Client            *http.Client
 	Config            Config
 
-	Closed error // what Close returned
+	Closed error // the result of Close
 
 	once sync.Once
 }
 
-// Start starts a node on free ports. open opens its data plane. It is ready unless change, which may be nil, says
-// otherwise.
+// Start starts a node on free ports. change, which may be nil, changes its configuration, and open opens its data plane. The
+// node is ready unless Config.Starting is set.
 func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (DataPlane, error)) *Node {
 	t.Helper()
 	table := counters.New(100_000)
@@ -215,17 +215,17 @@ func (n *Node) UseRules(src string) {
 	}
 }
 
-// TokenEntry returns a line of a tokens file.
+// TokenEntry returns the line of a tokens file for the token text.
 func TokenEntry(name, text, scopes string) string {
 	return fmt.Sprintf("- {name: %s, scopes: [%s], sha256: %x}\n", name, scopes, sha256.Sum256([]byte(text)))
 }
 
-// ConfinedEntry is TokenEntry for a token that is confined to namespaces.
+// ConfinedEntry is like TokenEntry, for a token that is confined to namespaces.
 func ConfinedEntry(name, text, scopes, namespaces string) string {
 	return fmt.Sprintf("- {name: %s, scopes: [%s], namespaces: [%s], sha256: %x}\n", name, scopes, namespaces, sha256.Sum256([]byte(text)))
 }
 
-// TokensFile writes a tokens file.
+// TokensFile writes a tokens file with the given entries, and returns its name.
 func TokensFile(t testing.TB, lines ...string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "tokens.yaml")
@@ -272,7 +272,8 @@ func (n *Node) Do(c Call) (*http.Response, string) {
 	return resp, string(body)
 }
 
-// NoteCode records the code of an error as provoked, and those within a batch's results.
+// NoteCode records the error codes in an answer as provoked, including those of a batch's results. It returns the code of the
+// answer itself.
 func NoteCode(body []byte) api.Code {
 	var p struct {
 		Code    api.Code
@@ -299,7 +300,7 @@ func (n *Node) Check(body string) (int, map[string]any) {
 	return resp.StatusCode, Fields(n.T, text)
 }
 
-// Fields returns the fields of an object.
+// Fields returns the fields of a JSON object.
 func Fields(t testing.TB, text string) map[string]any {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -311,13 +312,13 @@ func Fields(t testing.TB, text string) map[string]any {
 	return m
 }
 
-// Until polls a condition that must soon become true.
+// Until polls ok, which must return true within 10 seconds. what describes the condition.
 func Until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	UntilWithin(t, 10*time.Second, what, ok)
 }
 
-// UntilWithin waits until ok holds, which may take a while.
+// UntilWithin is like Until, with another timeout.
 func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(while)
@@ -325,13 +326,13 @@ func UntilWithin(t testing.TB, while time.Duration, what string, ok func() bool)
 	defer tick.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", while, what)
+			t.Fatalf("not true within %v: %s", while, what)
 		}
 		<-tick.C
 	}
 }
 
-// The codes that the data plane answers, and those of the admin plane. Together they are all there are.
+// The codes that each plane can answer. Together they are all codes.
 var (
 	DataCodes = []api.Code{
 		api.BadJSON, api.UnknownField, api.BadValue, api.MissingKey, api.BadRequest, api.Unauthorized, api.Forbidden, api.Denied, api.CrossOrigin,

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// Every code is one that some plane's tests must provoke.
+// Every code is listed for a plane, whose tests must provoke it.
 func TestCodesAreProvoked(t *testing.T) {
 	var doc struct {
 		Components struct {

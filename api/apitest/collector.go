@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// Collector receives spans.
+// Collector is a fake OpenTelemetry collector that keeps the spans it receives.
 type Collector struct {
 	Tracer *tracing.Tracer // sends to it
 
@@ -61,7 +61,7 @@ func StartCollector(t testing.TB) *Collector {
 	return c
 }
 
-// Close closes the tracer. It returns the spans, and all that was received.
+// Close closes the tracer, and returns the spans and the raw bytes that the collector has received.
 func (c *Collector) Close(t testing.TB) (spans []*trace.Span, raw string) {
 	t.Helper()
 	if err := c.Tracer.Close(t.Context()); err != nil {

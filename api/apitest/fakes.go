@@ -16,11 +16,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// MemoryRules is a RuleStore without persistence.
+// MemoryRules is an admin.RuleStore without persistence.
 type MemoryRules struct {
 	Limiter *limiter.Limiter
 	Fail    atomic.Pointer[error] // what Write returns, if not nil
-	Failed  atomic.Int64          // how often it has
+	Failed  atomic.Int64          // how many times Write has failed because of Fail
 
 	mu   sync.Mutex // guards docs
 	docs []*rules.Document
@@ -76,13 +76,13 @@ func (m *MemoryRules) Version(n int64) (*rules.Document, error) {
 	return m.docs[n-1], nil
 }
 
-// Alone is the Cluster of a single node.
+// Alone is an admin.Cluster of a single node.
 type Alone struct {
 	Name, Address, Region, Zone string
 	ID                          ring.NodeID
 }
 
-// View has one member, which owns everything.
+// View returns a cluster of one member, which owns everything.
 func (a Alone) View() admin.ClusterView {
 	return admin.ClusterView{
 		Epoch:   1,
@@ -103,13 +103,13 @@ func (a Alone) View() admin.ClusterView {
 // Owner always returns this node.
 func (a Alone) Owner(int) (owner, standby string, epoch int64) { return a.Name, "", 1 }
 
-// Members is a fake Membership.
+// Members is a fake admin.Membership.
 type Members struct{ left atomic.Int64 }
 
-// Leave leaves once; then the node is the only member, then there is no leader.
+// Leave succeeds the first time. The second time the node is the only member, and after that there is no leader.
 func (m *Members) Leave(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
-		return errors.New("it may take for ever")
+		return errors.New("the context has no deadline")
 	}
 	switch m.left.Add(1) {
 	case 1:
@@ -120,7 +120,7 @@ func (m *Members) Leave(ctx context.Context) error {
 	return fmt.Errorf("leave: %w", cluster.ErrNoLeader)
 }
 
-// Remove removes "gone", and "there" by force.
+// Remove succeeds for the name "gone", and with force for "there".
 func (m *Members) Remove(_ context.Context, name string, force bool) error {
 	switch name {
 	case "gone":
@@ -134,15 +134,15 @@ func (m *Members) Remove(_ context.Context, name string, force bool) error {
 	return fmt.Errorf("remove: %w", cluster.ErrNotFound)
 }
 
-// Levels is a cluster whose members know level 3.
+// Levels is an admin.Levels whose only member knows level 3.
 type Levels struct{}
 
-// Levels returns them.
+// Levels returns fixed levels.
 func (Levels) Levels() cluster.Levels {
 	return cluster.Levels{Agreed: 2, Highest: 3, Members: []cluster.MemberLevel{{Name: "n1", ID: ring.NodeID{7}, Knows: 3, Release: "v3", Zones: "2031a"}}}
 }
 
-// Raise refuses levels that not all know.
+// Raise refuses levels above 3.
 func (Levels) Raise(_ context.Context, to cluster.Level) (cluster.Level, error) {
 	if to > 3 {
 		return 0, fmt.Errorf("raise: %w", cluster.ErrRefused)
@@ -150,10 +150,10 @@ func (Levels) Raise(_ context.Context, to cluster.Level) (cluster.Level, error) 
 	return 3, nil
 }
 
-// NoRegions is a cluster that knows no other region.
+// NoRegions is an admin.RegionRemover that knows no other region.
 type NoRegions struct{}
 
-// RemoveRegion finds none.
+// RemoveRegion returns an error that wraps cluster.ErrNotFound.
 func (NoRegions) RemoveRegion(_ context.Context, name string) (int64, error) {
 	return 0, fmt.Errorf("%w: region %q", cluster.ErrNotFound, name)
 }

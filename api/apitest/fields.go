@@ -13,7 +13,7 @@ type Item struct {
 	Params map[string]any // int64, string or []byte
 }
 
-// ParseItems reads a List of Items as strictly as RFC 9651 demands of a sender. It knows the types that
+// ParseItems parses a List of Items as strictly as RFC 9651 requires senders to write them. It knows the types that
 // draft-ietf-httpapi-ratelimit-headers uses: Strings, Integers and Byte Sequences.
 func ParseItems(text string) (items []Item, err error) {
 	p := &fieldParser{rest: text}
@@ -25,7 +25,7 @@ func ParseItems(text string) (items []Item, err error) {
 		for p.err == nil && p.accept(";") {
 			key := p.key()
 			if _, twice := item.Params[key]; twice {
-				p.fail("another key than %s", key)
+				p.fail("a key other than %s", key)
 			}
 			if !p.accept("=") {
 				p.fail("=")
@@ -59,7 +59,7 @@ func (p *fieldParser) accept(text string) (ok bool) {
 	return ok
 }
 
-// span cuts off the leading bytes that are among set.
+// span consumes and returns the leading bytes that are in set.
 func (p *fieldParser) span(set string) string {
 	n := len(p.rest) - len(strings.TrimLeft(p.rest, set))
 	text := p.rest[:n]
@@ -100,7 +100,7 @@ func (p *fieldParser) bare() any {
 	return n
 }
 
-// text reads a String after its first quote.
+// text reads a String after its opening quote.
 func (p *fieldParser) text() string {
 	var b strings.Builder
 	for i := 0; i < len(p.rest); i++ {

@@ -10,19 +10,19 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// CheckOpenAPI looks whether the description of a plane, "data plane" or "admin plane", names exactly these routes, as
-// methods with paths, and says which scope each needs and that the caller may lack it.
+// CheckOpenAPI checks that the OpenAPI document of a plane, "data plane" or "admin plane", describes exactly these routes, each a
+// method and a path, with the scopes that each needs, and with the answers 401 and 403 if it needs any.
 func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 	t.Helper()
 	type server struct{ Description string }
 	type operation struct {
-		Servers   []server // none: those of the path
+		Servers   []server // empty: those of the path
 		Security  []map[string][]string
 		Responses map[string]any
 	}
 	var doc struct {
 		Paths map[string]struct {
-			Servers                []server // none: the data plane
+			Servers                []server // empty: the data plane
 			Get, Put, Post, Delete *operation
 		}
 	}
@@ -46,7 +46,7 @@ func CheckOpenAPI(t testing.TB, plane string, routes map[string]api.Scope) {
 			need, known := routes[method+" "+path]
 			delete(left, method+" "+path)
 			if !known {
-				t.Errorf("%s %s: there is no such route", method, path)
+				t.Errorf("%s %s: described, but no such route exists", method, path)
 			}
 			var have []string
 			for _, s := range o.Security {

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/figures"
 )
 
-// DialFrom connects from a given loopback address.
+// DialFrom connects to an address from the given loopback address.
 func DialFrom(t testing.TB, from, to string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -28,8 +28,7 @@ func DialFrom(t testing.TB, from, to string) net.Conn {
 	return c
 }
 
-// AskFrom sends a request on a connection of its own, and returns the answer's status and whether the connection closes
-// after it.
+// AskFrom sends a request on a new connection, and returns the answer's status and whether the answer closes the connection.
 func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	t.Helper()
 	c := DialFrom(t, from, to)
@@ -50,25 +49,25 @@ func AskFrom(t testing.TB, from, to, request string) (status int, closes bool) {
 	return resp.StatusCode, resp.Close
 }
 
-// CheckPlaces tests a plane of at most 64 connections that listens at addr. Strangers who hold all places, and keep taking
-// spare ones, can't keep anyone from probing the node. One address alone leaves a quarter of the places to others. usual is
-// a request that is no probe.
+// CheckPlaces tests a plane with 64 places that listens on addr. Callers that hold all places, and keep taking spare ones, can't
+// keep others from probing the node. A single address leaves a quarter of the places to others. usual is a request other than a
+// probe.
 func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	t.Helper()
 	probe := "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	const most = 63 // one of 64 is kept for probes
+	const most = 63 // one of 64 is reserved for probes
 	count := func() int { open, _ := conns.Count(); return open }
 	open := func(n int) func() bool { return func() bool { return count() == n } }
 	gateway := most - most/4
 	for range gateway {
 		DialFrom(t, "127.0.0.1", addr)
 	}
-	Until(t, "an address has all it may", open(gateway))
+	Until(t, "an address has all the places that it may take", open(gateway))
 	if status, closes := AskFrom(t, "127.0.0.1", addr, usual); status != 503 || !closes {
-		t.Errorf("one more of the address: have %d, closes %v", status, closes)
+		t.Errorf("one more from the same address: have %d, closes %v", status, closes)
 	}
 	if status, closes := AskFrom(t, "127.0.0.2", addr, usual); status != 200 || closes {
-		t.Errorf("another address: have %d, closes %v", status, closes)
+		t.Errorf("from another address: have %d, closes %v", status, closes)
 	}
 	Until(t, "those are closed", open(gateway))
 	for i := range most - gateway {
@@ -77,12 +76,12 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 	Until(t, "all places are taken", open(most))
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
-		DialFrom(t, from, addr) // it holds a spare place
+		DialFrom(t, from, addr) // takes a spare place
 		if status, closes := AskFrom(t, from, addr, probe); status != 200 || !closes {
 			t.Errorf("a probe: have %d, closes %v", status, closes)
 		}
 		if status, closes := AskFrom(t, from, addr, usual); status != 503 || !closes {
-			t.Errorf("what is no probe: have %d, closes %v", status, closes)
+			t.Errorf("a request other than a probe: have %d, closes %v", status, closes)
 		}
 	}
 	have := 0.0
@@ -91,6 +90,6 @@ func CheckPlaces(t testing.TB, addr, usual string, conns *api.Connections) {
 		t.Errorf("%v connections found no place, want 61", have)
 	}
 	if have := count(); have > most+2 {
-		t.Errorf("%d connections are open, want at most %d", have, most+1)
+		t.Errorf("%d connections are open, want at most %d", have, most+2)
 	}
 }

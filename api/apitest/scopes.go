@@ -8,23 +8,23 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// scopes are the scopes of ScopedTokens.
+// scopes maps the tokens of ScopedTokens to their scopes.
 var scopes = map[string]api.Scope{"tc": api.ScopeCheck, "ta": api.ScopeAdjust, "tr": api.ScopeRead, "tall": api.ScopeAdmin, "tcr": api.ScopeCheck | api.ScopeRead,
 	"api": api.ScopeCheck | api.ScopeAdjust, "adm": api.ScopeAdmin}
 
-// ScopedTokens gives a node a token for each scope, for CheckScopes.
+// ScopedTokens returns a change of a node's configuration that adds the tokens for CheckScopes.
 func ScopedTokens(t testing.TB) func(*Config) {
 	file := TokensFile(t, TokenEntry("c", "tc", "check"), TokenEntry("a", "ta", "adjust"), TokenEntry("r", "tr", "read"), TokenEntry("all", "tall", "admin"), TokenEntry("cr", "tcr", "check, read"))
 	return func(c *Config) { c.TokensFile, c.APIToken, c.AdminToken = file, "api", "adm" }
 }
 
-// CheckScopes asks for all routes below base with every token. A route is a method and a path.
+// CheckScopes requests every route below base with every token, and checks who is let in. A route is a method and a path.
 func CheckScopes(t testing.TB, n *Node, base string, routes map[string]api.Scope) {
 	t.Helper()
 	n.Client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	for route, need := range routes {
 		if need == 0 {
-			t.Errorf("it is not said what %s needs", route)
+			t.Errorf("%s needs no scope", route)
 		}
 		method, path, _ := strings.Cut(route, " ")
 		for _, text := range []string{"", "wrong", "tc", "ta", "tr", "tall", "tcr", "api", "adm"} {

@@ -19,45 +19,46 @@ const (
 const quotaExceeded = `"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
 	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":`
 
-// deniedAs is the error code of a check that no limit refuses, but the deny list or the default.
-var deniedAs = api.Error{Code: api.Denied}
+// deniedError is the error for a check that the deny list or the default refused, not a limit.
+var deniedError = api.Error{Code: api.Denied}
 
-// Compose writes the answer a to the check q: its status, the rate limit headers and a body. deny is the status of a
-// refusal, zero for the usual ones; node is the node's name as a JSON string. With bare, an allowed check gets no body.
-func (r *Reply) Compose(a *limiter.Answer, q *Request, deny int, bare bool, node []byte) {
+// Compose sets r to the answer a to the check q: status, rate limit headers and body. denyStatus is the status of a refusal; 0
+// means the default, 429 or that of api.Denied. node is the node's name as a JSON string. If omitBody is set, an allowed check
+// gets no body.
+func (r *Reply) Compose(a *limiter.Answer, q *Request, denyStatus int, omitBody bool, node []byte) {
 	r.rateHeaders(a)
 	switch {
 	case !a.Allowed && !a.Counted:
-		usual := statusRefused
+		defaultStatus := statusRefused
 		if a.Denied() {
-			usual = deniedAs.Status()
+			defaultStatus = deniedError.Status()
 		}
-		r.Status, r.ContentType = cmp.Or(deny, usual), TypeProblem
+		r.Status, r.ContentType = cmp.Or(denyStatus, defaultStatus), TypeProblem
 		r.retryAfter(a)
-	case bare:
+	case omitBody:
 		r.Status = statusAllowed
 		return
 	default:
-		r.JSON(statusAllowed)
+		r.StartJSON(statusAllowed)
 	}
 	r.Body = r.appendAnswer(r.Body, a, q, node)
 }
 
-// appendAnswer appends the answer to a single check as a JSON object: a refusal is a problem.
+// appendAnswer appends the answer to a single check as a JSON object. A refusal is a problem+json object.
 func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	b = append(b, '{')
 	if !a.Allowed && !a.Counted {
-		r.spare = a.AppendReason(r.spare[:0])
+		r.scratch = a.AppendReason(r.scratch[:0])
 		denied := a.Denied()
 		if denied {
-			b = AppendString(append(b, `"type":"about:blank","title":`...), deniedAs.Title())
+			b = AppendString(append(b, `"type":"about:blank","title":`...), deniedError.Title())
 			b = append(b, `,"status":`...)
 		} else {
 			b = append(b, quotaExceeded...)
 		}
 		b = strconv.AppendInt(b, int64(r.Status), 10)
 		b = append(b, `,"detail":`...)
-		b = AppendString(b, View(r.spare))
+		b = AppendString(b, View(r.scratch))
 		if !denied {
 			b = appendViolated(append(b, `,"violated-policies":[`...), a)
 			b = append(b, ']')
@@ -67,17 +68,17 @@ func (r *Reply) appendAnswer(b []byte, a *limiter.Answer, q *Request, node []byt
 	return r.AppendDecision(b, a, q, node)
 }
 
-// AppendDecision appends the decision a about q, and closes its object. A denied check has its code, also within a batch.
-// node is always the same.
+// AppendDecision appends the fields of decision a about q, and closes the object. A denied check has a code, also within a
+// batch. node must be the same in every call.
 func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []byte) []byte {
 	t := a.TightestLimit()
 	if a.Denied() {
-		b = AppendString(append(b, `"code":`...), string(deniedAs.Code))
+		b = AppendString(append(b, `"code":`...), string(deniedError.Code))
 		b = append(b, ',')
 	}
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	if t != nil {
-		b = r.limit.append(b, a, t)
+		b = r.lastLimit.append(b, a, t)
 	} else {
 		b = append(b, `,"rule":"",`...)
 		retry := int64(0)
@@ -89,10 +90,10 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	}
 	b = append(b, `,"decided_by":"`...)
 	b = append(b, a.DecidedBy.String()...)
-	if len(r.origin) == 0 || r.version != a.RulesVersion {
-		r.version = a.RulesVersion
+	if len(r.origin) == 0 || r.originVersion != a.RulesVersion {
+		r.originVersion = a.RulesVersion
 		r.origin = append(append(r.origin[:0], `","node":`...), node...)
-		r.origin = AppendInt(r.origin, `,"rules_version":`, r.version)
+		r.origin = AppendInt(r.origin, `,"rules_version":`, r.originVersion)
 	}
 	b = append(b, r.origin...)
 	if q.Detail {
@@ -104,38 +105,39 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitText is what answers say of a limit, whatever is left of it. Answers in a row are mostly about the same limit.
+// limitText caches the encoded fields of a limit that do not depend on its usage. Consecutive answers are mostly about the
+// same limit.
 type limitText struct {
-	rule, unit []byte // copies: the limit may have come with a call
+	rule, unit []byte // copies, because an inline limit does not outlive its request
 	capacity   int64
 	window     time.Duration
-	// The text up to what is used, and from after what remains to when it resets.
-	front, middle []byte
+	// The text before the value of used, and the text between the values of remaining and reset_after_ms.
+	beforeUsed, afterRemaining []byte
 }
 
-// append appends the fields that describe one limit, in the API's documented order.
+// append appends the fields that describe limit l, in the order that the API documents.
 func (t *limitText) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
 	t.set(l.Rule.Name, l.Limit.Unit, l.Limit.UndividedCapacity(), l.Limit.WindowAt(a.Now))
-	b = append(b, t.front...)
+	b = append(b, t.beforeUsed...)
 	b = strconv.AppendInt(b, l.Used, 10)
 	b = AppendInt(b, `,"remaining":`, l.Remaining)
-	b = append(b, t.middle...)
+	b = append(b, t.afterRemaining...)
 	b = strconv.AppendInt(b, Millis(l.ResetAfter), 10)
 	b = AppendInt(b, `,"retry_after_ms":`, Millis(l.RetryAfter))
 	return AppendInt(b, `,"delay_ms":`, Millis(a.Delay()))
 }
 
-// set makes t about a limit.
+// set makes t describe a limit, unless it already does.
 func (t *limitText) set(rule, unit string, capacity int64, window time.Duration) {
-	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.front) > 0 {
+	if t.capacity == capacity && t.window == window && string(t.rule) == rule && string(t.unit) == unit && len(t.beforeUsed) > 0 {
 		return
 	}
 	t.capacity, t.window = capacity, window
 	t.rule, t.unit = append(t.rule[:0], rule...), append(t.unit[:0], unit...)
-	t.front = AppendString(append(t.front[:0], `,"rule":`...), rule)
-	t.front = append(AppendInt(t.front, `,"limit":`, capacity), `,"used":`...)
-	t.middle = AppendString(append(t.middle[:0], `,"unit":`...), unit)
-	t.middle = append(AppendInt(t.middle, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
+	t.beforeUsed = AppendString(append(t.beforeUsed[:0], `,"rule":`...), rule)
+	t.beforeUsed = append(AppendInt(t.beforeUsed, `,"limit":`, capacity), `,"used":`...)
+	t.afterRemaining = AppendString(append(t.afterRemaining[:0], `,"unit":`...), unit)
+	t.afterRemaining = append(AppendInt(t.afterRemaining, `,"window_ms":`, Millis(window)), `,"reset_after_ms":`...)
 }
 
 // appendLimits appends every limit that was evaluated.
@@ -176,7 +178,7 @@ func appendLimit(b []byte, l *rules.Limit, window time.Duration) []byte {
 	return AppendInt(b, `,"window_ms":`, Millis(window))
 }
 
-// appendViolated appends the names of the limits that refused.
+// appendViolated appends the names of the limits that refused the check.
 func appendViolated(b []byte, a *limiter.Answer) []byte {
 	first := true
 	for i := range a.Limits {

@@ -9,54 +9,54 @@ import (
 
 const maxBatch = 10_000 // checks in a batch
 
-// Batch starts to read a batch, whose checks More and Next then read. It validates the whole body first, before
-// any check is decided, and returns how many checks there are.
-func (dec *Decoder) Batch(body []byte) (count int, e *api.Error) {
-	if dec.reset(body); !dec.object() {
+// StartBatch starts to read a batch and returns its number of checks; MoreChecks and NextCheck then read them. It validates the
+// whole body first, so that no check of a malformed batch is decided.
+func (dec *Decoder) StartBatch(body []byte) (count int, e *api.Error) {
+	if dec.reset(body); !dec.startObject() {
 		return 0, dec.err()
 	}
 	given, start := false, 0
-	dec.open()
-	for n := 0; dec.more(n, '}'); n++ {
-		name := dec.name()
+	dec.enter()
+	for n := 0; dec.hasMore(n, '}'); n++ {
+		name := dec.readName()
 		switch {
-		case dec.syntax != nil:
+		case dec.syntaxErr != nil:
 		case name != "checks":
-			dec.unknown(name, "checks")
+			dec.rejectUnknown(name, "checks")
 		case given:
 			dec.failSyntax("checks is given twice, the second time")
 		default:
 			given = true
-			dec.next()
+			dec.skipSpace()
 			start = dec.pos
 			count = dec.countChecks()
 		}
 	}
-	dec.end()
+	dec.requireEnd()
 	if dec.err() == nil && !given {
 		dec.failValue(api.MissingKey, "checks is missing")
 	}
 	if e = dec.err(); e == nil {
 		dec.reset(body)
 		dec.pos, dec.depth = start, 1
-		dec.open()
+		dec.enter()
 	}
 	return count, e
 }
 
-// More reports whether there is a check after the first n of a batch.
-func (dec *Decoder) More(n int) bool { return dec.more(n, ']') }
+// MoreChecks reports whether a batch has a check after the first n.
+func (dec *Decoder) MoreChecks(n int) bool { return dec.hasMore(n, ']') }
 
-// countChecks skips an array of checks and returns its length, at most maxBatch.
+// countChecks skips an array of checks and returns its length. More than maxBatch is an error.
 func (dec *Decoder) countChecks() (n int) {
-	if dec.next() != '[' {
+	if dec.skipSpace() != '[' {
 		dec.skip()
 		dec.failValue(api.BadValue, "checks must be an array")
 		return 0
 	}
-	dec.open()
-	for ; dec.more(n, ']'); n++ {
-		if !dec.plain(nil) {
+	dec.enter()
+	for ; dec.hasMore(n, ']'); n++ {
+		if !dec.readPlain(nil) {
 			dec.skip()
 		}
 		if n == maxBatch {
@@ -66,17 +66,17 @@ func (dec *Decoder) countChecks() (n int) {
 	return min(n, maxBatch)
 }
 
-// Next reads the next check of a batch. The body is known to be JSON; an error, even a field given twice, concerns
+// NextCheck reads the next check of a batch. StartBatch has validated the JSON, so any error, even a duplicate field, affects
 // this check alone.
-func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
-	dec.meaning = nil
-	dec.next()
+func (dec *Decoder) NextCheck(q *Request, set *rules.Set) *api.Error {
+	dec.valueErr = nil
+	dec.skipSpace()
 	start := dec.pos
-	if dec.plain(&q.Attributes) {
+	if dec.readPlain(&q.Attributes) {
 		q.given = fieldAttributes
 		return nil
 	}
-	e := readObject(dec, q)
+	e := readCheck(dec, q)
 	switch {
 	case e == nil && q.Wait:
 		e = api.Errorf(api.BadValue, "wait must be false in a batch: its answer is not held")
@@ -84,19 +84,19 @@ func (dec *Decoder) Next(q *Request, set *rules.Set) *api.Error {
 		e = q.RequireKey(set)
 	}
 	if e != nil {
-		// Continue after this check, wherever in it the scanner stopped.
-		dec.syntax, dec.pos, dec.depth = nil, start, 2
+		// Continue after this check, wherever the scanner stopped within it.
+		dec.syntaxErr, dec.pos, dec.depth = nil, start, 2
 		dec.skip()
 	}
 	return e
 }
 
-// plainStart is how a plain check begins.
+// plainStart is the beginning of a plain check.
 const plainStart = `{"attributes":{"`
 
-// plain reads a check that only gives attributes, written without blanks or escapes, and appends them to attrs unless that is
-// nil. It reports false, and reads nothing, if the check says more, is written otherwise, or is wrong.
-func (dec *Decoder) plain(attrs *[]rules.Attribute) bool {
+// readPlain reads a plain check: it has only attributes, and is written without blanks or escapes. It appends the attributes to
+// attrs unless that is nil. For any other check, valid or not, it reads nothing and reports false.
+func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 	b := dec.src[dec.pos:]
 	if len(b) < len(plainStart) || View(b[:len(plainStart)]) != plainStart {
 		return false
@@ -131,8 +131,8 @@ func (dec *Decoder) plain(attrs *[]rules.Attribute) bool {
 	return false
 }
 
-// plainText returns the index of the quote that ends the string that begins at from, if it is short, has no escapes, and at
-// least two bytes follow it; otherwise -1.
+// plainText returns the index of the quote that ends the string starting at from. It returns -1 if the string is longer than
+// MaxValue or has escapes, or if fewer than two bytes follow it.
 func plainText(b []byte, from int) int {
 	for i := from; i+2 < len(b) && i-from <= MaxValue; i++ {
 		switch c := b[i]; {
@@ -145,12 +145,12 @@ func plainText(b []byte, from int) int {
 	return -1
 }
 
-// readObject reads a check that must be an object.
-func readObject(s *Decoder, q *Request) *api.Error {
-	if s.next() != '{' {
-		s.skip()
+// readCheck reads a check that must be an object.
+func readCheck(dec *Decoder, q *Request) *api.Error {
+	if dec.skipSpace() != '{' {
+		dec.skip()
 		return api.Errorf(api.BadValue, "a check must be an object")
 	}
-	q.read(s, CheckForm)
-	return s.err()
+	q.read(dec, CheckForm)
+	return dec.err()
 }

@@ -12,23 +12,23 @@ import (
 
 var atByte = regexp.MustCompile(` at byte \d+ of \d+`)
 
-// readBatch returns what a batch of one check reads as.
+// readBatch decodes a batch of one check.
 func readBatch(check string) string {
 	var dec Decoder
 	var q Request
-	if _, e := dec.Batch([]byte(`{"checks":[` + check + `]}`)); e != nil {
+	if _, e := dec.StartBatch([]byte(`{"checks":[` + check + `]}`)); e != nil {
 		return "refused"
 	}
-	if !dec.More(0) {
+	if !dec.MoreChecks(0) {
 		return "no check"
 	}
-	if e := dec.Next(&q, &rules.Set{}); e != nil {
+	if e := dec.NextCheck(&q, &rules.Set{}); e != nil {
 		return atByte.ReplaceAllString(e.Detail, "")
 	}
-	return fmt.Sprint(q.Attributes, q.ByKey, q.given, dec.More(1))
+	return fmt.Sprint(q.Attributes, q.ByKey, q.given, dec.MoreChecks(1))
 }
 
-// A check of nothing but attributes is read at once if it is written plainly, and as any other if not: to the same effect.
+// A check with attributes only takes the fast path if it is written plainly, else the general one. Both give the same result.
 func TestPlainChecks(t *testing.T) {
 	long := strings.Repeat("x", MaxValue)
 	many := make([]string, rules.MaxAttributes+1)
@@ -64,16 +64,16 @@ func TestPlainChecks(t *testing.T) {
 		}
 		dec := Decoder{src: []byte(one + "]}")}
 		q := Request{Query: limiter.Query{Attributes: []rules.Attribute{}}}
-		if have := dec.plain(&q.Attributes); have != plain {
+		if have := dec.readPlain(&q.Attributes); have != plain {
 			t.Errorf("%.80s: plain is %v, want %v", one, have, plain)
 		} else if !plain && (len(q.Attributes) > 0 || dec.pos > 0) {
-			t.Errorf("%.80s: it is not plain, but %v was read up to byte %d", one, q.Attributes, dec.pos)
+			t.Errorf("%.80s: not plain, but read %v up to byte %d", one, q.Attributes, dec.pos)
 		}
 		if !plain {
 			continue
 		}
 		for end := range min(len(one), 100) {
-			if dec := (Decoder{src: []byte(one[:end])}); dec.plain(nil) && dec.pos > end {
+			if dec := (Decoder{src: []byte(one[:end])}); dec.readPlain(nil) && dec.pos > end {
 				t.Errorf("%s: read up to byte %d", one[:end], dec.pos)
 			}
 		}

@@ -26,7 +26,7 @@ func AppendString(b []byte, s string) []byte {
 		if c >= utf8.RuneSelf {
 			var r rune
 			r, size = utf8.DecodeRuneInString(s[i:])
-			// U+2028 and U+2029 end a line in JavaScript.
+			// U+2028 and U+2029 are line terminators in JavaScript.
 			if !(r == utf8.RuneError && size == 1) && r != '\u2028' && r != '\u2029' {
 				i += size
 				continue
@@ -72,14 +72,14 @@ func AppendProblem(b []byte, e *api.Error) []byte {
 	if e.Mistakes != nil {
 		list, err := json.Marshal(e.Mistakes)
 		if err != nil {
-			list = []byte("[]") // numbers and strings can always be marshalled
+			list = []byte("[]") // never happens: numbers and strings can always be marshalled
 		}
 		b = append(append(b, `,"errors":`...), list...)
 	}
 	return append(b, '}')
 }
 
-// AppendProblemFields appends the fields that an error in a batch has, too.
+// AppendProblemFields appends the fields that a problem+json object and an error in a batch have in common.
 func AppendProblemFields(b []byte, e *api.Error) []byte {
 	b = append(b, `"status":`...)
 	b = strconv.AppendInt(b, int64(e.Status()), 10)
@@ -91,22 +91,22 @@ func AppendProblemFields(b []byte, e *api.Error) []byte {
 	return AppendString(b, e.Detail)
 }
 
-// AppendBool appends a name, as it stands in the text, and a value.
+// AppendBool appends name verbatim, then v.
 func AppendBool(b []byte, name string, v bool) []byte {
 	b = append(b, name...)
 	return strconv.AppendBool(b, v)
 }
 
-// AppendInt appends a name, as it stands in the text, and a value.
+// AppendInt appends name verbatim, then v.
 func AppendInt(b []byte, name string, v int64) []byte {
 	b = append(b, name...)
 	return strconv.AppendInt(b, v, 10)
 }
 
-// Millis is d in whole milliseconds, rounded up; -1 for Never.
+// Millis returns d in whole milliseconds, rounded up; -1 for algorithms.Never.
 func Millis(d time.Duration) int64 { return roundUp(d, time.Millisecond) }
 
-// seconds is d in whole seconds, rounded up; -1 for Never.
+// seconds returns d in whole seconds, rounded up; -1 for algorithms.Never.
 func seconds(d time.Duration) int64 { return roundUp(d, time.Second) }
 
 func roundUp(d, unit time.Duration) int64 {

@@ -9,29 +9,29 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that an answer's headers are small
-// enough for every client. The tightest limits come first.
+// maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so that the headers are small enough for every
+// client. The tightest limits come first.
 const maxHeaderItems = 64
 
 // maxFieldInteger is the largest integer of a structured field (RFC 9651).
 const maxFieldInteger = 999_999_999_999_999
 
-// rateHeaders adds the headers that say what is left.
+// rateHeaders adds the headers that report what is left, in the styles that the rules enable.
 func (r *Reply) rateHeaders(a *limiter.Answer) {
 	t := a.TightestLimit()
 	if t == nil {
 		return
 	}
 	if a.Set.Headers.IETF {
-		r.rank(a)
+		r.rankLimits(a)
 		r.ietfHeaders(a)
 	}
 	if a.Set.Headers.XRateLimit {
-		r.set("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
-		r.set("X-RateLimit-Remaining", r.intValue(t.Remaining))
+		r.addHeader("X-RateLimit-Limit", r.intValue(t.Limit.UndividedCapacity()))
+		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
 		reset := seconds(t.ResetAfter)
 		if !a.Set.Headers.ResetDelta {
-			// Round the point in time up, not the duration until then.
+			// Round up the point in time, not the duration until then.
 			at := a.Now.Wall + int64(t.ResetAfter)
 			if at < 0 {
 				at = math.MaxInt64 // a debt of centuries
@@ -40,13 +40,14 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 				reset++
 			}
 		}
-		r.set("X-RateLimit-Reset", r.intValue(reset))
+		r.addHeader("X-RateLimit-Reset", r.intValue(reset))
 	}
 }
 
 var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 
-// StyleHeader says which headers a single check would get, for clients that make them from the results of a batch.
+// StyleHeader adds the header that names the styles of rate limit headers that a single check would get. Clients use it to
+// build those headers from the results of a batch.
 func (r *Reply) StyleHeader(h rules.Headers) {
 	from := len(r.values)
 	for i, on := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
@@ -54,20 +55,21 @@ func (r *Reply) StyleHeader(h rules.Headers) {
 			r.values = append(append(r.values, headerStyles[i]...), ' ')
 		}
 	}
-	r.set("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
+	r.addHeader("Rlnode-Headers", bytes.TrimSpace(r.values[from:]))
 }
 
-// AddRateHeaders adds the headers about limits to an answer that says the rest in its own way.
+// AddRateHeaders adds the rate limit headers for a, including Retry-After, to an answer that the caller otherwise composes
+// itself.
 func (r *Reply) AddRateHeaders(a *limiter.Answer) {
 	if r.rateHeaders(a); !a.Allowed && !a.Counted {
 		r.retryAfter(a)
 	}
 }
 
-// retryAfter adds Retry-After to a refusal that will end.
+// retryAfter adds Retry-After, unless waiting would not help.
 func (r *Reply) retryAfter(a *limiter.Answer) {
 	if t := a.TightestLimit(); t != nil && t.RetryAfter >= 0 {
-		r.set("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
+		r.addHeader("Retry-After", r.intValue(max(1, seconds(t.RetryAfter))))
 	}
 }
 
@@ -77,8 +79,8 @@ func (r *Reply) intValue(v int64) []byte {
 	return r.values[from:]
 }
 
-// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10. A time until there is more (t) that would be later
-// than Retry-After is left out.
+// ietfHeaders adds the fields of draft-ietf-httpapi-ratelimit-headers-10. It leaves out the parameter t, the time until more is
+// available, where that would be later than Retry-After.
 func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	from := len(r.values)
 	for n, i := range r.order {
@@ -107,12 +109,12 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 			r.values = AppendInt(r.values, ";t=", seconds(more))
 		}
 	}
-	r.set("RateLimit-Policy", policy)
-	r.set("RateLimit", r.values[from:])
+	r.addHeader("RateLimit-Policy", policy)
+	r.addHeader("RateLimit", r.values[from:])
 }
 
-// rank sorts the limits that are not in shadow, tightest first, ties in document order.
-func (r *Reply) rank(a *limiter.Answer) {
+// rankLimits sets r.order to the limits that are not in shadow, tightest first, ties in document order.
+func (r *Reply) rankLimits(a *limiter.Answer) {
 	r.order = r.order[:0]
 	limits := a.Limits
 	for i := range limits {

@@ -82,7 +82,7 @@ func TestInlineBodies(t *testing.T) {
 	}
 }
 
-// TestInlineFields: every field arrives where it belongs, and none is left from the request before.
+// Every field is decoded into its place, and none is left over from the previous request.
 func TestInlineFields(t *testing.T) {
 	var s Decoder
 	var r Request
@@ -115,7 +115,7 @@ func TestInlineFields(t *testing.T) {
 	}
 }
 
-// FuzzInlineRequest: whatever is sent is refused by name or keeps every bound, and a Request that was used before reads the same.
+// FuzzInlineRequest: any body is either refused with a detail or within all bounds, and a reused Request decodes it the same way.
 func FuzzInlineRequest(f *testing.F) {
 	f.Add([]byte(`{"namespace":"n","key":["a"],"limits":[{"limit":5,"per":"1m","from":"first"},{"limit":1,"per_ms":9}],"mode":"count"}`))
 	f.Add([]byte(`{"subjects":[{"key":"a","limits":[{"limit":5,"per":"1m"}],"cost":2},{"key":[],"limits":[{"limit":5,"per":"1m"}],"costs":{"u":1}}]}`))

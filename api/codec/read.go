@@ -21,10 +21,10 @@ const (
 	MaxValue    = rules.MaxValueBytes // bytes of a key's or an attribute's value, of a name or a unit
 )
 
-// FalsePositive is the only verdict: the check should not have been refused.
+// FalsePositive is the only verdict that feedback can give: the check should not have been refused.
 const FalsePositive = "false-positive"
 
-// fields is a set of body fields: those given, or those allowed.
+// fields is a set of body fields.
 type fields uint32
 
 const (
@@ -96,13 +96,13 @@ func fieldOf(name string) fields {
 	return 0
 }
 
-// Form describes what a body may contain.
+// Form describes which fields a body may contain, and their bounds.
 type Form struct {
 	fields  fields
-	names   string // of the fields, for messages
+	names   string // the names of the fields, for messages
 	minCost int64
-	maxTTL  time.Duration // the bound on ttl_ms
-	// validate checks the fields against each other and sets what follows from them.
+	maxTTL  time.Duration // the upper bound of ttl_ms
+	// validate checks the fields against each other and sets the fields of the Request that derive from them.
 	validate func(*Request, *Decoder)
 }
 
@@ -149,34 +149,34 @@ var (
 	}
 )
 
-// Request is a check, or another body, as it was sent. Its strings are valid as long as the Decoder's. It is
-// reused, with the slices of its Query.
+// Request is a decoded body: a check or one of the other forms. Its strings are valid as long as the Decoder's. It is reused,
+// including the slices of its Query.
 type Request struct {
 	limiter.Query
 	given  fields
 	Wait   bool
 	Detail bool
 
-	Reserving   bool          // it is a reservation
+	Reserving   bool          // the request is a reservation
 	TTL         time.Duration // of a reservation or a load
-	Reservation string        // the id of the reservation to settle, or of this one once it is allowed
+	Reservation string        // the id of the reservation to settle, or of the one that was just made
 	verdict     string
 	Source      string
 	Load        float64
 	Cost        int64
 
-	// Of a subject that brings its limits, until it is read.
+	// Fields of an inline subject, until moveToSubject moves them.
 	namespace     string
 	exact, shadow bool
-	part          func(field string) string // the path of a field for messages; nil if r is the whole body
+	fieldPath     func(field string) string // returns a field's path for messages; nil if r is the whole body
 }
 
-// path returns the name of a field for messages.
+// path returns the path of a field for messages.
 func (r *Request) path(field string) string {
-	if r.part == nil {
+	if r.fieldPath == nil {
 		return field
 	}
-	return r.part(field)
+	return r.fieldPath(field)
 }
 
 // Reset prepares r for the next request.
@@ -190,86 +190,86 @@ func (r *Request) Reset() {
 	}}
 }
 
-// read parses a body of form f whose opening brace next has found.
-func (r *Request) read(s *Decoder, f *Form) {
-	s.open()
-	for n := 0; s.more(n, '}'); n++ {
-		name := s.name()
-		if s.syntax != nil {
+// read parses a body of form f, starting at its opening brace.
+func (r *Request) read(dec *Decoder, f *Form) {
+	dec.enter()
+	for n := 0; dec.hasMore(n, '}'); n++ {
+		name := dec.readName()
+		if dec.syntaxErr != nil {
 			return
 		}
-		r.readField(s, f, name)
+		r.readField(dec, f, name)
 	}
-	if s.err() == nil {
-		f.validate(r, s)
+	if dec.err() == nil {
+		f.validate(r, dec)
 		r.ByKey = r.given&fieldAttributes == 0
 	}
 }
 
 // readField reads the value of one field.
-func (r *Request) readField(s *Decoder, f *Form, name string) {
+func (r *Request) readField(dec *Decoder, f *Form, name string) {
 	field := fieldOf(name)
 	switch {
 	case field&f.fields == 0:
-		s.unknown(name, f.names)
+		dec.rejectUnknown(name, f.names)
 		return
 	case r.given&field != 0:
-		s.failSyntax(name + " is given twice, the second time")
+		dec.failSyntax(name + " is given twice, the second time")
 		return
 	}
 	r.given |= field
 	switch field {
 	case fieldRule:
-		r.Rule = s.quoted("", name, 1, MaxValue)
+		r.Rule = dec.readBounded("", name, 1, MaxValue)
 	case fieldKey:
-		r.readKey(s)
+		r.readKey(dec)
 	case fieldAttributes:
-		r.readAttributes(s)
+		r.readAttributes(dec)
 	case fieldCost:
-		r.Cost = s.amount("", name, f.minCost)
+		r.Cost = dec.readAmount("", name, f.minCost)
 	case fieldCosts:
-		r.readCosts(s, f.minCost)
+		r.readCosts(dec, f.minCost)
 	case fieldPeek:
-		if s.boolean(name) {
+		if dec.readBool(name) {
 			r.Mode = counters.PeekMode
 		}
 	case fieldWait:
-		r.Wait = s.boolean(name)
+		r.Wait = dec.readBool(name)
 	case fieldDetail:
-		r.Detail = s.boolean(name)
+		r.Detail = dec.readBool(name)
 	case fieldTTL:
-		ms, ok := s.whole(0)
+		ms, ok := dec.readInteger(0)
 		if !ok || ms < 1 || ms > f.maxTTL.Milliseconds() {
-			s.failValue(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
+			dec.failValue(api.BadValue, "ttl_ms must be a whole number from 1 to %d", f.maxTTL.Milliseconds())
 			return
 		}
 		r.TTL = time.Duration(ms) * time.Millisecond
 	case fieldRequestID:
-		r.RequestID = s.quoted("", name, 1, limiter.MaxRequestID)
+		r.RequestID = dec.readBounded("", name, 1, limiter.MaxRequestID)
 	case fieldReservation:
-		r.Reservation = s.quoted("", name, 0, MaxBody)
+		r.Reservation = dec.readBounded("", name, 0, MaxBody)
 	case fieldVerdict:
-		r.verdict = s.quoted("", name, 1, MaxValue)
+		r.verdict = dec.readBounded("", name, 1, MaxValue)
 	case fieldSource:
-		r.Source = s.quoted("", name, 0, MaxLoadBody) // loads has bounds of its own
+		r.Source = dec.readBounded("", name, 0, MaxLoadBody) // loads has bounds of its own
 	case fieldLoad:
-		r.Load = s.decimal(name)
+		r.Load = dec.readDecimal(name)
 	case fieldNamespace:
-		r.namespace = s.quoted("", r.path(name), 1, MaxValue)
+		r.namespace = dec.readBounded("", r.path(name), 1, MaxValue)
 	case fieldLimits:
-		r.readLimits(s)
+		r.readLimits(dec)
 	case fieldConsistency:
-		r.exact = s.readExact(r.path(name))
+		r.exact = dec.readExact(r.path(name))
 	case fieldShadow:
-		r.shadow = s.boolean(r.path(name))
+		r.shadow = dec.readBool(r.path(name))
 	case fieldMode:
-		r.Mode = s.readMode(r.path(name))
+		r.Mode = dec.readMode(r.path(name))
 	case fieldSubjects:
-		r.readSubjects(s)
+		r.readSubjects(dec)
 	}
 }
 
-// Subject copies the rule and the key, for callers that keep them.
+// Subject returns copies of the rule and the key, which the caller may retain.
 func (r *Request) Subject() (rule string, key []string) {
 	key = make([]string, len(r.Key))
 	for i, v := range r.Key {
@@ -278,7 +278,7 @@ func (r *Request) Subject() (rule string, key []string) {
 	return strings.Clone(r.Rule), key
 }
 
-// AppendGivenCosts appends the cost and the costs that were given, if any.
+// AppendGivenCosts appends the fields cost and costs as the caller gave them, if any.
 func (r *Request) AppendGivenCosts(b []byte) []byte {
 	if r.given&fieldCost != 0 {
 		b = AppendInt(b, `,"cost":`, r.Cost)
@@ -289,14 +289,14 @@ func (r *Request) AppendGivenCosts(b []byte) []byte {
 			costs = r.Subjects[0].Costs
 		}
 		if r.given&fieldCost != 0 {
-			costs = costs[:len(costs)-1] // cost was added to them
+			costs = costs[:len(costs)-1] // validateCosts has appended cost
 		}
 		b = AppendCosts(append(b, `,"costs":`...), costs)
 	}
 	return b
 }
 
-// RequireKey returns an error if r names a rule of set without a key; nil if that rule has no key attributes.
+// RequireKey returns an error if r names a rule without giving a key or attributes, unless that rule has no key attributes.
 func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if !r.ByKey || r.given&(fieldKey|fieldSubjects) != 0 {
 		return nil
@@ -304,66 +304,66 @@ func (r *Request) RequireKey(set *rules.Set) *api.Error {
 	if rule := set.Rule(r.Rule); rule != nil && len(rule.Key) == 0 {
 		return nil
 	}
-	return api.Errorf(api.MissingKey, "key is missing: rule %q is asked about a key, or about attributes", api.Excerpt(r.Rule))
+	return api.Errorf(api.MissingKey, "key is missing: rule %q needs a key, or attributes", api.Excerpt(r.Rule))
 }
 
-func (r *Request) validatePlainCheck(s *Decoder) {
-	r.validateCheck(s)
+func (r *Request) validatePlainCheck(dec *Decoder) {
+	r.validateCheck(dec)
 	if r.RequestID != "" && r.Mode != counters.CountMode && !slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode == counters.CountMode }) {
-		s.failValue(api.BadValue, "request_id is for mode count: the answer to another check is not kept")
+		dec.failValue(api.BadValue, "request_id is for mode count only: the answers to other checks are not kept")
 	}
 }
 
-func (r *Request) validateCheck(s *Decoder) {
+func (r *Request) validateCheck(dec *Decoder) {
 	if r.given&(fieldPeek|fieldMode) == fieldPeek|fieldMode {
-		s.failValue(api.BadValue, "peek and mode exclude each other")
+		dec.failValue(api.BadValue, "peek and mode exclude each other")
 	}
 	if r.given&(fieldNamespace|fieldLimits|fieldConsistency|fieldShadow|fieldSubjects) != 0 {
-		r.validateInline(s)
+		r.validateInline(dec)
 		return
 	}
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case r.given == 0:
-		s.failValue(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
+		dec.failValue(api.MissingKey, "the object is empty: give rule and key, attributes, or key and limits")
 	case has(fieldKey) && has(fieldAttributes):
-		s.failValue(api.BadValue, "key and attributes exclude each other")
+		dec.failValue(api.BadValue, "key and attributes exclude each other")
 	case has(fieldKey) && !has(fieldRule):
-		s.failValue(api.MissingKey, "rule is missing: a key is asked of one rule")
+		dec.failValue(api.MissingKey, "rule is missing: a key belongs to one rule")
 	case !has(fieldRule) && !has(fieldAttributes):
-		s.failValue(api.MissingKey, "give rule and key, or attributes")
+		dec.failValue(api.MissingKey, "give rule and key, or attributes")
 	}
-	r.validateCosts(s)
+	r.validateCosts(dec)
 }
 
-// validateInline checks what brings its limits.
-func (r *Request) validateInline(s *Decoder) {
+// validateInline validates a check with inline limits.
+func (r *Request) validateInline(dec *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case has(fieldRule | fieldAttributes):
-		s.failValue(api.BadValue, "limits and subjects exclude rule and attributes")
+		dec.failValue(api.BadValue, "limits and subjects exclude rule and attributes")
 	case !has(fieldSubjects):
-		r.validateSubject(s)
+		r.validateSubject(dec)
 	case has(subjectFields | fieldPeek):
-		s.failValue(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
+		dec.failValue(api.BadValue, "subjects excludes %s and peek: each subject has its own", subjectNames)
 	}
 }
 
-// validateCosts makes cost one of the costs.
-func (r *Request) validateCosts(s *Decoder) {
+// validateCosts appends cost to the costs.
+func (r *Request) validateCosts(dec *Decoder) {
 	if r.given&fieldCost != 0 {
 		for i := range r.Costs {
 			if r.Costs[i].Unit == rules.Requests {
-				s.failValue(api.BadValue, "cost and costs.requests exclude each other")
+				dec.failValue(api.BadValue, "cost and costs.requests exclude each other")
 			}
 		}
 		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.Cost})
 	}
 }
 
-// validateTry makes r a peek, unless it says otherwise.
-func (r *Request) validateTry(s *Decoder) {
-	r.validateCheck(s)
+// validateTry validates a try, which is a peek unless the body sets peek or mode.
+func (r *Request) validateTry(dec *Decoder) {
+	r.validateCheck(dec)
 	if r.Wait {
-		s.failValue(api.BadValue, "wait must be false: the answer to a try is not held")
+		dec.failValue(api.BadValue, "wait must be false: the answer to a try is not held")
 	}
 	if r.given&(fieldPeek|fieldMode) == 0 {
 		r.Mode = counters.PeekMode
@@ -373,164 +373,164 @@ func (r *Request) validateTry(s *Decoder) {
 	}
 }
 
-func (r *Request) validateReserve(s *Decoder) {
-	r.validateCheck(s)
+func (r *Request) validateReserve(dec *Decoder) {
+	r.validateCheck(dec)
 	if r.Mode != counters.CheckMode || slices.ContainsFunc(r.Subjects, func(one limiter.Subject) bool { return one.Mode != counters.CheckMode }) {
-		s.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
+		dec.failValue(api.BadValue, "in a reservation peek must not be true, and mode must be check")
 	}
 	r.Reserving, r.TTL = true, cmp.Or(r.TTL, limiter.DefaultReservationTime)
 }
 
-func (r *Request) validateSettle(s *Decoder) {
-	r.needs(s, fieldReservation, "reservation is missing: the id that /v1/reserve answered")
-	r.needs(s, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
+func (r *Request) validateSettle(dec *Decoder) {
+	r.requireAny(dec, fieldReservation, "reservation is missing: the id that /v1/reserve returned")
+	r.requireAny(dec, fieldCosts, "costs is missing: what was used, by unit; {} cancels all")
 }
 
-func (r *Request) validateAdjust(s *Decoder) {
-	r.needs(s, ^fields(0), "the object is empty: give rule, key and cost")
-	r.validateCosts(s)
+func (r *Request) validateAdjust(dec *Decoder) {
+	r.requireAny(dec, ^fields(0), "the object is empty: give rule, key and cost")
+	r.validateCosts(dec)
 	if len(r.Costs) == 0 || slices.ContainsFunc(r.Costs, func(c limiter.UnitCost) bool { return c.Cost == 0 }) {
-		s.failValue(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
+		dec.failValue(api.BadValue, "cost, and each of costs, must be a whole number other than 0, from -%d to %d", int64(algorithms.MaxAmount), int64(algorithms.MaxAmount))
 	}
-	r.validateTarget(s)
+	r.validateTarget(dec)
 	if r.given&fieldNamespace != 0 {
-		r.needs(s, fieldLimits, "limits is missing: those to adjust")
+		r.requireAny(dec, fieldLimits, "limits is missing: give the limits to adjust")
 	}
 }
 
-// validateTarget checks what names one subject.
-func (r *Request) validateTarget(s *Decoder) {
+// validateTarget validates the fields that name one subject.
+func (r *Request) validateTarget(dec *Decoder) {
 	switch has := func(f fields) bool { return r.given&f != 0 }; {
 	case !has(fieldRule | fieldNamespace | fieldLimits):
-		s.failValue(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
+		dec.failValue(api.MissingKey, "rule is missing: give rule and key, or namespace, key and limits")
 	case has(fieldNamespace|fieldLimits) && has(fieldRule):
-		s.failValue(api.BadValue, "namespace and limits exclude rule")
+		dec.failValue(api.BadValue, "namespace and limits exclude rule")
 	case has(fieldNamespace | fieldLimits):
-		r.needs(s, fieldKey, "key is missing")
-		r.takeSubject()
+		r.requireAny(dec, fieldKey, "key is missing")
+		r.moveToSubject()
 	}
 }
 
-func (r *Request) validateFeedback(s *Decoder) {
-	r.needs(s, fieldRule, "rule is missing")
-	r.needs(s, fieldVerdict, "verdict is missing")
+func (r *Request) validateFeedback(dec *Decoder) {
+	r.requireAny(dec, fieldRule, "rule is missing")
+	r.requireAny(dec, fieldVerdict, "verdict is missing")
 	if r.verdict != FalsePositive {
-		s.failValue(api.BadValue, "verdict must be %s", FalsePositive)
+		dec.failValue(api.BadValue, "verdict must be %s", FalsePositive)
 	}
 }
 
-func (r *Request) validateLoad(s *Decoder) {
-	r.needs(s, fieldSource, "source is missing")
-	r.needs(s, fieldLoad, "load is missing")
+func (r *Request) validateLoad(dec *Decoder) {
+	r.requireAny(dec, fieldSource, "source is missing")
+	r.requireAny(dec, fieldLoad, "load is missing")
 	r.TTL = cmp.Or(r.TTL, loads.DefaultTTL)
 }
 
-// needs records an error if none of the fields in any was given.
-func (r *Request) needs(s *Decoder, any fields, otherwise string) {
+// requireAny records an error if none of the fields in any was given.
+func (r *Request) requireAny(dec *Decoder, any fields, otherwise string) {
 	if r.given&any == 0 {
-		s.failValue(api.MissingKey, "%s", otherwise)
+		dec.failValue(api.MissingKey, "%s", otherwise)
 	}
 }
 
 // readKey reads a string or an array of strings.
-func (r *Request) readKey(s *Decoder) {
-	switch s.next() {
+func (r *Request) readKey(dec *Decoder) {
+	switch dec.skipSpace() {
 	case '"':
-		r.Key = append(r.Key, s.quoted("", "each value of key", 0, MaxValue))
+		r.Key = append(r.Key, dec.readBounded("", "each value of key", 0, MaxValue))
 	case '[':
-		s.open()
-		for n := 0; s.more(n, ']'); n++ {
+		dec.enter()
+		for n := 0; dec.hasMore(n, ']'); n++ {
 			if n >= rules.MaxAttributes {
-				s.failValue(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
-				s.skip()
+				dec.failValue(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
+				dec.skip()
 				continue
 			}
-			r.Key = append(r.Key, s.quoted("", "each value of key", 0, MaxValue))
+			r.Key = append(r.Key, dec.readBounded("", "each value of key", 0, MaxValue))
 		}
 	default:
-		s.skip()
-		s.failValue(api.BadValue, "key must be a string or an array of strings")
+		dec.skip()
+		dec.failValue(api.BadValue, "key must be a string or an array of strings")
 	}
 }
 
-func (r *Request) readAttributes(s *Decoder) {
-	if s.next() != '{' {
-		s.skip()
-		s.failValue(api.BadValue, "attributes must be an object of strings")
+func (r *Request) readAttributes(dec *Decoder) {
+	if dec.skipSpace() != '{' {
+		dec.skip()
+		dec.failValue(api.BadValue, "attributes must be an object of strings")
 		return
 	}
-	s.open()
-	for n := 0; s.more(n, '}'); n++ {
-		name := s.name()
-		if s.syntax != nil {
+	dec.enter()
+	for n := 0; dec.hasMore(n, '}'); n++ {
+		name := dec.readName()
+		if dec.syntaxErr != nil {
 			return
 		}
 		if len(name) > MaxValue {
-			s.failValue(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
+			dec.failValue(api.BadValue, "attributes: a name must not have more than %d bytes", MaxValue)
 		}
 		for i := range r.Attributes {
 			if r.Attributes[i].Name == name {
-				s.failSyntax("attributes." + api.Excerpt(name) + " is given twice")
+				dec.failSyntax("attributes." + api.Excerpt(name) + " is given twice")
 				return
 			}
 		}
 		if n >= rules.MaxAttributes {
-			s.failValue(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
-			s.skip()
+			dec.failValue(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
+			dec.skip()
 			continue
 		}
-		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: s.quoted("attributes", name, 0, MaxValue)})
+		r.Attributes = append(r.Attributes, rules.Attribute{Name: name, Value: dec.readBounded("attributes", name, 0, MaxValue)})
 	}
 }
 
-// readCosts reads the value of costs, each at least least.
-func (r *Request) readCosts(s *Decoder, least int64) {
-	if s.next() != '{' {
-		s.skip()
-		s.failValue(api.BadValue, "costs must be an object of amounts by unit")
+// readCosts reads the value of costs. Each must be at least minimum.
+func (r *Request) readCosts(dec *Decoder, minimum int64) {
+	if dec.skipSpace() != '{' {
+		dec.skip()
+		dec.failValue(api.BadValue, "costs must be an object of amounts by unit")
 		return
 	}
-	s.open()
-	for n := 0; s.more(n, '}'); n++ {
-		unit := s.name()
-		if s.syntax != nil {
+	dec.enter()
+	for n := 0; dec.hasMore(n, '}'); n++ {
+		unit := dec.readName()
+		if dec.syntaxErr != nil {
 			return
 		}
 		if len(unit) > MaxValue {
-			s.failValue(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
+			dec.failValue(api.BadValue, "costs: a unit must not have more than %d bytes", MaxValue)
 		}
 		for i := range r.Costs {
 			if r.Costs[i].Unit == unit {
-				s.failSyntax("costs." + api.Excerpt(unit) + " is given twice")
+				dec.failSyntax("costs." + api.Excerpt(unit) + " is given twice")
 				return
 			}
 		}
 		if n >= limiter.MaxCosts {
-			s.failValue(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
-			s.skip()
+			dec.failValue(api.BadValue, "costs must not name more than %d units", limiter.MaxCosts)
+			dec.skip()
 			continue
 		}
-		if s.next(); s.syntax == nil {
-			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: s.amount("costs", unit, least)})
+		if dec.skipSpace(); dec.syntaxErr == nil {
+			r.Costs = append(r.Costs, limiter.UnitCost{Unit: unit, Cost: dec.readAmount("costs", unit, minimum)})
 		}
 	}
 }
 
-// ParseKey parses a JSON array of strings, as strictly as a check's.
+// ParseKey parses a key given as a JSON array of strings, as strictly as the key of a check.
 func ParseKey(text string) ([]string, *api.Error) {
-	var s Decoder
-	var c Request
-	s.reset([]byte(text))
-	if s.next() != '[' {
+	var dec Decoder
+	var q Request
+	dec.reset([]byte(text))
+	if dec.skipSpace() != '[' {
 		return nil, api.Errorf(api.BadValue, `key must be a JSON array of strings, such as ["acme","/chat"]`)
 	}
-	c.readKey(&s)
-	s.end()
+	q.readKey(&dec)
+	dec.requireEnd()
 	switch {
-	case s.syntax != nil:
-		return nil, api.Errorf(api.BadValue, "key must be a JSON array of strings: %s", s.syntax.Detail)
-	case s.meaning != nil:
-		return nil, s.meaning
+	case dec.syntaxErr != nil:
+		return nil, api.Errorf(api.BadValue, "key must be a JSON array of strings: %s", dec.syntaxErr.Detail)
+	case dec.valueErr != nil:
+		return nil, dec.valueErr
 	}
-	return c.Key, nil
+	return q.Key, nil
 }

@@ -22,7 +22,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// referenceMembers reads the members of an object that is known to be JSON.
+// referenceMembers returns the members of a valid JSON object.
 func referenceMembers(t testing.TB, raw []byte) []member {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
@@ -44,7 +44,7 @@ func referenceMembers(t testing.TB, raw []byte) []member {
 	return list
 }
 
-// referenceSyntax reports whether a body is JSON as strict as this package requires.
+// referenceSyntax reports whether a body is JSON as strictly as this package requires.
 func referenceSyntax(body []byte) bool {
 	if !utf8.Valid(body) || !json.Valid(body) {
 		return false
@@ -158,8 +158,8 @@ func referenceSettle(r *Request, seen map[string]bool) api.Code {
 	return ""
 }
 
-// reference reads one field. known is false for an unknown field; twice is true if a name appears twice inside the
-// field.
+// reference decodes one field. known is false for an unknown field; twice is true if a name appears twice within the field's
+// value.
 func (r *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (known, twice bool) {
 	flag := func() bool {
 		note(string(m.value) == "true" || string(m.value) == "false", api.BadValue)
@@ -235,7 +235,7 @@ func (r *Request) referenceInner(field string, i int, m member, note func(bool, 
 	return twice
 }
 
-// sameQuery compares two parsers' results for a check.
+// sameQuery compares the two parsers' results for a check.
 func sameQuery(t *testing.T, body []byte, have, want *Request) {
 	t.Helper()
 	text := func(r *Request) string {
@@ -308,7 +308,7 @@ func FuzzCheckRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) { compareCheck(t, &s, &r, body) })
 }
 
-// referenceBatch lists each check of a batch and its code; whole is the code of the entire batch.
+// referenceBatch returns the checks of a batch and the code of each; whole is the code of the entire batch.
 func referenceBatch(t testing.TB, body []byte) (checks []*Request, codes []api.Code, whole api.Code) {
 	trimmed := bytes.Trim(body, " \t\r\n")
 	if !referenceSyntax(body) || trimmed[0] != '{' {
@@ -375,7 +375,7 @@ func FuzzBatchRequest(f *testing.F) {
 		}
 		var s Decoder
 		checks, codes, whole := referenceBatch(t, body)
-		count, e := s.Batch(bytes.Clone(body))
+		count, e := s.StartBatch(bytes.Clone(body))
 		if (e == nil) != (whole == "") || e != nil && e.Code != whole {
 			t.Fatalf("%q: have %v, want %q", body, e, whole)
 		}
@@ -386,12 +386,12 @@ func FuzzBatchRequest(f *testing.F) {
 			t.Fatalf("%q: have %d checks, want %d", body, count, len(codes))
 		}
 		for i, want := range codes {
-			if !s.More(i) {
+			if !s.MoreChecks(i) {
 				t.Fatalf("%q: have %d checks, want %d", body, i, count)
 			}
 			r := &Request{}
 			var have api.Code
-			if e := s.Next(r, &rules.Set{}); e != nil {
+			if e := s.NextCheck(r, &rules.Set{}); e != nil {
 				have = e.Code
 			}
 			if want == "" && checks[i].ByKey && checks[i].Key == nil && have == api.MissingKey {
@@ -404,7 +404,7 @@ func FuzzBatchRequest(f *testing.F) {
 				sameQuery(t, body, r, checks[i])
 			}
 		}
-		if s.More(count) {
+		if s.MoreChecks(count) {
 			t.Fatalf("%q: have more than %d checks", body, count)
 		}
 	})

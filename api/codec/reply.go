@@ -4,21 +4,21 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// Reply is an answer over HTTP. It is reused; its slices are valid until Reset.
+// Reply is an HTTP answer. It is reused; its slices are valid until Reset.
 type Reply struct {
 	Status      int
 	ContentType string
 	Headers     []Header
 	Body        []byte
 
-	// values holds the values of headers. It grows only by append: values already handed out stay unchanged.
-	values []byte
-	order  []int32 // indices into the answer's Limits, tightest first
-	spare  []byte  // scratch space for a sentence before it is quoted
+	// values holds the header values. It only grows by append, so values already in Headers stay unchanged.
+	values  []byte
+	order   []int32 // indices into the answer's Limits, tightest first
+	scratch []byte  // scratch space for text that is then quoted
 
-	limit   limitText // of the last decision
-	version int64     // of the rules, in origin
-	origin  []byte    // the text that says who decided by which version
+	lastLimit     limitText // of the last decision
+	originVersion int64     // the version of the rules in origin
+	origin        []byte    // the encoded fields node and rules_version of the last decision
 }
 
 // Header is a header of a Reply.
@@ -27,7 +27,7 @@ type Header struct {
 	Value []byte
 }
 
-// The types of content.
+// The content types of answers.
 const (
 	TypeJSON    = "application/json"
 	TypeProblem = "application/problem+json"
@@ -36,32 +36,32 @@ const (
 // Reset prepares r for the next request.
 func (r *Reply) Reset() {
 	*r = Reply{
-		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values), order: r.order[:0], spare: api.Reuse(r.spare),
-		limit: r.limit, version: r.version, origin: r.origin,
+		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values), order: r.order[:0], scratch: api.Reuse(r.scratch),
+		lastLimit: r.lastLimit, originVersion: r.originVersion, origin: r.origin,
 	}
 }
 
 // Size returns roughly how many bytes r holds.
-func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.spare) }
+func (r *Reply) Size() int { return cap(r.Body) + cap(r.values) + cap(r.scratch) }
 
-// JSON starts a JSON answer.
-func (r *Reply) JSON(status int) {
+// StartJSON starts a StartJSON answer with the given status.
+func (r *Reply) StartJSON(status int) {
 	r.Status, r.ContentType = status, TypeJSON
 }
 
-// Refuse answers with an error.
-func (r *Reply) Refuse(e *api.Error) {
+// SetError turns r into the answer that reports e.
+func (r *Reply) SetError(e *api.Error) {
 	r.Status, r.ContentType = e.Status(), TypeProblem
 	r.Body = AppendProblem(r.Body[:0], e)
 	r.Headers = r.Headers[:0]
 	switch e.Code {
 	case api.Unauthorized:
-		r.set("WWW-Authenticate", []byte(`Bearer realm="rlnode"`))
+		r.addHeader("WWW-Authenticate", []byte(`Bearer realm="rlnode"`))
 	case api.MethodNotAllowed:
-		r.set("Allow", []byte(e.Allow))
+		r.addHeader("Allow", []byte(e.Allow))
 	}
 }
 
-func (r *Reply) set(name string, value []byte) {
+func (r *Reply) addHeader(name string, value []byte) {
 	r.Headers = append(r.Headers, Header{name, value})
 }

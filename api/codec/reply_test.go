@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Tightest first: refusals, the longest first and never longest of all; then the smallest share left.
+// Limits are ranked tightest first: refusals by retry time, Never first; then allowed ones by the share that is left.
 func TestRank(t *testing.T) {
 	a := &limiter.Answer{}
 	for i, l := range []struct {
@@ -29,14 +29,14 @@ func TestRank(t *testing.T) {
 		})
 	}
 	r := &Reply{}
-	r.rank(a)
+	r.rankLimits(a)
 	if have, want := fmt.Sprint(r.order), "[3 4 2 5 1 6 0]"; have != want {
 		t.Errorf("have %s, want %s", have, want)
 	}
 	for len(a.Limits) < 1000 {
 		a.Limits = append(a.Limits, a.Limits[:7]...)
 	}
-	r.rank(a)
+	r.rankLimits(a)
 	if have, want := len(r.order), maxHeaderItems; have != want {
 		t.Errorf("have %d items, want %d", have, want)
 	}

@@ -11,27 +11,27 @@ import (
 // maxDepth bounds the nesting of arrays and objects in a body.
 const maxDepth = 32
 
-// Decoder parses one JSON text strictly. It tells two kinds of errors apart. It stops at an error of syntax. It
-// keeps the first error of meaning and goes on, so that a body that is not JSON is always reported as such.
+// Decoder parses one JSON text strictly. It distinguishes two kinds of errors. At a syntax error it stops. After an invalid
+// value it continues and keeps the first such error, so that a body that is not JSON is always reported as that.
 //
-// The strings that it returns point into src or scratch and are valid until the next reset.
+// The strings that it returns point into src or scratch, and are valid until the next reset.
 type Decoder struct {
-	src     []byte
-	pos     int
-	depth   int
-	scratch []byte     // strings that had escapes
-	syntax  *api.Error // why the scanner stopped
-	meaning *api.Error // the first wrong value
+	src       []byte
+	pos       int
+	depth     int
+	scratch   []byte     // decoded strings that had escapes
+	syntaxErr *api.Error // the syntax error at which the decoder stopped
+	valueErr  *api.Error // the first invalid value
 }
 
-// Reset forgets the body.
+// Reset releases the body.
 func (dec *Decoder) Reset() {
 	dec.reset(nil)
 	dec.scratch = api.Reuse(dec.scratch)
 }
 
-// Forget releases the strings of the checks that Next has read so far.
-func (dec *Decoder) Forget() { dec.scratch = dec.scratch[:0] }
+// ReleaseStrings releases the memory of the strings that NextCheck has returned so far.
+func (dec *Decoder) ReleaseStrings() { dec.scratch = dec.scratch[:0] }
 
 // Size returns how many bytes dec holds besides the body.
 func (dec *Decoder) Size() int { return cap(dec.scratch) }
@@ -42,24 +42,24 @@ func (dec *Decoder) reset(src []byte) {
 
 // Read reads a body of form f into r.
 func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
-	if dec.reset(body); dec.object() {
+	if dec.reset(body); dec.startObject() {
 		r.read(dec, f)
-		dec.end()
+		dec.requireEnd()
 	}
 	return dec.err()
 }
 
-// object starts a body that must be one JSON object.
-func (dec *Decoder) object() bool {
-	if !dec.utf8() {
+// startObject finds the opening brace of a body that must be one JSON object.
+func (dec *Decoder) startObject() bool {
+	if !dec.checkUTF8() {
 		return false
 	}
-	if dec.next() == '{' {
+	if dec.skipSpace() == '{' {
 		return true
 	}
 	if dec.pos == len(dec.src) {
 		dec.failSyntax("the body is empty")
-	} else if dec.skip(); dec.syntax == nil {
+	} else if dec.skip(); dec.syntaxErr == nil {
 		dec.failSyntax("the body is not an object")
 	}
 	return false
@@ -67,36 +67,36 @@ func (dec *Decoder) object() bool {
 
 // err returns the error found so far, if any.
 func (dec *Decoder) err() *api.Error {
-	if dec.syntax != nil {
-		return dec.syntax
+	if dec.syntaxErr != nil {
+		return dec.syntaxErr
 	}
-	return dec.meaning
+	return dec.valueErr
 }
 
-// failSyntax ends the scan.
+// failSyntax records a syntax error, which ends the scan.
 func (dec *Decoder) failSyntax(what string) {
-	if dec.syntax == nil {
-		dec.syntax = api.Errorf(api.BadJSON, "%s at byte %d of %d", what, dec.pos, len(dec.src))
+	if dec.syntaxErr == nil {
+		dec.syntaxErr = api.Errorf(api.BadJSON, "%s at byte %d of %d", what, dec.pos, len(dec.src))
 	}
 }
 
-// failValue records a value that is valid JSON but wrong.
+// failValue records a value that is valid JSON but not allowed.
 func (dec *Decoder) failValue(code api.Code, format string, args ...any) {
-	if dec.meaning == nil {
-		dec.meaning = api.Errorf(code, format, args...)
+	if dec.valueErr == nil {
+		dec.valueErr = api.Errorf(code, format, args...)
 	}
 }
 
-// utf8 validates the whole source at once.
-func (dec *Decoder) utf8() bool {
+// checkUTF8 validates the whole source at once.
+func (dec *Decoder) checkUTF8() bool {
 	if !utf8.Valid(dec.src) {
 		dec.failSyntax("the body is not UTF-8")
 	}
-	return dec.syntax == nil
+	return dec.syntaxErr == nil
 }
 
-// next skips white space and returns the byte after it, 0 at the end.
-func (dec *Decoder) next() byte {
+// skipSpace skips white space and returns the byte after it without consuming it; 0 at the end.
+func (dec *Decoder) skipSpace() byte {
 	for dec.pos < len(dec.src) {
 		switch c := dec.src[dec.pos]; c {
 		case ' ', '\t', '\n', '\r':
@@ -108,29 +108,29 @@ func (dec *Decoder) next() byte {
 	return 0
 }
 
-// end requires that nothing follows.
-func (dec *Decoder) end() {
-	if dec.syntax == nil {
-		if dec.next(); dec.pos < len(dec.src) {
+// requireEnd requires that only white space follows.
+func (dec *Decoder) requireEnd() {
+	if dec.syntaxErr == nil {
+		if dec.skipSpace(); dec.pos < len(dec.src) {
 			dec.failSyntax("more follows after the object")
 		}
 	}
 }
 
-// open enters the object or array that next has found.
-func (dec *Decoder) open() {
+// enter enters the object or array whose opening bracket skipSpace has found.
+func (dec *Decoder) enter() {
 	dec.pos++
 	if dec.depth++; dec.depth > maxDepth {
-		dec.failSyntax("nested too deep")
+		dec.failSyntax("nested too deeply")
 	}
 }
 
-// more reports whether the open object or array has a further member after the first n. If not, it leaves it.
-func (dec *Decoder) more(n int, closing byte) bool {
-	if dec.syntax != nil {
+// hasMore reports whether the open object or array has another member after the first n. If not, it consumes the closing bracket.
+func (dec *Decoder) hasMore(n int, closing byte) bool {
+	if dec.syntaxErr != nil {
 		return false
 	}
-	c := dec.next()
+	c := dec.skipSpace()
 	switch {
 	case c == closing:
 		dec.pos++
@@ -146,17 +146,17 @@ func (dec *Decoder) more(n int, closing byte) bool {
 	return false
 }
 
-// name reads a member's name and the colon.
-func (dec *Decoder) name() string {
-	if dec.next() != '"' {
+// readName reads a member's name and the colon.
+func (dec *Decoder) readName() string {
+	if dec.skipSpace() != '"' {
 		dec.failSyntax("a name in quotes is missing")
 		return ""
 	}
-	name := dec.text()
-	if dec.syntax != nil {
+	name := dec.readString()
+	if dec.syntaxErr != nil {
 		return ""
 	}
-	if dec.next() != ':' {
+	if dec.skipSpace() != ':' {
 		dec.failSyntax("a colon is missing")
 		return ""
 	}
@@ -164,8 +164,8 @@ func (dec *Decoder) name() string {
 	return name
 }
 
-// text reads a string whose quote next has found.
-func (dec *Decoder) text() string {
+// readString reads a string whose opening quote skipSpace has found.
+func (dec *Decoder) readString() string {
 	dec.pos++
 	from := dec.pos
 	for i := from; i < len(dec.src); i++ {
@@ -174,7 +174,7 @@ func (dec *Decoder) text() string {
 			dec.pos = i + 1
 			return View(dec.src[from:i])
 		case c == '\\':
-			return dec.escapedText(from, i)
+			return dec.readEscapedString(from, i)
 		case c < ' ':
 			dec.pos = i
 			dec.failSyntax("a control character in a string")
@@ -182,12 +182,12 @@ func (dec *Decoder) text() string {
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.failSyntax("a string without end")
+	dec.failSyntax("an unterminated string")
 	return ""
 }
 
-// escapedText continues at i, the first escape of a string that began at from.
-func (dec *Decoder) escapedText(from, i int) string {
+// readEscapedString reads the rest of a string that starts at from and has its first escape at i.
+func (dec *Decoder) readEscapedString(from, i int) string {
 	start := len(dec.scratch)
 	dec.scratch = append(dec.scratch, dec.src[from:i]...)
 	for i < len(dec.src) {
@@ -197,7 +197,7 @@ func (dec *Decoder) escapedText(from, i int) string {
 			return View(dec.scratch[start:])
 		case c == '\\':
 			dec.pos = i
-			if dec.escape(); dec.syntax != nil {
+			if dec.readEscape(); dec.syntaxErr != nil {
 				return ""
 			}
 			i = dec.pos
@@ -211,14 +211,14 @@ func (dec *Decoder) escapedText(from, i int) string {
 		}
 	}
 	dec.pos = len(dec.src)
-	dec.failSyntax("a string without end")
+	dec.failSyntax("an unterminated string")
 	return ""
 }
 
-// escape decodes one escape into scratch.
-func (dec *Decoder) escape() {
+// readEscape decodes one escape into scratch.
+func (dec *Decoder) readEscape() {
 	if dec.pos+1 >= len(dec.src) {
-		dec.failSyntax("a string without end")
+		dec.failSyntax("an unterminated string")
 		return
 	}
 	c := dec.src[dec.pos+1]
@@ -235,7 +235,7 @@ func (dec *Decoder) escape() {
 	case 't':
 		c = '\t'
 	case 'u':
-		dec.unicodeEscape()
+		dec.readUnicodeEscape()
 		return
 	default:
 		dec.failSyntax("an unknown escape in a string")
@@ -245,15 +245,15 @@ func (dec *Decoder) escape() {
 	dec.pos += 2
 }
 
-func (dec *Decoder) unicodeEscape() {
-	r, ok := dec.hex4(dec.pos)
+func (dec *Decoder) readUnicodeEscape() {
+	r, ok := dec.readHex4(dec.pos)
 	if !ok {
 		dec.failSyntax(`\u needs four hex digits`)
 		return
 	}
 	size := 6
 	if utf16.IsSurrogate(r) {
-		low, ok := dec.hex4(dec.pos + 6)
+		low, ok := dec.readHex4(dec.pos + 6)
 		if r = utf16.DecodeRune(r, low); !ok || r == utf8.RuneError {
 			dec.failSyntax("a lone surrogate in a string")
 			return
@@ -264,8 +264,8 @@ func (dec *Decoder) unicodeEscape() {
 	dec.pos += size
 }
 
-// hex4 reads an escape of four hex digits at i.
-func (dec *Decoder) hex4(i int) (rune, bool) {
+// readHex4 decodes the \u escape at i.
+func (dec *Decoder) readHex4(i int) (rune, bool) {
 	if i+6 > len(dec.src) || dec.src[i] != '\\' || dec.src[i+1] != 'u' {
 		return 0, false
 	}
@@ -286,21 +286,21 @@ func (dec *Decoder) hex4(i int) (rune, bool) {
 	return r, true
 }
 
-// number reads a number whose first byte next has found, and returns its text.
-func (dec *Decoder) number() string {
+// readNumber reads a number at the current position and returns its text.
+func (dec *Decoder) readNumber() string {
 	from := dec.pos
 	if dec.peek() == '-' {
 		dec.pos++
 	}
 	if dec.peek() == '0' {
 		dec.pos++
-	} else if dec.digits() == 0 {
+	} else if dec.skipDigits() == 0 {
 		dec.failSyntax("not a number")
 		return ""
 	}
 	if dec.peek() == '.' {
 		dec.pos++
-		if dec.digits() == 0 {
+		if dec.skipDigits() == 0 {
 			dec.failSyntax("digits are missing after the point")
 		}
 	}
@@ -309,7 +309,7 @@ func (dec *Decoder) number() string {
 		if c := dec.peek(); c == '+' || c == '-' {
 			dec.pos++
 		}
-		if dec.digits() == 0 {
+		if dec.skipDigits() == 0 {
 			dec.failSyntax("digits are missing in the exponent")
 		}
 	}
@@ -323,7 +323,7 @@ func (dec *Decoder) peek() byte {
 	return 0
 }
 
-func (dec *Decoder) digits() int {
+func (dec *Decoder) skipDigits() int {
 	from := dec.pos
 	for c := dec.peek(); '0' <= c && c <= '9'; c = dec.peek() {
 		dec.pos++
@@ -331,8 +331,8 @@ func (dec *Decoder) digits() int {
 	return dec.pos - from
 }
 
-// literal reads one of the words true, false and null.
-func (dec *Decoder) literal(word string) {
+// readLiteral reads one of the words true, false and null.
+func (dec *Decoder) readLiteral(word string) {
 	if len(dec.src)-dec.pos < len(word) || View(dec.src[dec.pos:dec.pos+len(word)]) != word {
 		dec.failSyntax("not a JSON value")
 		return
@@ -342,33 +342,33 @@ func (dec *Decoder) literal(word string) {
 
 // skip reads any value and discards it.
 func (dec *Decoder) skip() {
-	switch c := dec.next(); c {
+	switch c := dec.skipSpace(); c {
 	case '{':
-		dec.open()
-		for n := 0; dec.more(n, '}'); n++ {
-			if dec.name(); dec.syntax == nil {
+		dec.enter()
+		for n := 0; dec.hasMore(n, '}'); n++ {
+			if dec.readName(); dec.syntaxErr == nil {
 				dec.skip()
 			}
 		}
 	case '[':
-		dec.open()
-		for n := 0; dec.more(n, ']'); n++ {
+		dec.enter()
+		for n := 0; dec.hasMore(n, ']'); n++ {
 			dec.skip()
 		}
 	case '"':
-		// A skipped string must not stay in scratch: there may be very many.
+		// Skipped strings must not pile up in scratch.
 		kept := len(dec.scratch)
-		dec.text()
+		dec.readString()
 		dec.scratch = dec.scratch[:kept]
 	case 't':
-		dec.literal("true")
+		dec.readLiteral("true")
 	case 'f':
-		dec.literal("false")
+		dec.readLiteral("false")
 	case 'n':
-		dec.literal("null")
+		dec.readLiteral("null")
 	default:
 		if c == '-' || '0' <= c && c <= '9' {
-			dec.number()
+			dec.readNumber()
 			return
 		}
 		dec.failSyntax("a value is missing")

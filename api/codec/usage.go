@@ -2,7 +2,7 @@ package codec
 
 import "github.com/rlnode/rlnode/limiter"
 
-// AppendSubject starts an object with the rule, or the namespace, and the key of u.
+// AppendSubject starts a JSON object with the rule or the namespace of u, and its key.
 func AppendSubject(b []byte, u *limiter.Usage) []byte {
 	if u.Namespace != "" {
 		b = AppendString(append(b, `{"namespace":`...), u.Namespace)
@@ -13,7 +13,7 @@ func AppendSubject(b []byte, u *limiter.Usage) []byte {
 	return AppendKey(b, u.Key)
 }
 
-// AppendCosts appends an object of amounts by unit.
+// AppendCosts appends an object that maps units to costs.
 func AppendCosts(b []byte, costs []limiter.UnitCost) []byte {
 	b = append(b, '{')
 	for i := range costs {
@@ -25,7 +25,7 @@ func AppendCosts(b []byte, costs []limiter.UnitCost) []byte {
 	return append(b, '}')
 }
 
-// AppendKey appends a key as a check would give it: a string for a rule with one key attribute, else an array.
+// AppendKey appends a key in the form in which checks give it: a string if it has one value, else an array.
 func AppendKey(b []byte, key []string) []byte {
 	if len(key) == 1 {
 		return AppendString(b, key[0])
@@ -45,7 +45,7 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// AppendUsage appends what u has used of each limit.
+// AppendUsage appends the usage of each limit of u.
 func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	b = append(b, `,"limits":[`...)
 	for i := range u.Limits {

@@ -9,25 +9,25 @@ import (
 	"github.com/rlnode/rlnode/internal/loads"
 )
 
-// quoted reads a string of least to most bytes. outer is the field that contains field; empty: none.
-func (dec *Decoder) quoted(outer, field string, least, most int) string {
-	if dec.next() != '"' {
+// readBounded reads a string of minLen to maxLen bytes. For messages, outer names the field that contains field; empty: none.
+func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string {
+	if dec.skipSpace() != '"' {
 		dec.skip()
 		dec.failValue(api.BadValue, "%s must be a string", pathOf(outer, field))
 		return ""
 	}
-	v := dec.text()
+	v := dec.readString()
 	switch {
-	case dec.syntax != nil:
-	case least == 0 && len(v) > most:
-		dec.failValue(api.BadValue, "%s must not have more than %d bytes", pathOf(outer, field), most)
-	case len(v) < least || len(v) > most:
-		dec.failValue(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), least, most)
+	case dec.syntaxErr != nil:
+	case minLen == 0 && len(v) > maxLen:
+		dec.failValue(api.BadValue, "%s must not have more than %d bytes", pathOf(outer, field), maxLen)
+	case len(v) < minLen || len(v) > maxLen:
+		dec.failValue(api.BadValue, "%s must have %d to %d bytes", pathOf(outer, field), minLen, maxLen)
 	}
 	return v
 }
 
-// pathOf returns a field's name for messages.
+// pathOf returns the path of a field for messages.
 func pathOf(outer, field string) string {
 	if outer == "" {
 		return field
@@ -35,9 +35,9 @@ func pathOf(outer, field string) string {
 	return outer + "." + api.Excerpt(field)
 }
 
-// boolean reads true or false.
-func (dec *Decoder) boolean(field string) bool {
-	c := dec.next()
+// readBool reads true or false.
+func (dec *Decoder) readBool(field string) bool {
+	c := dec.skipSpace()
 	dec.skip()
 	if c != 't' && c != 'f' {
 		dec.failValue(api.BadValue, "%s must be true or false", field)
@@ -45,24 +45,24 @@ func (dec *Decoder) boolean(field string) bool {
 	return c == 't'
 }
 
-// amount reads a whole number from least, which is 0 or -MaxAmount, to MaxAmount, written in plain digits.
-func (dec *Decoder) amount(outer, field string, least int64) int64 {
-	v, ok := dec.whole(least)
+// readAmount reads a whole number in plain digits, from minimum, which is 0 or -MaxAmount, to MaxAmount.
+func (dec *Decoder) readAmount(outer, field string, minimum int64) int64 {
+	v, ok := dec.readInteger(minimum)
 	if !ok {
-		dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), least, int64(algorithms.MaxAmount))
+		dec.failValue(api.BadValue, "%s must be a whole number in plain digits from %d to %d", pathOf(outer, field), minimum, int64(algorithms.MaxAmount))
 	}
 	return v
 }
 
-func (dec *Decoder) whole(least int64) (v int64, ok bool) {
-	c := dec.next()
+func (dec *Decoder) readInteger(minimum int64) (v int64, ok bool) {
+	c := dec.skipSpace()
 	if c != '-' && (c < '0' || c > '9') {
 		dec.skip()
 		return 0, false
 	}
-	digits := dec.number()
+	digits := dec.readNumber()
 	if c == '-' {
-		if digits = digits[min(1, len(digits)):]; least == 0 || digits == "0" {
+		if digits = digits[min(1, len(digits)):]; minimum == 0 || digits == "0" {
 			return 0, false
 		}
 	}
@@ -78,25 +78,25 @@ func (dec *Decoder) whole(least int64) (v int64, ok bool) {
 	if c == '-' {
 		v = -v
 	}
-	return v, dec.syntax == nil
+	return v, dec.syntaxErr == nil
 }
 
-// decimal reads a number of at least 0.
-func (dec *Decoder) decimal(field string) float64 {
-	if c := dec.next(); c != '-' && (c < '0' || c > '9') {
+// readDecimal reads a number of at least 0.
+func (dec *Decoder) readDecimal(field string) float64 {
+	if c := dec.skipSpace(); c != '-' && (c < '0' || c > '9') {
 		dec.skip()
 		dec.failValue(api.BadValue, "%s must be a number", field)
 		return 0
 	}
-	v, err := strconv.ParseFloat(dec.number(), 64)
-	if dec.syntax == nil && (err != nil || math.Signbit(v) && v != 0) {
+	v, err := strconv.ParseFloat(dec.readNumber(), 64)
+	if dec.syntaxErr == nil && (err != nil || math.Signbit(v) && v != 0) {
 		dec.failValue(api.BadValue, "%s must be a number from 0 to %d", field, loads.MaxLoad)
 	}
 	return math.Abs(v)
 }
 
-// unknown skips and rejects an unknown field.
-func (dec *Decoder) unknown(name, known string) {
+// rejectUnknown skips the value of an unknown field and records the error.
+func (dec *Decoder) rejectUnknown(name, known string) {
 	dec.skip()
 	dec.failValue(api.UnknownField, "there is no field %q here: the fields are %s", api.Excerpt(name), known)
 }

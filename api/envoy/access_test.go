@@ -28,13 +28,13 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// A token with the scope check may ask; to give back takes adjust, and a token that is confined may ask about its domains only.
+// A token with the scope check may ask. Giving back needs adjust. A confined token may ask only about its domains.
 func TestTokens(t *testing.T) {
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"), apitest.TokenEntry("giver", "secret-giver", "check, adjust"),
 		apitest.TokenEntry("reader", "secret-reader", "read"), apitest.ConfinedEntry("own", "secret-own", "check", "envoy/d"),
 		apitest.ConfinedEntry("other", "secret-other", "check", "shop"), apitest.TokenEntry("root", "secret-root", "admin"))
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.TokensFile = file })
-	plain, gift := one("k", "a", `,"hitsAddend":"0"`), one("k", "a", `,"isNegativeHits":true`)
+	plain, gift := oneDescriptor("k", "a", `,"hitsAddend":"0"`), oneDescriptor("k", "a", `,"isNegativeHits":true`)
 	for _, test := range []struct {
 		token, request string
 		code           codes.Code
@@ -70,7 +70,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// services lists the services that reflection knows, and the file of the rate limit service.
+// services returns the services that reflection lists, and the file of the rate limit service.
 func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -99,7 +99,7 @@ func services(ctx context.Context, conn *grpc.ClientConn) (string, error) {
 	return all, nil
 }
 
-// Callers that speak TLS are answered by the certificate of the data plane.
+// Over TLS, the door presents the certificate of the data plane.
 func TestTLS(t *testing.T) {
 	cert, key := testca.WritePair(t, t.TempDir(), "n1")
 	pem, err := os.ReadFile(cert)
@@ -114,15 +114,15 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if have, err := ask(t, conn, "", one("k", "a", "")); err != nil || have != ok(two, "1") {
+	if have, err := ask(t, conn, "", oneDescriptor("k", "a", "")); err != nil || have != ok(two, "1") {
 		t.Errorf("have %s, %v", have, err)
 	}
-	if _, err := ask(t, n.conn, "", one("k", "a", "")); status.Code(err) != codes.Unavailable {
+	if _, err := ask(t, n.conn, "", oneDescriptor("k", "a", "")); status.Code(err) != codes.Unavailable {
 		t.Errorf("in plain text: have %v", err)
 	}
 }
 
-// A certificate that is changed is that of new connections. The old ones stay.
+// A new certificate applies to new connections. Old ones stay open.
 func TestCertificateIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := testca.WritePair(t, dir, "n1")
@@ -137,7 +137,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	// The serial number of a connection's certificate, and its own address.
 	serialOf := func(conn *grpc.ClientConn) (serial, address string) {
 		var p peer.Peer
-		if _, err := ask(t, conn, "", one("free", "a", ""), grpc.Peer(&p)); err != nil {
+		if _, err := ask(t, conn, "", oneDescriptor("free", "a", ""), grpc.Peer(&p)); err != nil {
 			t.Fatal(err)
 		}
 		return p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].SerialNumber.String(), p.LocalAddr.String()
@@ -157,7 +157,7 @@ func TestCertificateIsFollowed(t *testing.T) {
 	}
 }
 
-// The span of a call is a child of the span that the caller names in its metadata. It shows how the node decided, and never the subject.
+// The span of a call is a child of the span named in the metadata. It says how the call was decided, and never names the subject.
 func TestCallsAreTraced(t *testing.T) {
 	collector := apitest.StartCollector(t)
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"))
@@ -171,10 +171,10 @@ func TestCallsAreTraced(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token, "traceparent", "00-"+traceID+"-"+spanID+"-"+flag)
 		_ = n.conn.Invoke(ctx, path, in, message(t, "RateLimitResponse")) // the span says how it ended
 	}
-	call("secret-asker", one("none", "somebody", ""), "01")
-	call("secret-asker", one("none", "somebody", ""), "00") // not traced
+	call("secret-asker", oneDescriptor("none", "somebody", ""), "01")
+	call("secret-asker", oneDescriptor("none", "somebody", ""), "00") // not traced
 	call("secret-asker", `{"domain":"d"}`, "01")
-	call("guess", one("none", "somebody", ""), "01")
+	call("guess", oneDescriptor("none", "somebody", ""), "01")
 	spans, raw := collector.Close(t)
 	var have []string
 	for _, s := range spans {
@@ -197,13 +197,13 @@ func TestCallsAreTraced(t *testing.T) {
 		t.Errorf("have\n%s\nwant\n%s", text, want)
 	}
 	if strings.Contains(raw, "somebody") || strings.Contains(raw, "secret") {
-		t.Error("a span tells the subject, or the token")
+		t.Error("a span reveals the subject or the token")
 	}
 }
 
-// On connections over the bound, the node answers questions about its health, and nothing else.
+// On connections beyond the bound, the node answers only health checks.
 func TestCrowded(t *testing.T) {
-	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Places = 5 })
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.MaxConnections = 5 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	refused := 0
@@ -212,21 +212,21 @@ func TestCrowded(t *testing.T) {
 		if h, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil || h.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("the health: have %v, %v", h, err)
 		}
-		if _, err := ask(t, conn, "", one("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "as many connections") {
+		if _, err := ask(t, conn, "", oneDescriptor("k", "a", "")); status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), "too many connections") {
 			refused++
 		}
 	}
 	if refused == 0 {
-		t.Error("every connection has a place")
+		t.Error("no connection was refused")
 	}
 }
 
-// A caller that does not end its request loses its connection, and one that asks reflection nothing its stream.
+// A caller that does not complete its request loses its connection. One that opens reflection and sends nothing loses its stream.
 func TestSlowCaller(t *testing.T) {
-	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Bound = time.Second })
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Timeout = time.Second })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // headers, and nothing more
+	stream, err := n.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, path, grpc.WaitForReady(true)) // sends only headers
 	if err == nil {
 		err = stream.RecvMsg(message(t, "RateLimitResponse"))
 	}
@@ -242,7 +242,7 @@ func TestSlowCaller(t *testing.T) {
 	}
 }
 
-// The health follows the node while somebody watches it. Otherwise nobody looks.
+// The health follows the node's readiness only while a caller watches it.
 func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	var looks atomic.Int64
 	var ill atomic.Bool
@@ -262,7 +262,7 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	}
 	for end := time.Now().Add(20 * time.Second); !quiet(); {
 		if time.Now().After(end) {
-			t.Fatal("the health is looked at although nobody watches")
+			t.Fatal("the readiness is polled although no caller watches the health")
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -282,15 +282,15 @@ func TestHealthIsFollowedWhileWatched(t *testing.T) {
 	cancel()
 	for end := time.Now().Add(20 * time.Second); !quiet(); {
 		if time.Now().After(end) {
-			t.Fatal("the health is looked at although nobody watches any more")
+			t.Fatal("the readiness is still polled after the last watch has ended")
 		}
 	}
 }
 
-// A node that leaves says so to those who watch, who don't hold it up. Connections end.
+// A node that drains reports that to health watches. They don't delay its end, and connections are closed.
 func TestLeaves(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{Service: rls.Service})
@@ -304,13 +304,13 @@ func TestLeaves(t *testing.T) {
 		}
 		return h.GetStatus()
 	}
-	for next() != healthpb.HealthCheckResponse_SERVING { // it follows a moment later
+	for next() != healthpb.HealthCheckResponse_SERVING { // the health follows a moment later
 	}
 	n.Drain()
 	if have := next(); have != healthpb.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("have %v", have)
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "") { // it still decides
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "") { // it still decides
 		t.Errorf("have %s", have)
 	}
 	began := time.Now()
@@ -318,6 +318,6 @@ func TestLeaves(t *testing.T) {
 		t.Errorf("closed after %v: %v", time.Since(began), err)
 	}
 	if _, err := watch.Recv(); err == nil {
-		t.Error("the watch goes on")
+		t.Error("the watch does not end")
 	}
 }

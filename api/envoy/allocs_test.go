@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What the door adds to grpc-go's own allocations for a request, however many descriptors it has: the answer, which grpc-go keeps until
-// it is sent, with what holds it.
+// For a request with any number of descriptors, the door allocates only the answer, which grpc-go keeps until it is sent, and the
+// slice that holds it.
 func TestRequestAllocatesLittle(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	in := message(t, "RateLimitRequest")
@@ -36,7 +36,7 @@ func TestRequestAllocatesLittle(t *testing.T) {
 		if err := c.arrival.await(t.Context(), nil, receive, c); err != nil {
 			t.Fatal(err)
 		}
-		if e := c.answer(who); e != nil {
+		if e := c.decide(who); e != nil {
 			t.Fatal(e)
 		}
 		if out, err := (codec{}).Marshal(c); err != nil || out.Len() == 0 {

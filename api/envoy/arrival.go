@@ -15,58 +15,58 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// grpc-go holds what has arrived of a message until the message is whole, and tells nobody. So this file looks at it from both
-// sides: an inbound counts what arrives on a connection, and an arrival bounds what the message that a handler waits for may
-// tie up meanwhile.
+// grpc-go buffers a message until it is complete, and does not reveal how much it holds. So this file approaches it from both
+// sides: an inbound counts the bytes that arrive on a connection, and an arrival bounds the time and the memory that an
+// incomplete message may take.
 
-// arrival is a message that a handler waits for. It is reused.
+// arrival is the wait of a handler for a message. It is reused.
 type arrival struct {
 	server *Server
-	timer  *time.Timer // calls look
+	timer  *time.Timer // calls check
 
-	mu       sync.Mutex // guards the rest
-	conn     *inbound   // nil: nothing is waited for
-	cut      func()     // ends the wait
-	looks    int        // how often look has looked
-	from     int64      // what had arrived on the connection before
-	charged  int64      // bytes charged to the budget
-	transfer api.Transfer
+	mu         sync.Mutex // guards the rest
+	conn       *inbound   // nil: no handler waits
+	abort      func()     // aborts the wait; nil: close the connection
+	checks     int        // how many times check was called during this wait
+	startBytes int64      // bytes that had arrived on the connection before the wait
+	charged    int64      // bytes charged to the budget
+	transfer   api.Transfer
 }
 
 func (s *Server) newArrival() *arrival {
 	a := &arrival{server: s}
-	a.timer = time.AfterFunc(time.Hour, a.look)
+	a.timer = time.AfterFunc(time.Hour, a.check)
 	a.timer.Stop()
 	return a
 }
 
-// await has read receive a message into m. cut ends that; nil: by closing the connection. It is called if the message takes
-// too long, or there is no room for what has arrived of it.
-func (a *arrival) await(ctx context.Context, cut func(), read func(any) error, m any) error {
+// await calls read to receive a message into m. If the message takes too long, or the budget has no room for what has arrived of
+// it, await aborts the wait by calling abort, or by closing the connection if abort is nil.
+func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
-	defer s.waiting.Add(-1)
-	if s.waiting.Add(1) > maxWaiting {
+	defer s.incomplete.Add(-1)
+	if s.incomplete.Add(1) > maxIncomplete {
 		s.overloads.Add(1)
-		return statusOf(api.Errorf(api.Overloaded, "more than %d requests have not arrived whole", maxWaiting))
+		return statusOf(api.Errorf(api.Overloaded, "more than %d requests are incomplete", maxIncomplete))
 	}
-	conn := callerOf(ctx)
+	conn := connectionOf(ctx)
 	if conn == nil {
 		return read(m)
 	}
 	a.mu.Lock()
-	a.conn, a.cut, a.looks, a.from = conn, cut, 0, conn.data.Load()
+	a.conn, a.abort, a.checks, a.startBytes = conn, abort, 0, conn.data.Load()
 	a.mu.Unlock()
-	a.timer.Reset(lookInterval)
+	a.timer.Reset(checkInterval)
 	defer a.end()
 	return read(m)
 }
 
-// end ends the wait.
+// end finishes the wait and gives its charge back.
 func (a *arrival) end() {
-	a.timer.Stop() // look may be running
+	a.timer.Stop() // check may be running
 	a.mu.Lock()
 	charged := a.charged
-	a.conn, a.cut, a.charged = nil, nil, 0
+	a.conn, a.abort, a.charged = nil, nil, 0
 	a.mu.Unlock()
 	if charged > 0 {
 		a.server.Budget.Finish(&a.transfer)
@@ -74,30 +74,31 @@ func (a *arrival) end() {
 	}
 }
 
-// look charges what has arrived on the connection since the wait began, though some of it may be of other messages. What had arrived
-// before, at most streamWindow, is not charged; maxWaiting bounds it.
-func (a *arrival) look() {
+// check charges what has arrived on the connection since the wait began, though some of it may belong to other messages. What
+// had arrived earlier, at most streamWindow for each message, is not charged; maxIncomplete bounds it. check aborts the wait if
+// it takes too long or the budget has no room.
+func (a *arrival) check() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.conn == nil {
 		return
 	}
 	s := a.server
-	a.looks++
-	if time.Duration(a.looks)*lookInterval < cmp.Or(s.Bound, readTimeout) && a.charge(min(a.conn.data.Load()-a.from, mostHeld)) {
-		a.timer.Reset(lookInterval)
+	a.checks++
+	if time.Duration(a.checks)*checkInterval < cmp.Or(s.Timeout, readTimeout) && a.charge(min(a.conn.data.Load()-a.startBytes, maxHeld)) {
+		a.timer.Reset(checkInterval)
 		return
 	}
-	if a.cut != nil {
-		a.cut()
+	if a.abort != nil {
+		a.abort()
 		return
 	}
-	_ = a.conn.place.Conn.Close() // its user sees the error and stops
+	_ = a.conn.tracked.Conn.Close() // grpc-go gets an error and stops
 }
 
-// charge charges the budget for n bytes in all. It reports false if there is no room. The caller holds a.mu.
+// charge raises the charge to n bytes in all. It reports false if the budget has no room. The caller holds a.mu.
 func (a *arrival) charge(n int64) bool {
-	if n <= max(a.charged, api.FreeBytes) {
+	if n <= max(a.charged, api.UnchargedBytes) {
 		return true
 	}
 	s := a.server
@@ -106,14 +107,14 @@ func (a *arrival) charge(n int64) bool {
 		return false
 	}
 	if a.charged == 0 {
-		s.Budget.Begin(&a.transfer, n, a.conn.place)
+		s.Budget.Begin(&a.transfer, n, a.conn.tracked)
 	}
 	a.charged = n
 	return true
 }
 
-// bound bounds the messages of a service.
-func (s *Server) bound(desc grpc.ServiceDesc) *grpc.ServiceDesc {
+// boundMessages returns desc with handlers that wait for their messages through an arrival.
+func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(desc.Methods))
 	for i, m := range desc.Methods {
 		methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: func(srv any, ctx context.Context, read func(any) error, chain grpc.UnaryServerInterceptor) (any, error) {
@@ -127,32 +128,34 @@ func (s *Server) bound(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 // Sizes in HTTP/2.
 const (
 	prefaceBytes   = 24
-	frameHead      = 9
-	frameOfData    = 0
-	frameOfHeaders = 1
+	frameHeadBytes = 9
+	dataFrame      = 0
+	headersFrame   = 1
 )
 
-// A connection may have spareFrames frames of data that are small. Each request, and each frameBytes, allows further ones.
+// A connection may send maxSmallFrames small data frames. Each request allows framesPerRequest more, and every bytesPerFrame of
+// data one more.
 const (
-	spareFrames   = 512
-	requestFrames = 4
-	frameBytes    = 64
+	maxSmallFrames   = 512
+	framesPerRequest = 4
+	bytesPerFrame    = 64
 )
 
 var errSmallFrames = errors.New("the connection sends its requests in very small frames")
 
-// inbound is a connection whose frames are counted as they arrive, before grpc-go reads them. One reads from it at a time.
+// inbound is a connection that counts the HTTP/2 frames as they arrive, before grpc-go reads them. Only one goroutine may read
+// from it at a time.
 //
-// For grpc-go a frame of one byte weighs as much as one of sixty-four. A connection that sends mostly those is closed.
+// To grpc-go, a frame of one byte costs as much as one of 64 bytes. A connection that sends mostly tiny frames is closed.
 type inbound struct {
 	net.Conn
-	place *api.Connection
-	data  atomic.Int64 // bytes of data that have arrived
+	tracked *api.Connection
+	data    atomic.Int64 // bytes in data frames, counted when a frame begins
 
-	skip  int // bytes until the next frame
-	head  [frameHead]byte
-	have  int // bytes of head that have arrived
-	spare int // small frames that may come
+	skip        int // bytes until the next frame
+	head        [frameHeadBytes]byte
+	headBytes   int // bytes of head that have arrived
+	smallFrames int // how many more small frames are allowed
 }
 
 // Read implements net.Conn.
@@ -164,28 +167,28 @@ func (c *inbound) Read(b []byte) (int, error) {
 			rest, c.skip = rest[k:], c.skip-k
 			continue
 		}
-		k := copy(c.head[c.have:], rest)
-		rest, c.have = rest[k:], c.have+k
-		if c.have == frameHead && !c.begin() {
+		k := copy(c.head[c.headBytes:], rest)
+		rest, c.headBytes = rest[k:], c.headBytes+k
+		if c.headBytes == frameHeadBytes && !c.beginFrame() {
 			return 0, errSmallFrames
 		}
 	}
 	return n, err
 }
 
-// begin begins with the frame whose head has arrived. It reports false if there were too many small ones.
-func (c *inbound) begin() bool {
-	c.have, c.skip = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
+// beginFrame counts the frame whose head has arrived. It reports false if there were too many small ones.
+func (c *inbound) beginFrame() bool {
+	c.headBytes, c.skip = 0, int(c.head[0])<<16|int(c.head[1])<<8|int(c.head[2])
 	switch c.head[3] {
-	case frameOfData:
+	case dataFrame:
 		c.data.Add(int64(c.skip))
-		c.spare += c.skip/frameBytes - 1
-	case frameOfHeaders:
-		c.spare += requestFrames
+		c.smallFrames += c.skip/bytesPerFrame - 1
+	case headersFrame:
+		c.smallFrames += framesPerRequest
 	}
-	c.spare = min(c.spare, spareFrames)
-	return c.spare >= 0
+	c.smallFrames = min(c.smallFrames, maxSmallFrames)
+	return c.smallFrames >= 0
 }
 
-// mostHeld is more than grpc-go holds of a message that is not whole.
-const mostHeld = rls.MaxMessage + streamWindow
+// maxHeld is an upper bound on what grpc-go holds of an incomplete message, in bytes.
+const maxHeld = rls.MaxMessage + streamWindow

@@ -20,26 +20,26 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// appendFrame appends a frame of HTTP/2 with the flags.
+// appendFrame appends an HTTP/2 frame.
 func appendFrame(b []byte, kind, flags byte, stream uint32, payload []byte) []byte {
 	n := len(payload)
 	b = append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags)
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// begun returns the beginning of a call: its headers.
-func begun(b []byte, stream uint32, method string) []byte {
+// callHeaders returns the headers of a call, without its message.
+func callHeaders(b []byte, stream uint32, method string) []byte {
 	var fields []byte
 	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "n"}, {"content-type", "application/grpc"}} {
 		fields = append(fields, 0, byte(len(f[0])))
 		fields = append(append(append(fields, f[0]...), byte(len(f[1]))), f[1]...)
 	}
 	const endHeaders = 4
-	return appendFrame(b, frameOfHeaders, endHeaders, stream, fields)
+	return appendFrame(b, headersFrame, endHeaders, stream, fields)
 }
 
-// halfSend opens a connection and sends a part of a message on each of so many streams, in frames of at most piece bytes. It returns
-// when all is sent, or the node has closed the connection, which closes gone.
+// halfSend opens a connection and sends a part of a message on each of several streams, in frames of at most piece bytes. It
+// returns when everything is sent or the node has closed the connection, which closes gone.
 func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (gone chan struct{}) {
 	t.Helper()
 	gone = make(chan struct{})
@@ -62,9 +62,9 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 	b := appendFrame([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), settings, 0, 0, nil)
 	for i := range streams {
 		id := uint32(2*i + 1)
-		b = begun(b, id, method)
+		b = callHeaders(b, id, method)
 		for rest := message; len(rest) > 0; rest = rest[min(piece, len(rest)):] {
-			b = appendFrame(b, frameOfData, 0, id, rest[:min(piece, len(rest))])
+			b = appendFrame(b, dataFrame, 0, id, rest[:min(piece, len(rest))])
 		}
 		if _, err := conn.Write(b); err != nil {
 			break
@@ -74,7 +74,7 @@ func halfSend(t *testing.T, n *node, method string, streams, part, piece int) (g
 	return gone
 }
 
-// Little is held of requests that callers don't end, whatever they ask for: here they send 240 MiB. The node answers others meanwhile.
+// Incomplete requests take little memory, although callers send 240 MiB of them here. Meanwhile the node answers others.
 func TestHalfSentRequestsAreBounded(t *testing.T) {
 	const connections, part, most = 40, 60 << 10, 64 << 20
 	methods := []string{
@@ -89,26 +89,26 @@ func TestHalfSentRequestsAreBounded(t *testing.T) {
 			before := heap()
 			var all sync.WaitGroup
 			for range connections {
-				all.Go(func() { halfSend(t, n, method, streamsEach, part, 16<<10) })
+				all.Go(func() { halfSend(t, n, method, maxStreams, part, 16<<10) })
 			}
 			all.Wait()
 			apitest.UntilWithin(t, 8*time.Second, "little is held", func() bool { return heap()-before < most })
 			apitest.UntilWithin(t, 30*time.Second, "the node answers others", func() bool {
-				_, err := ask(t, n.conn, "", one("k", "a", ""))
+				_, err := ask(t, n.conn, "", oneDescriptor("k", "a", ""))
 				return err == nil
 			})
 		})
 	}
 }
 
-// Those who watch the health are bounded, and keep nobody from asking.
+// The number of health watches is bounded, and they keep no one from asking.
 func TestWatchersAreBounded(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	served, refused := 0, 0
-	for i := range maxOpen + 5 {
-		if i%(streamsEach-1) == 0 {
+	for i := range maxOpenStreams + 5 {
+		if i%(maxStreams-1) == 0 {
 			n.conn = dial(t, n)
 		}
 		watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
@@ -124,17 +124,17 @@ func TestWatchersAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if served != maxOpen || refused != 5 {
-		t.Errorf("%d are served, and %d refused", served, refused)
+	if served != maxOpenStreams || refused != 5 {
+		t.Errorf("%d streams were served and %d refused", served, refused)
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
 }
 
 // heap returns how many bytes are in use.
 func heap() int64 {
-	for range 2 { // what pools keep goes with the second one
+	for range 2 { // pools are emptied only by the second collection
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -142,17 +142,17 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A caller that sends small frames, each of which weighs as much as one of 64 bytes, loses its connection.
+// A caller that sends tiny frames, each of which costs as much as one of 64 bytes, loses its connection.
 func TestSmallFrames(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	gone := halfSend(t, n, path, 1, 4000, 1)
 	select {
 	case <-gone:
 	case <-time.After(5 * time.Second):
-		t.Error("the connection lasts")
+		t.Error("the connection stays open")
 	}
-	if have := n.answer(one("k", "a", "")); have != ok(two, "") {
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "") {
 		t.Errorf("have %s", have)
 	}
 }

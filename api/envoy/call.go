@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec of all other messages
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec for all other messages
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// service describes the service to grpc-go.
+// service describes Envoy's rate limit service to grpc-go.
 var service = grpc.ServiceDesc{
 	ServiceName: rls.Service,
 	HandlerType: (*any)(nil),
@@ -26,14 +26,14 @@ var service = grpc.ServiceDesc{
 
 const path = "/" + rls.Service + "/" + rls.Method
 
-// call is a request and its answer, with buffers that are reused.
+// call is a request and its answer. It is reused, with its buffers.
 type call struct {
 	rls.Call
 	server  *Server
 	stripe  *api.LatencyStripe
 	arrival *arrival
-	buf     []byte // the request
-	charged int64  // bytes of buf that the budget holds
+	buf     []byte // the request in the wire format
+	charged int64  // bytes charged to the budget for buf
 }
 
 func (s *Server) acquire() *call {
@@ -44,7 +44,7 @@ func (s *Server) acquire() *call {
 	return c
 }
 
-// release makes c ready for another request.
+// release returns c to the pool.
 func (c *call) release() {
 	if c.charged > 0 {
 		c.server.Budget.Give(c.charged)
@@ -55,7 +55,7 @@ func (c *call) release() {
 	c.server.pool.Put(c)
 }
 
-// shouldRateLimit answers a call.
+// shouldRateLimit is the handler of the service's only method.
 func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ grpc.UnaryServerInterceptor) (reply any, err error) {
 	s := srv.(*Server)
 	defer s.recover(path, &err)
@@ -67,17 +67,17 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	c := s.acquire()
 	c.stripe.Count()
 	began := time.Now()
-	who, e := s.admit(ctx) // nothing is received of those who may not ask
+	token, e := s.admit(ctx) // before receiving anything
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
 			c.release()
 			return nil, err
 		}
 		began = time.Now()
-		e = c.answer(who)
+		e = c.decide(token)
 	}
 	if s.tracer != nil {
-		c.trace(ctx, began, who, e)
+		c.trace(ctx, began, token, e)
 	}
 	if e != nil {
 		c.release()
@@ -87,24 +87,24 @@ func shouldRateLimit(srv any, ctx context.Context, receive func(any) error, _ gr
 	return c, nil // the codec releases it
 }
 
-// answer decides c, whose message has been received.
-func (c *call) answer(who *api.Token) *api.Error {
+// decide decides c once its message has been received.
+func (c *call) decide(token *api.Token) *api.Error {
 	s := c.server
-	if n := int64(cap(c.buf)); n > api.FreeBytes {
+	if n := int64(cap(c.buf)); n > api.UnchargedBytes {
 		if !s.Budget.Take(n) {
-			return s.Budget.Full()
+			return s.Budget.FullError()
 		}
 		c.charged = n
 	}
 	if e := c.Read(c.buf); e != nil {
 		return e
 	}
-	return c.Decide(s.Doors, who)
+	return c.Decide(s.Doors, token)
 }
 
-// admit returns the token of a caller who may ask now, nil if none is needed.
+// admit returns the token of a caller that may ask now; nil if none is required.
 func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
-	if e := s.crowded(ctx); e != nil {
+	if e := s.crowdedError(ctx); e != nil {
 		return nil, e
 	}
 	if e := s.ChecksError(); e != nil {
@@ -113,17 +113,17 @@ func (s *Server) admit(ctx context.Context) (*api.Token, *api.Error) {
 	return s.permit(ctx)
 }
 
-// crowded returns an error for callers whose connection found no place.
-func (s *Server) crowded(ctx context.Context) *api.Error {
-	if conn := callerOf(ctx); conn != nil && conn.place.Spare {
+// crowdedError returns an error if the caller's connection holds a spare place.
+func (s *Server) crowdedError(ctx context.Context) *api.Error {
+	if conn := connectionOf(ctx); conn != nil && conn.tracked.ProbesOnly {
 		return api.CrowdedError()
 	}
 	return nil
 }
 
-// permit returns the caller's token, nil if none is needed.
+// permit returns the caller's token; nil if none is required.
 func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
-	if !s.NeedToken() {
+	if !s.RequiresToken() {
 		return nil, nil
 	}
 	lines, text := metadata.ValueFromIncomingContext(ctx, "authorization"), ""
@@ -134,7 +134,7 @@ func (s *Server) permit(ctx context.Context) (*api.Token, *api.Error) {
 }
 
 // trace records a call if it is sampled.
-func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *api.Error) {
+func (c *call) trace(ctx context.Context, began time.Time, token *api.Token, e *api.Error) {
 	first := func(key string) string {
 		if list := metadata.ValueFromIncomingContext(ctx, key); len(list) > 0 {
 			return list[0]
@@ -148,8 +148,8 @@ func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *ap
 	t := tracing.Request{
 		Name: rls.Method, Traceparent: parent, Tracestate: first("tracestate"), Method: "POST", Path: path, Status: 200, Began: began, Ended: time.Now(),
 	}
-	if who != nil {
-		t.Token = who.Name
+	if token != nil {
+		t.Token = token.Name
 	}
 	switch a := &c.Answer; {
 	case e != nil:
@@ -164,7 +164,7 @@ func (c *call) trace(ctx context.Context, began time.Time, who *api.Token, e *ap
 	c.server.tracer.Record(&t)
 }
 
-// codec hands calls over as they came. All other messages are generated, and have a codec.
+// codec copies the bytes of calls without decoding them. It leaves all other messages to grpc-go's codec.
 type codec struct{}
 
 var generated = encoding.GetCodecV2("proto")
@@ -200,10 +200,10 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return out, nil
 	}
-	out := c.Append(make([]byte, 0, usualAnswer))
+	out := c.Append(make([]byte, 0, answerCapacity))
 	c.release()
 	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
 }
 
-// usualAnswer is more than most answers have, in bytes.
-const usualAnswer = 128
+// answerCapacity is the initial capacity for an answer, in bytes; most are shorter.
+const answerCapacity = 128

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// handshake is what grpc-go does with a new connection. It notes the connection, for calls to know it.
+// handshake makes grpc-go attach the connection to its calls, where connectionOf finds it.
 type handshake struct {
 	credentials.TransportCredentials
 }
@@ -30,7 +30,7 @@ func (h handshake) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	in := &inbound{Conn: secured, place: api.Unwrap[*api.Connection](conn), skip: prefaceBytes, spare: spareFrames}
+	in := &inbound{Conn: secured, tracked: api.Unwrap[*api.Connection](conn), skip: prefaceBytes, smallFrames: maxSmallFrames}
 	return in, caller{info, in}, nil
 }
 
@@ -39,14 +39,14 @@ func (h handshake) Clone() credentials.TransportCredentials {
 	return handshake{h.TransportCredentials.Clone()}
 }
 
-// caller is the connection of a call.
+// caller is the AuthInfo of a call, with its connection.
 type caller struct {
 	credentials.AuthInfo
 	conn *inbound
 }
 
-// callerOf returns the connection of a call; nil if it is unknown.
-func callerOf(ctx context.Context) *inbound {
+// connectionOf returns the connection of a call; nil if it is unknown.
+func connectionOf(ctx context.Context) *inbound {
 	if p, ok := peer.FromContext(ctx); ok {
 		if c, ok := p.AuthInfo.(caller); ok {
 			return c.conn

@@ -1,6 +1,6 @@
 // Package envoy is the door for Envoy's rate limit service: version 3 of its gRPC protocol, with health checks and reflection.
-// What a request means and what it is answered is in package rls.
+// Package rls interprets the requests and composes the answers.
 //
-// grpc-go carries the messages. A codec of this package hands requests over as they came, and a connection that has no place
-// (see api.Connections) gets only its health checked.
+// grpc-go transports the messages. This package's codec passes requests on undecoded. On a connection without a place (see
+// api.Connections), only health checks are answered.
 package envoy

@@ -19,11 +19,11 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// asBytes sends bytes in place of a request.
-type asBytes struct{ encoding.CodecV2 }
+// rawCodec sends bytes in place of a request.
+type rawCodec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
-func (c asBytes) Marshal(v any) (mem.BufferSlice, error) {
+func (c rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if b, ok := v.(*[]byte); ok {
 		return mem.BufferSlice{mem.SliceBuffer(*b)}, nil
 	}
@@ -38,7 +38,7 @@ func descriptorOf(key, value string) string {
 	return string(field(nil, 1, string(field(field(nil, 1, key), 2, value))))
 }
 
-// Requests beyond the bounds, and bytes that are no request, are refused by name; the node answers the next one.
+// Requests beyond the bounds, and bytes that are not a request, are refused with a detail. The node answers the next request.
 func TestHostileRequests(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
 	domain := field(nil, 1, "d")
@@ -68,7 +68,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Errorf("%s: have %v, want %q", name, err, test.want)
 		}
 	}
-	// Callers choose values: one that fails would pass where Envoy lets errors pass.
+	// Clients choose the values. If a value caused an error, Envoy might let the request pass.
 	for _, value := range []string{strings.Repeat("x", 100_000), "\xff\xfe"} {
 		if err := n.send(t, field(domain, 2, descriptorOf("k", value))); err != nil {
 			t.Errorf("a value of %d bytes: %v", len(value), err)
@@ -87,28 +87,28 @@ func TestHostileRequests(t *testing.T) {
 			t.Fatalf("%x: have %v", b, s)
 		}
 	}
-	if have := n.answer(one("k", "after", "")); have != ok(two, "1") {
+	if have := n.answer(oneDescriptor("k", "after", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
 }
 
-// send sends bytes as a request.
+// send sends raw bytes as a request.
 func (n *node) send(t *testing.T, request []byte) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	out := message(t, "RateLimitResponse")
-	return n.conn.Invoke(ctx, path, &request, out, grpc.ForceCodecV2(asBytes{generated}))
+	return n.conn.Invoke(ctx, path, &request, out, grpc.ForceCodecV2(rawCodec{generated}))
 }
 
-// Connections, streams and goroutines return to where they were.
+// The numbers of connections, streams and goroutines return to their earlier levels.
 func TestNothingStays(t *testing.T) {
 	n := startNode(t, vectorRules, nil)
-	n.answer(one("k", "a", ""))
+	n.answer(oneDescriptor("k", "a", ""))
 	before := runtime.NumGoroutine()
 	for range 50 {
 		c := dial(t, n)
-		if _, err := ask(t, c, "", one("k", "b", "")); err != nil {
+		if _, err := ask(t, c, "", oneDescriptor("k", "b", "")); err != nil {
 			t.Fatal(err)
 		}
 		_ = c.Close()

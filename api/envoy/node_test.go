@@ -50,7 +50,7 @@ func dial(t testing.TB, n *node) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // before the node
+	t.Cleanup(func() { _ = conn.Close() }) // before the node's own cleanup
 	return conn
 }
 
@@ -64,8 +64,7 @@ func message(t testing.TB, name string) *dynamicpb.Message {
 	return dynamicpb.NewMessage(d.(protoreflect.MessageDescriptor))
 }
 
-// ask sends a request, which is given as JSON, and returns the answer as JSON without the times until resets. token may be
-// empty.
+// ask sends a request given as JSON, and returns the answer as JSON without duration_until_reset. token may be empty.
 func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...grpc.CallOption) (string, error) {
 	t.Helper()
 	in, out := message(t, "RateLimitRequest"), message(t, "RateLimitResponse")
@@ -83,7 +82,7 @@ func ask(t testing.TB, conn *grpc.ClientConn, token, request string, options ...
 	return text(t, out), nil
 }
 
-// text returns an answer as JSON without the times until resets.
+// text returns an answer as JSON without duration_until_reset.
 func text(t testing.TB, m proto.Message) string {
 	t.Helper()
 	b, err := protojson.Marshal(m)
@@ -99,14 +98,14 @@ func text(t testing.TB, m proto.Message) string {
 			delete(s.(map[string]any), "durationUntilReset")
 		}
 	}
-	b, err = json.Marshal(fields) // sorted by name
+	b, err = json.Marshal(fields) // sorts by name
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(bytes.ReplaceAll(b, []byte(`"`), nil))
 }
 
-// answer sends a request, which must be answered.
+// answer is like ask without a token, and fails the test on an error.
 func (n *node) answer(request string) string {
 	n.T.Helper()
 	have, err := ask(n.T, n.conn, "", request)

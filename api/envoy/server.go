@@ -28,39 +28,40 @@ import (
 
 // Bounds of the door.
 const (
-	places       = 2048 // connections
-	streamsEach  = 100  // at once, on a connection
-	maxCalls     = 4096 // at once
-	maxWaiting   = 512  // messages that have not arrived whole
-	maxOpen      = 512  // streams: reflection, and those who watch the health
-	headerBytes  = 16 << 10
-	streamWindow = 64 << 10         // the least that grpc-go has
-	readTimeout  = 10 * time.Second // from a call's headers to its last byte
-	// lookInterval is how often a message that has not arrived whole is looked at; most have arrived before.
-	lookInterval     = 50 * time.Millisecond
+	maxConnections = 2048 // connections served at once
+	maxStreams     = 100  // streams at once on a connection
+	maxCalls       = 4096 // calls at once
+	maxIncomplete  = 512  // incomplete messages
+	maxOpenStreams = 512  // long-lived streams: reflection and health watches
+	headerBytes    = 16 << 10
+	streamWindow   = 64 << 10         // the minimum in grpc-go
+	readTimeout    = 10 * time.Second // from a call's headers to its last byte
+	// checkInterval is how often an incomplete message is checked. Most messages are complete before the first check.
+	checkInterval    = 50 * time.Millisecond
 	handshakeTimeout = 10 * time.Second
-	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over nodes. Calls under way are
-	// answered.
+	// connectionAge is how long a connection lasts, give or take a tenth, so that callers spread over the nodes. Calls in
+	// progress are still answered.
 	connectionAge   = 5 * time.Minute
 	connectionGrace = 15 * time.Second
-	// A connection that is silent for pingAfter is asked whether it is alive. Callers may ask as often as each pingLeast.
-	pingAfter   = time.Minute
-	pingTimeout = 20 * time.Second
-	pingLeast   = 5 * time.Second
-	// healthInterval is how often the health follows the node's readiness while somebody watches it.
+	// The node pings a connection that has been silent for pingAfter. Callers may ping once every minPingInterval.
+	pingAfter       = time.Minute
+	pingTimeout     = 20 * time.Second
+	minPingInterval = 5 * time.Second
+	// healthInterval is how often the health is updated from the node's readiness while a caller watches it.
 	healthInterval = 100 * time.Millisecond
 )
 
-// healthNames are the services that the health service knows: the whole server, the name that the reference server uses, and ours.
+// healthNames are the names that health checks may ask about: the whole server, the name of the reference server, and the
+// service.
 var healthNames = [...]string{"", "ratelimit", rls.Service}
 
-// Config holds what the door needs besides what all doors share.
+// Config configures the door, beyond the configuration that all doors share.
 type Config struct {
 	Addr   string          // host:port; port 0 picks a free one
 	Tracer *tracing.Tracer // records calls; nil: no tracing
 }
 
-// Server serves the door.
+// Server serves Envoy's rate limit service over gRPC.
 type Server struct {
 	*api.Doors
 	tracer      *tracing.Tracer
@@ -69,37 +70,37 @@ type Server struct {
 	server      *grpc.Server
 	health      *health.Server
 	latency     api.Latency
-	calls       atomic.Int64  // under way
-	waiting     atomic.Int64  // messages that have not arrived whole
-	openStreams atomic.Int64  // reflection, and those who watch the health
-	opened      chan struct{} // capacity 1: a stream has been opened
-	overloads   atomic.Int64  // requests refused or cut off, because there were too many
+	calls       atomic.Int64  // calls in progress
+	incomplete  atomic.Int64  // incomplete messages
+	openStreams atomic.Int64  // long-lived streams: reflection and health watches
+	opened      chan struct{} // capacity 1: signals followReadiness that a stream was opened
+	overloads   atomic.Int64  // requests refused or cut off because of overload
 	pool        sync.Pool     // of *call
 
-	ctx  context.Context // of the streams that last; ends first
-	end  context.CancelFunc
-	loop sync.WaitGroup // follow
-	done chan error     // Serve's result
+	ctx    context.Context // bounds the long-lived streams; Close cancels it first
+	cancel context.CancelFunc
+	loop   sync.WaitGroup // runs followReadiness
+	done   chan error     // Serve's result
 }
 
-// Open binds the door and starts to answer.
+// Open binds the door's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	ln, err := net.Listen("tcp", config.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("open gRPC: %w", err)
 	}
 	s := &Server{
-		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.Places, places)), addr: ln.Addr(),
+		Doors: doors, tracer: config.Tracer, conns: api.NewConnections(cmp.Or(doors.MaxConnections, maxConnections)), addr: ln.Addr(),
 		health: health.NewServer(), opened: make(chan struct{}, 1), done: make(chan error, 1),
 	}
-	s.ctx, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.server = grpc.NewServer(
 		grpc.Creds(newCredentials(doors.TLS)),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(rls.MaxMessage),
-		grpc.MaxConcurrentStreams(streamsEach),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
-		grpc.ConnectionTimeout(cmp.Or(doors.Bound, handshakeTimeout)),
+		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
 		grpc.StaticStreamWindowSize(streamWindow),
@@ -108,34 +109,34 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: connectionGrace, Time: pingAfter, Timeout: pingTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingLeast, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
 	s.server.RegisterService(&service, s)
-	s.server.RegisterService(s.bound(healthpb.Health_ServiceDesc), s.health)
+	s.server.RegisterService(s.boundMessages(healthpb.Health_ServiceDesc), s.health)
 	reflectionpb.RegisterServerReflectionServer(s.server, reflection.NewServerV1(reflection.ServerOptions{
 		Services: s.server, DescriptorResolver: rls.Resolver(),
 	}))
-	s.tellHealth()
-	s.loop.Go(s.follow)
+	s.updateHealth()
+	s.loop.Go(s.followReadiness)
 	go func() { s.done <- s.server.Serve(s.conns.Listen(ln)) }()
 	return s, nil
 }
 
-// Addr returns where the door listens.
+// Addr returns the address on which the door listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
-// Figures shows what the door counts.
+// Figures reports the door's metrics.
 func (s *Server) Figures(sink figures.Sink) {
 	s.latency.Figures(sink, "envoy", "envoy_seconds", "Time from a request of Envoy's rate limit service to its answer.")
 	sink.Count("envoy_overload_total", "Requests of Envoy's rate limit service refused or cut off because too many were under way.", s.overloads.Load())
 	s.conns.Figures(sink, "envoy")
 }
 
-// Close tells callers to go elsewhere, waits for the calls under way until ctx ends, and closes what is left.
+// Close makes callers go elsewhere, waits for the calls in progress until ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	s.end() // reflection, and those who watch the health
+	s.cancel()
 	s.loop.Wait()
 	s.health.Shutdown()
 	s.conns.CloseSilent()
@@ -155,7 +156,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.conns.CloseAll()
 	serveErr := <-s.done
-	if errors.Is(serveErr, grpc.ErrServerStopped) { // it was closed before it began to serve
+	if errors.Is(serveErr, grpc.ErrServerStopped) { // Close came before Serve had started
 		serveErr = nil
 	}
 	s.done <- nil // for the next call of Close
@@ -163,8 +164,9 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// follow makes the health follow the node's readiness while streams are open. A call that only asks finds out for itself.
-func (s *Server) follow() {
+// followReadiness keeps the health up to date with the node's readiness while streams are open. A single health check updates it
+// itself.
+func (s *Server) followReadiness() {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
 	draining := s.Draining()
@@ -181,11 +183,11 @@ func (s *Server) follow() {
 				tick.Stop()
 			}
 		}
-		s.tellHealth()
+		s.updateHealth()
 	}
 }
 
-func (s *Server) tellHealth() {
+func (s *Server) updateHealth() {
 	now := healthpb.HealthCheckResponse_SERVING
 	if s.ProbeError() != nil {
 		now = healthpb.HealthCheckResponse_NOT_SERVING
@@ -199,31 +201,30 @@ func (s *Server) tellHealth() {
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
-	s.tellHealth()
+	s.updateHealth()
 	return next(ctx, req)
 }
 
-// stream serves reflection, and those who watch the health. Both last no longer than the door. Reflection needs a token, as
-// calls do.
+// stream serves reflection and health watches, until Close at the latest. Reflection needs a token, as calls do.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	defer s.recover(info.FullMethod, &err)
 	s.latency.Stripe().Count()
 	defer s.openStreams.Add(-1)
-	if s.openStreams.Add(1) > maxOpen {
+	if s.openStreams.Add(1) > maxOpenStreams {
 		s.overloads.Add(1)
-		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpen))
+		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpenStreams))
 	}
 	select {
 	case s.opened <- struct{}{}:
 	default:
 	}
-	s.tellHealth()
+	s.updateHealth()
 	ctx, cancel := context.WithCancel(ss.Context())
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	if info.FullMethod != healthpb.Health_Watch_FullMethodName {
-		e := s.crowded(ctx)
+		e := s.crowdedError(ctx)
 		if e == nil {
 			_, e = s.permit(ctx)
 		}
@@ -234,7 +235,7 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
 }
 
-// openStream is a stream that ends with its context, and when a message that it waits for does not come.
+// openStream is a stream that ends with its context, or when a message does not arrive in time.
 type openStream struct {
 	grpc.ServerStream
 	ctx     context.Context
@@ -245,12 +246,12 @@ type openStream struct {
 // Context returns the context that ends the stream.
 func (o *openStream) Context() context.Context { return o.ctx }
 
-// RecvMsg waits for a message.
+// RecvMsg receives a message into m.
 func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.cancel, o.receive, m) }
 
 func (o *openStream) receive(m any) error {
 	got := make(chan error, 1)
-	go func() { got <- o.ServerStream.RecvMsg(m) }() // it ends with the stream, which ends when the handler returns
+	go func() { got <- o.ServerStream.RecvMsg(m) }() // it returns when the stream ends, at the latest when the handler returns
 	select {
 	case err := <-got:
 		return err

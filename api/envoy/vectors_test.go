@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// vectorRules have a domain for each of the vectors.
+// vectorRules has a domain for each vector.
 const vectorRules = `
 version: 1
 envoy:
@@ -40,12 +40,12 @@ envoy:
           - {key: er, rate_limit: {unit: year, requests_per_unit: 4}}
 `
 
-// one returns a request about one descriptor of one entry in domain d; more is put behind the entries.
-func one(key, value, more string) string {
+// oneDescriptor returns a request with one descriptor of one entry in domain d; more is inserted after the entries.
+func oneDescriptor(key, value, more string) string {
 	return `{"domain":"d","descriptors":[{"entries":[{"key":"` + key + `","value":"` + value + `"}]` + more + `}]}`
 }
 
-// ok and over are what such a request is answered.
+// ok and over return the answers to such a request.
 func ok(limit, remaining string) string {
 	return answered("OK", limit, remaining)
 }
@@ -80,35 +80,35 @@ func TestVectors(t *testing.T) {
 		steps []step
 	}{
 		{"hits are counted by value", []step{
-			{one("k", "a", ""), ok(two, "1")}, {one("k", "a", ""), ok(two, "")}, {one("k", "a", ""), over(two, "")}, {one("k", "b", ""), ok(two, "1")},
+			{oneDescriptor("k", "a", ""), ok(two, "1")}, {oneDescriptor("k", "a", ""), ok(two, "")}, {oneDescriptor("k", "a", ""), over(two, "")}, {oneDescriptor("k", "b", ""), ok(two, "1")},
 		}},
 		{"a request's hits are taken all or nothing", []step{
 			{`{"domain":"d","hitsAddend":5,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, over(three, "3")},
 			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"2"}]}]}`, ok(three, "")},
 		}},
 		{"own hits of 0 only look", []step{
-			{one("k", "look", `,"hitsAddend":"0"`), ok(two, "2")}, {one("k", "look", ""), ok(two, "1")},
-			{one("k", "look", `,"hitsAddend":"0"`), ok(two, "1")}, {one("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
-			{one("k", "look", ""), ok(two, "")}, {one("k", "look", `,"hitsAddend":"0"`), over(two, "")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "2")}, {oneDescriptor("k", "look", ""), ok(two, "1")},
+			{oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")}, {oneDescriptor("k", "look", `,"hitsAddend":"0"`), ok(two, "1")},
+			{oneDescriptor("k", "look", ""), ok(two, "")}, {oneDescriptor("k", "look", `,"hitsAddend":"0"`), over(two, "")},
 		}},
 		{"own hits are counted in full", []step{
-			{one("three", "own", `,"hitsAddend":"2"`), ok(three, "1")}, {one("three", "own", `,"hitsAddend":"5"`), over(three, "")},
-			{one("three", "own", `,"hitsAddend":"4","isNegativeHits":true`), ok(three, "")},
-			{one("three", "own", `,"hitsAddend":"1","isNegativeHits":true`), ok(three, "1")},
+			{oneDescriptor("three", "own", `,"hitsAddend":"2"`), ok(three, "1")}, {oneDescriptor("three", "own", `,"hitsAddend":"5"`), over(three, "")},
+			{oneDescriptor("three", "own", `,"hitsAddend":"4","isNegativeHits":true`), ok(three, "")},
+			{oneDescriptor("three", "own", `,"hitsAddend":"1","isNegativeHits":true`), ok(three, "1")},
 		}},
 		{"hits are given back", []step{
 			{`{"domain":"d","hitsAddend":3,"descriptors":[{"entries":[{"key":"three","value":"4"}]}]}`, ok(three, "")},
-			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "2")},
-			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
-			{one("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
-			{one("three", "4", `,"hitsAddend":"0"`), ok(three, "3")},
+			{oneDescriptor("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "2")},
+			{oneDescriptor("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
+			{oneDescriptor("three", "4", `,"hitsAddend":"2","isNegativeHits":true`), ok(three, "3")},
+			{oneDescriptor("three", "4", `,"hitsAddend":"0"`), ok(three, "3")},
 		}},
 		{"two descriptors, the second over", []step{
 			{`{"domain":"d","hitsAddend":2,"descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
 				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OK,currentLimit:{" + two + "}}]}"},
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"five","value":"5"}]},{"entries":[{"key":"k","value":"5"}]}]}`,
 				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + five + "},limitRemaining:3},{code:OVER_LIMIT,currentLimit:{" + two + "}}]}"},
-			{one("five", "5", `,"hitsAddend":"0"`), ok(five, "3")},
+			{oneDescriptor("five", "5", `,"hitsAddend":"0"`), ok(five, "3")},
 		}},
 		{"an unknown domain", []step{
 			{`{"domain":"?","descriptors":[{"entries":[{"key":"k"}]},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":0,"unit":"HOUR"}}]}`,
@@ -116,18 +116,18 @@ func TestVectors(t *testing.T) {
 			{`{"domain":"?","descriptors":[{"entries":[{"key":"k"}],"isNegativeHits":true,"limit":{"requestsPerUnit":5,"unit":"HOUR"}}]}`, plain},
 		}},
 		{"an override", []step{
-			{one("k", "7", `,"limit":{"requestsPerUnit":5,"unit":"YEAR"}`), ok("requestsPerUnit:5,unit:YEAR", "4")},
-			{one("k", "7", ""), ok(two, "1")},
-			{one("k", "7", `,"limit":{"requestsPerUnit":3,"unit":"YEAR"}`), ok("requestsPerUnit:3,unit:YEAR", "1")},
-			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), ok("requestsPerUnit:1,unit:WEEK", "")},
-			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), over("requestsPerUnit:1,unit:WEEK", "")},
-			{one("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"},"isNegativeHits":true`), ok("requestsPerUnit:1,unit:WEEK", "1")},
-			{one("free", "7", `,"limit":{"requestsPerUnit":0,"unit":"HOUR"}`), over("unit:HOUR", "")},
+			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":5,"unit":"YEAR"}`), ok("requestsPerUnit:5,unit:YEAR", "4")},
+			{oneDescriptor("k", "7", ""), ok(two, "1")},
+			{oneDescriptor("k", "7", `,"limit":{"requestsPerUnit":3,"unit":"YEAR"}`), ok("requestsPerUnit:3,unit:YEAR", "1")},
+			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), ok("requestsPerUnit:1,unit:WEEK", "")},
+			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"}`), over("requestsPerUnit:1,unit:WEEK", "")},
+			{oneDescriptor("strange", "7", `,"limit":{"requestsPerUnit":1,"unit":"WEEK"},"isNegativeHits":true`), ok("requestsPerUnit:1,unit:WEEK", "1")},
+			{oneDescriptor("free", "7", `,"limit":{"requestsPerUnit":0,"unit":"HOUR"}`), over("unit:HOUR", "")},
 		}},
 		{"an override of nothing takes nothing of the others", []step{
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"0"}]},{"entries":[{"key":"x"}],"limit":{"requestsPerUnit":0,"unit":"DAY"}}]}`,
 				"{overallCode:OVER_LIMIT,statuses:[{code:OK,currentLimit:{" + two + "},limitRemaining:2},{code:OVER_LIMIT,currentLimit:{unit:DAY}}]}"},
-			{one("k", "0", ""), ok(two, "1")},
+			{oneDescriptor("k", "0", ""), ok(two, "1")},
 		}},
 		{"the tree", []step{
 			{`{"domain":"tree","descriptors":[{"entries":[{"key":"k","value":"v"}]},{"entries":[{"key":"k","value":"vx"}]},{"entries":[{"key":"k","value":"w"}]}]}`,
@@ -138,16 +138,16 @@ func TestVectors(t *testing.T) {
 			{`{"domain":"tree","descriptors":[{"entries":[{"key":"deep","value":"1"},{"key":"er","value":"2"}]}]}`, ok("requestsPerUnit:4,unit:YEAR", "3")},
 		}},
 		{"in shadow", []step{
-			{one("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")}, {one("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
+			{oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")}, {oneDescriptor("shadow", "10", ""), ok("requestsPerUnit:1,unit:YEAR", "")},
 		}},
 		{"no limit, none for now, and nothing at all", []step{
-			{one("other", "", ""), plain}, {one("free", "", ""), ok("", "4294967295")}, {one("none", "", ""), over("unit:YEAR", "")},
-			{one("other", "", `,"isNegativeHits":true`), plain},
+			{oneDescriptor("other", "", ""), plain}, {oneDescriptor("free", "", ""), ok("", "4294967295")}, {oneDescriptor("none", "", ""), over("unit:YEAR", "")},
+			{oneDescriptor("other", "", `,"isNegativeHits":true`), plain},
 		}},
 		{"one replaces another", []step{
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"wide"}]},{"entries":[{"key":"narrow"}]}]}`,
 				"{overallCode:OK,statuses:[{code:OK},{code:OK,currentLimit:{requestsPerUnit:9,unit:YEAR},limitRemaining:8}]}"},
-			{one("wide", "", ""), ok("name:wide,requestsPerUnit:9,unit:YEAR", "8")},
+			{oneDescriptor("wide", "", ""), ok("name:wide,requestsPerUnit:9,unit:YEAR", "8")},
 		}},
 		{"quotas refuse together", []step{
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"q1"}]},{"entries":[{"key":"q2"}]}]}`,
@@ -157,18 +157,18 @@ func TestVectors(t *testing.T) {
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"q1"}]},{"entries":[{"key":"q2"}]},{"entries":[{"key":"five","value":"q"}]}]}`,
 				"{overallCode:OVER_LIMIT,statuses:[{code:OVER_LIMIT,currentLimit:{requestsPerUnit:1,unit:YEAR}},{code:OVER_LIMIT,currentLimit:{" + two + "}}," +
 					"{code:OK,currentLimit:{" + five + "},limitRemaining:4}]}"},
-			{one("five", "q", ""), ok(five, "4")},
-			{one("q1", "", ""), over("requestsPerUnit:1,unit:YEAR", "")},
+			{oneDescriptor("five", "q", ""), ok(five, "4")},
+			{oneDescriptor("q1", "", ""), over("requestsPerUnit:1,unit:YEAR", "")},
 		}},
 		{"a bucket", []step{
-			{one("bucket", "", ""), ok("requestsPerUnit:4,unit:YEAR", "3")},
+			{oneDescriptor("bucket", "", ""), ok("requestsPerUnit:4,unit:YEAR", "3")},
 		}},
 		{"a descriptor twice", []step{
 			{`{"domain":"d","descriptors":[{"entries":[{"key":"three","value":"t"}]},{"entries":[{"key":"three","value":"t"}]}]}`,
 				"{overallCode:OK,statuses:[{code:OK,currentLimit:{" + three + "},limitRemaining:1},{code:OK,currentLimit:{" + three + "},limitRemaining:1}]}"},
 		}},
 		{"a window that is no unit", []step{
-			{one("odd", "", ""), "{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +
+			{oneDescriptor("odd", "", ""), "{overallCode:OK,responseHeadersToAdd:[{key:ratelimit-policy,value:\\d.odd\\;q=2;w=900},{key:ratelimit,value:\\d.odd\\;r=1;t=T}]," +
 				"statuses:[{code:OK,currentLimit:{name:d.odd,requestsPerUnit:2},limitRemaining:1}]}"},
 		}},
 	} {
@@ -190,10 +190,10 @@ func TestErrors(t *testing.T) {
 		{`{"descriptors":[{"entries":[{"key":"k"}]}]}`, codes.InvalidArgument, "rate limit domain must not be empty"},
 		{`{"domain":"d"}`, codes.InvalidArgument, "rate limit descriptor list must not be empty"},
 		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}]},{}]}`, codes.InvalidArgument, "descriptors[1].entries must not be empty"},
-		{one("", "v", ""), codes.InvalidArgument, "descriptors[0].entries[0].key must have 1 to 1024 bytes"},
-		{one("k", "v", `,"limit":{"requestsPerUnit":1}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
-		{one("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
-		{one("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument, "descriptors[0].hits_addend must not be more than 9007199254740991"},
+		{oneDescriptor("", "v", ""), codes.InvalidArgument, "descriptors[0].entries[0].key must have 1 to 1024 bytes"},
+		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{oneDescriptor("k", "v", `,"limit":{"requestsPerUnit":1,"unit":8}`), codes.InvalidArgument, "descriptors[0].limit.unit must be a unit of time, SECOND to YEAR"},
+		{oneDescriptor("k", "v", `,"hitsAddend":"9007199254740992"`), codes.InvalidArgument, "descriptors[0].hits_addend must not be more than 9007199254740991"},
 		{`{"domain":"d","descriptors":[{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"DAY"}},{"entries":[{"key":"k"}],"limit":{"requestsPerUnit":1,"unit":"HOUR"}}]}`,
 			codes.InvalidArgument, "descriptors[1].limit differs from descriptors[0].limit, although their entries are equal"},
 	} {
@@ -204,20 +204,20 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A node that does not decide yet says so, and why.
+// A node that does not decide yet says why.
 func TestNotReady(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Starting = true })
-	_, err := ask(t, n.conn, "", one("k", "a", ""))
+	_, err := ask(t, n.conn, "", oneDescriptor("k", "a", ""))
 	if s := status.Convert(err); s.Code() != codes.Unavailable || s.Message() != "not ready: the node is starting" {
 		t.Errorf("have %v", err)
 	}
 	n.Ready()
-	if have := n.answer(one("k", "a", "")); have != ok(two, "1") {
+	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
 }
 
-// times are those in RateLimit headers.
+// times matches the times in RateLimit headers.
 var times = regexp.MustCompile(`t=\d+`)
 
 // stingy is a decider that gives nothing back.
@@ -228,7 +228,7 @@ func (stingy) GiveBack(*limiter.Query) (*limiter.Usage, error) {
 	return nil, fmt.Errorf("give: %w", limiter.ErrNoOwner)
 }
 
-// If hits can't be given back, what was decided about the other descriptors stands: an error would make callers ask again, and pay
+// If hits can't be given back, the decision about the other descriptors stands: an error would make callers retry and be charged
 // again. A request that only gives back gets the error.
 func TestGiftsFail(t *testing.T) {
 	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = stingy{c.Decider.(*limiter.Limiter)} })
@@ -242,12 +242,12 @@ func TestGiftsFail(t *testing.T) {
 			t.Errorf("have %s\nwant %s", have, want)
 		}
 	}
-	if _, err := ask(t, n.conn, "", one("three", "a", `,"isNegativeHits":true`)); status.Code(err) != codes.Unavailable {
+	if _, err := ask(t, n.conn, "", oneDescriptor("three", "a", `,"isNegativeHits":true`)); status.Code(err) != codes.Unavailable {
 		t.Errorf("a gift alone: have %v", err)
 	}
 }
 
-// What the rules refuse of an override is answered with the descriptor that brought it.
+// If the rules refuse an override, the error names the descriptor that has it.
 func TestErrorNamesTheOverride(t *testing.T) {
 	n := startNode(t, "version: 1\nenvoy: [{domain: d, descriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 2}}]}]\ninline: {max_limit: 10}\n", nil)
 	const plain, wrong = `{"entries":[{"key":"k","value":"v"}]}`, `{"entries":[{"key":"own"}],"limit":{"requestsPerUnit":11,"unit":"DAY"}}`

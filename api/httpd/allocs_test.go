@@ -9,7 +9,7 @@ import (
 
 // Checking the token allocates nothing.
 func TestTokenAllocatesNothing(t *testing.T) {
-	p := guarded(t, newFixed(), "secret", "other")
+	p := planeWithTokens(t, newFixed(), "secret", "other")
 	x := p.acquire()
 	if n := testing.AllocsPerRun(500, func() {
 		x.reset()

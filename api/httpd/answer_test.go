@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// fixed gives every check the same answer.
+// fixed is a decider that gives every check the same answer.
 type fixed struct {
 	answer limiter.Answer
 	set    *rules.Set
@@ -77,15 +77,15 @@ func (f *fixed) refuse(i int, retry time.Duration) {
 	l.Allowed, l.Remaining, l.RetryAfter = false, 0, retry
 }
 
-// planeOf returns the plane of a node that is ready.
+// planeOf returns the data plane of a node that is ready.
 func planeOf(d api.Decider) *plane {
 	doors := &api.Doors{Config: api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler)}}
 	doors.Ready()
 	return newPlane(doors, nil)
 }
 
-// guarded is planeOf with the tokens of the settings.
-func guarded(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
+// planeWithTokens is like planeOf, with the tokens of the settings.
+func planeWithTokens(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
 	t.Helper()
 	doors, err := api.Open(api.Config{Node: "n2", Decider: d, Logger: slog.New(slog.DiscardHandler), APIToken: apiToken, AdminToken: adminToken})
 	if err != nil {
@@ -98,7 +98,7 @@ func guarded(t testing.TB, d api.Decider, apiToken, adminToken string) *plane {
 // serve answers x.
 func serve(p *plane, x *exchange) {
 	if r, e := p.admit(x); e != nil {
-		x.Refuse(e)
+		x.SetError(e)
 	} else {
 		p.serve(r, x)
 	}
@@ -262,7 +262,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 				f.refuse(1, time.Second)
 			}
 			p := planeOf(f)
-			x := p.acquire() // once: the race detector's pool forgets at random
+			x := p.acquire() // once: under the race detector, a pool drops objects at random
 			n := testing.AllocsPerRun(1000, func() {
 				x.reset()
 				x.method, x.path = "POST", "/v1/check"

@@ -15,14 +15,14 @@ import (
 
 const (
 	authPrefix = "/v1/auth/"
-	// maxAuthBody bounds how much of an unexpected body is read, in bytes, to keep the connection open.
+	// maxAuthBody bounds how many bytes of an unexpected body are read to keep the connection open.
 	maxAuthBody = 32 << 10
-	// maxProfileName bounds a profile's name in a path, in bytes, each of which may take three when percent-encoded.
+	// maxProfileName bounds a profile's name in a path, in bytes: 128, each of which takes three if percent-encoded.
 	maxProfileName = 3 * 128
 )
 
-// auth answers a proxy that asks whether a request of its own may pass, by status and headers. The path after the
-// profile's name, and then the query, belong to the request that the proxy asks about.
+// auth answers a proxy that asks whether a request of its own client may pass. The answer is a status and headers. A path after
+// the profile's name belongs to the request that the proxy asks about, and so does the query then.
 func (p *plane) auth(x *exchange) *api.Error {
 	name, _, below := strings.Cut(x.path[len(authPrefix):], "/")
 	deny := 0
@@ -36,7 +36,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 	if profile == nil {
 		return api.Errorf(api.NotFound, "there is no profile %q in the rules", api.Excerpt(strings.ToValidUTF8(name, "�")))
 	}
-	if e := x.token.Permits(&x.check.Query); e != nil {
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
 	x.readHeaders(profile)
@@ -48,7 +48,7 @@ func (p *plane) auth(x *exchange) *api.Error {
 	return nil
 }
 
-// profile finds a profile by its name in a path, nil if there is none.
+// profile returns the profile with a percent-encoded name, or nil if there is none.
 func (p *plane) profile(name string) *rules.Profile {
 	if len(name) > maxProfileName {
 		return nil
@@ -60,8 +60,8 @@ func (p *plane) profile(name string) *rules.Profile {
 	return p.Decider.Rules().Profile(name)
 }
 
-// denyStatus returns the status of a refusal that the query asks for: 400 to 499, or zero without one. If there are
-// several, the first counts. The rest of the query may belong to the request that the proxy asks about.
+// denyStatus returns the status for refusals that the query asks for, 400 to 499; 0 if it asks for none. The first one
+// counts, because the rest of the query may belong to the request that the proxy asks about.
 func denyStatus(query string) (int, *api.Error) {
 	for query != "" {
 		var pair string
@@ -78,7 +78,7 @@ func denyStatus(query string) (int, *api.Error) {
 	return 0, nil
 }
 
-// readHeaders takes the check's attributes from the headers.
+// readHeaders sets the check's attributes from the request's headers, as profile says.
 func (e *exchange) readHeaders(profile *rules.Profile) {
 	c := &e.check
 	for i := range profile.Sources {
@@ -97,14 +97,13 @@ func (e *exchange) readHeaders(profile *rules.Profile) {
 			value = codec.View(e.values[from:])
 		}
 		if ok {
-			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: bounded(value)})
+			c.Attributes = append(c.Attributes, rules.Attribute{Name: s.Attribute, Value: truncateValue(value)})
 		}
 	}
 }
 
-// bounded turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. A proxy could do nothing about
-// an error.
-func bounded(value string) string {
+// truncateValue turns a header into a valid attribute: its first codec.MaxValue bytes, in UTF-8. An error would not help a proxy.
+func truncateValue(value string) string {
 	value = value[:min(len(value), codec.MaxValue)]
 	if utf8.ValidString(value) {
 		return value

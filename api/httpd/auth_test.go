@@ -58,7 +58,7 @@ func TestAuthDecides(t *testing.T) {
 		{"/v1/auth/web", "X-Forwarded-For: [2001:db8::1]:1, 10.0.0.1", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: 2001:db8::2, 10.0.0.1", 200, "ip", "1"}, // the same /64
 
-		// Without a credible address, the peer's counts.
+		// Without a credible address, the address of the peer counts.
 		{"/v1/auth/web", "", 200, "ip", "2"},
 		{"/v1/auth/web", "X-Forwarded-For: unknown", 200, "ip", "1"},
 		{"/v1/auth/web", "X-Forwarded-For: x'); --, _a", 200, "ip", "0"},
@@ -91,7 +91,7 @@ func TestAuthDecides(t *testing.T) {
 		{"//v1/./auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9, 10.0.0.1", 403, "ip", "0"},
 	}
 	for i, tt := range tests {
-		resp, body := n.raw("GET", tt.path, tt.headers)
+		resp, body := n.sendRaw("GET", tt.path, tt.headers)
 		name, left := "", ""
 		if item := resp.Header.Get("RateLimit"); item != "" {
 			name, left, _ = strings.Cut(strings.Split(item, ",")[0], ";r=")
@@ -105,7 +105,7 @@ func TestAuthDecides(t *testing.T) {
 	}
 }
 
-// checkAuthAnswer checks what every answer must have.
+// checkAuthAnswer checks what all answers have in common.
 func checkAuthAnswer(t *testing.T, resp *http.Response, body string) {
 	t.Helper()
 	kind := resp.Header.Get("Content-Type")
@@ -125,8 +125,8 @@ func checkAuthAnswer(t *testing.T, resp *http.Response, body string) {
 	}
 }
 
-// raw sends a request exactly as given; | separates header lines.
-func (n *node) raw(method, path, headers string) (*http.Response, string) {
+// sendRaw sends a request exactly as given; | separates header lines.
+func (n *node) sendRaw(method, path, headers string) (*http.Response, string) {
 	n.T.Helper()
 	c := n.dial(n.T)
 	defer c.Close()
@@ -176,7 +176,7 @@ func TestAuthErrors(t *testing.T) {
 		{"/v1/auth/web?deny_status=403&x=%zz", token, 200, "", ""},
 	}
 	for _, tt := range tests {
-		resp, body := n.raw("GET", tt.path, tt.headers)
+		resp, body := n.sendRaw("GET", tt.path, tt.headers)
 		if resp.StatusCode != tt.status {
 			t.Errorf("%.60s: have %d, want %d: %s", tt.path, resp.StatusCode, tt.status, body)
 		}
@@ -190,15 +190,15 @@ func TestAuthErrors(t *testing.T) {
 	}
 }
 
-// Any method may ask. A body affects only the connection, if it is large.
+// Any method is allowed. A large body affects only the connection.
 func TestAuthMethodsAndBodies(t *testing.T) {
 	t.Parallel()
 	n := startAuth(t, nil)
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"} {
-		resp, body := n.raw(method, "/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9")
+		resp, body := n.sendRaw(method, "/v1/auth/web?deny_status=403", "X-Forwarded-For: 203.0.113.9")
 		want := 200
-		if n.used("ip", "203.0.113.9") > 3 {
-			t.Fatal("more than the limit")
+		if n.usageOf("ip", "203.0.113.9") > 3 {
+			t.Fatal("more checks were allowed than the limit")
 		}
 		if resp.StatusCode == 403 {
 			want = 403
@@ -210,7 +210,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 			t.Errorf("%s: have %d, want %d", method, resp.StatusCode, want)
 		}
 	}
-	if have, want := n.used("ip", "203.0.113.9"), int64(3); have != want {
+	if have, want := n.usageOf("ip", "203.0.113.9"), int64(3); have != want {
 		t.Errorf("used: have %d, want %d", have, want)
 	}
 	const ask = " /v1/auth/key HTTP/1.1\r\nHost: n\r\nX-Api-Key: k\r\n"
@@ -258,7 +258,7 @@ func TestAuthMethodsAndBodies(t *testing.T) {
 	}
 }
 
-// TestAuthFingerprints: a header that holds a secret is counted, and shown nowhere.
+// A header that holds a secret is counted by its fingerprint, and the secret appears nowhere.
 func TestAuthFingerprints(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -272,20 +272,20 @@ func TestAuthFingerprints(t *testing.T) {
 		{"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 200}, {"X-Api-Key: " + long + "a", 429}, {"X-Api-Key: " + long + "b", 200},
 		{"X-Api-Key: \xff\xfe", 200}, {"X-Api-Key: ", 200}, {"", 200}, {"X-Api-Key: 6ab9f1eb8f7d3388f4f9d586f66e99fd", 200},
 	} {
-		if resp, body := n.raw("GET", "/v1/auth/key", tt.headers); resp.StatusCode != tt.want {
+		if resp, body := n.sendRaw("GET", "/v1/auth/key", tt.headers); resp.StatusCode != tt.want {
 			t.Errorf("%d %.40q: have %d %s, want %d", i, tt.headers, resp.StatusCode, body, tt.want)
 		}
 	}
-	if have := n.used("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"); have != 2 {
-		t.Errorf("the fingerprint of k1 has used %d, want 2", have)
+	if have := n.usageOf("key", "6ab9f1eb8f7d3388f4f9d586f66e99fd"); have != 2 {
+		t.Errorf("used for the fingerprint of k1: have %d, want 2", have)
 	}
 	if _, top := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/top"}); !strings.Contains(top, "6ab9f1eb8f7d3388") || strings.Contains(top, "k1") {
 		t.Errorf("top: %s", top)
 	}
 }
 
-// used returns a subject's usage of a rule's only limit.
-func (n *node) used(rule, key string) (used int64) {
+// usageOf returns a subject's usage of a rule's only limit.
+func (n *node) usageOf(rule, key string) (used int64) {
 	n.T.Helper()
 	_, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=" + rule + "&key=" + key})
 	if _, err := fmt.Sscanf(body[strings.Index(body, `"used":`):], `"used":%d`, &used); err != nil {
@@ -294,8 +294,8 @@ func (n *node) used(rule, key string) (used int64) {
 	return used
 }
 
-// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. What would be
-// invalid in a check is cut, and never an error.
+// The lines of a header are joined if it is a list of addresses; of other headers the first line counts. A value that would be
+// invalid in a check is cut; it is never an error.
 func TestAuthHeaders(t *testing.T) {
 	n := startAuth(t, nil)
 	long := strings.Repeat("x", 1024)
@@ -308,7 +308,7 @@ func TestAuthHeaders(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for i, h := range []string{tt.first, tt.second} {
-			resp, body := n.raw("GET", "/v1/auth/web", h)
+			resp, body := n.sendRaw("GET", "/v1/auth/web", h)
 			item := resp.Header.Get("RateLimit")
 			limit, remaining := 3, 2-i
 			if strings.Contains(h, "Api") {
@@ -319,7 +319,7 @@ func TestAuthHeaders(t *testing.T) {
 			}
 		}
 	}
-	if resp, _ := n.raw("GET", "/v1/auth/web", "X-Forwarded-For: "+strings.Repeat("9", 20<<10)); resp.StatusCode != 431 {
+	if resp, _ := n.sendRaw("GET", "/v1/auth/web", "X-Forwarded-For: "+strings.Repeat("9", 20<<10)); resp.StatusCode != 431 {
 		t.Errorf("headers too large: have %d", resp.StatusCode)
 	}
 }
@@ -334,15 +334,15 @@ func TestAuthReadiness(t *testing.T) {
 	}
 	n := startAuth(t, nil)
 	n.Drain()
-	if resp, body := n.raw("GET", "/v1/auth/web", ""); resp.StatusCode != 200 {
+	if resp, body := n.sendRaw("GET", "/v1/auth/web", ""); resp.StatusCode != 200 {
 		t.Errorf("draining: have %d: %s", resp.StatusCode, body)
 	}
 }
 
-// lines holds headers that a test sets.
-type lines map[string][][]byte
+// headerMap holds headers that a test sets.
+type headerMap map[string][][]byte
 
-func (l lines) PeekAll(name string) [][]byte { return l[name] }
+func (l headerMap) PeekAll(name string) [][]byte { return l[name] }
 
 // A decision for a proxy allocates nothing once the buffers have grown.
 func TestAuthAllocatesNothing(t *testing.T) {
@@ -361,7 +361,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 			}
 			p := planeOf(f)
 			x := p.acquire()
-			header := lines{"X-Forwarded-Uri": {[]byte("/chat?x=y")}, "X-Api-Key": {[]byte("k1")}}
+			header := headerMap{"X-Forwarded-Uri": {[]byte("/chat?x=y")}, "X-Api-Key": {[]byte("k1")}}
 			if forwarded != "" {
 				header["X-Forwarded-For"] = [][]byte{[]byte(forwarded)}
 			}
@@ -381,7 +381,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkServerAuth measures a proxy's question through the server library, without a connection.
+// BenchmarkServerAuth measures a proxy's request through the server library, without a connection.
 func BenchmarkServerAuth(b *testing.B) {
 	f := newFixed()
 	doc, err := rules.Parse([]byte(authRules))

@@ -7,42 +7,41 @@ import (
 )
 
 const (
-	// maxBatchAnswer bounds the bytes of a batch's answer; checks beyond it are not decided. It is more than enough for a
-	// batch without detail.
+	// maxBatchAnswer bounds a batch's answer, in bytes. Once the answer exceeds it, the remaining checks are not decided. A batch
+	// without detail stays well below it.
 	maxBatchAnswer = 8 << 20
-	// usualResult is the typical size of one result, in bytes; the answer's buffer is allocated with room for that much
-	// each.
-	usualResult = 240
+	// typicalResultSize is the typical size of one result, in bytes, for which the answer's buffer is allocated.
+	typicalResultSize = 240
 	// maxChunk bounds the checks of a batch that are decided together.
 	maxChunk = 256
-	// usualWork is roughly the memory, in bytes, that deciding a check takes.
-	usualWork = 2 << 10
+	// typicalCheckMemory is roughly the memory that deciding a check takes, in bytes.
+	typicalCheckMemory = 2 << 10
 )
 
 // batch answers POST /v1/check/batch.
 func (p *plane) batch(x *exchange) *api.Error {
-	count, e := x.scan.Batch(x.request.body)
+	count, e := x.decoder.StartBatch(x.request.body)
 	if e != nil {
 		return e
 	}
 	x.checks = count
-	x.work = int64(min(count, maxChunk) * usualWork)
-	if !p.Budget.Wait(func() bool { return p.room(x, count*usualResult) }) {
-		return p.Budget.Full()
+	x.batchMemory = int64(min(count, maxChunk) * typicalCheckMemory)
+	if !p.Budget.Wait(func() bool { return p.growAnswer(x, count*typicalResultSize) }) {
+		return p.Budget.FullError()
 	}
-	x.JSON(200)
+	x.StartJSON(200)
 	x.StyleHeader(p.Decider.Rules().Headers)
 	c, ok := p.chunks.Get().(*chunk)
 	if !ok {
 		c = &chunk{}
 	}
-	p.all(x, c)
+	p.decideAll(x, c)
 	p.chunks.Put(c)
 	return nil
 }
 
-// room makes room for more bytes in x's answer. It reports false if the budget has none.
-func (p *plane) room(x *exchange, more int) bool {
+// growAnswer grows x's answer by a capacity of more bytes. It reports false if the budget does not allow that.
+func (p *plane) growAnswer(x *exchange, more int) bool {
 	b := x.Body
 	n := len(b) + more
 	if !p.chargeFor(x, max(0, n-cap(b))) {
@@ -56,20 +55,20 @@ func (p *plane) room(x *exchange, more int) bool {
 
 // item is one check of a batch.
 type item struct {
-	check  codec.Request
-	answer limiter.Answer
-	e      *api.Error // replaces the answer
+	check   codec.Request
+	answer  limiter.Answer
+	failure *api.Error // if not nil, the result instead of answer
 }
 
 // chunk is a part of a batch that is decided together, in order. It is reused.
 type chunk struct {
-	items []*item // the first used are in use; at most maxChunk
+	items []*item // at most maxChunk; the first used of them hold checks
 	used  int
 
 	queries []*limiter.Query
 	answers []*limiter.Answer
 	errs    []error
-	asked   []*item // the items that have a query
+	pending []*item // the items that have a query
 }
 
 // next returns an empty item.
@@ -81,40 +80,40 @@ func (c *chunk) next() *item {
 	return c.items[c.used-1]
 }
 
-// reset empties c. The strings of its checks would keep whole bodies alive.
+// reset empties c. It clears the checks' strings, which would keep whole bodies alive.
 func (c *chunk) reset() {
 	for _, it := range c.items[:c.used] {
 		it.check.Reset()
-		it.e = nil
+		it.failure = nil
 	}
 	c.used = 0
 }
 
-// all decides the checks that x.scan has begun to read, and writes the answer. c is empty, before and after.
-func (p *plane) all(x *exchange, c *chunk) {
+// decideAll decides the remaining checks of the batch in x.decoder and writes the answer. c is empty before and after.
+func (p *plane) decideAll(x *exchange, c *chunk) {
 	x.Body = append(x.Body, `{"results":[`...)
 	first := true
-	var full *api.Error // why no more checks are decided
+	var stopError *api.Error // if not nil, no more checks are decided
 	n := 0
 	flush := func() {
-		if full == nil && len(x.Body) > maxBatchAnswer {
-			full = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
+		if stopError == nil && len(x.Body) > maxBatchAnswer {
+			stopError = api.Errorf(api.TooLarge, "not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
-		p.decideChunk(x, c, first, full)
-		more := expected(len(x.Body), n, x.checks)
-		if full == nil && !p.Budget.Wait(func() bool { return p.room(x, more) }) {
-			full = p.Budget.Full()
+		p.decideChunk(x, c, first, stopError)
+		more := estimateGrowth(len(x.Body), n, x.checks)
+		if stopError == nil && !p.Budget.Wait(func() bool { return p.growAnswer(x, more) }) {
+			stopError = p.Budget.FullError()
 		}
 		first = first && c.used == 0
 		c.reset()
-		x.scan.Forget()
+		x.decoder.ReleaseStrings()
 	}
-	for ; x.scan.More(n); n++ {
+	for ; x.decoder.MoreChecks(n); n++ {
 		it := c.next()
-		if it.e = x.scan.Next(&it.check, p.Decider.Rules()); it.e == nil {
-			it.e = x.token.Permits(&it.check.Query)
+		if it.failure = x.decoder.NextCheck(&it.check, p.Decider.Rules()); it.failure == nil {
+			it.failure = x.token.NamespaceError(&it.check.Query)
 		}
-		// Answers with detail are long, so each of them must check whether there is room left.
+		// Results with detail are long, so the room is checked again after each.
 		if c.used == maxChunk || it.check.Detail {
 			flush()
 		}
@@ -123,29 +122,29 @@ func (p *plane) all(x *exchange, c *chunk) {
 	x.Body = append(x.Body, "]}"...)
 }
 
-// expected estimates how many bytes the answer will still grow by, given that the results of the checks up to index n
-// take size bytes. It adds some slack. It is a guess that saves growing the answer in steps.
-func expected(size, n, checks int) int {
+// estimateGrowth estimates, with some slack, by how many bytes the answer will still grow, given that the results of the checks
+// up to index n take size bytes. The estimate saves growing the buffer in steps.
+func estimateGrowth(size, n, checks int) int {
 	return min(size/(n+1)*(checks-n)*9/8, maxBatchAnswer+maxBatchAnswer/8-size)
 }
 
-// decideChunk decides the checks of c and appends their results to x's answer. If full is not nil, it is the result of each of
-// them.
-func (p *plane) decideChunk(x *exchange, c *chunk, first bool, full *api.Error) {
-	c.queries, c.answers, c.errs, c.asked = c.queries[:0], c.answers[:0], c.errs[:0], c.asked[:0]
+// decideChunk decides the checks of c and appends their results to x's answer. If stopError is not nil, it decides none, and
+// stopError is the result of each.
+func (p *plane) decideChunk(x *exchange, c *chunk, first bool, stopError *api.Error) {
+	c.queries, c.answers, c.errs, c.pending = c.queries[:0], c.answers[:0], c.errs[:0], c.pending[:0]
 	for _, it := range c.items[:c.used] {
-		if it.e == nil && full != nil {
-			it.e = full
+		if it.failure == nil && stopError != nil {
+			it.failure = stopError
 		}
-		if it.e == nil {
+		if it.failure == nil {
 			c.queries, c.answers = append(c.queries, &it.check.Query), append(c.answers, &it.answer)
-			c.errs, c.asked = append(c.errs, nil), append(c.asked, it)
+			c.errs, c.pending = append(c.errs, nil), append(c.pending, it)
 		}
 	}
 	p.Decider.CheckAll(c.queries, c.answers, c.errs)
-	for i, it := range c.asked {
+	for i, it := range c.pending {
 		if c.errs[i] != nil {
-			it.e = p.explain(c.errs[i])
+			it.failure = p.explain(c.errs[i])
 		}
 	}
 	b := x.Body
@@ -153,12 +152,12 @@ func (p *plane) decideChunk(x *exchange, c *chunk, first bool, full *api.Error) 
 		if i > 0 || !first {
 			b = append(b, ',')
 		}
-		if it.e == nil {
+		if it.failure == nil {
 			b = x.AppendDecision(append(b, '{'), &it.answer, &it.check, p.node)
 			continue
 		}
 		b = append(b, `{"error":{`...)
-		b = append(codec.AppendProblemFields(b, it.e), "}}"...)
+		b = append(codec.AppendProblemFields(b, it.failure), "}}"...)
 	}
 	x.Body = b
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// A simple request from a page, which browsers send without a preflight, spends nothing on the data plane, the quick
-// way included.
+// A simple request from a page, which browsers send without a preflight, spends no quota, not even through the quick way.
 func TestPagesSpendNothing(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -69,15 +68,15 @@ func TestPagesSpendNothing(t *testing.T) {
 	}
 }
 
-// Proxies pass on what their users' browsers send.
+// Proxies forward the headers of their users' browsers, and are answered all the same.
 func TestAuthTakesOrigins(t *testing.T) {
 	n := startAuth(t, nil)
 	for _, headers := range []string{"Origin: https://app.example|Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-site", "Origin: null"} {
-		if resp, body := n.raw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
+		if resp, body := n.sendRaw("POST", "/v1/auth/web", headers+"|X-Forwarded-For: 203.0.113.77"); resp.StatusCode != 200 && resp.StatusCode != 429 {
 			t.Errorf("%s: have %d %s", headers, resp.StatusCode, body)
 		}
 	}
-	if resp, _ := n.raw("POST", "/v1/authority", "Origin: https://app.example"); resp.StatusCode != 403 {
+	if resp, _ := n.sendRaw("POST", "/v1/authority", "Origin: https://app.example"); resp.StatusCode != 403 {
 		t.Errorf("another path: have %d", resp.StatusCode)
 	}
 }

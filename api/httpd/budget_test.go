@@ -14,17 +14,16 @@ import (
 // inDetail is a check whose answer has about 2,000 bytes.
 const inDetail = `{"attributes":{"user":"u","both":"yes","ip":"198.51.100.7","tenant":"t","endpoint":"/e","idea":"i","q":"q"},"cost":0,"detail":true}`
 
-// longBatch returns a batch whose answer has some megabytes.
+// longBatch returns a batch whose answer takes several megabytes.
 func longBatch(checks int) string {
 	return `{"checks":[` + strings.Repeat(inDetail+",", checks-1) + inDetail + `]}`
 }
 
-// An answer is charged until it is written. One that its caller does not read makes room for others, and its connection
-// is closed.
+// An answer is charged until it is written. If its caller does not read it, its connection is closed to make room for others.
 func TestUnreadAnswersMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 14 << 20
+	n.server.plane.Budget.Capacity = 14 << 20
 	body := longBatch(4_000)
 	unread := n.dial(t)
 	if _, err := io.WriteString(unread, post("/v1/check/batch", body)); err != nil {
@@ -36,38 +35,38 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 	if used := n.server.plane.Budget.Used(); used < 4<<20 {
 		t.Errorf("%d bytes are charged while an answer is not read", used)
 	}
-	// The same request from a caller who reads must wait until the first can be closed.
+	// The same request from a caller that reads its answer must wait until the first connection can be closed.
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.Ended(); have != 1 {
-		t.Errorf("%d connections are ended, want 1", have)
+	if have := n.server.plane.Budget.ClosedSlow(); have != 1 {
+		t.Errorf("%d connections were closed, want 1", have)
 	}
 	if _, err := io.Copy(io.Discard, unread); err == nil {
 		if status, _, _ := answer(t, bufio.NewReader(unread)); status != 0 {
-			t.Error("the connection that does not read goes on")
+			t.Error("the connection that does not read stays open")
 		}
 	}
-	apitest.Until(t, "all is given back", func() bool { return n.server.plane.Budget.Used() == 0 })
+	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.plane.Budget.Used() == 0 })
 }
 
-// A body that stalls makes room for others, too.
+// A connection whose body stalls is closed to make room for others, too.
 func TestStalledBodiesMakeRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 3 << 20
+	n.server.plane.Budget.Capacity = 3 << 20
 	for range 3 {
 		stalled := n.dial(t)
 		if _, err := io.WriteString(stalled, "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n"+strings.Repeat(" ", 600_000)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "they have most of the room", func() bool { return n.server.plane.Budget.Used() > 2500<<10 })
+	apitest.Until(t, "the bodies take up most of the budget", func() bool { return n.server.plane.Budget.Used() > 2500<<10 })
 	if resp, text := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.plane.Budget.Ended(); have == 0 {
-		t.Error("no connection is ended")
+	if have := n.server.plane.Budget.ClosedSlow(); have == 0 {
+		t.Error("no connection was closed")
 	}
 }
 
@@ -83,10 +82,10 @@ func TestBatchAnswersAreBounded(t *testing.T) {
 		t.Errorf("have %d, %d bytes, %d results", resp.StatusCode, len(text), results)
 	}
 	if !strings.Contains(text[len(text)-400:], string(api.TooLarge)) {
-		t.Errorf("the last check is decided: %s", text[len(text)-400:])
+		t.Errorf("the last check was decided: %s", text[len(text)-400:])
 	}
 	if _, f := n.Check(`{"attributes":{"kind":"all"},"peek":true,"cost":0}`); fmt.Sprint(f["remaining"]) != "1000000" {
-		t.Errorf("a check that is not decided cost something: %v", f)
+		t.Errorf("a check that was not decided was charged: %v", f)
 	}
 }
 
@@ -94,7 +93,7 @@ func TestBatchAnswersAreBounded(t *testing.T) {
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 1 << 20
+	n.server.plane.Budget.Capacity = 1 << 20
 	n.server.plane.Budget.Take(1 << 20)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: longBatch(200)})
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded || !strings.Contains(body, "1048576") {

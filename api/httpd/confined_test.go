@@ -7,8 +7,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// A token that is confined to namespaces may ask about subjects that bring their limits, in these, and about nothing else, on
-// either plane.
+// A token that is confined to namespaces may ask about subjects with inline limits in these namespaces, and about nothing else,
+// on either plane.
 func TestConfinedTokens(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {

@@ -31,8 +31,7 @@ rules:
     limits: [{limit: 1, per: 24h, algorithm: token-bucket}]
 `
 
-// endless is a connection that delivers the same requests again and again and discards the answers. The kernel is not
-// involved.
+// endless is an in-memory connection that delivers the same requests over and over and discards the answers.
 type endless struct {
 	canned
 	requests [][]byte
@@ -55,7 +54,7 @@ func (e *endless) Write(b []byte) (int, error) {
 
 func (e *endless) SetReadDeadline(time.Time) error { return nil }
 
-// endlessChecks returns checks of a thousand subjects, and a node that refuses none.
+// endlessChecks returns checks of a thousand subjects, and a node that allows all of them.
 func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {
 	n := startNode(tb, change)
 	doc, err := rules.Parse([]byte(plentyRules))
@@ -72,8 +71,8 @@ func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte
 	return n, requests
 }
 
-// bringing returns requests like those of endlessChecks, which bring the limit instead of asking a rule for it.
-func bringing(n int) [][]byte {
+// inlineRequests returns requests like those of endlessChecks, but with inline limits instead of a rule.
+func inlineRequests(n int) [][]byte {
 	requests := make([][]byte, n)
 	for i := range requests {
 		requests[i] = []byte(post("/v1/check",
@@ -82,8 +81,8 @@ func bringing(n int) [][]byte {
 	return requests
 }
 
-// replaced returns these requests with a text in place of another; the length of the body changes with it.
-func replaced(requests [][]byte, from, to string) [][]byte {
+// replaceInAll returns the requests with one text replaced by another, and Content-Length adjusted.
+func replaceInAll(requests [][]byte, from, to string) [][]byte {
 	all := make([][]byte, len(requests))
 	for i, r := range requests {
 		_, body, _ := strings.Cut(string(r), "\r\n\r\n")
@@ -92,8 +91,8 @@ func replaced(requests [][]byte, from, to string) [][]byte {
 	return all
 }
 
-// batched returns requests for batches of a hundred of these checks, drawn evenly.
-func batched(checks [][]byte) [][]byte {
+// batchRequests returns requests for batches of a hundred of these checks each, drawn evenly.
+func batchRequests(checks [][]byte) [][]byte {
 	random := rand.New(rand.NewPCG(1, 2))
 	requests := make([][]byte, 50)
 	for i := range requests {
@@ -107,7 +106,7 @@ func batched(checks [][]byte) [][]byte {
 	return requests
 }
 
-// manyTokens gives a node ten thousand tokens, and returns one of them as a header carries it.
+// manyTokens gives a node ten thousand tokens, and returns an Authorization header with one of them.
 func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 	var lines []string
 	text := ""
@@ -121,7 +120,7 @@ func manyTokens(tb testing.TB) (change func(*apitest.Config), header string) {
 
 // serveEndless serves c.
 func (s *Server) serveEndless(t testing.TB, c *endless) error {
-	one := s.over(track(t, s.conns, c))
+	one := s.wrap(track(t, s.conns, c))
 	return errors.Join(s.server.ServeConn(one), one.Close())
 }
 
@@ -136,7 +135,7 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 		c := &endless{requests: requests, left: checks}
 		switch way {
 		case "with its limit":
-			c.requests = bringing(len(requests))
+			c.requests = inlineRequests(len(requests))
 			for i, r := range c.requests {
 				c.requests[i] = bytes.Replace(r, []byte("Host:"), []byte("Authorization: "+header+"\r\nHost:"), 1)
 			}
@@ -149,18 +148,18 @@ func TestConnectionAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		runtime.ReadMemStats(&after)
-		// Allowed: the counters themselves, buffers, the date each second, and other activity of the process.
+		// Some allocations are expected: the counters, buffers, the date each second, and other activity of the process.
 		if have := after.Mallocs - before.Mallocs; have > checks/4 {
 			t.Errorf("%s: %d allocations for %d checks", way, have, checks)
 		}
 		if c.sent < 100*checks {
-			t.Errorf("%s: only %d bytes were answered", way, c.sent)
+			t.Errorf("%s: the answers have only %d bytes", way, c.sent)
 		}
 	}
 }
 
-// BenchmarkConnection measures what a check costs a server besides the kernel's part, next to a server on the same
-// library that answers the same bytes without looking at the request. The processor time is that of the whole process.
+// BenchmarkConnection measures what a check costs a server apart from the kernel, compared to a server on the same library that
+// answers the same bytes without looking at the request. It reports the processor time of the whole process.
 func BenchmarkConnection(b *testing.B) {
 	n, requests := endlessChecks(b, nil)
 	change, header := manyTokens(b)
@@ -183,18 +182,18 @@ func BenchmarkConnection(b *testing.B) {
 		{"check by the library, one of 10,000 tokens", guarded.server, false, carrying},
 		{"check", n.server, true, requests},
 		{"check, one of 10,000 tokens", guarded.server, true, carrying},
-		{"check, refused", n.server, true, replaced(requests, `"user"`, `"device"`)},
-		{"check with its limit", n.server, true, bringing(len(requests))},
-		{"batch of 100 by the library", n.server, false, batched(requests)},
-		{"batch of 100", n.server, true, batched(requests)},
-		{"batch of 100 with their limits", n.server, true, batched(bringing(len(requests)))},
+		{"check, refused", n.server, true, replaceInAll(requests, `"user"`, `"device"`)},
+		{"check with its limit", n.server, true, inlineRequests(len(requests))},
+		{"batch of 100 by the library", n.server, false, batchRequests(requests)},
+		{"batch of 100", n.server, true, batchRequests(requests)},
+		{"batch of 100 with their limits", n.server, true, batchRequests(inlineRequests(len(requests)))},
 	} {
 		b.Run(one.name, func(b *testing.B) {
 			serve := func(c *endless) error { return empty.ServeConn(net.Conn(c)) }
 			if s := one.server; s != nil {
 				s.quick = nil
 				if one.quick {
-					s.quick = s.quickly
+					s.quick = s.answerQuickly
 				}
 				serve = func(c *endless) error { return s.serveEndless(b, c) }
 			}

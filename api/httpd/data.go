@@ -14,7 +14,7 @@ import (
 
 const maxBatchBody = 8 << 20 // bytes
 
-// plane answers checks.
+// plane is the data plane apart from its HTTP server: routes and handlers.
 type plane struct {
 	*api.Doors
 	node      []byte          // the node's name as a JSON string
@@ -29,23 +29,23 @@ func newPlane(doors *api.Doors, tracer *tracing.Tracer) *plane {
 	return &plane{Doors: doors, node: codec.AppendString(nil, doors.Node), tracer: tracer}
 }
 
-// route is one address of the data plane.
+// route is a path of the data plane and its handler.
 type route struct {
 	path    string
-	below   string // instead of path: a prefix that paths must have; empty: none
-	allow   string // methods; empty: any
+	prefix  string // instead of path: the route matches all paths with this prefix; empty: only path
+	allow   string // allowed methods; empty: any
 	maxBody int
-	// bodyIgnored: the body is discarded. One that is larger than maxBody ends the connection, not the request.
+	// bodyIgnored means that the body is discarded. If it exceeds maxBody, the request is answered and the connection closed.
 	bodyIgnored bool
-	form        *codec.Form // the form that the body is parsed as before serve; nil: serve parses it
+	form        *codec.Form // the body is parsed as this form before serve is called; nil: serve parses it
 	serve       func(*plane, *exchange) *api.Error
-	need        api.Scope // of the caller's token
+	need        api.Scope // the caller's token must have one of these
 }
 
-// dataRoutes are all addresses of the data plane, the busiest first.
+// dataRoutes lists all routes of the data plane, busiest first.
 var dataRoutes = []route{
 	{path: "/v1/check", allow: "POST", maxBody: codec.MaxBody, form: codec.CheckForm, serve: (*plane).check, need: api.ScopeCheck},
-	{path: authPrefix + "{profile}", below: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
+	{path: authPrefix + "{profile}", prefix: authPrefix, maxBody: maxAuthBody, bodyIgnored: true, serve: (*plane).auth, need: api.ScopeCheck},
 	{path: "/v1/check/batch", allow: "POST", maxBody: maxBatchBody, serve: (*plane).batch, need: api.ScopeCheck},
 	{path: "/v1/reserve", allow: "POST", maxBody: codec.MaxBody, form: codec.ReserveForm, serve: (*plane).check, need: api.ScopeCheck},
 	{path: "/v1/settle", allow: "POST", maxBody: codec.MaxBody, form: codec.SettleForm, serve: (*plane).settleReservation, need: api.ScopeCheck},
@@ -60,14 +60,14 @@ var dataRoutes = []route{
 
 func routeOf(path string) *route {
 	for i := range dataRoutes {
-		if r := &dataRoutes[i]; r.path == path || r.below != "" && strings.HasPrefix(path, r.below) {
+		if r := &dataRoutes[i]; r.path == path || r.prefix != "" && strings.HasPrefix(path, r.prefix) {
 			return r
 		}
 	}
 	return nil
 }
 
-// bodyLimit is the maximum size of a body, in bytes; without a route the body is only discarded.
+// bodyLimit returns the maximum size of a body, in bytes. r may be nil: the body is then discarded.
 func (r *route) bodyLimit() int {
 	if r == nil {
 		return codec.MaxBody
@@ -80,7 +80,7 @@ func (p *plane) acquire() *exchange {
 	if !ok {
 		return &exchange{stripe: p.latency.Stripe()}
 	}
-	if !p.charge(x) { // a large check, left over from an earlier request
+	if !p.charge(x) { // an earlier request left large buffers behind
 		x = &exchange{stripe: x.stripe}
 	}
 	return x
@@ -96,14 +96,13 @@ func (p *plane) release(x *exchange) {
 	p.exchanges.Put(x)
 }
 
-// charge takes from the budget what x's buffers have grown by since the last charge. It reports false if the budget has
-// no room.
-func (p *plane) charge(x *exchange) bool { return x.size() <= api.FreeBytes || p.chargeFor(x, 0) }
+// charge charges the budget for the growth of x's buffers since the last charge. It reports false if the budget has no room.
+func (p *plane) charge(x *exchange) bool { return x.size() <= api.UnchargedBytes || p.chargeFor(x, 0) }
 
-// chargeFor is charge for buffers that will grow by more bytes.
+// chargeFor is like charge, for buffers that are about to grow by more bytes.
 func (p *plane) chargeFor(x *exchange, more int) bool {
 	size := x.size() + int64(more)
-	if size <= api.FreeBytes || size <= x.charged {
+	if size <= api.UnchargedBytes || size <= x.charged {
 		return true
 	}
 	if !p.Budget.Take(size - x.charged) {
@@ -113,12 +112,13 @@ func (p *plane) chargeFor(x *exchange, more int) bool {
 	return true
 }
 
-// admit finds the route for x from its method, path and headers alone, so an error precedes reading the body.
+// admit returns the route for x and sets its token. It needs only the method, path and headers, so a request can be refused
+// before its body is read.
 func (p *plane) admit(x *exchange) (*route, *api.Error) {
 	r := routeOf(x.path)
 	switch {
-	case x.header != nil && (r == nil || r.below != authPrefix) && fromPage(x.header):
-		// Proxies ask below authPrefix, and pass on what their users' browsers sent.
+	case x.header != nil && (r == nil || r.prefix != authPrefix) && fromPage(x.header):
+		// Requests below authPrefix are exempt: proxies forward their users' headers there.
 		return nil, api.Errorf(api.CrossOrigin, "the data plane is not for pages in a browser: the request has the header Origin, or a Sec-Fetch-Site of another site")
 	case r == nil:
 		return nil, api.Errorf(api.NotFound, "there is nothing at %s", api.Excerpt(strings.ToValidUTF8(x.path, "�")))
@@ -127,22 +127,22 @@ func (p *plane) admit(x *exchange) (*route, *api.Error) {
 		e.Allow = r.allow
 		return nil, e
 	}
-	who, e := p.Permit(x.authorization, x.authorizations, r.need, x.known)
+	token, e := p.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
 	if e != nil {
 		return nil, e
 	}
-	x.token = who
+	x.token = token
 	return r, nil
 }
 
-// serve answers x, whose body has been received.
+// serve answers x once its body has been received.
 func (p *plane) serve(r *route, x *exchange) {
 	defer p.recover(x)
 	if x.began.IsZero() {
 		x.began = time.Now()
 	}
 	if e := p.dispatch(r, x); e != nil {
-		x.Refuse(e)
+		x.SetError(e)
 	}
 	if p.tracer != nil {
 		p.trace(r, x)
@@ -157,24 +157,24 @@ func (p *plane) dispatch(r *route, x *exchange) *api.Error {
 		}
 	}
 	if r.form != nil {
-		if e := x.scan.Read(x.request.body, r.form, &x.check); e != nil {
+		if e := x.decoder.Read(x.request.body, r.form, &x.check); e != nil {
 			return e
 		}
 	}
 	return r.serve(p, x)
 }
 
-// recover turns a panic into an answer that reveals nothing about it.
+// recover turns a panic into an internal error that reveals nothing about it.
 func (p *plane) recover(x *exchange) {
 	if v := recover(); v != nil {
 		p.Panics.Add(1)
 		p.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
-		x.Refuse(api.InternalError())
+		x.SetError(api.InternalError())
 		x.hangUp = true
 	}
 }
 
-// allows reports whether method is in the list allow.
+// allows reports whether the comma-separated list allow contains method.
 func allows(allow, method string) bool {
 	for one := range strings.SplitSeq(allow, ", ") {
 		if one == method {
@@ -186,7 +186,7 @@ func allows(allow, method string) bool {
 
 // check answers POST /v1/check, and POST /v1/reserve: a check whose cost is an estimate.
 func (p *plane) check(x *exchange) *api.Error {
-	if e := x.token.Permits(&x.check.Query); e != nil {
+	if e := x.token.NamespaceError(&x.check.Query); e != nil {
 		return e
 	}
 	if e := x.check.RequireKey(p.Decider.Rules()); e != nil {
@@ -196,14 +196,14 @@ func (p *plane) check(x *exchange) *api.Error {
 		return p.explain(err)
 	}
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
-		x.wait(time.Now())
+		x.delayAnswer(time.Now())
 	}
 	x.compose(0, false, p.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
 }
 
-// explain turns the decider's error into an answer.
+// explain turns an error of the decider into an answer. It logs internal errors.
 func (p *plane) explain(err error) *api.Error {
 	e := api.AsError(err)
 	if e.Code == api.Internal {
@@ -212,22 +212,22 @@ func (p *plane) explain(err error) *api.Error {
 	return e
 }
 
-// healthz answers that the process is alive.
+// healthz answers GET /healthz: the process is alive.
 func (p *plane) healthz(x *exchange) *api.Error {
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = append(x.Body, p.HealthReport()...)
 	return nil
 }
 
-// welcome tells somebody who came by chance what this is.
+// welcome answers GET / with what this server is, and where its documentation is.
 func (p *plane) welcome(x *exchange) *api.Error {
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = append(append(append(x.Body, `{"node":`...), p.node...),
 		`,"what":"the data plane of rlnode, a rate limiter: POST /v1/check asks whether something may happen now","docs":"/openapi.yaml and /ui/ of the admin plane, and https://github.com/rlnode/rlnode"}`...)
 	return nil
 }
 
-// readyz answers whether the node takes checks.
+// readyz answers GET /readyz: whether the node takes checks.
 func (p *plane) readyz(x *exchange) *api.Error {
 	if e := p.ProbeError(); e != nil {
 		return e

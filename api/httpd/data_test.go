@@ -28,7 +28,7 @@ func TestCheckErrors(t *testing.T) {
 		body   string
 		status int
 		code   api.Code
-		detail string // part of it
+		detail string // what the detail must contain
 	}{
 		{`{"rule":"login","key":"k"`, 400, api.BadJSON, "comma or the end"},
 		{``, 400, api.BadJSON, "empty"},
@@ -89,7 +89,7 @@ func TestCheckDecides(t *testing.T) {
 	tests := []struct {
 		body   string
 		status int
-		want   string // some of the fields
+		want   string // the fields that must be present
 	}{
 		{`{"rule":"login","key":"198.51.100.7","cost":4}`, 200, "allowed=true rule=login limit=5 remaining=1 unit=requests window_ms=3600000 decided_by=owner node=n1 rules_version=1"},
 		{`{"rule":"login","key":"198.51.100.7","peek":true}`, 200, "remaining=0"},
@@ -201,7 +201,7 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	if _, usage := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/v1/usage?rule=all"}); !strings.Contains(usage, `"used":10000,`) {
-		t.Errorf("a batch that fails must not be decided: %s", usage)
+		t.Errorf("a malformed batch was decided: %s", usage)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestPanicIsCaught(t *testing.T) {
 	}
 }
 
-// A check with wait is answered when its turn has come.
+// A check with wait is answered when its delay is over.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -5,36 +5,36 @@ import (
 	"time"
 )
 
-// The server library sets three deadlines per request, most of which nothing ever waits for: a request that arrives in
-// one piece is read before its deadline matters. Each would move a runtime timer. So a connection only records them,
-// and moves the timer when it reads or writes, if the one already set does not suffice.
+// The server library sets three deadlines per request, most of which never matter: a request that arrives in one piece is
+// read long before its deadline. Each would reset a runtime timer. So a connection only records deadlines, and resets the
+// timer when it reads or writes, unless the one already set will do.
 
-// slackPart: a deadline may be late by 1/slackPart of the time that a request has to arrive.
-const slackPart = 8
+// slackDivisor is the fraction of the read timeout by which a deadline may be late: 1/slackDivisor.
+const slackDivisor = 8
 
-// deadline is the deadline for reading or for writing. Times are nanoseconds since the listener began, 0 for none.
+// deadline is the deadline for reading or for writing. Times are nanoseconds since the listener started; 0 means none.
 type deadline struct {
-	want atomic.Int64 // as requested
-	set  atomic.Int64 // as set on the connection below
+	requested atomic.Int64 // as requested
+	applied   atomic.Int64 // as set on the underlying connection
 }
 
-// ask records t, a time after the listener began, or zero for none. It takes effect at the next read or write.
-func (d *deadline) ask(t, began time.Time) {
+// request records the deadline t; the zero time means none. It takes effect at the next read or write.
+func (d *deadline) request(t, began time.Time) {
 	if t.IsZero() {
-		d.want.Store(0)
+		d.requested.Store(0)
 		return
 	}
 	want := int64(t.Sub(began))
 	if want == 0 {
 		want = 1
 	}
-	d.want.Store(want)
+	d.requested.Store(want)
 }
 
-// next reports whether the deadline must be moved, and to when. It must be if the one that is set is earlier than
-// requested, later by more than slack, or if only one of the two is none. A moved deadline is late by slack.
-func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, moves bool) {
-	want, have := d.want.Load(), d.set.Load()
+// pendingMove reports whether the caller must move the underlying deadline, and to when: slack after the requested time. It must
+// if the underlying deadline is earlier than requested, or later by more than slack, or if only one of the two is none.
+func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
+	want, have := d.requested.Load(), d.applied.Load()
 	if late := have - want; (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {
 		return t, false
 	}
@@ -42,6 +42,6 @@ func (d *deadline) next(began time.Time, slack time.Duration) (t time.Time, move
 		want += int64(slack)
 		t = began.Add(time.Duration(want))
 	}
-	d.set.Store(want)
+	d.applied.Store(want)
 	return t, true
 }

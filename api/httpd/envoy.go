@@ -8,14 +8,14 @@ import (
 	"github.com/rlnode/rlnode/api/rls"
 )
 
-// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, as the reference server has it. It is not made
-// to be fast.
+// envoy answers POST /json: Envoy's rate limit service for callers without gRPC, compatible with the reference server. It is
+// not optimized.
 func (p *plane) envoy(x *exchange) *api.Error {
-	// What is translated is held some times over.
+	// The translation holds several copies of the body.
 	n := int64(len(x.request.body)) * jsonFactor
-	if n > api.FreeBytes {
+	if n > api.UnchargedBytes {
 		if !p.Budget.Wait(func() bool { return p.Budget.Take(n) }) {
-			return p.Budget.Full()
+			return p.Budget.FullError()
 		}
 		defer p.Budget.Give(n)
 	}
@@ -30,7 +30,7 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	if e := c.Decide(p.Doors, x.token); e != nil {
 		return e
 	}
-	x.JSON(200)
+	x.StartJSON(200)
 	if c.Over() {
 		x.Status = 429
 	}
@@ -42,5 +42,5 @@ func (p *plane) envoy(x *exchange) *api.Error {
 	return nil
 }
 
-// jsonFactor is how many times its size a body of POST /json takes in memory while it is answered, roughly.
+// jsonFactor is roughly how many times its own size a body of POST /json takes in memory while it is answered.
 const jsonFactor = 8

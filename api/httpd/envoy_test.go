@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// POST /json answers Envoy's rate limit service in JSON: 200, 429 if a limit is over, and errors as everywhere.
+// POST /json is Envoy's rate limit service in JSON. It answers 200, or 429 if a limit is exceeded; errors are as on other routes.
 func TestEnvoyAsJSON(t *testing.T) {
 	file := apitest.TokensFile(t, apitest.TokenEntry("asker", "secret-asker", "check"), apitest.TokenEntry("root", "secret-root", "admin"))
 	n := startNode(t, func(c *apitest.Config) { c.TokensFile = file })

@@ -21,16 +21,16 @@ import (
 
 // Bounds of the data plane's server.
 const (
-	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last; batches get longer
+	dataReadTimeout  = 10 * time.Second // from a request's first byte to its last
 	batchReadFactor  = 3
 	dataWriteTimeout = 30 * time.Second
 	dataIdleTimeout  = 3 * time.Minute
-	dataPlaces       = 32 << 10 // connections that are served at once
-	dataHeaderBytes  = 16 << 10 // of a request's first line and headers
+	dataPlaces       = 32 << 10 // connections served at once
+	dataHeaderBytes  = 16 << 10 // bytes of a request's first line and headers
 )
 
-// dataPlacesOf returns how many connections the data plane serves in a process that may open this many files.
-func dataPlacesOf(files int) int { return min(dataPlaces, files/2) }
+// dataPlacesFor returns how many connections the data plane serves at once in a process that may open this many files.
+func dataPlacesFor(files int) int { return min(dataPlaces, files/2) }
 
 // Server serves the data plane over HTTP/1.1. It hides the server library.
 type Server struct {
@@ -46,7 +46,7 @@ type Server struct {
 	once    sync.Once
 }
 
-// Open binds the data plane and starts to answer.
+// Open binds the data plane's address and starts serving.
 func Open(doors *api.Doors, config Config) (*Server, error) {
 	if config.ReadTimeout < 0 {
 		return nil, errors.New("open data plane: ReadTimeout must be at least 0")
@@ -58,14 +58,14 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	return start(newPlane(doors, config.Tracer), ln, config.ReadTimeout), nil
 }
 
-// start starts to serve plane on ln.
+// start serves plane on ln.
 func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{
-		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.Places, dataPlacesOf(maxFiles()))), done: make(chan error, 1),
-		transport: transport{began: time.Now(), slack: readTimeout / slackPart, framed: plane.TLS == nil},
+		plane: plane, addr: ln.Addr(), conns: api.NewConnections(cmp.Or(plane.MaxConnections, dataPlacesFor(maxFiles()))), done: make(chan error, 1),
+		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, framed: plane.TLS == nil},
 	}
-	s.waiting = newWaiting(maxHeldOf(maxFiles()), plane.Draining(), s.send)
+	s.waiting = newWaiting(maxHeldFor(maxFiles()), plane.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -73,14 +73,14 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		HeaderReceived: s.headerReceived,
 		Logger:         serverLog{plane.Logger},
 
-		// This package reads bodies itself, piece by piece: the library would allocate whatever length a caller announces.
+		// This package reads bodies itself, in pieces: the library would allocate whatever length a caller announces.
 		StreamRequestBody:            true,
 		MaxRequestBodySize:           codec.MaxBody,
 		DisablePreParseMultipartForm: true,
 
 		ReadTimeout:  readTimeout,
-		WriteTimeout: cmp.Or(plane.Bound, dataWriteTimeout),
-		IdleTimeout:  cmp.Or(plane.Bound, dataIdleTimeout),
+		WriteTimeout: cmp.Or(plane.Timeout, dataWriteTimeout),
+		IdleTimeout:  cmp.Or(plane.Timeout, dataIdleTimeout),
 		// How long an idle worker goroutine waits for the next connection.
 		MaxIdleWorkerDuration: 2 * time.Second,
 		ReadBufferSize:        dataHeaderBytes,
@@ -93,7 +93,7 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 		SecureErrorLogMessage: true,
 	}
 	if plane.TLS == nil && plane.tracer == nil {
-		s.quick, s.server.ConnState = s.quickly, noteBetween
+		s.quick, s.server.ConnState = s.answerQuickly, noteConnState
 	}
 	ln = listener{s.conns.Listen(ln), &s.transport}
 	if plane.TLS != nil {
@@ -104,27 +104,26 @@ func start(plane *plane, ln net.Listener, readTimeout time.Duration) *Server {
 	return s
 }
 
-// noteBetween records whether the library waits for a request. While a connection is idle and no byte of the next
-// request has been read, the library reads only that request's first bytes.
-func noteBetween(conn net.Conn, state fasthttp.ConnState) {
+// noteConnState records whether the library waits for the next request: whether what it reads next is the request's beginning.
+func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 	if state != fasthttp.StateIdle && state != fasthttp.StateActive {
 		return
 	}
 	if c := api.Unwrap[*connection](conn); c != nil {
-		c.between = state == fasthttp.StateIdle
+		c.betweenRequests = state == fasthttp.StateIdle
 	}
 }
 
-// Addr returns where the data plane listens.
+// Addr returns the address on which the data plane listens.
 func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close stops accepting connections, waits for the requests in progress until ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	s.waiting.end()
-	s.waiting.await(ctx)
+	s.waiting.releaseAll()
+	s.waiting.awaitEmpty(ctx)
 	s.conns.CloseSilent() // the library would wait for their first request
 	err := s.server.ShutdownWithContext(ctx)
-	_ = s.ln.Close() // the library doesn't, if it never began to serve
+	_ = s.ln.Close() // if the library never began to serve, it does not close the listener
 	s.conns.CloseAll()
 	if err != nil {
 		err = fmt.Errorf("close data plane: %w", err)
@@ -136,7 +135,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(err, serveErr)
 }
 
-// headerReceived gives large bodies more time, and makes up for what the library leaves out.
+// headerReceived grants batches more time, and corrects how the library handles Connection and Expect.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	if list := h.Peek("Connection"); len(list) > 0 && !h.ConnectionClose() {
 		if closes, ok := connectionList(list); closes || !ok {
@@ -167,7 +166,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		x.tracestate = codec.View(ctx.Request.Header.Peek("Tracestate"))
 	}
 	r, refusal := s.plane.admit(x)
-	if refusal == nil && r.need != api.Anyone && api.OnSpare(ctx.Conn()) {
+	if refusal == nil && r.need != api.Anyone && api.IsProbesOnly(ctx.Conn()) {
 		r, refusal = nil, api.CrowdedError()
 	}
 	e := s.readBody(ctx, x, r.bodyLimit())
@@ -177,17 +176,17 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 	switch {
 	case refusal != nil:
-		x.Refuse(refusal)
+		x.SetError(refusal)
 	case e != nil:
-		x.Refuse(e)
+		x.SetError(e)
 	default:
 		s.plane.serve(r, x)
 	}
 	s.answer(ctx, x)
 }
 
-// target returns a request's path, and its query if the query is used. Below authPrefix the path is exactly what was
-// sent: proxies append their callers' paths there, and dots in those must not lead elsewhere.
+// target returns a request's path and query. Below authPrefix the path is returned exactly as sent: proxies append their
+// callers' paths there, and dot segments in those must not lead to another route.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	if sent := codec.View(ctx.RequestURI()); strings.HasPrefix(sent, authPrefix) {
 		path, query, _ = strings.Cut(sent, "?")
@@ -200,7 +199,7 @@ func target(ctx *fasthttp.RequestCtx) (path, query string) {
 func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	if !s.plane.charge(x) {
 		x.Body = nil
-		x.Refuse(s.plane.Budget.Full())
+		x.SetError(s.plane.Budget.FullError())
 	}
 	if !x.due.IsZero() && s.hold(ctx, x) {
 		return
@@ -211,25 +210,25 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	for i := range x.Headers {
 		r.Header.SetCanonical([]byte(x.Headers[i].Name), x.Headers[i].Value)
 	}
-	if n := len(x.Body); n <= api.FreeBytes {
+	if n := len(x.Body); n <= api.UnchargedBytes {
 		r.SetBody(x.Body)
 	} else {
-		// The buffer and its charge move to the reply.
+		// Move the buffer and its charge to the reply.
 		size := int64(cap(x.Body))
 		x.charged = max(0, x.charged-size)
 		var sent *reply
-		sent, x.Body = s.plane.send(x.Body, size, ctx.Conn())
+		sent, x.Body = s.plane.newReply(x.Body, size, ctx.Conn())
 		r.SetBodyStream(sent, n)
 	}
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.plane.Leaving(), api.OnSpare(ctx.Conn()):
-		ctx.SetConnectionClose() // the next request should go to another node
+	case s.plane.ClosesConnections(), api.IsProbesOnly(ctx.Conn()):
+		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
 
-// hangUp ends the connection after the answer, such that a caller who is still sending can read it.
+// hangUp closes the connection after the answer. It lingers, so that a caller that is still sending can read the answer.
 func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c := api.Unwrap[*api.Connection](ctx.Conn()); c != nil {
@@ -250,29 +249,29 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	large := false
 	defer func() {
 		if large {
-			s.plane.Budget.Finish(&x.arriving)
+			s.plane.Budget.Finish(&x.transfer)
 		}
 	}()
 	for b := x.request.body[:0]; ; {
 		if len(b) == cap(b) {
-			// Room grows to at most twice what has arrived: an announced length costs nothing.
+			// The buffer grows to at most twice what has arrived, so that announcing a large length costs nothing.
 			size := max(4096, 2*cap(b))
 			if length >= len(b) {
 				size = min(size, max(4096, length+1))
 			}
-			if large { // waiting for room does not make it slow
-				s.plane.Budget.Finish(&x.arriving)
+			if large { // the time that it waits for room must not count as slowness
+				s.plane.Budget.Finish(&x.transfer)
 				large = false
 			}
 			if !s.plane.Budget.Wait(func() bool { return s.plane.chargeFor(x, size-cap(b)) }) {
-				return s.plane.Budget.Full()
+				return s.plane.Budget.FullError()
 			}
 			b = append(make([]byte, 0, size), b...)
 			x.request.body = b
 		}
 		if !large && x.charged > 0 {
 			large = true
-			s.plane.Budget.Begin(&x.arriving, x.charged, ctx.Conn())
+			s.plane.Budget.Begin(&x.transfer, x.charged, ctx.Conn())
 		}
 		n, err := stream.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -283,7 +282,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			if f := frameOf(ctx.Conn()); f != nil && f.refused() {
+			if f := frameOf(ctx.Conn()); f != nil && f.trailersRefused() {
 				return notReceived(f.err)
 			}
 			return nil
@@ -294,7 +293,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 	}
 }
 
-// notReceived explains why a request could not be read.
+// notReceived returns the error to answer for a request that could not be read.
 func notReceived(err error) *api.Error {
 	var small *fasthttp.ErrSmallBuffer
 	var frame frameError
@@ -309,17 +308,17 @@ func notReceived(err error) *api.Error {
 	return api.ReceiveError(err)
 }
 
-// malformed answers input that could not be parsed as a request.
+// malformed answers input that the library could not parse as a request.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	x := s.plane.acquire()
 	defer s.plane.release(x)
 	ctx.Response.Reset()
-	x.Refuse(notReceived(err))
+	x.SetError(notReceived(err))
 	x.hangUp = true
 	s.answer(ctx, x)
 }
 
-// expect handles Expect: 100-continue. It does not ask for a body that would be refused.
+// expect handles Expect: 100-continue. It refuses a body that is too large before the caller sends it.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	path, _ := target(ctx)
 	r := routeOf(path)
@@ -329,13 +328,13 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	}
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	x.Refuse(api.TooLargeError(most))
+	x.SetError(api.TooLargeError(most))
 	x.hangUp = true
 	s.answer(ctx, x)
 	return x.Status
 }
 
-// serverLog receives the library's messages, which are about single connections.
+// serverLog logs the library's messages at debug level, because they are about single connections.
 type serverLog struct{ log *slog.Logger }
 
 func (l serverLog) Printf(format string, args ...any) {

@@ -9,25 +9,25 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// framing follows the bytes of one connection and knows whether they belong to a head, a body or chunk lines. It passes
-// on only what RFC 9112 allows to be read in exactly one way, so that a proxy in front and the server library behind
-// agree on where each request ends. The library alone accepts bare LFs, folded lines, a Content-Length next to a
-// Transfer-Encoding, and more.
+// framing tracks the bytes of one connection: whether they belong to a head, a body or a chunk line. It passes on only what
+// RFC 9112 allows to be read in exactly one way, so that a proxy in front and the server library behind it agree on where
+// each request ends. The library alone would accept bare LFs, folded lines, a Content-Length next to a Transfer-Encoding, and
+// more.
 type framing struct {
 	part framePart
-	err  error // why nothing more is passed on
+	err  error // if not nil, nothing more is passed on
 
 	line []byte // the start of an unfinished line
-	size int    // bytes of this head or these trailers, or the excess bytes of chunk lines over their data
-	left int64  // bytes of this body or chunk still to come
+	size int    // bytes of the current head or trailers; in a chunked body, by how much chunk lines exceed their allowance
+	left int64  // bytes of the current body or chunk still to come
 
-	// About the head.
-	oldVersion    bool // HTTP/1.0
-	host, list    bool // it has a Host, a Connection header
-	sized, chunks bool // it has a Content-Length, a Transfer-Encoding
+	// About the current head.
+	oldVersion             bool // it is HTTP/1.0
+	hasHost, hasConnection bool // it has a Host, a Connection header
+	hasLength, hasCoding   bool // it has a Content-Length, a Transfer-Encoding
 }
 
-// framePart is what comes next on a connection.
+// framePart is the part of a request that comes next on a connection.
 type framePart uint8
 
 const (
@@ -40,7 +40,7 @@ const (
 	partTrailer
 )
 
-// frameError says what is wrong with a request. It ends the connection.
+// frameError says what is wrong with a request's framing. The connection is closed after it.
 type frameError string
 
 func (e frameError) Error() string { return string(e) }
@@ -51,21 +51,21 @@ const (
 	errName       frameError = "a header's name has a character that is not allowed, or a blank before its colon"
 	errValue      frameError = "a header's value has a control character"
 	errLine       frameError = "the first line is not METHOD target HTTP/1.1"
-	errTarget     frameError = "the target must be a path, an http URL, or * of OPTIONS"
+	errTarget     frameError = "the target must be a path, an http URL, or * for OPTIONS"
 	errLength     frameError = "Content-Length must be one number of at most 18 digits"
-	errCoding     frameError = "Transfer-Encoding must be chunked, once, of HTTP/1.1"
-	errBoth       frameError = "Content-Length stands beside Transfer-Encoding"
-	errHost       frameError = "there must be one Host, which names a host"
+	errCoding     frameError = "Transfer-Encoding must be chunked, given once, in HTTP/1.1"
+	errBoth       frameError = "Content-Length and Transfer-Encoding exclude each other"
+	errHost       frameError = "there must be exactly one Host, and it must name a host"
 	errConnection frameError = "Connection must be one list of at most 8 options, none of which names a header that frames the request"
-	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, so many bytes, CR LF, with little beside them"
+	errChunk      frameError = "a chunk must be its size in at most 8 hex digits, CR LF, that many bytes, CR LF, with few other bytes"
 	errTrailer    frameError = "a trailer names a header that frames the request"
 
 	errCut          frameError = "the body ends before its last chunk"
 	errHeadTooLarge frameError = "the head is too large"
 )
 
-// pass returns how many bytes of b may be passed on. If not all, f.err says why.
-func (f *framing) pass(b []byte) int {
+// scan returns how many leading bytes of b may be passed on. If that is not all, f.err says why.
+func (f *framing) scan(b []byte) int {
 	if f.err != nil {
 		return 0
 	}
@@ -74,7 +74,7 @@ func (f *framing) pass(b []byte) int {
 			n := min(f.left, int64(len(b)-at))
 			at += int(n)
 			if f.left -= n; f.left == 0 {
-				f.endOfData()
+				f.endData()
 			}
 			continue
 		}
@@ -84,7 +84,7 @@ func (f *framing) pass(b []byte) int {
 				f.size = 0
 			}
 			if f.line = append(f.line, b[at:]...); f.size+len(f.line) > dataHeaderBytes {
-				f.err = f.tooLarge()
+				f.err = f.tooLargeError()
 				return at
 			}
 			return len(b)
@@ -96,9 +96,9 @@ func (f *framing) pass(b []byte) int {
 			line = f.line
 		}
 		part := f.part
-		if f.err = f.take(line); f.err != nil {
+		if f.err = f.parseLine(line); f.err != nil {
 			if first && part == partRequest && line[0] != '\n' {
-				at++ // pass on one byte: the library answers nothing if it read nothing
+				at++ // pass on one byte: the library sends no error answer if it has read nothing
 			}
 			return at
 		}
@@ -110,8 +110,8 @@ func (f *framing) pass(b []byte) int {
 	return len(b)
 }
 
-// endOfData moves on after a body or the data of a chunk.
-func (f *framing) endOfData() {
+// endData ends a body, or the data of a chunk.
+func (f *framing) endData() {
 	if f.part == partChunk {
 		f.part = partChunkEnd
 		return
@@ -119,8 +119,8 @@ func (f *framing) endOfData() {
 	f.part = partRequest
 }
 
-// take reads one line with its line end.
-func (f *framing) take(line []byte) error {
+// parseLine processes one line, including its line end.
+func (f *framing) parseLine(line []byte) error {
 	n := len(line) - 2
 	if n < 0 || line[n] != '\r' {
 		return errLineEnd
@@ -129,19 +129,19 @@ func (f *framing) take(line []byte) error {
 		f.size = 0 // the previous request is over
 	}
 	if f.size += len(line); f.size > dataHeaderBytes {
-		return f.tooLarge()
+		return f.tooLargeError()
 	}
 	line = line[:n]
 	switch f.part {
 	case partRequest:
-		return f.requestLine(line)
+		return f.parseRequestLine(line)
 	case partHeader:
 		if n == 0 {
-			return f.endOfHead()
+			return f.endHead()
 		}
-		return f.header(line)
+		return f.parseHeader(line)
 	case partChunkSize:
-		return f.chunkSize(line)
+		return f.parseChunkSize(line)
 	case partChunkEnd:
 		if n > 0 {
 			return errChunk
@@ -153,29 +153,29 @@ func (f *framing) take(line []byte) error {
 		f.part = partRequest
 		return nil
 	}
-	name, _, err := headerLine(line)
-	if err == nil && frames(name) {
+	name, _, err := splitHeader(line)
+	if err == nil && isFramingHeader(name) {
 		err = errTrailer
 	}
 	return err
 }
 
-func (f *framing) tooLarge() error {
+func (f *framing) tooLargeError() error {
 	if f.part > partBody {
 		return errChunk
 	}
 	return errHeadTooLarge
 }
 
-// refused reports whether the trailers are refused; the library reports no error about trailers.
-func (f *framing) refused() bool { return f.err != nil && f.part == partTrailer }
+// trailersRefused reports whether the trailers are invalid. The library does not report errors in trailers.
+func (f *framing) trailersRefused() bool { return f.err != nil && f.part == partTrailer }
 
-// requestLine starts a request.
-func (f *framing) requestLine(line []byte) error {
+// parseRequestLine processes the first line of a request.
+func (f *framing) parseRequestLine(line []byte) error {
 	*f = framing{part: partHeader, line: f.line, size: len(line) + 2}
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
-	if i == j || !all(line[:max(i, 0)], ofToken) {
+	if i == j || !allInClass(line[:max(i, 0)], classToken) {
 		return errLine
 	}
 	method, target, version := line[:i], line[i+1:j], line[j+1:]
@@ -183,7 +183,7 @@ func (f *framing) requestLine(line []byte) error {
 		return errLine
 	}
 	switch {
-	case !all(target, ofTarget), string(method) == "CONNECT": // after a 200 answer, CONNECT would start a tunnel
+	case !allInClass(target, classTarget), string(method) == "CONNECT": // a proxy would turn an answer with 200 into a tunnel
 		return errTarget
 	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
 		return nil
@@ -193,53 +193,53 @@ func (f *framing) requestLine(line []byte) error {
 	return errTarget
 }
 
-// header reads a header line.
-func (f *framing) header(line []byte) error {
-	name, value, err := headerLine(line)
+// parseHeader processes a header line.
+func (f *framing) parseHeader(line []byte) error {
+	name, value, err := splitHeader(line)
 	if err != nil {
 		return err
 	}
 	switch len(name) {
 	case len("host"):
 		if isName(name, "host") {
-			if f.host || !all(value, ofHost) {
+			if f.hasHost || !allInClass(value, classHost) {
 				return errHost
 			}
-			f.host = true
+			f.hasHost = true
 		}
 	case len("connection"):
 		if isName(name, "connection") {
-			if _, ok := connectionList(value); !ok || f.list {
+			if _, ok := connectionList(value); !ok || f.hasConnection {
 				return errConnection
 			}
-			f.list = true
+			f.hasConnection = true
 		}
 	case len("content-length"):
 		if isName(name, "content-length") {
-			return f.contentLength(value)
+			return f.parseContentLength(value)
 		}
 	case len("transfer-encoding"):
 		if isName(name, "transfer-encoding") {
-			if f.sized {
+			if f.hasLength {
 				return errBoth
 			}
-			if f.oldVersion || f.chunks || !isName(value, "chunked") {
+			if f.oldVersion || f.hasCoding || !isName(value, "chunked") {
 				return errCoding
 			}
-			f.chunks = true
+			f.hasCoding = true
 		}
 	}
 	return nil
 }
 
-func (f *framing) contentLength(value []byte) error {
-	if f.chunks {
+func (f *framing) parseContentLength(value []byte) error {
+	if f.hasCoding {
 		return errBoth
 	}
-	if f.sized || len(value) == 0 || len(value) > 18 {
+	if f.hasLength || len(value) == 0 || len(value) > 18 {
 		return errLength
 	}
-	f.sized = true
+	f.hasLength = true
 	for _, c := range value {
 		if c < '0' || c > '9' {
 			return errLength
@@ -249,12 +249,12 @@ func (f *framing) contentLength(value []byte) error {
 	return nil
 }
 
-func (f *framing) endOfHead() error {
-	if !f.host && !f.oldVersion {
+func (f *framing) endHead() error {
+	if !f.hasHost && !f.oldVersion {
 		return errHost
 	}
 	switch {
-	case f.chunks:
+	case f.hasCoding:
 		f.part, f.size = partChunkSize, 0
 	case f.left > 0:
 		f.part = partBody
@@ -264,8 +264,8 @@ func (f *framing) endOfHead() error {
 	return nil
 }
 
-// chunkSize reads the line that starts a chunk.
-func (f *framing) chunkSize(line []byte) error {
+// parseChunkSize processes the line that starts a chunk.
+func (f *framing) parseChunkSize(line []byte) error {
 	i := 0
 	for f.left = 0; i < len(line); i++ {
 		digit := hexDigit(line[i])
@@ -274,14 +274,14 @@ func (f *framing) chunkSize(line []byte) error {
 		}
 		f.left = f.left<<4 | int64(digit)
 	}
-	if i == 0 || i > 8 || i < len(line) && line[i] != ';' || !all(line[i:], ofValue) && i < len(line) {
+	if i == 0 || i > 8 || i < len(line) && line[i] != ';' || !allInClass(line[i:], classValue) && i < len(line) {
 		return errChunk
 	}
 	if f.left == 0 {
 		f.part, f.size = partTrailer, 0
 		return nil
 	}
-	// Allow as much overhead per chunk as net/http does: many small chunks have little data next to their lines.
+	// Allow as much overhead per chunk as net/http does. It bounds bodies of many tiny chunks.
 	f.part, f.size = partChunk, max(0, f.size-16-int(2*f.left))
 	return nil
 }
@@ -296,13 +296,13 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// headerLine splits a line into its name and its value, without blanks around the value.
-func headerLine(line []byte) (name, value []byte, err error) {
+// splitHeader splits a header line into its name and its value, and trims the value.
+func splitHeader(line []byte) (name, value []byte, err error) {
 	if line[0] == ' ' || line[0] == '\t' {
 		return nil, nil, errFold
 	}
 	i := 0
-	for i < len(line) && classes[line[i]]&ofToken != 0 {
+	for i < len(line) && classes[line[i]]&classToken != 0 {
 		i++
 	}
 	if i == 0 || i == len(line) || line[i] != ':' {
@@ -310,7 +310,7 @@ func headerLine(line []byte) (name, value []byte, err error) {
 	}
 	value = trim(line[i+1:])
 	for _, c := range value {
-		if classes[c]&ofValue == 0 {
+		if classes[c]&classValue == 0 {
 			return nil, nil, errValue
 		}
 	}
@@ -328,21 +328,21 @@ func trim(b []byte) []byte {
 	return b
 }
 
-// frames reports whether name is a header that determines where a request ends or which host it is for.
-func frames(name []byte) bool {
+// isFramingHeader reports whether name is a header that determines where a request ends or which host it is for.
+func isFramingHeader(name []byte) bool {
 	return isName(name, "content-length") || isName(name, "transfer-encoding") || isName(name, "host") ||
 		isName(name, "connection") || isName(name, "trailer") || isName(name, "expect")
 }
 
-// connectionList parses the value of Connection. closes means that the connection ends with the answer, because the
-// list says so or has an unknown option. ok is false if the value is not a list, is too long, or removes a header that
-// determines where the request ends.
+// connectionList parses the value of Connection. closes means that the connection must be closed after the answer, because the
+// list says close or has an unknown option. ok is false if the value is not a list, is too long, or names a header that
+// frames the request.
 func connectionList(value []byte) (closes, ok bool) {
 	for n := 0; ; n++ {
 		one, rest, more := bytes.Cut(value, []byte(","))
 		one = trim(one)
 		switch {
-		case n == 8, len(one) > 0 && !all(one, ofToken), frames(one):
+		case n == 8, len(one) > 0 && !allInClass(one, classToken), isFramingHeader(one):
 			return false, false
 		case len(one) == 0, isName(one, "keep-alive"), isName(one, "upgrade"), isName(one, "http2-settings"), isName(one, "te"):
 		default:
@@ -355,35 +355,35 @@ func connectionList(value []byte) (closes, ok bool) {
 	}
 }
 
-// The character classes.
+// The character classes: bits of classes.
 const (
-	ofToken uint8 = 1 << iota
-	ofValue
-	ofTarget
-	ofHost
+	classToken uint8 = 1 << iota
+	classValue
+	classTarget
+	classHost
 )
 
 var classes = func() (t [256]uint8) {
 	for c := range t {
 		if c >= ' ' && c != 0x7f || c == '\t' {
-			t[c] |= ofValue
+			t[c] |= classValue
 		}
 		if c > ' ' && c != 0x7f {
-			t[c] |= ofTarget
+			t[c] |= classTarget
 		}
 		letter := '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' && c < 0x80
 		if letter || c < 0x80 && bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), byte(c)) >= 0 {
-			t[c] |= ofToken
+			t[c] |= classToken
 		}
 		if letter || c < 0x80 && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), byte(c)) >= 0 {
-			t[c] |= ofHost
+			t[c] |= classHost
 		}
 	}
 	return t
 }()
 
-// all reports whether b is not empty and all its characters are of class.
-func all(b []byte, class uint8) bool {
+// allInClass reports whether b is not empty and all its characters belong to class.
+func allInClass(b []byte, class uint8) bool {
 	for _, c := range b {
 		if classes[c]&class == 0 {
 			return false
@@ -423,7 +423,7 @@ func (s *secured) Read(b []byte) (int, error) {
 	return s.frame.filter(b[:n], err)
 }
 
-// frameOf returns the framing of c, a connection as the library has it; nil if it has none.
+// frameOf returns the framing of c, a connection as the library sees it; nil if it has none.
 func frameOf(c net.Conn) *framing {
 	if s := api.Unwrap[*secured](c); s != nil {
 		return &s.frame
@@ -434,11 +434,11 @@ func frameOf(c net.Conn) *framing {
 	return nil
 }
 
-// filter turns b and err, as read from the connection below, into Read's result.
+// filter turns b and err, read from the underlying connection, into the result of Read.
 func (f *framing) filter(b []byte, err error) (int, error) {
-	n := f.pass(b)
+	n := f.scan(b)
 	if err == io.EOF && f.err == nil && f.part > partBody {
-		f.err = errCut // the library would take it for the end of the body
+		f.err = errCut // the library would take EOF for the end of the body
 	}
 	if f.err != nil && (n < len(b) || n == 0 || err == io.EOF) {
 		err = f.err

@@ -22,13 +22,13 @@ import (
 	"github.com/rlnode/rlnode/internal/testca"
 )
 
-// behind follows requests that must not let it be read as a request of its own.
+// behind follows test requests. It must not be read as a request of its own.
 const behind = "GET /healthz?behind HTTP/1.1\r\nHost: n\r\n\r\n"
 
 const chunkedGood = "e\r\n" + good + "\r\n0\r\n\r\n"
 
-// head builds a request from its first line, header lines (with their line ends) and body.
-func head(first, lines, body string) string { return first + lines + "\r\n" + body }
+// buildRequest builds a request from its first line, header lines (with their line ends) and body.
+func buildRequest(first, lines, body string) string { return first + lines + "\r\n" + body }
 
 // framingTests are requests that two parsers may read differently, and some that are merely odd.
 var framingTests = []struct {
@@ -54,53 +54,53 @@ var framingTests = []struct {
 	{"coding with a vertical tab", post("/v1/check", chunkedGood, "Transfer-Encoding: \x0bchunked"), []int{400}, true},
 	{"chunked of HTTP/1.0", strings.Replace(post("/v1/check", chunkedGood, "Transfer-Encoding: chunked", "Connection: keep-alive"), "1.1", "1.0", 1), []int{400}, true},
 
-	// A proxy sends its callers' requests over one connection: one caller's request must not get the next one refused.
-	{"the largest head before another", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: "+strings.Repeat("x", dataHeaderBytes-50)+"\r\n", ""), []int{200}, false},
+	// A proxy sends many callers' requests over one connection: one caller's request must not get the next one refused.
+	{"the largest head before another", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: "+strings.Repeat("x", dataHeaderBytes-50)+"\r\n", ""), []int{200}, false},
 
-	{"bare LF behind the first line", head("GET /healthz HTTP/1.1\n", "Host: n\r\n", ""), []int{400}, true},
-	{"bare LF behind a header", head("GET /healthz HTTP/1.1\r\n", "X: y\nHost: n\r\n", ""), []int{400}, true},
+	{"bare LF behind the first line", buildRequest("GET /healthz HTTP/1.1\n", "Host: n\r\n", ""), []int{400}, true},
+	{"bare LF behind a header", buildRequest("GET /healthz HTTP/1.1\r\n", "X: y\nHost: n\r\n", ""), []int{400}, true},
 	{"bare LF at the end", "GET /healthz HTTP/1.1\r\nHost: n\r\n\n", []int{400}, true},
 	{"bare LFs", "GET /healthz HTTP/1.0\n\n", []int{400}, true},
-	{"bare CR in a value", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: y\rContent-Length: 5\r\n", ""), []int{400}, true},
-	{"bare CR as an end", head("GET /healthz HTTP/1.1\r", "Host: n\r\n", ""), []int{400}, true},
+	{"bare CR in a value", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: y\rContent-Length: 5\r\n", ""), []int{400}, true},
+	{"bare CR as an end", buildRequest("GET /healthz HTTP/1.1\r", "Host: n\r\n", ""), []int{400}, true},
 	{"an empty line between", post("/v1/check", good) + "\r\n" + post("/v1/check", good), []int{200}, true},
-	{"an empty line before", "\r\n" + head("GET /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), nil, true},
-	{"obs-fold", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: y\r\n z\r\n", ""), []int{400}, true},
-	{"obs-fold of a length", head("POST /v1/check HTTP/1.1\r\n", "Host: n\r\nContent-Length:\r\n 14\r\n", good), []int{400}, true},
-	{"obs-fold at first", head("GET /healthz HTTP/1.1\r\n", " X: y\r\nHost: n\r\n", ""), []int{400}, true},
+	{"an empty line before", "\r\n" + buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), nil, true},
+	{"obs-fold", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: y\r\n z\r\n", ""), []int{400}, true},
+	{"obs-fold of a length", buildRequest("POST /v1/check HTTP/1.1\r\n", "Host: n\r\nContent-Length:\r\n 14\r\n", good), []int{400}, true},
+	{"obs-fold at first", buildRequest("GET /healthz HTTP/1.1\r\n", " X: y\r\nHost: n\r\n", ""), []int{400}, true},
 
-	{"NUL in a value", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x00b\r\n", ""), []int{400}, true},
-	{"control character in a value", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x01b\r\n", ""), []int{400}, true},
-	{"DEL in a value", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x7fb\r\n", ""), []int{400}, true},
-	{"no ASCII in a value", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\xffb\r\n", ""), []int{200}, false},
-	{"blank before a colon", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX : y\r\n", ""), []int{400}, true},
-	{"blank before a length's colon", head("POST /v1/check HTTP/1.1\r\n", "Host: n\r\nContent-Length : 14\r\n", good), []int{400}, true},
-	{"blank in a name", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX Y: y\r\n", ""), []int{400}, true},
-	{"no name", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\n: y\r\n", ""), []int{400}, true},
-	{"no colon", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX\r\n", ""), []int{400}, true},
-	{"control character in a name", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX\x01: y\r\n", ""), []int{400}, true},
+	{"NUL in a value", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x00b\r\n", ""), []int{400}, true},
+	{"control character in a value", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x01b\r\n", ""), []int{400}, true},
+	{"DEL in a value", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\x7fb\r\n", ""), []int{400}, true},
+	{"no ASCII in a value", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX: a\xffb\r\n", ""), []int{200}, false},
+	{"blank before a colon", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX : y\r\n", ""), []int{400}, true},
+	{"blank before a length's colon", buildRequest("POST /v1/check HTTP/1.1\r\n", "Host: n\r\nContent-Length : 14\r\n", good), []int{400}, true},
+	{"blank in a name", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX Y: y\r\n", ""), []int{400}, true},
+	{"no name", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\n: y\r\n", ""), []int{400}, true},
+	{"no colon", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX\r\n", ""), []int{400}, true},
+	{"control character in a name", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nX\x01: y\r\n", ""), []int{400}, true},
 
 	{"HTTP/0.9", "GET /healthz\r\n\r\n", []int{400}, true},
-	{"HTTP/1.2", head("GET /healthz HTTP/1.2\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"HTTP/1.2", buildRequest("GET /healthz HTTP/1.2\r\n", "Host: n\r\n", ""), []int{400}, true},
 	{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{400}, true},
-	{"http/1.1", head("GET /healthz http/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"two blanks", head("GET  /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"blank at the end", head("GET /healthz HTTP/1.1 \r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"tab in the first line", head("GET\t/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"blank before the method", head(" GET /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"control character in the target", head("GET /healthz\x01 HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"absolute form", head("GET http://n/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{200}, false},
-	{"absolute form of something else", head("GET ftp://n/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"authority form", head("CONNECT n:443 HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"a tunnel where any method is taken", head("CONNECT /v1/auth/web HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"asterisk form", head("OPTIONS * HTTP/1.1\r\n", "Host: n\r\n", ""), []int{404}, false},
-	{"asterisk of another method", head("GET * HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
-	{"no form", head("GET healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"http/1.1", buildRequest("GET /healthz http/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"two blanks", buildRequest("GET  /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"blank at the end", buildRequest("GET /healthz HTTP/1.1 \r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"tab in the first line", buildRequest("GET\t/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"blank before the method", buildRequest(" GET /healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"control character in the target", buildRequest("GET /healthz\x01 HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"absolute form", buildRequest("GET http://n/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{200}, false},
+	{"absolute form of something else", buildRequest("GET ftp://n/healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"authority form", buildRequest("CONNECT n:443 HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"a tunnel where any method is taken", buildRequest("CONNECT /v1/auth/web HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"asterisk form", buildRequest("OPTIONS * HTTP/1.1\r\n", "Host: n\r\n", ""), []int{404}, false},
+	{"asterisk of another method", buildRequest("GET * HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
+	{"no form", buildRequest("GET healthz HTTP/1.1\r\n", "Host: n\r\n", ""), []int{400}, true},
 	{"method in odd case", "post" + post("/v1/check", good)[4:], []int{405}, false},
 	{"method of odd characters", "P(ST" + post("/v1/check", good)[4:], []int{400}, true},
 	{"no host", "GET /healthz HTTP/1.1\r\n\r\n", []int{400}, true},
-	{"two hosts", head("GET /healthz HTTP/1.1\r\n", "Host: n\r\nHost: m\r\n", ""), []int{400}, true},
-	{"no name of a host", head("GET /healthz HTTP/1.1\r\n", "Host: a b\r\n", ""), []int{400}, true},
+	{"two hosts", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: n\r\nHost: m\r\n", ""), []int{400}, true},
+	{"no name of a host", buildRequest("GET /healthz HTTP/1.1\r\n", "Host: a b\r\n", ""), []int{400}, true},
 	{"no host of HTTP/1.0", "GET /healthz HTTP/1.0\r\n\r\n", []int{200}, true},
 	{"HTTP/1.0 that expects", "POST /v1/check HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 14\r\n\r\n" + good, []int{200}, true},
 
@@ -137,8 +137,8 @@ var framingTests = []struct {
 	{"refused in a pipeline", post("/v1/check", good) + post("/v1/check", good, "Content-Length: 14"), []int{200, 400}, true},
 }
 
-// A request that can be read in two ways is refused, or is the last on its connection: what follows it is never read as
-// a request.
+// A request that can be read in two ways is refused, or is the last on its connection. What follows it is never read as a
+// request.
 func TestFraming(t *testing.T) {
 	n := startNode(t, nil)
 	certFile, keyFile := testca.WritePair(t, t.TempDir(), "one")
@@ -188,17 +188,17 @@ func tryFraming(t *testing.T, c net.Conn, send string, want []int, closes bool, 
 	}
 	if closes {
 		if _, err := r.ReadByte(); err == nil {
-			t.Errorf("in %d pieces: more came after the last answer", pieces)
+			t.Errorf("in %d pieces: there is more after the last answer", pieces)
 		}
 	}
 	c.Close()
 	sender.Wait()
 }
 
-// readRequest is a request as a server understood it.
+// readRequest is a request as a server has parsed it.
 type readRequest struct{ method, target, body string }
 
-// readers are two servers that record the requests they read: ours, and net/http's as the reference.
+// readers are two servers that record the requests that they parse: ours, and that of net/http as the reference.
 type readers struct {
 	data *Server
 	std  *http.Server
@@ -237,8 +237,8 @@ func (r *readers) note(method, target string, body []byte) {
 	r.seen = append(r.seen, readRequest{method, target, string(body)})
 }
 
-// take returns what was recorded since the last call.
-func (r *readers) take() []readRequest {
+// takeSeen returns what was recorded since the last call.
+func (r *readers) takeSeen() []readRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := r.seen
@@ -246,14 +246,14 @@ func (r *readers) take() []readRequest {
 	return seen
 }
 
-// ours returns the requests that the data plane's server reads in text.
-func (r *readers) ours(t testing.TB, text string) []readRequest {
-	one := r.data.over(track(t, r.data.conns, &canned{reads: []string{text}}))
-	_ = r.data.server.ServeConn(one) // its error shows in the answer
+// readOurs returns the requests that the data plane's server reads in text.
+func (r *readers) readOurs(t testing.TB, text string) []readRequest {
+	one := r.data.wrap(track(t, r.data.conns, &canned{reads: []string{text}}))
+	_ = r.data.server.ServeConn(one) // an error shows in the answer
 	if err := one.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	return r.take()
+	return r.takeSeen()
 }
 
 // cannedOnce is a connection for net/http that signals when it is closed.
@@ -269,32 +269,32 @@ func (c *cannedOnce) SetDeadline(time.Time) error { return nil }
 // SetReadDeadline does nothing: net/http calls it from two goroutines.
 func (c *cannedOnce) SetReadDeadline(time.Time) error { return nil }
 
-// theirs returns the requests that net/http reads.
-func (r *readers) theirs(text string) []readRequest {
+// readTheirs returns the requests that net/http reads.
+func (r *readers) readTheirs(text string) []readRequest {
 	c := &cannedOnce{canned: canned{reads: []string{text}}, closed: make(chan struct{})}
 	r.ln.ends <- c
 	<-c.closed
-	return r.take()
+	return r.takeSeen()
 }
 
-// agree fails unless net/http reads the same requests as our server.
-func (r *readers) agree(t testing.TB, text string) {
+// checkAgreement fails unless net/http reads the same requests as our server.
+func (r *readers) checkAgreement(t testing.TB, text string) {
 	t.Helper()
-	have, want := r.ours(t, text), r.theirs(text)
+	have, want := r.readOurs(t, text), r.readTheirs(text)
 	if len(have) > len(want) || !slices.Equal(have, want[:len(have)]) {
 		t.Errorf("%.2000q:\nours %.500q\nnet/http's %.500q", text, have, want)
 	}
 }
 
-// Whatever our server reads as a request, net/http reads as the same request: no bytes are a request to one and a body
-// to the other.
+// Every request that our server reads, net/http reads as the same request: no bytes are a request to one and a body to the
+// other.
 func TestFramingAgreesWithNetHTTP(t *testing.T) {
 	r := newReaders(t)
 	for _, tt := range framingTests {
 		if strings.Contains(tt.name, "asterisk") || strings.Contains(tt.name, "more lines") {
 			continue // net/http answers these itself
 		}
-		r.agree(t, tt.send+behind)
+		r.checkAgreement(t, tt.send+behind)
 	}
 }
 
@@ -326,21 +326,21 @@ func FuzzFraming(f *testing.F) {
 		if strings.Contains(text, "* HTTP/1") || strings.Contains(text, "Expect") {
 			t.Skip("net/http answers these itself")
 		}
-		r.agree(t, text)
+		r.checkAgreement(t, text)
 	})
 }
 
-// However the input is cut into pieces, the same bytes are passed on.
+// framing passes on the same bytes however the input is cut into pieces.
 func TestFramingInPieces(t *testing.T) {
 	for _, tt := range framingTests {
 		text := tt.send + behind
 		var whole framing
-		want := whole.pass([]byte(text))
+		want := whole.scan([]byte(text))
 		for size := 1; size < 40; size++ {
 			var f framing
 			have := 0
 			for piece := range slices.Chunk([]byte(text), size) {
-				n := f.pass(piece)
+				n := f.scan(piece)
 				if have += n; n < len(piece) {
 					break
 				}
@@ -348,7 +348,7 @@ func TestFramingInPieces(t *testing.T) {
 			if f.err != whole.err {
 				t.Fatalf("%s in pieces of %d: have %v, want %v", tt.name, size, f.err, whole.err)
 			}
-			// Of a refused line, the part before its end is passed on.
+			// If a line is refused, the pieces before the one that completes it have already been passed on.
 			if f.err == nil && have != want || have < want-1 || bytes.IndexByte([]byte(text[want:have+max(0, want-have)]), '\n') >= 0 {
 				t.Fatalf("%s in pieces of %d: have %d bytes, want %d", tt.name, size, have, want)
 			}
@@ -356,13 +356,13 @@ func TestFramingInPieces(t *testing.T) {
 	}
 }
 
-// BenchmarkFraming measures following a typical head.
+// BenchmarkFraming measures the framing of a typical head.
 func BenchmarkFraming(b *testing.B) {
 	one := []byte(post("/v1/check", plainCheck, "Content-Type: application/json", "User-Agent: me/1.0", "Accept: */*"))
 	var f framing
 	b.SetBytes(int64(len(one)))
 	for b.Loop() {
-		if f.pass(one) != len(one) {
+		if f.scan(one) != len(one) {
 			b.Fatal(f.err)
 		}
 	}

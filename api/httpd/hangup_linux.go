@@ -2,14 +2,14 @@ package httpd
 
 import "golang.org/x/sys/unix"
 
-// hungUpAtOnce bounds the connections polled at once.
-const hungUpAtOnce = 1024
+// maxPolledAtOnce bounds the connections in one call of poll.
+const maxPolledAtOnce = 1024
 
-// hungUp returns those of list whose callers have closed their connection, or at least their sending side.
+// hungUp returns the waiters in list whose callers have closed the connection, or at least their sending side of it.
 func hungUp(list []*waiter) (gone []*waiter) {
-	var room [hungUpAtOnce]unix.PollFd
+	var room [maxPolledAtOnce]unix.PollFd
 	for len(list) > 0 {
-		some := list[:min(len(list), hungUpAtOnce)]
+		some := list[:min(len(list), maxPolledAtOnce)]
 		list = list[len(some):]
 		for i, w := range some {
 			room[i] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLRDHUP}
@@ -27,18 +27,18 @@ func hungUp(list []*waiter) (gone []*waiter) {
 	return gone
 }
 
-// saysMore reports whether w's caller has sent something that is still unread.
-func saysMore(w *waiter) bool {
+// hasUnreadInput reports whether w's caller has sent something that is still unread.
+func hasUnreadInput(w *waiter) bool {
 	poll := [1]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll[:], 0)
 	return w.fd >= 0 && err == nil && n > 0
 }
 
-// maxFiles returns how many files the process may have open. The program has raised that limit as far as it may.
+// maxFiles returns how many files the process may have open. Package main has already raised that limit.
 func maxFiles() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return sparePart * maxWaiting
+		return spareFilesDivisor * maxWaiting
 	}
 	return int(min(limit.Cur, 1<<30))
 }

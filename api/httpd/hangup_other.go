@@ -2,11 +2,11 @@
 
 package httpd
 
-// hungUp always returns nil: a hang-up is noticed when the answer is sent.
+// hungUp always returns nil: here the node notices that a caller has hung up only when it sends the answer.
 func hungUp([]*waiter) []*waiter { return nil }
 
-// saysMore reports whether w's caller may have sent something that is still unread.
-func saysMore(*waiter) bool { return true }
+// hasUnreadInput returns true: w's caller may have sent something that is still unread.
+func hasUnreadInput(*waiter) bool { return true }
 
-// maxFiles returns how many files the process may have open, as far as is known.
-func maxFiles() int { return sparePart * maxWaiting }
+// maxFiles returns an assumed limit of open files.
+func maxFiles() int { return spareFilesDivisor * maxWaiting }

@@ -9,8 +9,8 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// rateFields reads the fields of draft-ietf-httpapi-ratelimit-headers-10 of an answer, and checks what holds for all:
-// q, w, r and t are in bounds, both fields name the same limits, and no t is later than Retry-After.
+// rateFields parses an answer's fields of draft-ietf-httpapi-ratelimit-headers-10, and checks what must always hold: q, w, r and
+// t are within bounds, both fields name the same limits, and no t is later than Retry-After.
 func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[string]any) {
 	t.Helper()
 	read := func(name string, bounds map[string]int64, wanted string) map[string]map[string]any {
@@ -49,7 +49,7 @@ func rateFields(t *testing.T, h http.Header) (policies, limits map[string]map[st
 	return policies, limits
 }
 
-// TestHeadersByDraft10: both fields can be parsed, units other than requests are named, and t is the time until there is more.
+// Both fields can be parsed, units other than requests are named, and t is the time until more is available.
 func TestHeadersByDraft10(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -96,7 +96,7 @@ rules:
 	if limits["bucket"]["r"] != int64(999999999999999) || policies["é"] != nil {
 		t.Errorf("have %v", limits)
 	}
-	// Refused: there is more at Retry-After, and what has more only later than that says nothing.
+	// Refused: t is at most Retry-After, and limits with more only after that have no t.
 	for _, rule := range []string{"window", "slides"} {
 		for range 2 {
 			ask(rule, "")

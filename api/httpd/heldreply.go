@@ -8,17 +8,16 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// heldReply is a held-back answer with status 200. It keeps all its text in one piece, since there may be tens of
-// thousands.
+// heldReply is the text of a held-back answer with status 200. It is one allocation, because there may be tens of thousands.
 type heldReply struct {
-	text []byte // header lines, then the body
-	body int    // where the body begins
-	from int    // where the body's delay begins
-	to   int    // where the body goes on after it
-	keep bool   // HTTP/1.0: the connection stays open only if the answer says so
+	text       []byte // header lines, then the body
+	bodyStart  int    // where the body begins
+	delayStart int    // where the field delay_ms begins
+	delayEnd   int    // where it ends
+	keepAlive  bool   // send Connection: keep-alive, which HTTP/1.0 needs to keep the connection open
 }
 
-// delayField precedes the delay in a body. It can't be part of a string, where its quotes would be escaped.
+// delayField precedes the delay in a body. No string in the body can contain it, because its quotes would be escaped.
 const delayField = `,"delay_ms":`
 
 // newHeldReply copies x's answer.
@@ -32,12 +31,12 @@ func newHeldReply(x *exchange) heldReply {
 	for i := range x.Headers {
 		b = appendHeader(b, x.Headers[i].Name, x.Headers[i].Value)
 	}
-	r := heldReply{body: len(b)}
+	r := heldReply{bodyStart: len(b)}
 	r.text = append(b, x.Body...)
 	if i := bytes.Index(x.Body, []byte(delayField)); i >= 0 {
-		r.from = r.body + i
-		for r.to = r.from + len(delayField); r.to < len(r.text) && r.text[r.to] != ',' && r.text[r.to] != '}'; {
-			r.to++
+		r.delayStart = r.bodyStart + i
+		for r.delayEnd = r.delayStart + len(delayField); r.delayEnd < len(r.text) && r.text[r.delayEnd] != ',' && r.text[r.delayEnd] != '}'; {
+			r.delayEnd++
 		}
 	}
 	return r
@@ -48,27 +47,27 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	return append(append(b, value...), "\r\n"...)
 }
 
-// append appends the answer in wire format as of now. If it was held for its full delay, the delay stays as it was and
-// `waited` says that it is over. Otherwise the delay is the rest of it.
+// append appends the answer in wire format as of now. left is the rest of the delay. If it is 0, the answer has the original
+// delay_ms, and waited: true; otherwise its delay_ms is left.
 func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]
 	if left > 0 {
 		delay = codec.AppendInt(delay, delayField, codec.Millis(left))
 	} else {
-		delay = codec.AppendBool(append(delay, r.text[r.from:r.to]...), `,"waited":`, true)
+		delay = codec.AppendBool(append(delay, r.text[r.delayStart:r.delayEnd]...), `,"waited":`, true)
 	}
 	b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
 	b = now.UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
 	b = append(b, "\r\nContent-Length: "...)
-	b = strconv.AppendInt(b, int64(len(r.text)-r.body-(r.to-r.from)+len(delay)), 10)
-	b = append(append(b, "\r\n"...), r.text[:r.body]...)
+	b = strconv.AppendInt(b, int64(len(r.text)-r.bodyStart-(r.delayEnd-r.delayStart)+len(delay)), 10)
+	b = append(append(b, "\r\n"...), r.text[:r.bodyStart]...)
 	switch {
 	case closes:
 		b = append(b, "Connection: close\r\n"...)
-	case r.keep:
+	case r.keepAlive:
 		b = append(b, "Connection: keep-alive\r\n"...)
 	}
-	b = append(append(b, "\r\n"...), r.text[r.body:r.from]...)
-	return append(append(b, delay...), r.text[r.to:]...)
+	b = append(append(b, "\r\n"...), r.text[r.bodyStart:r.delayStart]...)
+	return append(append(b, delay...), r.text[r.delayEnd:]...)
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// This file takes a connection away from the server library while its answer is held back, and returns it afterwards.
+// This file takes connections over from the server library while their answers are held back, and returns them afterwards.
 
-// hold takes the connection out of the library's hands until x's answer is due. It reports false if the answer must be
-// sent at once: the node is going away, or too many answers are held.
+// hold takes the connection over from the library until x's answer is due. It reports false if the answer must be sent at
+// once: the node drains, too many answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	if !s.waiting.enter() {
+	if !s.waiting.takePlace() {
 		return false
 	}
-	w := &waiter{due: x.due, after: x.after, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
-	if n := int64(len(w.reply.text)); n > api.FreeBytes {
+	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, reply: newHeldReply(x), closes: ctx.Request.Header.ConnectionClose()}
+	if n := int64(len(w.reply.text)); n > api.UnchargedBytes {
 		if !s.plane.Budget.Take(n) {
-			s.waiting.leave()
+			s.waiting.freePlace()
 			return false
 		}
 		w.charged = n
 	}
-	w.reply.keep = !ctx.Request.Header.IsHTTP11()
+	w.reply.keepAlive = !ctx.Request.Header.IsHTTP11()
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(c net.Conn) { s.park(w, c) })
 	return true
@@ -40,7 +40,7 @@ func (s *Server) park(w *waiter, c net.Conn) {
 	if !ok {
 		s.plane.Logger.Error("a check with wait came over an unknown kind of connection, which was closed")
 		s.plane.Budget.Give(w.charged)
-		s.waiting.leave()
+		s.waiting.freePlace()
 		_ = c.Close()
 		return
 	}
@@ -49,17 +49,17 @@ func (s *Server) park(w *waiter, c net.Conn) {
 	if c := api.Unwrap[*api.Connection](w.conn); c != nil {
 		s.conns.Park(c)
 	}
-	if more, err := arrived(c, w.conn); err != nil {
-		w.closes = true // send the answer and close
+	if more, err := readBuffered(c, w.conn); err != nil {
+		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
 	} else if len(more) > 0 {
-		w.conn = &rewound{Conn: w.conn, first: more}
+		w.conn = &replayConn{Conn: w.conn, unread: more}
 	}
 	s.waiting.hold(w)
 }
 
-// arrived returns what the library has already read from c beyond the request. It reads nothing from the connection
-// below, whose deadline lies in the past during the read.
-func arrived(c, under net.Conn) (more []byte, err error) {
+// readBuffered returns what the library has already read from the connection beyond the request. Meanwhile the deadline of the
+// underlying connection lies in the past, so that nothing is read from it.
+func readBuffered(c, under net.Conn) (more []byte, err error) {
 	if err := under.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		return nil, err
 	}
@@ -76,29 +76,29 @@ func arrived(c, under net.Conn) (more []byte, err error) {
 	}
 }
 
-// rewound is a connection with input that was read earlier.
-type rewound struct {
+// replayConn is a connection whose first input has already been read.
+type replayConn struct {
 	net.Conn
-	first []byte
+	unread []byte
 }
 
-// Read returns that input first.
-func (r *rewound) Read(b []byte) (int, error) {
-	if len(r.first) > 0 {
-		n := copy(b, r.first)
-		if r.first = r.first[n:]; len(r.first) == 0 {
-			r.first = nil
+// Read returns the earlier input first.
+func (r *replayConn) Read(b []byte) (int, error) {
+	if len(r.unread) > 0 {
+		n := copy(b, r.unread)
+		if r.unread = r.unread[n:]; len(r.unread) == 0 {
+			r.unread = nil
 		}
 		return n, nil
 	}
 	return r.Conn.Read(b)
 }
 
-// NetConn returns the connection below.
-func (r *rewound) NetConn() net.Conn { return r.Conn }
+// NetConn returns the underlying connection.
+func (r *replayConn) NetConn() net.Conn { return r.Conn }
 
-// descriptor returns c's file descriptor, -1 if it is unknown. It is only polled, and only while c is held. If c is
-// closed meanwhile, an answer about another file with that number does no harm.
+// descriptor returns c's file descriptor, or -1 if it is unknown. The descriptor is only polled, and only while c is held. If c
+// is closed meanwhile and the number reused, a wrong result does no harm.
 func descriptor(c net.Conn) int {
 	one := api.Unwrap[*api.Connection](c)
 	if one == nil {
@@ -119,11 +119,11 @@ func descriptor(c net.Conn) int {
 	return fd
 }
 
-// send answers w with left as the rest of its delay, then goes on serving its connection.
-func (s *Server) send(w *waiter, left time.Duration) {
+// sendHeld sends w's answer, with left as the rest of its delay, then serves the connection again.
+func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	now := time.Now()
 	c := api.Unwrap[*api.Connection](w.conn)
-	closes := w.closes || s.plane.Leaving() || c != nil && !s.conns.Resume(c)
+	closes := w.closes || s.plane.ClosesConnections() || c != nil && !s.conns.Resume(c)
 	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
 	w.reply = heldReply{}
 	err := w.conn.SetWriteDeadline(now.Add(s.server.WriteTimeout))
@@ -131,12 +131,12 @@ func (s *Server) send(w *waiter, left time.Duration) {
 		_, err = w.conn.Write(text)
 	}
 	s.plane.Budget.Give(w.charged)
-	s.waiting.leave()
+	s.waiting.freePlace()
 	if err == nil && !closes {
 		err = s.server.ServeConn(w.conn)
 	} else {
-		if c != nil && err == nil && saysMore(w) {
-			c.Linger() // or its next request would make it lose this answer
+		if c != nil && err == nil && hasUnreadInput(w) {
+			c.Linger() // closing with unread input would reset the connection, and the caller would lose this answer
 		}
 		err = errors.Join(err, w.conn.Close())
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// documented lists the statuses with which a hostile request may be answered; 0 is a closed connection.
+// documented lists the statuses that may answer a hostile request; 0 is a closed connection.
 var documented = map[int]bool{0: true, 200: true, 400: true, 401: true, 403: true, 404: true, 405: true, 408: true, 413: true, 429: true, 431: true}
 
 // hostileRequests is the number of requests that TestHostile sends; `make hostile` sends a million.
 var hostileRequests = flag.Int("hostile", 0, "requests that TestHostile sends; 0: 4,000, or 2,000 in short runs")
 
-// hostile makes bytes to send. For each piece it returns the most answers that a node may give.
+// hostile generates bytes to send. For each piece it returns the maximum number of answers that a node may give.
 type hostile struct {
 	r *rand.Rand
 }
@@ -34,15 +34,15 @@ var hostilePaths = []string{"/v1/check", "/v1/check", "/v1/check", "/v1/check/ba
 
 func (h hostile) pick(list ...string) string { return list[h.r.IntN(len(list))] }
 
-// value returns JSON, or almost JSON.
-func (h hostile) value(depth int) string {
+// jsonValue returns JSON, or almost JSON.
+func (h hostile) jsonValue(depth int) string {
 	if depth <= 0 || h.r.IntN(3) > 0 {
 		return h.pick("0", "1", "-1", "1.5", "1e309", "-0", "9007199254740992", strings.Repeat("9", h.r.IntN(5000)+1), "true", "false", "null", "nul", `"x"`, `""`,
 			`"\u0000"`, `"\ud800"`, "\"\xff\xfe\"", `"login"`, `"all"`, `"198.51.100.7"`, `"`+strings.Repeat("y", h.r.IntN(3000))+`"`, "", "01", "+1", "NaN", "'x'")
 	}
 	var parts []string
 	for range h.r.IntN(4) {
-		parts = append(parts, h.value(depth-1))
+		parts = append(parts, h.jsonValue(depth-1))
 	}
 	if h.r.IntN(2) == 0 {
 		return "[" + strings.Join(parts, ",") + "]"
@@ -60,14 +60,14 @@ func (h hostile) body() string {
 		deep := h.r.IntN(30_000)
 		return strings.Repeat(h.pick("[", `{"a":`, `{"checks":[`), deep)
 	case 1:
-		return h.value(5)
+		return h.jsonValue(5)
 	case 2:
 		b := make([]byte, h.r.IntN(2000))
 		for i := range b {
 			b[i] = byte(h.r.Uint32())
 		}
 		return string(b)
-	case 3: // a valid one with some bytes changed
+	case 3: // a valid check with some bytes changed
 		b := []byte(h.check())
 		for range 1 + h.r.IntN(3) {
 			b[h.r.IntN(len(b))] = byte(h.r.Uint32())
@@ -85,7 +85,7 @@ func (h hostile) check() string {
 		if h.r.IntN(2) == 0 {
 			continue
 		}
-		v := h.value(2)
+		v := h.jsonValue(2)
 		if h.r.IntN(3) > 0 {
 			v = map[string]string{"rule": h.pick(`"login"`, `"all"`, `"a"`, `"nope"`), "key": h.pick(`"k"`, `["a","b"]`, `[]`), "attributes": h.pick(`{"ip":"1.2.3.4","user":"u"}`, `{"ip":"`+strings.ToValidUTF8(h.address(), "?")+`"}`),
 				"cost": "1", "costs": `{"tokens":1}`, "peek": "true", "detail": "true", "wat": "1"}[f]
@@ -117,16 +117,16 @@ func (h hostile) request() string {
 	case 4:
 		return post(path, body, h.pick("Expect: 100-continue", "Expect: x", "Connection: close", "Connection: upgrade\r\nUpgrade: h2c", "Content-Encoding: gzip",
 			"Content-Type: multipart/form-data; boundary=x", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked\r\nContent-Length: 3"))
-	case 6: // can be read in two ways
+	case 6: // ambiguous framing
 		one := framingTests[h.r.IntN(len(framingTests))].send
 		return one[:min(len(one), 20_000)]
 	case 7: // a control character, or any other byte, anywhere in the head
-		text := []byte(post(path, body, h.odd(), h.odd()))
+		text := []byte(post(path, body, h.oddHeader(), h.oddHeader()))
 		at := h.r.IntN(len(text) - len(body))
 		text[at] = []byte{0, 1, 8, '\t', '\n', '\v', '\r', 0x1b, 0x7f, 0x80, 0xff, ' ', ':', ','}[h.r.IntN(14)]
 		return string(text)
 	case 8, 9:
-		return post(path, body, h.odd(), h.odd(), h.odd())
+		return post(path, body, h.oddHeader(), h.oddHeader(), h.oddHeader())
 	case 5:
 		return h.pick("GET", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PATCH", "get", "FOO") + post(path, body)[4:]
 	}
@@ -139,8 +139,8 @@ func (h hostile) address() string {
 		"::ffff:198.51.100.7", "198.51.100.07", "0x7f.1", "3325256711", "unknown", "_hidden", "\xff", "", ",,,", "1.2.3.4:", ":80", strings.Repeat("1.2.3.4,", h.r.IntN(800)), "fe80::1%"+strings.Repeat("z", h.r.IntN(2000)))
 }
 
-// odd returns a header line that some readers treat specially.
-func (h hostile) odd() string {
+// oddHeader returns a header line that some servers treat specially.
+func (h hostile) oddHeader() string {
 	return h.pick("Origin: ", "Origin: null", "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch-Site: same-origin", "Host: evil.example",
 		"Authorization: ", "Authorization: Bearer", "Authorization: Bearer \x80\xff", "Authorization: Basic Og==", "Authorization: Bearer "+strings.Repeat("t", h.r.IntN(9000)), "authorization: bearer a\r\nAuthorization: Bearer b",
 		"X-Forwarded-For: "+h.address(), "X-Real-IP: "+h.address(), "Forwarded: for="+h.address(), "X-Forwarded-For: "+h.address()+"\r\nX-Forwarded-For: "+h.address(),
@@ -187,7 +187,7 @@ func (h hostile) attack(t *testing.T, node *node, n int) (answers int) {
 		if status == 0 && strings.Contains(body, "timeout") && !slow {
 			t.Errorf("no answer to %.300q", text)
 		}
-		if status >= 500 { // nothing that a caller sends is the node's mistake
+		if status >= 500 { // no input may be reported as the node's fault
 			t.Errorf("have %d %s to %.300q", status, body, text)
 		}
 		if status != 100 {
@@ -211,7 +211,7 @@ func TestHostile(t *testing.T) {
 	}
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })
 	n.Check(good)
-	n.attacks(t, 1000, 1<<32) // so that pools, buffers and counters exist
+	n.attacks(t, 1000, 1<<32) // fills pools, buffers and counters
 	n.Client.CloseIdleConnections()
 	apitest.Until(t, "the connections are closed", func() bool { return n.open() == 0 })
 	goroutines, heap := runtime.NumGoroutine(), heapInUse()
@@ -251,14 +251,14 @@ func (n *node) attacks(t *testing.T, requests int, seed uint64) int64 {
 			}
 		})
 	}
-	workers.Go(func() { n.large(t) })
+	workers.Go(func() { n.sendLarge(t) })
 	workers.Wait()
 	return answers.Load()
 }
 
-// large sends bodies of 20 MB, or of 100 MB if the test has the machine to itself. What is not read while a connection
-// lingers is cut off.
-func (n *node) large(t *testing.T) {
+// sendLarge sends bodies of 20 MB, or of 100 MB if the test has the machine to itself. A connection that lingers too long may be
+// cut off.
+func (n *node) sendLarge(t *testing.T) {
 	size := 20
 	if *hostileRequests > 0 {
 		size = 100

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// Checks, checks of a batch, reservations and tries take limits, subjects and modes alike.
+// Checks, batches, reservations and tries all accept limits, subjects and modes.
 func TestInlineFormsAreShared(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -64,7 +64,7 @@ func TestInlineFormsAreShared(t *testing.T) {
 	if status, text := n.post("/v1/reserve", one("c", `,"mode":"count"`)); status != 400 || !strings.Contains(text, "mode must be check") {
 		t.Errorf("a reservation that counts: have %d %s", status, text)
 	}
-	// Tries take nothing, unless they say so.
+	// Tries take nothing by default.
 	for _, tt := range []struct{ more, want, used string }{
 		{`,"cost":5`, `{"status":200,`, "0"},
 		{`,"cost":5,"mode":"peek"`, `{"status":200,`, "0"},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Usage, adjustments and resets on the data plane: of a rule's subject, and of one that brings its limits.
+// Usage, adjustments and resets on the data plane, for a rule's subject and for one with inline limits.
 func TestUsageAndReset(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -7,18 +7,18 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// reply is an answer of more than FreeBytes while it is sent.
+// reply is an answer of more than UnchargedBytes that is being sent.
 type reply struct {
 	bytes.Reader
 	api.Transfer
 	body  []byte
-	size  int64 // charged for body
+	size  int64 // bytes charged to the budget for body
 	plane *plane
 }
 
-// send wraps body in a reply to be sent over conn, and returns a buffer to use in its place. body is charged with size
-// bytes.
-func (p *plane) send(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
+// newReply wraps body, for which size bytes are charged, in a reply that the library sends over conn. spare is an empty buffer to
+// use in place of body.
+func (p *plane) newReply(body []byte, size int64, conn net.Conn) (r *reply, spare []byte) {
 	r, ok := p.replies.Get().(*reply)
 	if !ok {
 		r = &reply{plane: p}
@@ -30,7 +30,7 @@ func (p *plane) send(body []byte, size int64, conn net.Conn) (r *reply, spare []
 	return r, spare
 }
 
-// Close releases the reply, whether it was sent or not.
+// Close releases the reply and its charge, whether it was sent or not.
 func (r *reply) Close() error {
 	p, size := r.plane, r.size
 	p.Budget.Finish(&r.Transfer)

@@ -17,24 +17,24 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// BenchmarkLoopback measures a check over a connection, next to a server on the same library that sends as many bytes
-// without reading, deciding or encoding anything. Only the ratio counts.
+// BenchmarkLoopback measures a check over a connection, compared to a server on the same library that sends as many bytes
+// without reading, deciding or encoding anything. Only the ratio is meaningful.
 func BenchmarkLoopback(b *testing.B) {
 	const check = `{"attributes":{"kind":"all","tenant":"acme","plan":"x"},"peek":false}`
 	request := []byte(post("/v1/check", check))
 	n := startNode(b, nil)
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: `{"rule":"all"}`})
 	run := func(name, address string) {
-		b.Run(name, func(b *testing.B) { load(b, address, request) })
+		b.Run(name, func(b *testing.B) { sendLoad(b, address, request) })
 	}
 	empty := startEmpty(b, resp.Header, body)
 	run("empty", empty)
 	run("check", n.Data.Addr().String())
 	many := []byte(post("/v1/check/batch", `{"checks":[`+string(bytes.Repeat([]byte(`{"rule":"all"},`), 99))+`{"rule":"all"}]}`))
-	b.Run("batch of 100", func(b *testing.B) { load(b, n.Data.Addr().String(), many) })
+	b.Run("batch of 100", func(b *testing.B) { sendLoad(b, n.Data.Addr().String(), many) })
 }
 
-// startEmpty serves one answer to everything.
+// startEmpty starts a server that gives every request the same answer.
 func startEmpty(b *testing.B, header http.Header, body string) (address string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,8 +70,8 @@ func emptyServer(header http.Header, body string) *fasthttp.Server {
 	}}
 }
 
-// load sends request over 32 connections, b.N times in all.
-func load(b *testing.B, address string, request []byte) {
+// sendLoad sends request b.N times in all, over 32 connections.
+func sendLoad(b *testing.B, address string, request []byte) {
 	var left atomic.Int64
 	left.Store(int64(b.N))
 	var group sync.WaitGroup

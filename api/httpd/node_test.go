@@ -42,7 +42,7 @@ type single struct {
 
 func (s single) Accept() (net.Conn, error) { return s.conn, nil }
 
-// track makes c one of conns.
+// track adds c to conns.
 func track(t testing.TB, conns *api.Connections, c net.Conn) *api.Connection {
 	t.Helper()
 	one, err := conns.Listen(single{conn: c}).Accept()

@@ -18,7 +18,7 @@ import (
 
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { c.Places = 64 })
+	n := startNode(t, func(c *apitest.Config) { c.MaxConnections = 64 })
 	apitest.CheckPlaces(t, n.Data.Addr().String(), post("/v1/check", good), n.server.conns)
 }
 
@@ -37,7 +37,7 @@ func (f *failing) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// A process that can't open more files for a while keeps listening.
+// The node keeps listening if the process temporarily can't open more files.
 func TestListensOnWithoutFiles(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -99,21 +99,21 @@ func flood(t testing.TB, c net.Conn, text string) {
 		case <-ended:
 			return
 		case <-tick.C:
-			_, _ = c.Read(make([]byte, 1)) // its end shows on the writing side
+			_, _ = c.Read(make([]byte, 1)) // the writing side notices a closed connection
 		}
 	}
 }
 
-// Every kind of slow caller is ended in bounded time.
+// The connection of every kind of slow caller is closed in bounded time.
 func TestSlowCallersAreEnded(t *testing.T) {
 	t.Parallel()
 	const bound = 400 * time.Millisecond
 	certFile, keyFile := testca.WritePair(t, t.TempDir(), "one")
-	plain := func(c *apitest.Config) { c.ReadTimeout, c.Bound = bound, bound }
+	plain := func(c *apitest.Config) { c.ReadTimeout, c.Timeout = bound, bound }
 	nodes := map[string]*node{
 		"plain": startNode(t, plain),
 		"TLS": startNode(t, func(c *apitest.Config) {
-			c.ReadTimeout, c.Bound, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile
+			c.ReadTimeout, c.Timeout, c.CertFile, c.KeyFile = bound, bound, certFile, keyFile
 		}),
 	}
 	slowHead, slowBody := "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 10_000), "POST /v1/%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n"
@@ -165,7 +165,7 @@ func TestSlowCallersAreEnded(t *testing.T) {
 		{"no hello", "TLS", true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
 		{"slow hello", "TLS", true, func(c net.Conn) { drip(t, c, hello+strings.Repeat("\x00", 600)) }},
 	}
-	// Only the node can say when it ended a caller who reads nothing: their two kernels may lose sight of each other.
+	// Only the node knows when it closed the connection of a caller that reads nothing: the caller's kernel may never notice.
 	for name, text := range map[string]string{
 		"reads nothing": post("/v1/check/batch", longBatch(300)), "reads no quick answers": quickPost(good),
 	} {
@@ -194,8 +194,8 @@ func TestSlowCallersAreEnded(t *testing.T) {
 			began := time.Now()
 			_ = c.SetDeadline(began.Add(time.Minute))
 			tt.slow(c)
-			// A connection may linger for five seconds. On a busy machine a flood takes some more to fill the kernel's buffers:
-			// only then is the caller slow.
+			// A connection may linger for five seconds. The caller counts as slow only once a flood has filled the kernel's
+			// buffers, which takes some more time on a busy machine.
 			if took := time.Since(began); took > 3*bound+25*time.Second {
 				t.Errorf("took %v", took)
 			}

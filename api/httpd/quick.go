@@ -14,44 +14,44 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// The quick way handles what nearly every request looks like: a plain POST /v1/check, or a batch of them, that arrived in
-// one piece. It is answered as soon as it is read, and the library never sees it. Anything else goes to the library, byte
-// by byte as it came. The quick way refuses nothing; its only errors are those of a check or a batch.
+// The quick way handles the common case: a plain POST /v1/check, or a batch, that arrived in one piece. It answers the request
+// as soon as it is read, and the library never sees it. Any other input goes to the library unchanged. The quick way never
+// rejects a request as malformed; its only errors are those of a check or a batch.
 
-// quickPaths are those of the requests that can be answered the quick way.
+// quickPaths are the paths that the quick way can answer.
 var quickPaths = [...]string{"/v1/check", "/v1/check/batch"}
 
-// quickRequest is such a request. Its fields point into the input.
+// quickRequest is a request that the quick way can answer. Its fields point into the input.
 type quickRequest struct {
 	path          string // one of quickPaths
 	authorization []byte
 	body          []byte
-	known         *api.KnownToken // for the same head; nil: the head is not remembered
+	tokenCache    *api.TokenCache // caches the token of the remembered head; nil: the head is not remembered
 }
 
-// maxQuickHead bounds the head, in bytes, that a connection remembers.
+// maxQuickHead is the size in bytes up to which a connection remembers the last head.
 const maxQuickHead = 1 << 10
 
-// quickHead is the head of a request of the plainest form. Requests on one connection mostly start with the same bytes,
-// and the same bytes need no second parse.
+// quickHead is the last head that parseQuick has accepted on a connection. Requests on one connection mostly have the same
+// head, which then need not be parsed again.
 type quickHead struct {
-	text     []byte
-	path     string
-	from, to int // the Authorization header's value within text
-	body     int // the length of the body after it
-	known    api.KnownToken
+	text       []byte
+	path       string
+	from, to   int // the Authorization header's value within text
+	body       int // the length of the body that follows
+	tokenCache api.TokenCache
 }
 
-// read parses b as parseQuick does.
+// read is parseQuick, except that it recognizes the last head.
 func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	n := len(h.text)
 	if n > 0 && len(b) == n+h.body && bytes.Equal(b[:n], h.text) {
-		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], known: &h.known}, true
+		return quickRequest{path: h.path, authorization: b[h.from:h.to], body: b[n:], tokenCache: &h.tokenCache}, true
 	}
 	if r, ok = parseQuick(b); ok && len(b)-len(r.body) <= maxQuickHead {
 		h.text, h.body = append(h.text[:0], b[:len(b)-len(r.body)]...), len(r.body)
 		h.path, h.from, h.to = r.path, 0, 0
-		h.known, r.known = api.KnownToken{}, &h.known
+		h.tokenCache, r.tokenCache = api.TokenCache{}, &h.tokenCache
 		if len(r.authorization) > 0 {
 			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
 			h.to = h.from + len(r.authorization)
@@ -60,10 +60,10 @@ func (h *quickHead) read(b []byte) (r quickRequest, ok bool) {
 	return r, ok
 }
 
-// parseQuick parses b as one whole request of the plainest form. It reports false for everything else, valid or not.
+// parseQuick parses b as exactly one complete request of the plainest form. It reports false for anything else, valid or not.
 func parseQuick(b []byte) (r quickRequest, ok bool) {
 	rest, ok := r.readLine(b)
-	length, hosts, tokens, lists := 0, 0, 0, 0
+	length, hosts, tokens, connectionLists := 0, 0, 0, 0
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
 			r.body = rest[2:]
@@ -93,8 +93,8 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 			}
 		case len("connection"):
 			if isName(name, "connection") {
-				lists++
-				ok = lists == 1 && string(value) == "keep-alive"
+				connectionLists++
+				ok = connectionLists == 1 && string(value) == "keep-alive"
 			}
 		case len("expect"):
 			ok = !isName(name, "expect") && !isName(name, "origin")
@@ -107,7 +107,7 @@ func parseQuick(b []byte) (r quickRequest, ok bool) {
 	return r, ok && hosts == 1 && tokens < 2 && length > 0 && length == len(r.body)
 }
 
-// readLine reads the request's first line, and returns what follows it.
+// readLine reads the request's first line and returns the rest of b.
 func (r *quickRequest) readLine(b []byte) (rest []byte, ok bool) {
 	line, rest, ok := bytes.Cut(b, []byte("\r\n"))
 	line, post := bytes.CutPrefix(line, []byte("POST "))
@@ -124,8 +124,8 @@ func (r *quickRequest) readLine(b []byte) (rest []byte, ok bool) {
 	return nil, false
 }
 
-// quickHeader cuts the first line off b: a name of letters, digits and dashes, and a value of printable ASCII without
-// blanks around it.
+// quickHeader splits off the first line of b, a header: a name of letters, digits and dashes, and a value of printable ASCII
+// without surrounding blanks.
 func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
 	i := 0
 	for i < len(b) && (b[i] == '-' || '0' <= b[i] && b[i] <= '9' || 'a' <= b[i]|0x20 && b[i]|0x20 <= 'z') {
@@ -145,7 +145,7 @@ func quickHeader(b []byte) (name, value, rest []byte, ok bool) {
 	return b[:i], b[from:to], b[to+2:], true
 }
 
-// isName reports whether name equals lower, ignoring case. name has only letters, digits and dashes.
+// isName reports whether name, which has only token characters, equals lower, ignoring case.
 func isName(name []byte, lower string) bool {
 	if len(name) != len(lower) {
 		return false
@@ -158,7 +158,7 @@ func isName(name []byte, lower string) bool {
 	return true
 }
 
-// quickLength parses a length of at most five digits. It returns 0 if value is not a length, or not plainly written.
+// quickLength parses a number of at most five digits without leading zeros. It returns 0 for anything else.
 func quickLength(value []byte) (n int) {
 	if len(value) > 5 || len(value) > 0 && value[0] == '0' {
 		return 0
@@ -186,41 +186,41 @@ func plainHost(value []byte) bool {
 	return len(value) > 0
 }
 
-// mayWait reports whether body may have a field wait, even one spelt with escapes. Its answer may have to be held back,
-// which takes the library.
+// mayWait reports whether body may have a field wait, possibly spelled with escapes. The answer may then have to be held back,
+// for which the library must handle the request.
 func mayWait(body []byte) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || bytes.Contains(body, []byte("wait"))
 }
 
-// quickly answers the input b of c if it is one plain check or batch. It reports false if the library must handle it.
-func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
+// answerQuickly answers the input b of c if it is a plain check or batch. It reports false if the library must handle b.
+func (s *Server) answerQuickly(c *connection, b []byte) (done bool, err error) {
 	r, ok := c.head.read(b)
-	if !ok || c.Spare || mayWait(r.body) || s.plane.Leaving() {
+	if !ok || c.ProbesOnly || mayWait(r.body) || s.plane.ClosesConnections() {
 		return false, nil
 	}
-	if !c.begin() {
+	if !c.beginQuick() {
 		return true, net.ErrClosed
 	}
 	defer func() {
-		if c.end() {
+		if c.endQuick() {
 			err = net.ErrClosed
 		}
 	}()
 	x := s.plane.acquire()
 	defer s.plane.release(x)
-	own := x.request.body
-	defer func() { x.request.body = own }() // b stays the library's
+	ownBuffer := x.request.body
+	defer func() { x.request.body = ownBuffer }() // b belongs to the library
 	x.began = time.Now()
 	x.method, x.path, x.request.body = "POST", r.path, r.body
-	x.authorization, x.known = codec.View(r.authorization), r.known
+	x.authorization, x.tokenCache = codec.View(r.authorization), r.tokenCache
 	if route, refusal := s.plane.admit(x); refusal != nil {
-		x.Refuse(refusal)
+		x.SetError(refusal)
 	} else {
 		s.plane.serve(route, x)
 	}
-	x.request.body = own
-	closes := x.hangUp || c.ending()
-	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only recorded
+	x.request.body = ownBuffer
+	closes := x.hangUp || c.closesAfterAnswer()
+	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 	if err := s.sendQuickly(c, x, closes); err != nil {
 		return true, err
 	}
@@ -230,32 +230,32 @@ func (s *Server) quickly(c *connection, b []byte) (done bool, err error) {
 	return true, c.SetReadDeadline(x.began.Add(s.server.IdleTimeout))
 }
 
-// maxOneWrite bounds, in bytes, the bodies that are copied behind their head, to leave in one write.
+// maxOneWrite is the size in bytes up to which a body is copied behind its head, to send both in one write.
 const maxOneWrite = 32 << 10
 
 // sendQuickly writes x's answer to c.
 func (s *Server) sendQuickly(c *connection, x *exchange, closes bool) error {
-	x.wire = s.appendHead(x.wire[:0], x, closes)
+	x.wireAnswer = s.appendHead(x.wireAnswer[:0], x, closes)
 	if len(x.Body) <= maxOneWrite {
-		x.wire = append(x.wire, x.Body...)
+		x.wireAnswer = append(x.wireAnswer, x.Body...)
 	}
 	if !s.plane.charge(x) {
 		x.Body = nil
-		x.Refuse(s.plane.Budget.Full())
-		x.wire = append(s.appendHead(nil, x, closes), x.Body...)
+		x.SetError(s.plane.Budget.FullError())
+		x.wireAnswer = append(s.appendHead(nil, x, closes), x.Body...)
 	}
-	if len(x.Body) > api.FreeBytes { // the caller may be slow to read it
-		s.plane.Budget.Begin(&x.arriving, x.charged, c)
-		defer s.plane.Budget.Finish(&x.arriving)
+	if len(x.Body) > api.UnchargedBytes { // the caller may be slow to read it
+		s.plane.Budget.Begin(&x.transfer, x.charged, c)
+		defer s.plane.Budget.Finish(&x.transfer)
 	}
-	_, err := c.Write(x.wire)
+	_, err := c.Write(x.wireAnswer)
 	if err == nil && len(x.Body) > maxOneWrite {
 		_, err = c.Write(x.Body)
 	}
 	return err
 }
 
-// appendHead appends the head of x's answer as the library would write it.
+// appendHead appends the status line and headers of x's answer as the library would write them.
 func (s *Server) appendHead(b []byte, x *exchange, closes bool) []byte {
 	if x.Status == 200 {
 		b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
@@ -276,7 +276,7 @@ func (s *Server) appendHead(b []byte, x *exchange, closes bool) []byte {
 	return append(b, "\r\n"...)
 }
 
-// dateHeader is the value of the Date header, updated once a second.
+// dateHeader caches the value of the Date header for one second.
 type dateHeader struct{ last atomic.Pointer[dateText] }
 
 type dateText struct {

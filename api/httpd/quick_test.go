@@ -18,7 +18,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// canned is a connection that delivers each element of reads in one piece and records what is sent.
+// canned is a connection that delivers each element of reads in one piece, and records what the server sends.
 type canned struct {
 	net.Conn // nil: the other methods are unused
 	reads    []string
@@ -46,12 +46,12 @@ func (c *canned) RemoteAddr() net.Addr               { return nowhere }
 func (c *canned) SetReadDeadline(t time.Time) error  { c.set = append(c.set, t); return nil }
 func (c *canned) SetWriteDeadline(t time.Time) error { return nil }
 
-// startData serves a plane alone.
+// startData starts a data plane without a node.
 func startData(t testing.TB, d api.Decider) *Server {
 	return startPlane(t, planeOf(d))
 }
 
-// startPlane serves a plane alone.
+// startPlane starts a server for plane without a node.
 func startPlane(t testing.TB, p *plane) *Server {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -68,11 +68,11 @@ func startPlane(t testing.TB, p *plane) *Server {
 	return s
 }
 
-// both serves reads with and without the quick way, and returns the answers and how often the quick way answered.
-func both(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
+// serveBothWays serves reads with and without the quick way, and returns the answers and how many of them the quick way gave.
+func serveBothWays(t testing.TB, s *Server, reads ...string) (with, without string, quick int) {
 	serve := func() string {
 		c := &canned{reads: append([]string{}, reads...)}
-		one := s.over(track(t, s.conns, c))
+		one := s.wrap(track(t, s.conns, c))
 		_ = s.server.ServeConn(one) // an error shows in the answer
 		if err := one.Close(); err != nil {
 			t.Error(err)
@@ -80,7 +80,7 @@ func both(t testing.TB, s *Server, reads ...string) (with, without string, quick
 		return dates.ReplaceAllString(c.sent.String(), "Date: now")
 	}
 	s.quick = func(c *connection, b []byte) (bool, error) {
-		done, err := s.quickly(c, b)
+		done, err := s.answerQuickly(c, b)
 		if done {
 			quick++
 		}
@@ -96,7 +96,7 @@ var dates = regexp.MustCompile("Date: [^\r]* GMT")
 // opening is a request that the quick way does not take; it never takes the first one on a connection.
 const opening = "GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n"
 
-// batchOf is a batch of n times this check.
+// batchOf returns a batch of n times the same check.
 func batchOf(n int, check string) string {
 	return post("/v1/check/batch", `{"checks":[`+strings.Repeat(check+",", n-1)+check+`]}`)
 }
@@ -171,7 +171,7 @@ func TestQuickWay(t *testing.T) {
 	for _, f := range []*fixed{allowed, refused} {
 		s := startData(t, f)
 		for _, tt := range tests {
-			with, without, quick := both(t, s, opening, tt.sent, opening)
+			with, without, quick := serveBothWays(t, s, opening, tt.sent, opening)
 			if with != without {
 				t.Errorf("%s: have\n%s\nwant\n%s", tt.name, with, without)
 			}
@@ -182,12 +182,12 @@ func TestQuickWay(t *testing.T) {
 	}
 }
 
-// The library gets the first request of a connection, and any that comes in pieces; the next one is quick again.
+// The library handles the first request of a connection, and any that arrives in pieces; the next one is quick again.
 func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, one := range []string{quickPost(plainCheck), batchOf(2, plainCheck)} {
 		for cut := 1; cut < len(one); cut++ {
-			with, without, quick := both(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
+			with, without, quick := serveBothWays(t, s, one, one[:cut], one[cut:], one, one+one[:cut], one[cut:], one)
 			if with != without || quick != 2 || strings.Count(with, "HTTP/1.1 200 OK") != 6 {
 				t.Fatalf("cut at %d: %d answers the quick way, want 2; have\n%s\nwant\n%s", cut, quick, with, without)
 			}
@@ -196,7 +196,7 @@ func TestQuickWayBeginsAndGoesOn(t *testing.T) {
 }
 
 func TestQuickWayAsksForTheToken(t *testing.T) {
-	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	for _, tt := range []struct {
 		lines  []string
 		status string
@@ -208,23 +208,23 @@ func TestQuickWayAsksForTheToken(t *testing.T) {
 		{[]string{"Authorization: Bearer secret", "Authorization: Bearer secret"}, "", 0},
 	} {
 		one := quickPost(plainCheck, tt.lines...)
-		with, without, quick := both(t, s, opening, one, one, one)
+		with, without, quick := serveBothWays(t, s, opening, one, one, one)
 		if with != without || quick != 3*tt.quick || !strings.Contains(with, tt.status) {
 			t.Errorf("%q: %d answers the quick way, want %d; have\n%s\nwant\n%s", tt.lines, quick, tt.quick, with, without)
 		}
 	}
 }
 
-// The remembered head changes nothing: neither the length nor the token.
+// Remembering the head changes no answer, whether the length or the token differs.
 func TestQuickWayOfOtherHeads(t *testing.T) {
-	s := startPlane(t, guarded(t, newFixed(), "secret", ""))
+	s := startPlane(t, planeWithTokens(t, newFixed(), "secret", ""))
 	right, wrong := quickPost(plainCheck, "Authorization: Bearer secret"), quickPost(plainCheck, "Authorization: Bearer secreT")
 	longer := quickPost(plainCheck+"  ", "Authorization: Bearer secret")
 	bare := quickPost(plainCheck)
 	large := quickPost(plainCheck, "X: "+strings.Repeat("y", maxQuickHead), "Authorization: Bearer secret")
 	batch := strings.Replace(batchOf(2, plainCheck), "Host:", "Authorization: Bearer secret\r\nHost:", 1)
 	reads := []string{opening, right, batch, batch, right, right, wrong, right, wrong, longer, right, longer, longer[:len(longer)-1], " ", bare, bare, right, large, large, right}
-	with, without, quick := both(t, s, reads...)
+	with, without, quick := serveBothWays(t, s, reads...)
 	if with != without || quick != len(reads)-3 {
 		t.Errorf("%d answers the quick way, want %d; have\n%s\nwant\n%s", quick, len(reads)-3, with, without)
 	}
@@ -235,7 +235,7 @@ func TestQuickWayOfOtherHeads(t *testing.T) {
 
 func TestQuickWayHangsUpAfterAPanic(t *testing.T) {
 	s := startData(t, panics{newFixed()})
-	with, without, quick := both(t, s, opening, quickPost(plainCheck), opening)
+	with, without, quick := serveBothWays(t, s, opening, quickPost(plainCheck), opening)
 	if with != without || quick != 1 || !strings.Contains(with, "HTTP/1.1 500") || !strings.Contains(with, "Connection: close") {
 		t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
 	}
@@ -251,13 +251,13 @@ func FuzzQuickWay(f *testing.F) {
 	}
 	s := startData(f, newFixed())
 	f.Fuzz(func(t *testing.T, sent string) {
-		if with, without, _ := both(t, s, opening, sent, opening); with != without {
+		if with, without, _ := serveBothWays(t, s, opening, sent, opening); with != without {
 			t.Errorf("%q: have\n%s\nwant\n%s", sent, with, without)
 		}
 	})
 }
 
-// slowFixed decides when it is told to.
+// slowFixed decides when the test lets it.
 type slowFixed struct {
 	*fixed
 	asked, decide chan struct{}
@@ -269,14 +269,14 @@ func (s *slowFixed) Check(q *limiter.Query, a *limiter.Answer) error {
 	return s.fixed.Check(q, a)
 }
 
-// A server that closes while the quick way decides sends the answer, marks it as the last, and waits for it.
+// If a server closes while the quick way decides, it sends the answer with Connection: close, and waits for that.
 func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	f := &slowFixed{newFixed(), make(chan struct{}), make(chan struct{})}
 	s := startData(t, f)
 	var served atomic.Pointer[connection]
 	s.quick = func(c *connection, b []byte) (bool, error) {
 		served.Store(c)
-		return s.quickly(c, b)
+		return s.answerQuickly(c, b)
 	}
 	c, err := net.Dial("tcp", s.ln.Addr().String())
 	if err != nil {
@@ -297,7 +297,7 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	<-f.asked
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close(t.Context()) }()
-	apitest.Until(t, "the server wants to close the connection", served.Load().ending)
+	apitest.Until(t, "the server wants to close the connection", served.Load().closesAfterAnswer)
 	close(f.decide)
 	if status, body, closes := answer(t, r); status != 200 || !closes {
 		t.Errorf("have %d %s, closes %v", status, body, closes)
@@ -310,8 +310,8 @@ func TestCloseWaitsForTheQuickWay(t *testing.T) {
 	}
 }
 
-// Requests that arrive in one piece move no timer each, whichever way answers them. A deadline is never earlier than
-// the library asked for, nor later than the slack allows.
+// Requests that arrive in one piece do not each move a timer, whichever way answers them. A deadline is never earlier than the
+// library requested, nor later than the slack allows.
 func TestDeadlinesAreSeldomMoved(t *testing.T) {
 	s := startData(t, newFixed())
 	for _, requests := range []string{quickPost(plainCheck), post("/v1/check?x", plainCheck)} {
@@ -319,7 +319,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 		for range 1000 {
 			c.reads = append(c.reads, requests)
 		}
-		one := s.over(track(t, s.conns, c))
+		one := s.wrap(track(t, s.conns, c))
 		before := time.Now()
 		if err := s.server.ServeConn(one); err != nil {
 			t.Fatal(err)
@@ -328,7 +328,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 		if err := one.Close(); err != nil {
 			t.Fatal(err)
 		}
-		slack := dataReadTimeout / slackPart
+		slack := dataReadTimeout / slackDivisor
 		if most := 2 + int(after.Sub(before)/slack); len(c.set) > most+1 {
 			t.Errorf("%d deadlines for 1000 requests, want %d", len(c.set), most)
 		}
@@ -343,7 +343,7 @@ func TestDeadlinesAreSeldomMoved(t *testing.T) {
 func TestDeadlineComesEarlier(t *testing.T) {
 	ours := &transport{began: time.Now(), slack: time.Second}
 	c := &canned{reads: []string{"a", "b", "c", "d", "e"}}
-	one := ours.over(track(t, api.NewConnections(0), c))
+	one := ours.wrap(track(t, api.NewConnections(0), c))
 	now := ours.began.Add(time.Minute)
 	var want []string
 	for _, step := range []struct {
@@ -375,7 +375,7 @@ func TestDeadlineComesEarlier(t *testing.T) {
 	}
 }
 
-// A caller that was quick and then stops in the middle of a request is cut off in time, like any other.
+// A caller that used the quick way and then stalls in the middle of a request is cut off in time, like any other.
 func TestQuickThenSlow(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) { c.ReadTimeout = 250 * time.Millisecond })

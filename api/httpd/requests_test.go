@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// A request with an id is carried out once, and every repetition gets the first answer.
+// A request with an id takes effect once, and every repetition gets the first answer.
 func TestRequestIDs(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -77,7 +77,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// Checks that count may have an id, alone and in a batch, by a rule and with their limits.
+// Checks in mode count may have an id, alone and in a batch, with a rule and with inline limits.
 func TestRequestIDsOfCounts(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 )
 
-// checkOrReserve asks the decider about x's check or reservation.
+// checkOrReserve asks the decider for x's check or reservation.
 func (p *plane) checkOrReserve(x *exchange) (err error) {
 	if !x.check.Reserving {
 		return p.Decider.Check(&x.check.Query, &x.answer)
@@ -22,14 +22,14 @@ func (p *plane) checkOrReserve(x *exchange) (err error) {
 func (p *plane) settleReservation(x *exchange) *api.Error {
 	costs := slices.Clone(x.check.Costs)
 	for i := range costs {
-		costs[i].Unit = strings.Clone(costs[i].Unit) // it may be sent on after this request is over
+		costs[i].Unit = strings.Clone(costs[i].Unit) // the decider may use it after this request has ended
 	}
 	id := strings.Clone(x.check.Reservation)
 	out, err := p.Decider.Settle(id, costs)
 	if err != nil {
 		return p.explain(err)
 	}
-	x.JSON(200)
+	x.StartJSON(200)
 	x.Body = appendSettlement(x.Body, id, out)
 	return nil
 }

@@ -125,16 +125,16 @@ func TestWire(t *testing.T) {
 			}
 			if tt.closes {
 				if _, err := r.ReadByte(); err == nil {
-					t.Error("more came after the last answer")
+					t.Error("there is more after the last answer")
 				}
 			}
 			c.Close()
-			<-sent // its error tells nothing new
+			<-sent // an error shows in the answer
 		})
 	}
 }
 
-// Connections that are cut anywhere leave nothing behind.
+// Connections that end anywhere within a request leave nothing behind.
 func TestHalfClosed(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
@@ -156,18 +156,18 @@ func TestHalfClosed(t *testing.T) {
 	apitest.Until(t, "no connection is open", func() bool { return n.open() == 0 })
 }
 
-// Bodies that are only announced cost nothing; the bytes that have arrived are bounded in total.
+// A body costs nothing until it arrives, and the bytes that have arrived are bounded in total.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)
-	n.server.plane.Budget.Most = 1 << 20
+	n.server.plane.Budget.Capacity = 1 << 20
 	announced := "POST /v1/check/batch HTTP/1.1\r\nHost: n\r\nContent-Length: 8000000\r\n\r\n{"
 	for range 50 {
 		if _, err := io.WriteString(n.dial(t), announced); err != nil {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "all are being read", func() bool { return n.open() == 50 })
+	apitest.Until(t, "all connections are open", func() bool { return n.open() == 50 })
 	if held := n.server.plane.Budget.Used(); held != 0 {
 		t.Errorf("have %d bytes held for bodies that did not come", held)
 	}
@@ -175,7 +175,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	if resp.StatusCode != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	apitest.Until(t, "nothing is held", func() bool { return n.server.plane.Budget.Used() == 0 })
+	apitest.Until(t, "the whole charge is given back", func() bool { return n.server.plane.Budget.Used() == 0 })
 	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch", Body: `{"checks":[` + strings.Repeat(" ", 200<<10) + `]}`}); resp.StatusCode != 200 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
@@ -198,7 +198,7 @@ func TestDrainingDecidesOnOpenConnections(t *testing.T) {
 	if status, closes := ask(); status != 200 || closes {
 		t.Errorf("have %d, closes %v", status, closes)
 	}
-	// After a while an answer says that it is the last.
+	// After a while answers close their connections.
 	apitest.Until(t, "an answer closes its connection", func() bool {
 		status, closes := ask()
 		if status != 200 {
@@ -221,7 +221,7 @@ func TestClose(t *testing.T) {
 	if _, err := io.WriteString(half, "POST /v1/check HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n{"); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "the half request has arrived", func() bool {
+	apitest.Until(t, "half of the request has arrived", func() bool {
 		_, heard := n.server.conns.Count()
 		return heard == 2
 	})
@@ -323,7 +323,7 @@ func TestTLSOnBothPlanes(t *testing.T) {
 	if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check", Body: strings.Repeat(" ", 20<<20)}); resp.StatusCode != 413 {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	// Plain HTTP, and a caller who never sends a hello, must not hang the node.
+	// Neither plain HTTP nor a caller that never sends a ClientHello may hang the node.
 	c := n.dial(t)
 	if _, err := io.WriteString(c, post("/v1/check", good)); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 )
 
-// Every route requires its scope once there is a token, except probes.
+// If any token is configured, every route except probes requires its scope.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, apitest.ScopedTokens(t))
@@ -36,7 +36,7 @@ func routes() map[string]api.Scope {
 
 func TestOpenAPIIsTrue(t *testing.T) { apitest.CheckOpenAPI(t, "data plane", routes()) }
 
-// One token in the settings closes both planes. If both planes have the same token, it may do everything.
+// One token in the settings protects both planes. If the settings have the same token for both, it has the scope admin.
 func TestTokensOfTheSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -107,7 +107,7 @@ func TestAuthorizationHeaders(t *testing.T) {
 	}
 }
 
-// No request fails whose token is in every version of the file, however and how often the file is replaced.
+// A token that is in every version of the file always works, however and how often the file is replaced.
 func TestTokensAreReplacedUnderLoad(t *testing.T) {
 	t.Parallel()
 	stays := apitest.TokenEntry("stays", "stays", "admin")
@@ -173,9 +173,9 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 func TestQuickWayForgetsTokens(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ apiToken, adminToken, status string }{{"x", "", "200 OK"}, {"y", "", "401 Un"}, {"", "x", "200 OK"}} {
-		s := startPlane(t, guarded(t, newFixed(), tt.apiToken, tt.adminToken))
+		s := startPlane(t, planeWithTokens(t, newFixed(), tt.apiToken, tt.adminToken))
 		one := quickPost(plainCheck, "Authorization: Bearer x")
-		if with, without, quick := both(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
+		if with, without, quick := serveBothWays(t, s, opening, one, one, one); with != without || quick != 3 || strings.Count(with, tt.status) < 3 {
 			t.Errorf("%d answers the quick way; have\n%s\nwant\n%s", quick, with, without)
 		}
 	}
@@ -196,14 +196,14 @@ func TestQuickWayForgetsTokens(t *testing.T) {
 		apitest.Until(t, "the file is read", func() bool { return knows("Bearer " + text) })
 		for range 2 {
 			r, _ := head.read(one)
-			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck, r.known); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
+			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck, r.tokenCache); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
 				t.Errorf("step %d: have %v, %v", i, who, e)
 			}
 		}
 	}
-	// A head that is too long to remember knows nothing about the previous one.
+	// The token of the remembered head is not used for a head that is too long to remember.
 	long := []byte(quickPost(plainCheck, "Authorization: Bearer y", "X: "+strings.Repeat("z", maxQuickHead)))
-	if r, ok := head.read(long); !ok || r.known != nil {
-		t.Errorf("have %v, %v", r.known, ok)
+	if r, ok := head.read(long); !ok || r.tokenCache != nil {
+		t.Errorf("have %v, %v", r.tokenCache, ok)
 	}
 }

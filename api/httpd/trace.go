@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/internal/tracing"
 )
 
-// trace records an answered request if it is sampled.
+// trace records an answered request, if it is sampled and not a probe.
 func (p *plane) trace(r *route, x *exchange) {
 	if r.need == api.Anyone || !p.tracer.Sampled(x.traceparent) {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// Checks are traced as children of their callers' spans. Spans say how a check was decided, and never name the subject.
+// A check's span is a child of its caller's span. It says how the check was decided, and never names the subject.
 func TestChecksAreTraced(t *testing.T) {
 	t.Parallel()
 	collector := apitest.StartCollector(t)
@@ -52,6 +52,6 @@ func TestChecksAreTraced(t *testing.T) {
 		t.Errorf("have the tokens %q, want %q", named, want)
 	}
 	if strings.Contains(raw, "198.51.100.77") || strings.Contains(raw, "sesame") {
-		t.Error("a span tells the subject, or the token")
+		t.Error("a span reveals the subject or the token")
 	}
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// transport holds what all connections of the data plane share.
+// transport is the state that all connections of the data plane share.
 type transport struct {
 	began time.Time
 	// slack is how late deadlines may fire; 0: they are set at once and exactly, even for a read or write in progress.
 	slack time.Duration
-	// quick, if not nil, answers input that was read between two requests. If it reports false, the reader gets the input.
+	// quick answers input that was read where a request begins; nil: no quick way. If it reports false, the library gets the
+	// input.
 	quick func(*connection, []byte) (bool, error)
-	// framed means that requests arrive in plain text and are parsed strictly.
+	// framed means that connections check the framing. With TLS, securedListener does, above the encryption.
 	framed bool
 }
 
-// listener makes the connections of a transport.
+// listener wraps accepted connections for a transport.
 type listener struct {
 	net.Listener
 	*transport
@@ -31,10 +32,10 @@ func (l listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.over(api.Unwrap[*api.Connection](c)), nil
+	return l.wrap(api.Unwrap[*api.Connection](c)), nil
 }
 
-func (t *transport) over(c *api.Connection) *connection {
+func (t *transport) wrap(c *api.Connection) *connection {
 	return &connection{Connection: c, transport: t}
 }
 
@@ -45,48 +46,48 @@ type connection struct {
 
 	reading, writing deadline // used only if the transport has slack
 
-	// between is true while the library waits for the next request and has read none of it. Only the goroutine that serves
-	// the connection uses it.
-	between bool
-	frame   framing
-	head    quickHead    // of the last request that was answered the quick way
-	work    atomic.Int32 // the state of the quick way
+	// betweenRequests is true while the library waits for the next request and has read none of it. Only the goroutine that
+	// serves the connection uses it.
+	betweenRequests bool
+	frame           framing
+	head            quickHead    // of the last request that was answered the quick way
+	quickState      atomic.Int32 // the state of the quick way
 }
 
 // The states of the quick way on a connection.
 const (
-	workNone   int32 = iota
-	workAnswer       // a request is being answered
-	workLast         // a request is being answered, and the connection closes after it
-	workClosed       // the connection is closed
+	quickIdle      int32 = iota
+	quickAnswering       // a request is being answered
+	quickLast            // a request is being answered, and the connection closes after it
+	quickClosed          // the connection is closed
 )
 
-// begin starts an answer of the quick way. It reports false if the connection is closed.
-func (c *connection) begin() bool { return c.work.CompareAndSwap(workNone, workAnswer) }
+// beginQuick starts answering a request the quick way. It reports false if the connection is closed.
+func (c *connection) beginQuick() bool { return c.quickState.CompareAndSwap(quickIdle, quickAnswering) }
 
-// ending reports whether the answer in progress is the last one.
-func (c *connection) ending() bool { return c.work.Load() == workLast }
+// closesAfterAnswer reports whether the connection closes after the answer in progress.
+func (c *connection) closesAfterAnswer() bool { return c.quickState.Load() == quickLast }
 
-// end finishes an answer. It closes the connection and reports true if Close was called in the meantime.
-func (c *connection) end() bool {
-	if c.work.CompareAndSwap(workAnswer, workNone) {
+// endQuick finishes an answer. If Close was called in the meantime, it closes the connection and reports true.
+func (c *connection) endQuick() bool {
+	if c.quickState.CompareAndSwap(quickAnswering, quickIdle) {
 		return false
 	}
-	c.work.Store(workClosed)
-	_ = c.Connection.Close() // no one is left to handle the error
+	c.quickState.Store(quickClosed)
+	_ = c.Connection.Close() // Close has already returned nil
 	return true
 }
 
 // Close closes the connection, at once or after the answer in progress.
 func (c *connection) Close() error {
-	for !c.work.CompareAndSwap(workNone, workClosed) {
-		if c.work.CompareAndSwap(workAnswer, workLast) {
+	for !c.quickState.CompareAndSwap(quickIdle, quickClosed) {
+		if c.quickState.CompareAndSwap(quickAnswering, quickLast) {
 			return nil
 		}
-		switch c.work.Load() {
-		case workLast:
+		switch c.quickState.Load() {
+		case quickLast:
 			return nil
-		case workClosed:
+		case quickClosed:
 			return c.Connection.Close()
 		}
 	}
@@ -98,8 +99,8 @@ func (c *connection) SetDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
 		return c.Connection.SetDeadline(t)
 	}
-	c.reading.ask(t, c.transport.began)
-	c.writing.ask(t, c.transport.began)
+	c.reading.request(t, c.transport.began)
+	c.writing.request(t, c.transport.began)
 	return nil
 }
 
@@ -108,7 +109,7 @@ func (c *connection) SetReadDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
 		return c.Connection.SetReadDeadline(t)
 	}
-	c.reading.ask(t, c.transport.began)
+	c.reading.request(t, c.transport.began)
 	return nil
 }
 
@@ -117,14 +118,14 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 	if c.transport.slack == 0 {
 		return c.Connection.SetWriteDeadline(t)
 	}
-	c.writing.ask(t, c.transport.began)
+	c.writing.request(t, c.transport.began)
 	return nil
 }
 
 // Write sends b.
 func (c *connection) Write(b []byte) (int, error) {
 	if slack := c.transport.slack; slack > 0 {
-		if t, moves := c.writing.next(c.transport.began, slack); moves {
+		if t, moves := c.writing.pendingMove(c.transport.began, slack); moves {
 			if err := c.Connection.SetWriteDeadline(t); err != nil {
 				return 0, err
 			}
@@ -133,39 +134,39 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Connection.Write(b)
 }
 
-// Read returns received bytes, except for requests that the quick way answers itself.
+// Read returns received bytes, except for requests that the quick way has answered.
 func (c *connection) Read(b []byte) (int, error) {
 	if c.frame.err != nil {
 		return 0, c.frame.err
 	}
 	for {
 		n, err := c.receive(b)
-		if n == 0 || err != nil || !c.between || c.transport.quick == nil {
-			return c.follow(b[:n], err)
+		if n == 0 || err != nil || !c.betweenRequests || c.transport.quick == nil {
+			return c.checkFraming(b[:n], err)
 		}
 		done, err := c.transport.quick(c, b[:n])
 		if err != nil {
 			return 0, err
 		}
 		if !done {
-			return c.follow(b[:n], nil)
+			return c.checkFraming(b[:n], nil)
 		}
 	}
 }
 
-// follow turns b and err, as read from the connection below, into Read's result. It checks the framing if framed is
-// set.
-func (c *connection) follow(b []byte, err error) (int, error) {
+// checkFraming turns b and err, read from the underlying connection, into the result of Read. If framed is set, it checks the
+// framing.
+func (c *connection) checkFraming(b []byte, err error) (int, error) {
 	if !c.transport.framed {
 		return len(b), err
 	}
 	return c.frame.filter(b, err)
 }
 
-// receive reads from the connection below.
+// receive reads from the underlying connection.
 func (c *connection) receive(b []byte) (int, error) {
 	if slack := c.transport.slack; slack > 0 {
-		if t, moves := c.reading.next(c.transport.began, slack); moves {
+		if t, moves := c.reading.pendingMove(c.transport.began, slack); moves {
 			if err := c.Connection.SetReadDeadline(t); err != nil {
 				return 0, err
 			}
@@ -174,5 +175,5 @@ func (c *connection) receive(b []byte) (int, error) {
 	return c.Connection.Read(b)
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c *connection) NetConn() net.Conn { return c.Connection }

@@ -11,45 +11,47 @@ import (
 const (
 	// maxWaiting bounds the answers that are held back at once.
 	maxWaiting = 32 << 10
-	// sparePart: one in sparePart of the files that the process may open is kept free of waiting callers.
-	sparePart = 16
-	// hangUpInterval is how often waiting callers are checked for having hung up.
+	// spareFilesDivisor is the fraction of the open-file limit that connections leave free: one in spareFilesDivisor.
+	spareFilesDivisor = 16
+	// hangUpInterval is how often the connections of held answers are checked for callers that hung up.
 	hangUpInterval = time.Second
 )
 
-// waiting holds back the answers of checks with wait. A held answer costs no goroutine and no buffer: only the
-// connection, the encoded answer, and a runtime timer.
+// waiting holds back the answers to checks with wait. A held answer costs no goroutine and no buffer, only its connection, the
+// encoded answer and a runtime timer.
 type waiting struct {
-	most   int                                 // bounds the answers held at once
-	answer func(w *waiter, left time.Duration) // sends the answer, calls leave, and serves the connection on
-	turned atomic.Int64                        // answers not held because the bound was reached
+	most    int                                 // bounds the answers held at once
+	answer  func(w *waiter, left time.Duration) // sends the answer, calls freePlace, and serves the connection again
+	refused atomic.Int64                        // answers not held because the bound was reached
 
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
 	taken int           // places of answers not sent yet. Invariant: len(held) <= taken <= most
-	over  bool          // nothing is held any more
-	empty chan struct{} // closed once over is true and taken is 0
+	ended bool          // releaseAll was called: nothing is held any more
+	empty chan struct{} // closed once ended is true and taken is 0
 
 	running sync.WaitGroup // answers being sent, and the watch for hang-ups
 	stop    chan struct{}
 }
 
-// waiter is one answer that is held back.
+// waiter is one held-back answer.
 type waiter struct {
-	conn    net.Conn
-	fd      int           // the file descriptor of conn; -1: unknown
-	due     time.Time     // when to send it
-	after   time.Duration // what is left of its delay at due
-	timer   *time.Timer
-	reply   heldReply
-	closes  bool  // the connection closes after it
-	charged int64 // bytes charged to the budget
+	conn          net.Conn
+	fd            int           // the file descriptor of conn; -1: unknown
+	due           time.Time     // when to send it
+	delayAfterDue time.Duration // what will be left of its delay at due
+	timer         *time.Timer
+	reply         heldReply
+	closes        bool  // the connection is closed after it
+	charged       int64 // bytes charged to the budget
 }
 
-// maxHeldOf returns how many answers a process that may open this many files may hold back.
-func maxHeldOf(files int) int { return min(maxWaiting, files-files/sparePart-dataPlacesOf(files)) }
+// maxHeldFor returns how many answers may be held back at once in a process that may open this many files.
+func maxHeldFor(files int) int {
+	return min(maxWaiting, files-files/spareFilesDivisor-dataPlacesFor(files))
+}
 
-// newWaiting holds back answers until draining is closed.
+// newWaiting returns a waiting that holds back at most most answers, until draining is closed.
 func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *waiting {
 	s := &waiting{
 		most: most, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}), stop: make(chan struct{}),
@@ -58,32 +60,32 @@ func newWaiting(most int, draining <-chan struct{}, answer func(*waiter, time.Du
 	return s
 }
 
-// enter takes a place for one more answer. It reports false if there is none.
-func (ws *waiting) enter() bool {
+// takePlace takes a place for one more answer. It reports false if there is none.
+func (ws *waiting) takePlace() bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	switch {
-	case ws.over:
+	case ws.ended:
 		return false
 	case ws.taken >= ws.most:
-		ws.turned.Add(1)
+		ws.refused.Add(1)
 		return false
 	}
 	ws.taken++
 	return true
 }
 
-// leave gives a place back: the answer was sent, or can't be.
-func (ws *waiting) leave() {
+// freePlace frees a place, after the answer was sent or could not be.
+func (ws *waiting) freePlace() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.taken--
-	ws.finish()
+	ws.closeIfEmpty()
 }
 
-// finish closes empty once the last place is free. The caller holds ws.mu.
-func (ws *waiting) finish() {
-	if ws.over && ws.taken == 0 {
+// closeIfEmpty closes empty once the last place is free. The caller holds ws.mu.
+func (ws *waiting) closeIfEmpty() {
+	if ws.ended && ws.taken == 0 {
 		select {
 		case <-ws.empty:
 		default:
@@ -92,27 +94,27 @@ func (ws *waiting) finish() {
 	}
 }
 
-// hold keeps w, which has a place, until its time comes.
+// hold keeps w, for which takePlace has taken a place, until it is due.
 func (ws *waiting) hold(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
-	if ws.over {
-		ws.pull(w, true)
+	if ws.ended {
+		ws.releaseLocked(w, true)
 		return
 	}
-	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.let(w, false) })
+	w.timer = time.AfterFunc(time.Until(w.due), func() { ws.release(w, false) })
 }
 
-// let sends w's answer, unless that has already begun.
-func (ws *waiting) let(w *waiter, closes bool) {
+// release sends w's answer now, unless that has already begun.
+func (ws *waiting) release(w *waiter, closes bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.pull(w, closes)
+	ws.releaseLocked(w, closes)
 }
 
-// pull removes w and sends its answer. The caller holds ws.mu, so that nothing starts once close waits.
-func (ws *waiting) pull(w *waiter, closes bool) {
+// releaseLocked removes w and starts sending its answer. The caller holds ws.mu, so that no goroutine starts once close waits.
+func (ws *waiting) releaseLocked(w *waiter, closes bool) {
 	if _, here := ws.held[w]; !here {
 		return
 	}
@@ -121,30 +123,30 @@ func (ws *waiting) pull(w *waiter, closes bool) {
 		w.timer.Stop()
 	}
 	w.closes = w.closes || closes
-	left := max(0, time.Until(w.due)) + w.after
+	left := max(0, time.Until(w.due)) + w.delayAfterDue
 	ws.running.Go(func() { ws.answer(w, left) })
 }
 
-// end sends all held answers, and makes later ones go out at once.
-func (ws *waiting) end() {
+// releaseAll sends all held answers, and makes sure that later ones are not held.
+func (ws *waiting) releaseAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ws.over = true
+	ws.ended = true
 	for w := range ws.held {
-		ws.pull(w, true)
+		ws.releaseLocked(w, true)
 	}
-	ws.finish()
+	ws.closeIfEmpty()
 }
 
-// await returns once all held answers are sent, or when ctx ends. It is called after end.
-func (ws *waiting) await(ctx context.Context) {
+// awaitEmpty returns once all held answers are sent, or when ctx ends. Call it after releaseAll.
+func (ws *waiting) awaitEmpty(ctx context.Context) {
 	select {
 	case <-ws.empty:
 	case <-ctx.Done():
 	}
 }
 
-// close waits for all goroutines started here. It is called after end, when all connections are closed.
+// close waits for all goroutines of ws. Call it after releaseAll, when all connections are closed.
 func (ws *waiting) close() {
 	close(ws.stop)
 	ws.running.Wait()
@@ -157,33 +159,33 @@ func (ws *waiting) count() int {
 	return ws.taken
 }
 
-// watch ends all waits when the node drains, and looks for callers that hung up, until close. A caller that closed only
-// its sending side gets its answer early, and the answer says so.
+// watch runs until close. It calls releaseAll when the node drains, and sends the answers of callers that hung up. A caller that
+// closed only its sending side so gets its answer early, with the rest of the delay.
 func (ws *waiting) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
-	var look []*waiter
+	var polled []*waiter
 	for {
 		select {
 		case <-ws.stop:
 			return
 		case <-draining:
-			ws.end()
+			ws.releaseAll()
 			draining = nil
 		case <-tick.C:
 		}
-		look = look[:0]
+		polled = polled[:0]
 		ws.mu.Lock()
 		soon := time.Now().Add(hangUpInterval)
 		for w := range ws.held {
 			if w.fd >= 0 && w.due.After(soon) {
-				look = append(look, w)
+				polled = append(polled, w)
 			}
 		}
 		ws.mu.Unlock()
-		for _, w := range hungUp(look) {
-			ws.let(w, true)
+		for _, w := range hungUp(polled) {
+			ws.release(w, true)
 		}
-		clear(look)
+		clear(polled)
 	}
 }

@@ -42,13 +42,13 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// crowdRules pass 10,000 per second; the 20,000th check waits two seconds.
+// crowdRules allow 10,000 per second; the 20,000th check waits two seconds.
 const crowdRules = `version: 1
 rules:
   - {name: crowd, key: [q], max_delay: 1m, limits: [{limit: 10000, per: 1s, algorithm: leaky-bucket, burst: 100000}]}
 `
 
-// Twenty thousand checks wait at once; each is answered when its time has come, and costs only memory.
+// Twenty thousand checks wait at once. Each is answered when it is due, and costs only memory.
 func TestTwentyThousandWait(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
@@ -98,7 +98,7 @@ func TestTwentyThousandWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "all wait", func() bool { return s.waiting.count() == crowd })
+	apitest.Until(t, "all answers are held", func() bool { return s.waiting.count() == crowd })
 	each := (memoryInUse() - before) / crowd
 	var readers sync.WaitGroup
 	for i := range ends {
@@ -118,14 +118,14 @@ func TestTwentyThousandWait(t *testing.T) {
 	for i := range ends {
 		d := ends[i].came.Sub(due[ends[i].theirs])
 		if d < 0 {
-			t.Errorf("waiter %d is answered %v early", i, -d)
+			t.Errorf("answer %d came %v early", i, -d)
 		}
 		late = append(late, d)
 	}
 	slices.Sort(late)
 	t.Logf("%d waited: late p50 %v, p99 %v, most %v; %d bytes each", crowd, late[crowd/2], late[crowd*99/100], late[crowd-1], each)
 	if each > 16<<10 {
-		t.Errorf("%d bytes for each that waits, want at most 16 KiB", each)
+		t.Errorf("%d bytes for each held answer, want at most 16 KiB", each)
 	}
 	for i := range ends {
 		_ = ends[i].ours.Close()

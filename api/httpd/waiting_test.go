@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The queue "slow" passes one in ten minutes; "quick" passes 20 per second and holds answers for 100 ms.
+// The queue "slow" allows one check in ten minutes; "quick" allows 20 per second and holds answers for at most 100 ms.
 const waitingRules = `version: 1
 rules:
   - {name: slow, key: [q], max_delay: 1h, limits: [{limit: 6, per: 1h, algorithm: leaky-bucket, burst: 1000}]}
@@ -51,8 +51,8 @@ func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	return apitest.Fields(t, body), closes
 }
 
-// While an answer is held back, its connection takes neither a goroutine nor a place of the server. Afterwards it goes
-// on, and requests sent meanwhile are answered in order.
+// While an answer is held back, its connection takes neither a goroutine nor a place. Afterwards it is served again, and
+// requests sent meanwhile are answered in order.
 func TestWaitKeepsTheConnection(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -97,7 +97,7 @@ func TestWaitOverTLS(t *testing.T) {
 	}
 }
 
-// A rule's max_delay bounds how long an answer is held; the answer tells the rest of the delay.
+// A rule's max_delay bounds how long an answer is held; the answer has the rest of the delay.
 func TestWaitNoLongerThanMaxDelay(t *testing.T) {
 	n := startWaiting(t, nil)
 	n.Check(waitOn("short"))
@@ -135,7 +135,7 @@ func TestDrainAnswersThoseThatWait(t *testing.T) {
 		}
 		readers[i] = bufio.NewReader(c)
 	}
-	apitest.Until(t, "all wait", func() bool { return n.server.waiting.count() == many })
+	apitest.Until(t, "all answers are held", func() bool { return n.server.waiting.count() == many })
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	if want := fmt.Sprintf("\nrlnode_waiting %d\n", many); !strings.Contains(metrics, want) {
 		t.Errorf("metrics lack %q", want)
@@ -161,7 +161,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	if _, err := io.WriteString(c, post("/v1/check", waitOn("slow"))+post("/v1/check", good)); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "it waits", func() bool { return n.server.waiting.count() == 1 })
+	apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := n.Node.Close(ctx); err != nil {
@@ -172,7 +172,7 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	}
 }
 
-// A caller that hangs up frees its place; one that closes only its side gets its answer.
+// A caller that hangs up frees its place; one that closes only its sending side gets its answer.
 func TestHangUpFreesThePlace(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
@@ -183,12 +183,12 @@ func TestHangUpFreesThePlace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "all wait", func() bool { return n.server.waiting.count() == 3 })
+	apitest.Until(t, "all answers are held", func() bool { return n.server.waiting.count() == 3 })
 	gone.Close()
 	if err := half.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "one is left", func() bool { return n.server.waiting.count() == 1 })
+	apitest.Until(t, "one held answer is left", func() bool { return n.server.waiting.count() == 1 })
 	if f, closes := heldAnswer(t, bufio.NewReader(half)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
 		t.Errorf("have %v, closes %v", f, closes)
 	}
@@ -206,22 +206,22 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	if _, err := io.WriteString(c, post("/v1/check", waitOn("slow"))); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "it waits", func() bool { return n.server.waiting.count() == 1 })
+	apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
 	if _, f := n.Check(waitOn("slow")); f["waited"] != nil || fieldInt(t, f, "delay_ms") < 590_000 {
 		t.Errorf("have %v, want an answer at once", f)
 	}
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	if !strings.Contains(metrics, "\nrlnode_wait_refused_total 1\n") {
-		t.Error("metrics do not tell it")
+		t.Error("the metrics do not count it")
 	}
 	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxWaiting} {
-		if have := maxHeldOf(files); have != want {
+		if have := maxHeldFor(files); have != want {
 			t.Errorf("%d files: have %d, want %d", files, have, want)
 		}
 	}
 }
 
-// The answer to an HTTP/1.0 client says that the connection stays open; if it does not say so, the node closes it.
+// For an HTTP/1.0 client, the connection stays open exactly if the answer says so.
 func TestWaitOverHTTP10(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)

@@ -14,9 +14,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// These tests go through the pools, which forget at random under the race detector.
+// These tests rely on pools, which drop objects at random under the race detector.
 
-// wholeRequests returns requests as the server library hands them over: by POST, and by a proxy's GET.
+// wholeRequests returns requests as the server library hands them over: a POST, and a proxy's GET.
 func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
 	s := &Server{plane: planeOf(f)}
 	requests := map[string]func(*fasthttp.Request){
@@ -66,7 +66,7 @@ func authFixed(tb testing.TB, refused bool) *fixed {
 	return f
 }
 
-// The whole way from the library's request to its response allocates nothing.
+// Answering a request of the library allocates nothing.
 func TestWholeRequestsAllocateNothing(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		for name, run := range wholeRequests(t, authFixed(t, refused)) {

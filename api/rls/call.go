@@ -16,39 +16,39 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Returner gives back to subjects what they have used. *limiter.Limiter is one.
+// Returner gives costs back to subjects. *limiter.Limiter is one.
 type Returner interface {
-	// GiveBack gives the costs of the only subject of q back, and returns the usage afterwards.
+	// GiveBack gives back the costs of the only subject of q, and returns the usage afterwards.
 	GiveBack(q *limiter.Query) (*limiter.Usage, error)
 }
 
-// Call is one request and its answer. It is reused, and belongs to one goroutine.
+// Call is one request and its answer. It is reused, and must not be used concurrently.
 type Call struct {
 	domain      string
 	addend      uint32
 	descriptors []descriptor
 	entries     []rules.EnvoyEntry
 
-	query   limiter.Query
-	Answer  limiter.Answer // to what was asked, if Asked
-	Asked   bool           // some descriptor has a limit
-	known   bool           // the domain is configured
-	closed  bool           // an override allows nothing at all
-	quotas  int            // descriptors with quota_mode
-	over    bool           // the answer is OVER_LIMIT
-	headers []header
-	reply   codec.Reply // composes headers
+	query        limiter.Query
+	Answer       limiter.Answer // the decider's answer; valid only if Asked
+	Asked        bool           // a limit applies to some descriptor, so the decider was asked
+	domainKnown  bool           // the rules configure the domain
+	zeroOverride bool           // an override has a limit of 0
+	quotaCount   int            // how many descriptors matched a node with quota_mode
+	over         bool           // the answer is OVER_LIMIT
+	headers      []header
+	reply        codec.Reply // composes headers
 
 	text, inner []byte // scratch space
 }
 
-// maxTries bounds how often a call is decided anew because the rules have changed meanwhile.
+// maxTries bounds how many times a call is decided, in case the rules change meanwhile.
 const maxTries = 8
 
 // Over reports whether the answer is OVER_LIMIT.
 func (c *Call) Over() bool { return c.over }
 
-// Reset forgets the request. What it refers to may then be reused.
+// Reset releases the request, and the memory that its strings point into.
 func (c *Call) Reset() {
 	for i := range c.query.Subjects {
 		s := &c.query.Subjects[i]
@@ -64,18 +64,18 @@ func (c *Call) Reset() {
 	c.reply.Reset()
 }
 
-// namespace begins the namespace of a domain's overrides. A token that is confined to namespaces needs it to ask about the
-// domain.
+// namespace is the prefix that turns a domain's name into a namespace. Overrides are counted in that namespace, and a token that
+// is confined to namespaces needs it to ask about the domain.
 const namespace = "envoy/"
 
-// Decide decides a call that was read. who is the caller's token, nil if none is needed.
-func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
-	if e := c.permit(who); e != nil {
+// Decide decides a call that Read has read. token is the caller's; nil if none is required.
+func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
+	if e := c.permit(token); e != nil {
 		return e
 	}
 	for range maxTries {
 		set := d.Decider.Rules()
-		if e := c.match(set); e != nil {
+		if e := c.matchDescriptors(set); e != nil {
 			return e
 		}
 		c.Asked = len(c.query.Subjects) > 0
@@ -89,35 +89,35 @@ func (c *Call) Decide(d *api.Doors, who *api.Token) *api.Error {
 				return c.explain(d, err)
 			}
 		}
-		c.conclude()
-		return c.give(d)
+		c.setStatuses()
+		return c.giveBack(d)
 	}
 	return api.Errorf(api.Overloaded, "the rules change faster than the request can be decided")
 }
 
-// permit returns an error unless the token may ask for what c asks.
-func (c *Call) permit(who *api.Token) *api.Error {
-	if who == nil {
+// permit returns an error unless the token permits c.
+func (c *Call) permit(token *api.Token) *api.Error {
+	if token == nil {
 		return nil
 	}
-	if who.Namespaces != nil {
-		if name := namespace + c.domain; !who.Namespaces.Has(name) {
-			return api.Errorf(api.Forbidden, "%s may only ask about the namespaces %s, and not about %q", who.Name, who.Namespaces, api.Excerpt(name))
+	if token.Namespaces != nil {
+		if name := namespace + c.domain; !token.Namespaces.Has(name) {
+			return api.Errorf(api.Forbidden, "%s may only ask about the namespaces %s, and not about %q", token.Name, token.Namespaces, api.Excerpt(name))
 		}
 	}
-	if !who.Scopes.Allows(api.ScopeAdjust) && slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.gives }) {
-		return who.LacksError(api.ScopeAdjust)
+	if !token.Scopes.Allows(api.ScopeAdjust) && slices.ContainsFunc(c.descriptors, func(d descriptor) bool { return d.givesBack }) {
+		return token.MissingScopeError(api.ScopeAdjust)
 	}
 	return nil
 }
 
-// explain turns an error of the decider into an answer. Messages about subjects name descriptors.
+// explain turns an error of the decider into an answer. An error about a subject names its descriptor.
 func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	e := api.AsError(err)
 	switch e.Code {
 	case api.Internal:
-		d.Logger.Error("request of Envoy not decided", "error", err)
-	case api.BadValue, api.Forbidden: // only overrides can be wrong
+		d.Logger.Error("Envoy request not decided", "error", err)
+	case api.BadValue, api.Forbidden: // only overrides can cause these
 		subject, detail := 0, e.Detail
 		var wrong *limiter.SubjectError
 		if errors.As(err, &wrong) {
@@ -132,19 +132,19 @@ func (c *Call) explain(d *api.Doors, err error) *api.Error {
 	return e
 }
 
-// match finds what applies to each descriptor, and asks about it in c.query.
-func (c *Call) match(set *rules.Set) *api.Error {
+// matchDescriptors finds the node that applies to each descriptor, and adds the limited ones to c.query.
+func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 	for i := range c.query.Subjects {
 		c.query.Subjects[i].Node, c.query.Subjects[i].Entries = nil, nil
 	}
 	c.query.Subjects, c.query.Looks = c.query.Subjects[:0], true
-	c.quotas, c.closed, c.over, c.headers, c.text = 0, false, false, c.headers[:0], c.text[:0]
+	c.quotaCount, c.zeroOverride, c.over, c.headers, c.text = 0, false, false, c.headers[:0], c.text[:0]
 	domain := set.EnvoyDomain(c.domain)
-	c.known = domain != nil
+	c.domainKnown = domain != nil
 	replaces := false
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
-		d.node, d.dropped, d.subject, d.status = nil, false, -1, status{}
+		d.node, d.replaced, d.subject, d.status = nil, false, -1, status{}
 		if domain == nil || d.override {
 			continue
 		}
@@ -161,38 +161,38 @@ func (c *Call) match(set *rules.Set) *api.Error {
 		case d.node == nil:
 		case d.node.Unlimited:
 			d.status.remaining = 1<<32 - 1
-		case replaces && d.node.LimitName != "" && c.replaced(d.node.LimitName):
-			d.dropped = true
-		case d.node.Quota && !d.gives:
-			c.quotas++
+		case replaces && d.node.LimitName != "" && c.isReplaced(d.node.LimitName):
+			d.replaced = true
+		case d.node.Quota && !d.givesBack:
+			c.quotaCount++
 		}
 	}
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
-		if d.gives || !d.limited() {
+		if d.givesBack || !d.isLimited() {
 			continue
 		}
 		if d.override && d.requests == 0 {
-			c.closed = true
-			d.status = status{over: true, limited: true, unit: d.unit, reset: untilNext(time.Now().UnixNano(), d.unit)}
+			c.zeroOverride = true
+			d.status = status{over: true, hasLimit: true, unit: d.unit, reset: secondsUntilNext(time.Now().UnixNano(), d.unit)}
 			continue
 		}
-		if e := c.ask(i); e != nil {
+		if e := c.addToQuery(i); e != nil {
 			return e
 		}
 	}
-	if c.closed {
+	if c.zeroOverride {
 		for i := range c.query.Subjects {
-			c.query.Subjects[i].Mode = counters.PeekMode // nothing is taken of a request that is refused anyway
+			c.query.Subjects[i].Mode = counters.PeekMode // the request is refused anyway, so it must not take anything
 		}
 	}
 	return nil
 }
 
-// replaced reports whether the limit of some descriptor takes the place of the one with this name.
-func (c *Call) replaced(name string) bool {
+// isReplaced reports whether the limit of some descriptor replaces the one with this name.
+func (c *Call) isReplaced(name string) bool {
 	for i := range c.descriptors {
-		// A limit that is replaced itself replaces others all the same.
+		// A limit replaces others even if it is replaced itself.
 		if n := c.descriptors[i].node; n != nil && slices.Contains(n.Replaces, name) {
 			return true
 		}
@@ -200,27 +200,27 @@ func (c *Call) replaced(name string) bool {
 	return false
 }
 
-// limited reports whether some limit applies to d.
-func (d *descriptor) limited() bool {
-	return d.override || d.node != nil && !d.node.Unlimited && !d.dropped
+// isLimited reports whether a limit applies to d.
+func (d *descriptor) isLimited() bool {
+	return d.override || d.node != nil && !d.node.Unlimited && !d.replaced
 }
 
-// hits returns what a descriptor takes, or gives back.
+// hits returns how many hits a descriptor takes, or gives back.
 func (c *Call) hits(d *descriptor) int64 {
-	if d.own {
+	if d.hasAddend {
 		return int64(d.addend)
 	}
 	return max(1, int64(c.addend))
 }
 
-// ask adds the i-th descriptor to the query. A descriptor that is given twice is one subject, with the hits of both.
-func (c *Call) ask(i int) *api.Error {
+// addToQuery adds the i-th descriptor to the query. Equal descriptors become one subject, with their hits added up.
+func (c *Call) addToQuery(i int) *api.Error {
 	d := &c.descriptors[i]
 	cost, mode := c.hits(d), counters.CheckMode
 	switch {
-	case d.own && cost == 0:
+	case d.hasAddend && cost == 0:
 		cost, mode = 1, counters.PeekMode
-	case d.own:
+	case d.hasAddend:
 		mode = counters.CountMode
 	}
 	for j := range i {
@@ -238,16 +238,16 @@ func (c *Call) ask(i int) *api.Error {
 		} else {
 			*taken = min(*taken+cost, algorithms.MaxAmount)
 		}
-		s.Mode = stronger(s.Mode, mode)
+		s.Mode = strongerMode(s.Mode, mode)
 		return nil
 	}
 	d.subject = len(c.query.Subjects)
-	c.fill(c.nextSubject(), d, cost, mode)
+	c.fillSubject(c.nextSubject(), d, cost, mode)
 	return nil
 }
 
-// stronger returns the mode of a subject that is given twice, with two modes.
-func stronger(a, b counters.Mode) counters.Mode {
+// strongerMode returns the mode of a subject that is given twice, with modes a and b.
+func strongerMode(a, b counters.Mode) counters.Mode {
 	switch {
 	case a == counters.CountMode || b == counters.CountMode:
 		return counters.CountMode
@@ -257,37 +257,37 @@ func stronger(a, b counters.Mode) counters.Mode {
 	return counters.PeekMode
 }
 
-// nextSubject appends a subject to the query, reusing the slices of the one that had its place.
+// nextSubject appends a subject to the query. It reuses the slices of an earlier request's subject.
 func (c *Call) nextSubject() *limiter.Subject {
 	n := len(c.query.Subjects)
 	c.query.Subjects = slices.Grow(c.query.Subjects, 1)[:n+1]
 	return &c.query.Subjects[n]
 }
 
-// fill makes s the subject of d.
-func (c *Call) fill(s *limiter.Subject, d *descriptor, cost int64, mode counters.Mode) {
+// fillSubject makes s the subject of d.
+func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode counters.Mode) {
 	s.Costs, s.Mode, s.Node = append(s.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost}), mode, d.node
 	s.Entries = c.entries[d.first:d.end]
 	if d.node != nil {
-		s.Shadow = d.node.Quota && c.quotas > 1
+		s.Shadow = d.node.Quota && c.quotaCount > 1
 		return
 	}
-	s.Namespace, s.Shadow, s.Exact, s.Key = c.join(namespace, c.domain), false, false, s.Key[:0]
+	s.Namespace, s.Shadow, s.Exact, s.Key = c.concat(namespace, c.domain), false, false, s.Key[:0]
 	for _, e := range s.Entries {
-		s.Key = append(s.Key, c.pair(e))
+		s.Key = append(s.Key, c.entryText(e))
 	}
 	s.Limits = append(s.Limits[:0], rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
 }
 
-// join returns two texts as one, in c's own memory.
-func (c *Call) join(a, b string) string {
+// concat concatenates two strings in c's scratch space.
+func (c *Call) concat(a, b string) string {
 	at := len(c.text)
 	c.text = append(append(c.text, a...), b...)
 	return codec.View(c.text[at:])
 }
 
-// pair returns an entry as one text. An equals sign in the key is escaped, so that different entries have different texts.
-func (c *Call) pair(e rules.EnvoyEntry) string {
+// entryText returns an entry as one string. It escapes equals signs in the key, so that different entries have different strings.
+func (c *Call) entryText(e rules.EnvoyEntry) string {
 	at := len(c.text)
 	for i := range len(e.Key) {
 		if b := e.Key[i]; b == '=' || b == '\\' {
@@ -299,15 +299,15 @@ func (c *Call) pair(e rules.EnvoyEntry) string {
 	return codec.View(c.text[at:])
 }
 
-// conclude composes the statuses from the decider's answer.
-func (c *Call) conclude() {
+// setStatuses sets the code and the statuses from the decider's answer.
+func (c *Call) setStatuses() {
 	a := &c.Answer
 	refused := c.Asked && !a.Allowed && !a.Counted // nothing was taken
-	c.over = c.closed || c.Asked && !a.Allowed
+	c.over = c.zeroOverride || c.Asked && !a.Allowed
 	spent, otherWindow := 0, false
 	limits := a.Limits
 	if !c.Asked {
-		limits = nil // those of another call
+		limits = nil // they belong to an earlier call
 	}
 	for i := range limits {
 		la := &limits[i]
@@ -316,14 +316,14 @@ func (c *Call) conclude() {
 			if d.subject != int(la.Subject) {
 				continue
 			}
-			c.describe(d, la, refused)
+			c.setStatus(d, la, refused)
 			otherWindow = otherWindow || d.status.unit == 0
 			if d.node != nil && d.node.Quota && d.status.over {
 				spent++
 			}
 		}
 	}
-	if c.quotas > 1 && spent == c.quotas {
+	if c.quotaCount > 1 && spent == c.quotaCount {
 		c.over = true
 	}
 	if otherWindow {
@@ -331,10 +331,10 @@ func (c *Call) conclude() {
 	}
 }
 
-// describe writes the status of a descriptor. refused means that nothing was taken of any.
-func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
+// setStatus sets the status of a descriptor from la. refused means that the check was refused, so that no limit took anything.
+func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 	s := &d.status
-	s.limited, s.requests = true, saturated(la.Limit.UndividedCapacity())
+	s.hasLimit, s.requests = true, clampUint32(la.Limit.UndividedCapacity())
 	s.unit, s.name = d.unit, ""
 	remaining, wait := la.Remaining, la.ResetAfter
 	if d.node != nil {
@@ -352,17 +352,17 @@ func (c *Call) describe(d *descriptor, la *limiter.LimitAnswer, refused bool) {
 			wait = la.RetryAfter
 		}
 	case subject.Mode == counters.PeekMode && !refused:
-		remaining += subject.Costs[0].Cost // what a look says is left is less its cost, which nothing took
+		remaining += subject.Costs[0].Cost // the remainder of a peek excludes its cost, although nothing took it
 	}
-	s.remaining = saturated(min(remaining, la.Limit.UndividedCapacity()))
+	s.remaining = clampUint32(min(remaining, la.Limit.UndividedCapacity()))
 	s.reset = seconds(wait)
 	if s.unit != 0 && la.Limit.Kind == algorithms.FixedWindow {
-		s.reset = untilNext(c.Answer.Now.Wall, s.unit)
+		s.reset = secondsUntilNext(c.Answer.Now.Wall, s.unit)
 	}
 }
 
-// untilNext returns the seconds until the next window of a unit begins, rounded up.
-func untilNext(wall int64, u unit) int64 {
+// secondsUntilNext returns the seconds from wall, in Unix nanoseconds, until the next window of a unit begins, rounded up.
+func secondsUntilNext(wall int64, u unit) int64 {
 	length := units[u].seconds
 	return length - wall/1e9%length
 }
@@ -370,57 +370,57 @@ func untilNext(wall int64, u unit) int64 {
 // seconds returns a duration in seconds, rounded up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// addRateHeaders adds the headers that Envoy can't compose itself: it knows no windows but the units.
+// addRateHeaders adds the rate limit headers that Envoy can't compose itself, because it knows only windows of one unit.
 func (c *Call) addRateHeaders() {
 	c.reply.Reset()
 	c.reply.AddRateHeaders(&c.Answer)
 	for _, h := range c.reply.Headers {
 		if strings.HasPrefix(h.Name, "X-") {
-			continue // Envoy writes these itself, of the limits that it knows
+			continue // Envoy writes these itself, for the limits that it knows
 		}
 		c.headers = append(c.headers, header{strings.ToLower(h.Name), h.Value})
 	}
 }
 
-// give gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took of other limits.
-// It returns an error only if nothing else was asked for, or if the request is wrong. Otherwise what can't be given back is lost:
-// hits that were taken stay taken, so a caller that retried after an error would be charged twice, and a refusal would pass
-// where errors pass.
-func (c *Call) give(d *api.Doors) *api.Error {
+// giveBack gives back the hits of descriptors that ask for it and, if all quotas are used up, what the request took from other
+// limits. It returns an error only if the request does nothing else, or is invalid. Otherwise it drops hits that can't be given
+// back. The hits of the other descriptors stay taken, so an error would make the caller retry and be charged twice; and an
+// Envoy that lets requests pass on errors would let a refused one pass.
+func (c *Call) giveBack(d *api.Doors) *api.Error {
 	giver, _ := d.Decider.(Returner)
 	if giver == nil {
 		return nil
 	}
-	var wait sync.WaitGroup
+	var group sync.WaitGroup
 	var errs [MaxDescriptors]error
 	for i := range c.descriptors {
-		one := &c.descriptors[i]
-		back := int64(0)
+		desc := &c.descriptors[i]
+		hits := int64(0)
 		switch {
-		case !c.known:
-		case one.gives && one.limited() && !(one.override && one.requests == 0):
-			back = c.hits(one)
-		case c.quotas > 1 && c.over && c.Answer.Allowed && one.subject >= 0 && !one.status.over && (one.node == nil || !one.node.Quota):
-			if s := &c.query.Subjects[one.subject]; s.Mode == counters.CheckMode {
-				back = c.hits(one)
+		case !c.domainKnown:
+		case desc.givesBack && desc.isLimited() && !(desc.override && desc.requests == 0):
+			hits = c.hits(desc)
+		case c.quotaCount > 1 && c.over && c.Answer.Allowed && desc.subject >= 0 && !desc.status.over && (desc.node == nil || !desc.node.Quota):
+			if s := &c.query.Subjects[desc.subject]; s.Mode == counters.CheckMode {
+				hits = c.hits(desc)
 			}
 		}
-		if back == 0 {
+		if hits == 0 {
 			continue
 		}
 		subjects := make([]limiter.Subject, 1)
-		c.fill(&subjects[0], one, back, counters.CheckMode)
-		wait.Go(func() {
+		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
+		group.Go(func() {
 			u, err := giver.GiveBack(&limiter.Query{Subjects: subjects})
-			if errs[i] = err; err == nil && one.gives {
-				one.given(u)
+			if errs[i] = err; err == nil && desc.givesBack {
+				desc.setGivenStatus(u)
 			}
 		})
 	}
-	wait.Wait()
+	group.Wait()
 	if err := errors.Join(errs[:]...); err != nil {
 		e := c.explain(d, err)
-		if mistake := e.Code == api.BadValue || e.Code == api.Forbidden; mistake || !c.Asked && !c.closed {
+		if mistake := e.Code == api.BadValue || e.Code == api.Forbidden; mistake || !c.Asked && !c.zeroOverride {
 			return e
 		}
 		d.Logger.Debug("hits not given back", "domain", c.domain, "error", err)
@@ -428,15 +428,15 @@ func (c *Call) give(d *api.Doors) *api.Error {
 	return nil
 }
 
-// given writes the status of a descriptor to which something was given back.
-func (d *descriptor) given(u *limiter.Usage) {
+// setGivenStatus sets the status of a descriptor whose hits were given back; u is the usage afterwards.
+func (d *descriptor) setGivenStatus(u *limiter.Usage) {
 	l, s := &u.Limits[0], &d.status
-	s.limited, s.requests, s.unit = true, saturated(l.Limit.UndividedCapacity()), d.unit
+	s.hasLimit, s.requests, s.unit = true, clampUint32(l.Limit.UndividedCapacity()), d.unit
 	if d.node != nil {
 		s.unit, s.name = unitOf(d.node.Unit), d.node.LimitName
 	}
-	s.remaining, s.reset = saturated(l.Remaining), seconds(l.ResetAfter)
+	s.remaining, s.reset = clampUint32(l.Remaining), seconds(l.ResetAfter)
 	if s.unit != 0 && l.Limit.Kind == algorithms.FixedWindow {
-		s.reset = untilNext(time.Now().UnixNano(), s.unit)
+		s.reset = secondsUntilNext(time.Now().UnixNano(), s.unit)
 	}
 }

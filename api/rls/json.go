@@ -12,10 +12,10 @@ import (
 	"github.com/rlnode/rlnode/api"
 )
 
-// The data plane takes the messages in proto3's JSON, too, as the reference server does. They are translated: what is read and
-// answered is the wire format.
+// Like the reference server, the data plane also accepts the messages in proto3's JSON. They are translated from and to the
+// wire format.
 
-// FromJSON returns the request in body in the wire format.
+// FromJSON translates a request from JSON to the wire format.
 func FromJSON(body []byte) ([]byte, *api.Error) {
 	m := dynamicpb.NewMessage(messageOf(servicePackage + ".RateLimitRequest"))
 	if err := protojson.Unmarshal(body, m); err != nil {
@@ -23,12 +23,12 @@ func FromJSON(body []byte) ([]byte, *api.Error) {
 	}
 	b, err := proto.Marshal(m)
 	if err != nil {
-		return nil, unreadable()
+		return nil, unreadableError()
 	}
 	return b, nil
 }
 
-// AppendJSON appends the response, which response has in the wire format.
+// AppendJSON translates a response from the wire format to JSON, and appends it.
 func AppendJSON(b, response []byte) ([]byte, error) {
 	m := dynamicpb.NewMessage(messageOf(servicePackage + ".RateLimitResponse"))
 	if err := proto.Unmarshal(response, m); err != nil {
@@ -39,7 +39,7 @@ func AppendJSON(b, response []byte) ([]byte, error) {
 		return b, fmt.Errorf("response to JSON: %w", err)
 	}
 	var plain bytes.Buffer
-	if err := json.Compact(&plain, spaced); err != nil { // the library adds spaces at random
+	if err := json.Compact(&plain, spaced); err != nil { // protojson adds spaces at random
 		return b, fmt.Errorf("response to JSON: %w", err)
 	}
 	return append(b, plain.Bytes()...), nil

@@ -11,34 +11,34 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Bounds of a request. Values have no bound of their own: they come from strangers' headers, and a request that is refused for
-// them would be let through by Envoy.
+// Bounds of a request. Values have no bound of their own: they come from the headers of untrusted clients, and Envoy by default
+// lets a request pass if the rate limit service answers with an error.
 const (
-	// MaxMessage bounds a request, in bytes: Envoy takes headers of 60 KiB in all, and a value may stand in several descriptors.
+	// MaxMessage bounds a request, in bytes. Envoy accepts 60 KiB of headers, and a value may occur in several descriptors.
 	MaxMessage = 256 << 10
-	// MaxDescriptors bounds the descriptors of a request. Each is one subject, which may have an owner of its own.
+	// MaxDescriptors bounds the descriptors of a request. Each is a subject, and each subject may have a different owner.
 	MaxDescriptors = 64
-	// MaxEntries bounds the entries of a descriptor: no tree is deeper.
+	// MaxEntries bounds the entries of a descriptor. No tree is deeper.
 	MaxEntries = 16
-	maxKey     = 1 << 10  // bytes of an entry's key, which the configuration of Envoy gives
+	maxKey     = 1 << 10  // bytes of an entry's key, which comes from Envoy's configuration
 	maxDomain  = 1 << 10  // bytes
-	noUnit     = unit(-1) // a unit that there is not
+	noUnit     = unit(-1) // stands for any unit that does not exist
 )
 
 // unit is a RateLimitUnit.
 type unit int32
 
-// units are the units with a length, by their numbers.
+// units are the units of time, by number.
 var units = [...]struct {
 	name    string // in the rules document
-	per     string // as an inline limit
+	per     string // in an inline limit
 	seconds int64
 }{
 	1: {"second", "1s", 1}, 2: {"minute", "1m", 60}, 3: {"hour", "1h", 3600}, 4: {"day", "1d", 86400},
 	5: {"month", "30d", 30 * 86400}, 6: {"year", "365d", 365 * 86400}, 7: {"week", "7d", 7 * 86400},
 }
 
-// unitOf returns the number of the unit that a document names; 0 if it names none.
+// unitOf returns the unit with a name from the rules document; 0 if there is none.
 func unitOf(name string) unit {
 	for i := range units {
 		if units[i].name == name {
@@ -48,32 +48,32 @@ func unitOf(name string) unit {
 	return 0
 }
 
-// descriptor is a descriptor of a request, and what becomes of it.
+// descriptor is a descriptor of a request, with its match and its status.
 type descriptor struct {
-	first, end int // its entries in Call.entries
-	override   bool
+	first, end int    // its entries are Call.entries[first:end]
+	override   bool   // it has a limit of its own
 	requests   uint32 // of the override
 	unit       unit   // of the override
-	own        bool   // it has a hits_addend
-	addend     uint64 // its own
-	gives      bool   // is_negative_hits
+	hasAddend  bool   // it has its own hits_addend
+	addend     uint64 // its own hits_addend
+	givesBack  bool   // is_negative_hits: it gives hits back
 
-	node    *rules.EnvoyNode // nil if none applies, or it has an override
-	dropped bool             // another descriptor's limit replaces that of node
-	subject int              // in Call.query.Subjects; −1 if it is not asked about
-	status  status
+	node     *rules.EnvoyNode // nil if no node matches, or the descriptor has an override
+	replaced bool             // another descriptor's limit replaces the one of node
+	subject  int              // index in Call.query.Subjects; −1 if the decider is not asked about it
+	status   status
 }
 
-// message is a message in the wire format that is being read.
+// message decodes a message in the wire format.
 type message struct {
-	rest []byte
-	bad  bool
+	rest      []byte
+	malformed bool
 }
 
-// next returns the next field's number, with its value: n of a varint, b of bytes. Other values are skipped; then the number
-// is 0. It reports false at the end.
-func (m *message) next() (field protowire.Number, n uint64, b []byte, ok bool) {
-	if len(m.rest) == 0 || m.bad {
+// nextField returns the number and the value of the next field: n for a varint, b for bytes. For other kinds, which it skips, the
+// number is 0. At the end, or if the message is malformed, ok is false.
+func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bool) {
+	if len(m.rest) == 0 || m.malformed {
 		return 0, 0, nil, false
 	}
 	field, kind, size := protowire.ConsumeTag(m.rest)
@@ -101,15 +101,15 @@ func (m *message) next() (field protowire.Number, n uint64, b []byte, ok bool) {
 }
 
 func (m *message) fail() (protowire.Number, uint64, []byte, bool) {
-	m.bad = true
+	m.malformed = true
 	return 0, 0, nil, false
 }
 
-// Read reads a request. Its strings point into b, which must stay as it is until the call is over.
+// Read reads a request. Its strings point into b, which must not change until Reset.
 func (c *Call) Read(b []byte) *api.Error {
 	c.domain, c.addend, c.descriptors, c.entries = "", 0, c.descriptors[:0], c.entries[:0]
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			c.domain = codec.View(text)
@@ -125,8 +125,8 @@ func (c *Call) Read(b []byte) *api.Error {
 		}
 	}
 	switch {
-	case m.bad:
-		return unreadable()
+	case m.malformed:
+		return unreadableError()
 	case c.domain == "":
 		return api.Errorf(api.BadValue, "rate limit domain must not be empty")
 	case len(c.domain) > maxDomain:
@@ -137,7 +137,7 @@ func (c *Call) Read(b []byte) *api.Error {
 	return c.validate()
 }
 
-func unreadable() *api.Error {
+func unreadableError() *api.Error {
 	return api.Errorf(api.BadValue, "the message can't be read as a RateLimitRequest")
 }
 
@@ -146,26 +146,26 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 	at := len(c.descriptors)
 	c.descriptors = append(c.descriptors, descriptor{first: len(c.entries), end: len(c.entries)})
 	d, m := &c.descriptors[at], message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			if d.end-d.first == MaxEntries {
 				return api.Errorf(api.BadValue, "descriptors[%d].entries: at most %d are allowed", at, MaxEntries)
 			}
-			m.bad = m.bad || !c.readEntry(text)
+			m.malformed = m.malformed || !c.readEntry(text)
 			d.end = len(c.entries)
 		case field == 2 && text != nil:
 			d.override = true
-			m.bad = m.bad || !d.readOverride(text)
+			m.malformed = m.malformed || !d.readOverride(text)
 		case field == 3 && text != nil:
-			d.own = true
-			m.bad = m.bad || !d.readAddend(text)
+			d.hasAddend = true
+			m.malformed = m.malformed || !d.readAddend(text)
 		case field == 4 && text == nil:
-			d.gives = n != 0
+			d.givesBack = n != 0
 		}
 	}
-	if m.bad {
-		return unreadable()
+	if m.malformed {
+		return unreadableError()
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (c *Call) readDescriptor(b []byte) *api.Error {
 func (c *Call) readEntry(b []byte) (ok bool) {
 	var e rules.EnvoyEntry
 	m := message{rest: b}
-	for field, _, text, ok := m.next(); ok; field, _, text, ok = m.next() {
+	for field, _, text, ok := m.nextField(); ok; field, _, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text != nil:
 			e.Key = codec.View(text)
@@ -182,12 +182,12 @@ func (c *Call) readEntry(b []byte) (ok bool) {
 		}
 	}
 	c.entries = append(c.entries, e)
-	return !m.bad
+	return !m.malformed
 }
 
 func (d *descriptor) readOverride(b []byte) (ok bool) {
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		switch {
 		case field == 1 && text == nil:
 			d.requests = uint32(n)
@@ -197,20 +197,20 @@ func (d *descriptor) readOverride(b []byte) (ok bool) {
 			}
 		}
 	}
-	return !m.bad
+	return !m.malformed
 }
 
 func (d *descriptor) readAddend(b []byte) (ok bool) {
 	m := message{rest: b}
-	for field, n, text, ok := m.next(); ok; field, n, text, ok = m.next() {
+	for field, n, text, ok := m.nextField(); ok; field, n, text, ok = m.nextField() {
 		if field == 1 && text == nil {
 			d.addend = n
 		}
 	}
-	return !m.bad
+	return !m.malformed
 }
 
-// validate finds what is out of bounds in a request that could be read.
+// validate checks the bounds of a request that could be decoded.
 func (c *Call) validate() *api.Error {
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
@@ -231,5 +231,5 @@ func (c *Call) validate() *api.Error {
 	return nil
 }
 
-// saturated returns n as the largest uint32 if it is none.
-func saturated(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }
+// clampUint32 converts n to uint32. Values out of range become 0 or the maximum.
+func clampUint32(n int64) uint32 { return uint32(min(max(n, 0), math.MaxUint32)) }

@@ -13,23 +13,23 @@ const (
 // status is a DescriptorStatus.
 type status struct {
 	over      bool
-	limited   bool   // it has a current_limit
-	requests  uint32 // of it
+	hasLimit  bool   // it has a current_limit
+	requests  uint32 // requests_per_unit of current_limit
 	unit      unit
 	name      string
 	remaining uint32
 	reset     int64 // duration_until_reset, in seconds
 }
 
-// header is one of response_headers_to_add.
+// header is an element of response_headers_to_add.
 type header struct {
 	name  string
 	value []byte
 }
 
-// Append appends the response.
+// Append appends the response in the wire format.
 func (c *Call) Append(b []byte) []byte {
-	b = appendNumber(b, 1, code(c.over))
+	b = appendNumber(b, 1, codeOf(c.over))
 	for i := range c.descriptors {
 		c.inner = c.descriptors[i].status.append(c.inner[:0])
 		b = protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), c.inner)
@@ -42,7 +42,7 @@ func (c *Call) Append(b []byte) []byte {
 	return b
 }
 
-func code(over bool) uint64 {
+func codeOf(over bool) uint64 {
 	if over {
 		return codeOver
 	}
@@ -50,8 +50,8 @@ func code(over bool) uint64 {
 }
 
 func (s *status) append(b []byte) []byte {
-	b = appendNumber(b, 1, code(s.over))
-	if s.limited {
+	b = appendNumber(b, 1, codeOf(s.over))
+	if s.hasLimit {
 		size := sizeNumber(1, uint64(s.requests)) + sizeNumber(2, uint64(s.unit))
 		if s.name != "" {
 			size += protowire.SizeTag(3) + protowire.SizeBytes(len(s.name))
@@ -63,14 +63,14 @@ func (s *status) append(b []byte) []byte {
 		}
 	}
 	b = appendNumber(b, 3, uint64(s.remaining))
-	if s.limited {
+	if s.hasLimit {
 		b = protowire.AppendVarint(protowire.AppendTag(b, 4, protowire.BytesType), uint64(sizeNumber(1, uint64(s.reset))))
 		b = appendNumber(b, 1, uint64(s.reset))
 	}
 	return b
 }
 
-// appendNumber appends a number that is not 0.
+// appendNumber appends a varint field, unless n is 0, the default.
 func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	if n == 0 {
 		return b
@@ -78,7 +78,7 @@ func appendNumber(b []byte, field protowire.Number, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), n)
 }
 
-// sizeNumber returns how many bytes appendNumber appends.
+// sizeNumber returns how many bytes appendNumber would append.
 func sizeNumber(field protowire.Number, n uint64) int {
 	if n == 0 {
 		return 0

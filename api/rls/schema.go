@@ -17,11 +17,12 @@ import (
 const (
 	Service = "envoy.service.ratelimit.v3.RateLimitService"
 	Method  = "ShouldRateLimit"
-	File    = "envoy/service/ratelimit/v3/rls.proto" // which describes it
+	File    = "envoy/service/ratelimit/v3/rls.proto" // the file that describes the service
 )
 
-// The schema is that of Envoy, with the names and numbers of what a rate limit service reads and writes. It is not registered with
-// the protobuf library, which allows each name once in a program: a program may embed a node and link Envoy's own messages.
+// The schema is a subset of Envoy's: the messages and fields that a rate limit service reads and writes. It is not registered
+// with the protobuf library, which allows each name only once, because a program that embeds a node may link Envoy's own
+// messages.
 
 // Schema returns the files that describe the service and its messages.
 var Schema = sync.OnceValue(func() *protoregistry.Files {
@@ -38,7 +39,7 @@ var Schema = sync.OnceValue(func() *protoregistry.Files {
 	return files
 })
 
-// resolver finds what is in files, and else what the program has registered.
+// resolver finds descriptions in files, and else among those that are registered in the program.
 type resolver struct{ files *protoregistry.Files }
 
 // FindFileByPath implements protodesc.Resolver.
@@ -57,10 +58,10 @@ func (r resolver) FindDescriptorByName(name protoreflect.FullName) (protoreflect
 	return protoregistry.GlobalFiles.FindDescriptorByName(name)
 }
 
-// Resolver returns what finds the schema, and all that is registered in the program.
+// Resolver returns a resolver for the schema and everything that is registered in the program.
 func Resolver() protodesc.Resolver { return resolver{Schema()} }
 
-// messageOf returns the description of a message.
+// messageOf returns the description of a message of the schema.
 func messageOf(name protoreflect.FullName) protoreflect.MessageDescriptor {
 	d, err := Schema().FindDescriptorByName(name)
 	if err != nil {
@@ -83,24 +84,24 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 	{
 		Name: proto.String(coreFile), Package: proto.String(corePackage), Syntax: proto.String("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{
-			record("HeaderValue", field(1, "key", text), field(2, "value", text)),
+			messageType("HeaderValue", field(1, "key", text), field(2, "value", text)),
 		},
 	},
 	{
 		Name: proto.String(unitFile), Package: proto.String(typePackage), Syntax: proto.String("proto3"),
-		EnumType: []*descriptorpb.EnumDescriptorProto{enum("RateLimitUnit", unitNames)},
+		EnumType: []*descriptorpb.EnumDescriptorProto{enumType("RateLimitUnit", unitNames)},
 	},
 	{
 		Name: proto.String(commonFile), Package: proto.String(commonPackage), Syntax: proto.String("proto3"),
 		Dependency: []string{unitFile, "google/protobuf/wrappers.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
-			with(record("RateLimitDescriptor",
-				many(field(1, "entries", "."+commonPackage+".RateLimitDescriptor.Entry")),
+			nest(messageType("RateLimitDescriptor",
+				repeated(field(1, "entries", "."+commonPackage+".RateLimitDescriptor.Entry")),
 				field(2, "limit", "."+commonPackage+".RateLimitDescriptor.RateLimitOverride"),
 				field(3, "hits_addend", ".google.protobuf.UInt64Value"),
 				field(4, "is_negative_hits", flag)),
-				record("Entry", field(1, "key", text), field(2, "value", text)),
-				record("RateLimitOverride", field(1, "requests_per_unit", number), choice(2, "unit", "."+typePackage+".RateLimitUnit")),
+				messageType("Entry", field(1, "key", text), field(2, "value", text)),
+				messageType("RateLimitOverride", field(1, "requests_per_unit", number), enumField(2, "unit", "."+typePackage+".RateLimitUnit")),
 			),
 		},
 	},
@@ -108,8 +109,8 @@ var schemaFiles = []*descriptorpb.FileDescriptorProto{
 		Name: proto.String(File), Package: proto.String(servicePackage), Syntax: proto.String("proto3"),
 		Dependency: []string{coreFile, commonFile, "google/protobuf/duration.proto"},
 		MessageType: []*descriptorpb.DescriptorProto{
-			record("RateLimitRequest", field(1, "domain", text),
-				many(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
+			messageType("RateLimitRequest", field(1, "domain", text),
+				repeated(field(2, "descriptors", "."+commonPackage+".RateLimitDescriptor")), field(3, "hits_addend", number)),
 			responseRecord(),
 		},
 		Service: []*descriptorpb.ServiceDescriptorProto{{
@@ -125,23 +126,23 @@ var unitNames = []string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", 
 
 func responseRecord() *descriptorpb.DescriptorProto {
 	const response = "." + servicePackage + ".RateLimitResponse"
-	limit := record("RateLimit", field(1, "requests_per_unit", number), choice(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
-	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Unit", unitNames)}
-	r := with(record("RateLimitResponse",
-		choice(1, "overall_code", response+".Code"),
-		many(field(2, "statuses", response+".DescriptorStatus")),
-		many(field(3, "response_headers_to_add", "."+corePackage+".HeaderValue")),
-		many(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
+	limit := messageType("RateLimit", field(1, "requests_per_unit", number), enumField(2, "unit", response+".RateLimit.Unit"), field(3, "name", text))
+	limit.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Unit", unitNames)}
+	r := nest(messageType("RateLimitResponse",
+		enumField(1, "overall_code", response+".Code"),
+		repeated(field(2, "statuses", response+".DescriptorStatus")),
+		repeated(field(3, "response_headers_to_add", "."+corePackage+".HeaderValue")),
+		repeated(field(4, "request_headers_to_add", "."+corePackage+".HeaderValue")),
 		field(5, "raw_body", raw)),
 		limit,
-		record("DescriptorStatus", choice(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
+		messageType("DescriptorStatus", enumField(1, "code", response+".Code"), field(2, "current_limit", response+".RateLimit"),
 			field(3, "limit_remaining", number), field(4, "duration_until_reset", ".google.protobuf.Duration")),
 	)
-	r.EnumType = []*descriptorpb.EnumDescriptorProto{enum("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
+	r.EnumType = []*descriptorpb.EnumDescriptorProto{enumType("Code", []string{"UNKNOWN", "OK", "OVER_LIMIT"})}
 	return r
 }
 
-// The kinds of fields besides messages, which are given by their names, and choices.
+// The kinds of scalar fields. The kind of any other field is the name of its message or enum.
 const (
 	text   = "string"
 	number = "uint32"
@@ -154,12 +155,12 @@ var kinds = map[string]descriptorpb.FieldDescriptorProto_Type{
 	flag: descriptorpb.FieldDescriptorProto_TYPE_BOOL, raw: descriptorpb.FieldDescriptorProto_TYPE_BYTES,
 }
 
-func record(name string, fields ...*descriptorpb.FieldDescriptorProto) *descriptorpb.DescriptorProto {
+func messageType(name string, fields ...*descriptorpb.FieldDescriptorProto) *descriptorpb.DescriptorProto {
 	return &descriptorpb.DescriptorProto{Name: proto.String(name), Field: fields}
 }
 
-// with puts messages inside of r.
-func with(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
+// nest nests messages in r.
+func nest(r *descriptorpb.DescriptorProto, inside ...*descriptorpb.DescriptorProto) *descriptorpb.DescriptorProto {
 	r.NestedType = inside
 	return r
 }
@@ -176,7 +177,8 @@ func field(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	return f
 }
 
-// jsonName returns a field's name in JSON. The libraries know it, but not all who read the schema by reflection.
+// jsonName returns a field's name in JSON. Libraries derive it themselves, but some tools that read the schema by reflection
+// don't.
 func jsonName(name string) string {
 	words := strings.Split(name, "_")
 	for i, w := range words[1:] {
@@ -185,19 +187,19 @@ func jsonName(name string) string {
 	return strings.Join(words, "")
 }
 
-func choice(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
+func enumField(n int32, name, kind string) *descriptorpb.FieldDescriptorProto {
 	f := field(n, name, kind)
 	f.Type = descriptorpb.FieldDescriptorProto_TYPE_ENUM.Enum()
 	return f
 }
 
-// many makes a field repeated.
-func many(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescriptorProto {
+// repeated makes a field repeated.
+func repeated(f *descriptorpb.FieldDescriptorProto) *descriptorpb.FieldDescriptorProto {
 	f.Label = descriptorpb.FieldDescriptorProto_LABEL_REPEATED.Enum()
 	return f
 }
 
-func enum(name string, values []string) *descriptorpb.EnumDescriptorProto {
+func enumType(name string, values []string) *descriptorpb.EnumDescriptorProto {
 	e := &descriptorpb.EnumDescriptorProto{Name: proto.String(name)}
 	for i, v := range values {
 		e.Value = append(e.Value, &descriptorpb.EnumValueDescriptorProto{Name: proto.String(v), Number: proto.Int32(int32(i))})

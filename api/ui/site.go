@@ -15,7 +15,7 @@ import (
 //go:embed static
 var files embed.FS
 
-// types are the content types of the files, by file name extension. The machine's own table may be missing or wrong.
+// types maps file name extensions to content types. The operating system's table may be missing or wrong.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",
@@ -23,25 +23,25 @@ var types = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// policy lets the page load and ask only its own origin, and forbids framing.
+// policy is the content security policy. It restricts the page to its own origin and forbids framing.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
-// file is a file as it is served.
+// file is an embedded file with its headers.
 type file struct {
 	body        []byte
 	contentType string
-	tag         string // of its content
+	tag         string // the ETag, a hash of body
 }
 
-// Site is the dashboard as it is served. It is immutable.
+// Site serves the dashboard. It is immutable.
 type Site struct {
-	files map[string]*file // by path below the site's
+	files map[string]*file // by path relative to the site's
 }
 
 // Open loads the embedded files.
 func Open() *Site {
 	s := &Site{files: map[string]*file{}}
-	// Embedded files can always be read; a test makes sure that none is missing.
+	// Embedded files can always be read. A test checks that none is missing.
 	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -60,8 +60,8 @@ func Open() *Site {
 	return s
 }
 
-// Serve answers a GET or HEAD for the file at a path below the site's, "" for the page itself, and reports whether the
-// file exists. Browsers cache files, and revalidate them every time.
+// Serve answers a GET or HEAD for the file with a path relative to the site's, "" for the page itself. It reports false if there
+// is no such file. Browsers may cache files, but must revalidate them every time.
 func (s *Site) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	f := s.files[name]
 	if f == nil {

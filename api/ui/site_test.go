@@ -101,11 +101,11 @@ func TestSourcesKeepThePolicy(t *testing.T) {
 			t.Errorf("%s has %s", name, have)
 		}
 		if strings.Contains(text, "sessionStorage") && name != "token.js" {
-			t.Errorf("%s has sessionStorage, which is for the token alone", name)
+			t.Errorf("%s uses sessionStorage, which is for the token only", name)
 		}
 		for _, m := range named.FindAllStringSubmatch(text, -1) {
 			if target := m[1] + m[2]; s.files[target] == nil {
-				t.Errorf("%s names %s, which is not there", name, target)
+				t.Errorf("%s names %s, which does not exist", name, target)
 			}
 		}
 		if n := strings.Count(text, "\n"); n > 300 {

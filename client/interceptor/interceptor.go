@@ -1,13 +1,13 @@
-// Package interceptor asks rlnode about each call of a gRPC server.
+// Package interceptor checks each call of a gRPC server with rlnode.
 //
 //	server := grpc.NewServer(
 //		grpc.UnaryInterceptor(interceptor.Unary(limiter, interceptor.Options{})),
 //		grpc.StreamInterceptor(interceptor.Stream(limiter, interceptor.Options{})),
 //	)
 //
-// A stream is checked once, when it begins. A refused call ends with ResourceExhausted and the detail RetryInfo if a later one
-// may pass, one that the rules deny with PermissionDenied, and one that nobody decided with Unavailable. The rate headers that
-// the rules turn on are in the answer's metadata.
+// A stream is checked once, when it begins. A refused call ends with ResourceExhausted, with the detail RetryInfo if a later
+// call may pass. A call that the rules deny ends with PermissionDenied, and one that no node decided with Unavailable. The rate
+// headers that the rules turn on are in the answer's metadata.
 package interceptor
 
 import (
@@ -30,25 +30,26 @@ import (
 	"github.com/rlnode/rlnode/client"
 )
 
-// Options configure the interceptors. All are optional: by default, every rule that matches the attributes ip and endpoint is
-// asked. client.MiddlewareOptions says more about those that have the same name there.
+// Options configures the interceptors. All fields are optional: by default, every rule that matches the attributes ip and
+// endpoint applies. client.MiddlewareOptions documents the fields of the same name in more detail.
 type Options struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each of Rule's key attributes. Only Rule is asked then. Nil: by attributes.
+	// Key returns the subject: a value for each key attribute of Rule. Only Rule then applies. Nil: the subject follows from the
+	// attributes.
 	Key func(ctx context.Context, method string) []string
-	// Attributes returns the attributes that rules match by. Nil: ip, see TrustedHops, and endpoint, which is the method, such as
+	// Attributes returns the attributes that rules match. Nil: ip (see TrustedHops) and endpoint, which is the method, such as
 	// /shop.Orders/Place.
 	Attributes func(ctx context.Context, method string) map[string]string
-	// TrustedHops is the number of proxies between the world and this server, each of which adds to x-forwarded-for; see
-	// client.Address. 0: none.
+	// TrustedHops is the number of proxies between clients and this server, each of which appends to x-forwarded-for; see
+	// client.Address.
 	TrustedHops int
-	// Cost returns the costs per unit. Nil, or a nil result: what the rules say, or 1 request.
+	// Cost returns the costs per unit. Nil, or a nil result: the cost that the rules set, or 1 request.
 	Cost func(ctx context.Context, method string) map[string]int64
-	// Request returns the check itself, such as one that brings its limits. Rule, Key, Attributes and Cost don't matter then.
-	// Nil: by those.
+	// Request returns the whole check, for instance one with inline limits. Rule, Key, Attributes and Cost are then ignored.
+	// Nil: the check is made from those.
 	Request func(ctx context.Context, method string) client.Request
-	// Skip reports whether to let a call pass without a check. Nil: none.
+	// Skip reports whether to let a call pass without a check. Nil: never.
 	Skip func(ctx context.Context, method string) bool
 
 	// OnError is called if no node decided, whether the call passes or not. Nil: no callback.
@@ -56,22 +57,22 @@ type Options struct {
 
 	// IgnoreDelay passes delayed calls on at once.
 	IgnoreDelay bool
-	// MaxDelay bounds how long a call is held until its turn; one with a longer delay is refused. 0: client.DefaultMaxDelay.
+	// MaxDelay bounds how long a call is held; one with a longer delay is refused. 0: client.DefaultMaxDelay.
 	MaxDelay time.Duration
-	// MaxHeld bounds the calls that are held at once; further ones are refused. 0: client.DefaultMaxHeld.
+	// MaxHeld bounds the calls that are held at once; any more are refused. 0: client.DefaultMaxHeld.
 	MaxHeld int
-	// NoHeaders leaves out the rate headers, all but retry-after.
+	// NoHeaders suppresses all rate headers except retry-after.
 	NoHeaders bool
 }
 
-// guard checks calls.
+// guard checks calls for an interceptor.
 type guard struct {
 	checker client.Checker
 	options Options
-	held    atomic.Int64 // calls waiting for their turn
+	held    atomic.Int64 // calls held for their delay
 }
 
-// newGuard panics if Key is set without Rule.
+// newGuard returns a guard with the defaults filled in. It panics if Key is set without Rule.
 func newGuard(c client.Checker, o Options) *guard {
 	if o.Key != nil && o.Rule == "" {
 		panic("interceptor: Options.Key needs Rule")
@@ -96,8 +97,8 @@ func attributes(trustedHops int) func(context.Context, string) map[string]string
 	}
 }
 
-// Unary returns an interceptor that checks each call before its handler runs. client.FromContext has the decision there. It
-// panics if Options.Key is set without Options.Rule.
+// Unary returns an interceptor that checks each call before its handler runs. In the handler, client.FromContext returns the
+// decision. Unary panics if Options.Key is set without Options.Rule.
 func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	g := newGuard(c, o)
 	return func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -109,7 +110,7 @@ func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream is Unary for streams. A stream is checked once, when it begins.
+// Stream is like Unary, for streams. A stream is checked once, when it begins.
 func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 	g := newGuard(c, o)
 	return func(server any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -121,7 +122,7 @@ func Stream(c client.Checker, o Options) grpc.StreamServerInterceptor {
 	}
 }
 
-// stream is a stream with the decision in its context.
+// stream is a server stream with the decision in its context.
 type stream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -130,7 +131,7 @@ type stream struct {
 // Context returns the context with the decision.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// admit checks a call and returns the context for its handler, or the status that refuses it. Its headers go to set.
+// admit checks a call. It returns the context for its handler, or the status that refuses it. It passes the headers to set.
 func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) error) (context.Context, error) {
 	o := &g.options
 	if o.Skip != nil && o.Skip(ctx, method) {
@@ -141,7 +142,7 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 		o.OnError(ctx, err)
 	}
 	if d.Allowed && d.Delay > 0 && !o.IgnoreDelay {
-		g.hold(ctx, &d)
+		g.waitDelay(ctx, &d)
 	}
 	if ctx.Err() != nil {
 		return nil, status.FromContextError(ctx.Err()).Err()
@@ -152,7 +153,7 @@ func (g *guard) admit(ctx context.Context, method string, set func(metadata.MD) 
 		md[strings.ToLower(name)] = values
 	}
 	if len(md) > 0 {
-		_ = set(md) // fails only if headers were sent, and then they can't be changed
+		_ = set(md) // fails only if the headers have already been sent
 	}
 	if !d.Allowed {
 		return nil, refusal(&d)
@@ -179,8 +180,8 @@ func (g *guard) request(ctx context.Context, method string) client.Request {
 	return q
 }
 
-// hold waits for d's turn, or turns d into a refusal if the turn is too far away.
-func (g *guard) hold(ctx context.Context, d *client.Decision) {
+// waitDelay waits for d's delay, or turns d into a refusal if the delay is too long.
+func (g *guard) waitDelay(ctx context.Context, d *client.Decision) {
 	defer g.held.Add(-1)
 	if n := g.held.Add(1); n > int64(g.options.MaxHeld) || d.Delay > g.options.MaxDelay {
 		d.Allowed, d.RetryAfter = false, d.Delay

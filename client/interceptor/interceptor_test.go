@@ -26,7 +26,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// checker gives the same answer to every check, and keeps the requests.
+// checker gives the same answer to every check, and records the requests.
 type checker struct {
 	asked  []client.Request
 	answer string // a node's JSON
@@ -45,7 +45,7 @@ func (c *checker) Check(_ context.Context, q client.Request) (d client.Decision,
 
 const figures = `"rule":"r","limit":10,"remaining":4,"unit":"requests","window_ms":60000,"reset_after_ms":6000,"decided_by":"owner"`
 
-// health is a service that notes the decisions its calls come with.
+// health is a service that records the decisions in the contexts of its calls.
 type health struct {
 	grpc_health_v1.UnimplementedHealthServer
 	decisions []client.Decision
@@ -63,7 +63,7 @@ func (h *health) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStream
 	return s.Send(&grpc_health_v1.HealthCheckResponse{})
 }
 
-// call makes a call to a server with the interceptors, by a stream or not, and returns the answer's metadata.
+// call makes a unary or streaming call to a server with the interceptors, and returns the answer's metadata.
 func call(t *testing.T, c client.Checker, o Options, streams bool, more ...string) (*health, metadata.MD, error) {
 	t.Helper()
 	service := &health{}
@@ -179,19 +179,19 @@ func TestOptions(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a key without a rule is accepted")
+			t.Error("Key without Rule did not panic")
 		}
 	}()
 	Unary(c, Options{Key: o.Key})
 }
 
-// A caller who leaves while his call is held ends it.
+// If a caller gives up while its call is held, the call ends.
 func TestHeldCallsEndWithTheirCaller(t *testing.T) {
 	c := &checker{answer: `{"allowed":true,"delay_ms":20000,` + figures + `}`}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := Unary(c, Options{})(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
-		t.Error("it is handled")
+		t.Error("the handler was called")
 		return nil, nil
 	})
 	if status.Code(err) != codes.DeadlineExceeded {

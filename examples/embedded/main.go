@@ -1,5 +1,4 @@
-// Command embedded is a web server that limits its visitors. Three processes share one limit, without any other
-// process.
+// Command embedded is a web server that limits its visitors. Three such processes share one limit, without any other process.
 //
 //	go run ./examples/embedded 1 &
 //	go run ./examples/embedded 2 &

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestAsTyped runs the commands of the package's comment.
+// TestAsTyped runs the commands in the package's comment.
 func TestAsTyped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes, and go run builds each")
@@ -24,7 +24,7 @@ func TestAsTyped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As in an interactive shell, each job is a group of processes, and kill reaches all of it.
+	// As in an interactive shell, each job is a process group, and kill reaches the whole group.
 	script := "set -m\ntrap 'for job in $(jobs -p); do kill -- -$job; done' EXIT TERM\n"
 	for line := range strings.Lines(string(source)) {
 		if command, ok := strings.CutPrefix(line, "//\t"); ok {
@@ -33,7 +33,7 @@ func TestAsTyped(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	// The go command keeps what it links for run. Three at once would each link it.
+	// go run caches the linked program. Started three times at once, it would link the program three times.
 	if out, err := exec.CommandContext(ctx, "go", "run", "-exec", "true", ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

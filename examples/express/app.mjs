@@ -1,5 +1,5 @@
-// A web server that is limited by rlnode: all of it by the nodes' rules, and its search by express-rate-limit, whose counts are kept
-// by the nodes, so that any number of these processes have one limit.
+// A web server that is limited by rlnode: all of it by the nodes' rules, and its search by express-rate-limit, whose counts the
+// nodes keep, so that any number of these processes share one limit.
 //
 //   go run ./cmd/rlnode serve                             in one terminal
 //   cd examples/express && npm install && npm start       in another

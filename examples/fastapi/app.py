@@ -1,4 +1,4 @@
-"""An API that is limited by rlnode: all of it by the server's rules, and its reports by a limit that comes with the call.
+"""An API that is limited by rlnode: all of it by the server's rules, and its reports by a limit that comes with the call (an inline limit).
 
 go run ./cmd/rlnode serve                                          in one terminal
 examples/fastapi/run                                               in another: it makes a virtual environment and serves

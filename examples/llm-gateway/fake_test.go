@@ -14,8 +14,8 @@ import (
 // deniedKey is the API key on the fake node's deny list.
 const deniedKey = "denied"
 
-// fakeNode follows the contract of /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which are
-// never replenished.
+// fakeNode implements /v1/reserve and /v1/settle for one rule with 20 requests and 2,000 tokens, which are never
+// replenished.
 type fakeNode struct {
 	*httptest.Server
 

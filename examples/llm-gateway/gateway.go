@@ -25,10 +25,10 @@ const (
 	maxEvent   = 1 << 20  // bytes of a line of a stream
 	maxCalls   = 512      // in progress at once
 
-	// callBound cuts a call off well before its reservation ends: after that it couldn't be settled.
-	callBound = 9 * time.Minute
-	ttl       = 10 * time.Minute
-	readBound = 30 * time.Second // for reading a request's body
+	// callTimeout bounds a call well below ttl, because an expired reservation can't be settled.
+	callTimeout = 9 * time.Minute
+	ttl         = 10 * time.Minute
+	readTimeout = 30 * time.Second // for reading a request's body
 )
 
 // gateway is the proxy.
@@ -38,11 +38,11 @@ type gateway struct {
 	http     *http.Client
 	log      *slog.Logger
 	address  func(*http.Request) string // of the caller; behind a proxy, use client.Address(1)
-	places   chan struct{}              // one for each call in progress
+	slots    chan struct{}              // one for each call in progress
 }
 
 func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *gateway {
-	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), places: make(chan struct{}, maxCalls), http: &http.Client{
+	return &gateway{limiter: limiter, upstream: upstream, log: log, address: client.Address(0), slots: make(chan struct{}, maxCalls), http: &http.Client{
 		Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -50,10 +50,10 @@ func newGateway(limiter *client.Client, upstream *url.URL, log *slog.Logger) *ga
 
 // ServeHTTP forwards a call if the limits allow it.
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// A slow sender or reader must not hold a place forever. An error only means that the connection is not this
-	// server's.
+	// A slow sender or reader must not hold a place forever. An error only means that the connection does not support
+	// deadlines.
 	connection := http.NewResponseController(w)
-	_ = connection.SetWriteDeadline(time.Now().Add(callBound))
+	_ = connection.SetWriteDeadline(time.Now().Add(callTimeout))
 	if r.URL.Path != endpoint || r.Method != http.MethodPost {
 		writeError(w, http.StatusNotFound, apiError{Message: "There is only POST " + endpoint + " here.", Type: "invalid_request_error"})
 		return
@@ -64,14 +64,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	select {
-	case g.places <- struct{}{}:
-		defer func() { <-g.places }()
+	case g.slots <- struct{}{}:
+		defer func() { <-g.slots }()
 	default:
 		w.Header().Set("Retry-After", "1")
-		writeError(w, http.StatusServiceUnavailable, apiError{Message: "Too many calls are under way.", Type: "server_error"})
+		writeError(w, http.StatusServiceUnavailable, apiError{Message: "Too many calls are in progress.", Type: "server_error"})
 		return
 	}
-	_ = connection.SetReadDeadline(time.Now().Add(readBound))
+	_ = connection.SetReadDeadline(time.Now().Add(readTimeout))
 	call, err := readCall(http.MaxBytesReader(w, r.Body, maxRequest))
 	_ = connection.SetReadDeadline(time.Time{})
 	if err != nil {
@@ -82,7 +82,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	reserved, err := g.limiter.Reserve(r.Context(), client.Request{
 		Attributes: map[string]string{"api_key": client.Fingerprint(key), "ip": g.address(r), "endpoint": endpoint},
 		Costs:      map[string]int64{tokens: call.estimate()},
-		Detail:     true, // puts both limits into the headers
+		Detail:     true, // so that the headers can show both limits
 	}, ttl)
 	if err != nil {
 		g.log.Warn("no node has decided", "allowed", reserved.Allowed, "error", err)
@@ -92,18 +92,18 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &reserved.Decision, call.estimate())
 		return
 	}
-	used := g.pass(w, r, call, key)
-	// Settle even if the caller has gone: then it matters most.
+	used := g.forward(w, r, call, key)
+	// Settle even if the caller has hung up: then it matters most.
 	ctx := context.WithoutCancel(r.Context())
 	settled, err := g.limiter.Settle(ctx, reserved.ID, map[string]int64{tokens: used})
 	if err != nil {
-		g.log.Warn("not settled: it stays charged as reserved", "error", err)
+		g.log.Warn("not settled: the estimate stays charged", "error", err)
 	}
 	g.log.Info("settled", "reserved", call.estimate(), "used", used, "settled", settled.Settled)
 }
 
-// apiKey returns the key in an Authorization header. The key that goes upstream is exactly the one counted. Blanks
-// around it, or other bytes that a server may ignore, would turn one key into many.
+// apiKey returns the key in an Authorization header. Exactly this key is counted and sent upstream. Surrounding blanks, or
+// other bytes that the model may ignore, would turn one key into many.
 func apiKey(authorization string) (key string, ok bool) {
 	key, ok = strings.CutPrefix(authorization, "Bearer ")
 	key = strings.Trim(key, " \t")
@@ -111,13 +111,13 @@ func apiKey(authorization string) (key string, ok bool) {
 	return key, ok && key != "" && !strings.ContainsFunc(key, other)
 }
 
-// pass makes the call upstream. It returns the tokens used, as far as known.
-func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
-	ctx, cancel := context.WithTimeout(r.Context(), callBound)
+// forward makes the call upstream and forwards the answer. It returns the number of tokens used, as far as known.
+func (g *gateway) forward(w http.ResponseWriter, r *http.Request, call *call, key string) (used int64) {
+	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel() // also stops upstream when the caller hangs up
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, g.upstream.JoinPath(endpoint).String(), bytes.NewReader(call.body))
 	if err != nil {
-		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is not set up well.", Type: "server_error"})
+		writeError(w, http.StatusInternalServerError, apiError{Message: "The gateway is misconfigured.", Type: "server_error"})
 		return 0
 	}
 	out.Header.Set("Content-Type", "application/json")
@@ -127,7 +127,7 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 		g.log.Warn("the model does not answer", "error", err)
 		writeError(w, http.StatusBadGateway, apiError{Message: "The model does not answer.", Type: "server_error"})
 		if ctx.Err() != nil {
-			return call.prompt // upstream may be reading it: hanging up early must not make it free
+			return call.prompt // upstream may have read it, and hanging up early must not make it free
 		}
 		return 0
 	}
@@ -142,31 +142,31 @@ func (g *gateway) pass(w http.ResponseWriter, r *http.Request, call *call, key s
 		io.Copy(w, io.LimitReader(answer.Body, maxAnswer))
 		return 0
 	case call.Stream:
-		return g.stream(w, answer.Body, call)
+		return g.forwardStream(w, answer.Body, call)
 	}
-	return g.whole(w, answer.Body, call)
+	return g.forwardWhole(w, answer.Body, call)
 }
 
-// whole forwards an answer that is not streamed.
-func (g *gateway) whole(w http.ResponseWriter, body io.Reader, call *call) int64 {
+// forwardWhole forwards an answer that is not streamed.
+func (g *gateway) forwardWhole(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	text, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
 	var a completion
 	switch {
 	case err != nil, len(text) > maxAnswer:
 		g.log.Warn("the model's answer is cut off", "error", err)
 		writeError(w, http.StatusBadGateway, apiError{Message: "The model's answer is cut off.", Type: "server_error"})
-		return call.prompt + count(string(text)) // the model has worked for it
+		return call.prompt + estimateTokens(string(text)) // the model has produced this much
 	case json.Unmarshal(text, &a) != nil || a.Usage == nil:
-		g.log.Warn("the model does not say what was used")
+		g.log.Warn("the model does not report its usage")
 	}
-	w.Write(text) // an error means that the caller has gone, which changes nothing
+	w.Write(text) // an error means that the caller has hung up, which changes nothing
 	if a.Usage == nil {
 		return call.estimate()
 	}
 	return a.Usage.total()
 }
 
-// total returns the tokens that u counts; never negative.
+// total returns the total tokens of u; never negative.
 func (u *usage) total() int64 { return max(u.TotalTokens, 0) }
 
 // refuse answers a call that d refuses, in OpenAI's form.

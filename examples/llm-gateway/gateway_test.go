@@ -62,7 +62,7 @@ const (
 	prompt    = 7 // tokens of "Hello there", quoted, by count
 )
 
-// TestCalls: answers, streamed or not, are forwarded whole, with headers, and settled as the model counts them.
+// TestCalls: answers, streamed or not, are forwarded completely, with headers, and settled as the model counts them.
 func TestCalls(t *testing.T) {
 	n := newFakeNode(t)
 	g := serve(t, n.URL, stub{})
@@ -108,7 +108,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestStreamComesAsItIsMade: the first event arrives while the model still works on the second.
+// TestStreamComesAsItIsMade: the first event arrives while the model is still producing the second.
 func TestStreamComesAsItIsMade(t *testing.T) {
 	n := newFakeNode(t)
 	more := make(chan struct{})
@@ -137,7 +137,7 @@ func TestStreamComesAsItIsMade(t *testing.T) {
 	})
 }
 
-// TestHangUp: the model is told, and what it has said until then is settled.
+// TestHangUp: when the caller hangs up, so does the gateway, and it settles what the model has sent until then.
 func TestHangUp(t *testing.T) {
 	n := newFakeNode(t)
 	told := make(chan struct{})
@@ -158,7 +158,7 @@ func TestHangUp(t *testing.T) {
 	select {
 	case <-told:
 	case <-time.After(process.Patience):
-		t.Fatal("the model goes on")
+		t.Fatal("the model's request does not end")
 	}
 	process.Eventually(t, "it is settled", func() bool { _, open, _ := n.state(); return open == 0 })
 	if settled, _, _ := n.state(); settled[0] != prompt+10 {
@@ -166,7 +166,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestModelFails: the caller is told, and nothing stays charged that is not known to be used.
+// TestModelFails: the caller gets an error, and only tokens that are known to be used stay charged.
 func TestModelFails(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -250,7 +250,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOneReading: the model gets what was counted, and nothing that it could read differently.
+// TestOneReading: the model gets exactly what was counted, and nothing that it could read differently.
 func TestOneReading(t *testing.T) {
 	const messages = `"messages":[{"role":"user","content":"Hi"}]`
 	for _, test := range []struct {
@@ -261,7 +261,7 @@ func TestOneReading(t *testing.T) {
 		{`{"max_tokens":100,` + messages + `}`, 4 + 100, ""},
 		{`{"max_tokens":1000,"max_tokens":1,` + messages + `}`, 4 + 1, `{"max_tokens":1,` + messages + `}`},
 		{`{"max_tokens":1000,"Max_Tokens":1,` + messages + `}`, 0, ""},
-		{`{"max_to\u212aens":1,` + messages + `}`, 0, ""}, // some treat the Kelvin sign as a k
+		{`{"max_to\u212aens":1,` + messages + `}`, 0, ""}, // some parsers treat the Kelvin sign as a k
 		{`{"stream":true,"Stream":false,` + messages + `}`, 0, ""},
 		{`{"max_tokens":1000,"max_completion_tokens":1,` + messages + `}`, 4 + 1000, ""},
 		{`{"max_completion_tokens":1000,"max_tokens":-1,` + messages + `}`, 0, ""},
@@ -272,7 +272,7 @@ func TestOneReading(t *testing.T) {
 		c, err := readCall(strings.NewReader(test.body))
 		switch {
 		case test.want == 0 && err == nil:
-			t.Errorf("%.60s: it is taken for %d", test.body, c.estimate())
+			t.Errorf("%.60s: the estimate is %d", test.body, c.estimate())
 		case test.want == 0:
 		case err != nil || c.estimate() != test.want:
 			t.Errorf("%.60s: have %+v, %v, want %d", test.body, c, err, test.want)
@@ -282,7 +282,7 @@ func TestOneReading(t *testing.T) {
 	}
 }
 
-// TestOneKey: neither blanks nor anything else that the model may ignore turns one key into another.
+// TestOneKey: neither blanks nor other bytes that the model may ignore turn one key into another.
 func TestOneKey(t *testing.T) {
 	for header, want := range map[string]string{
 		"Bearer k1": "k1", "Bearer  k1": "k1", "Bearer k1 ": "k1", "Bearer \tk1": "k1",
@@ -321,7 +321,7 @@ func TestPlacesAreBounded(t *testing.T) {
 	defer limiter.Close()
 	g := newGateway(limiter, target, slog.New(slog.DiscardHandler))
 	for range maxCalls {
-		g.places <- struct{}{}
+		g.slots <- struct{}{}
 	}
 	r := httptest.NewRequest(http.MethodPost, endpoint, strings.NewReader(plain))
 	r.Header.Set("Authorization", "Bearer k")

@@ -1,11 +1,11 @@
 // Command llm-gateway is a small proxy in front of a language model. It limits requests and tokens per minute for each
-// API key. It comes with a stub of a model for trying it at once.
+// API key. It includes a stub of a model, so that you can try it at once.
 //
 //	go run ./cmd/rlnode serve --rules examples/llm-gateway/rules.yaml --data-dir rlnode-data/llm     in one terminal
 //	go run ./examples/llm-gateway                                                                   in another
 //
-// The number of tokens that a call takes is known only at its end. So the gateway reserves an estimate first, streams
-// the answer, and then settles the actual use. README.md has the commands to type.
+// How many tokens a call takes is known only at its end. So the gateway reserves an estimate first, streams the answer, and
+// then settles the actual usage. README.md has the commands to type.
 package main
 
 import (
@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	target, err := url.Parse(*upstream)
 	if err != nil || target.Host == "" {
-		return fmt.Errorf("-upstream %q: an address such as http://127.0.0.1:9000 is wanted", *upstream)
+		return fmt.Errorf("-upstream %q must be an address such as http://127.0.0.1:9000", *upstream)
 	}
 	options := client.Options{Nodes: strings.Split(*nodes, ","), Token: *token, Logger: log}
 	if *closed {
@@ -72,7 +72,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer limiter.Close()
-	// Requests end before the limiter closes, because they have to settle.
+	// Stop the servers before the limiter closes, because requests have to settle.
 	defer running.stop()
 	address, err := running.start(*listen, newGateway(limiter, target, log))
 	if err != nil {
@@ -101,7 +101,7 @@ type servers struct {
 	failed chan error
 }
 
-// start serves h at address. It returns the address it listens on.
+// start serves h on address, and returns the address on which it listens.
 func (s *servers) start(address string, h http.Handler) (string, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -120,13 +120,13 @@ func (s *servers) start(address string, h http.Handler) (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// stop stops the servers, the last one first. Streams get five seconds to end, then they are cut.
+// stop stops the servers, last one first. Streams have five seconds to end, then they are cut off.
 func (s *servers) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for i := len(s.all) - 1; i >= 0; i-- {
 		if err := s.all[i].Shutdown(ctx); err != nil {
-			s.all[i].Close() // returns before the handlers do; whatever they have not settled stays reserved
+			s.all[i].Close() // returns before the handlers do; estimates that they have not settled stay charged
 		}
 	}
 	s.all = nil

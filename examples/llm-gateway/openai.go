@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// usualAnswer is how many tokens to reserve for the answer if the call sets no bound. Anything above becomes a
-	// debt.
-	usualAnswer = 256
-	maxChoices  = 128
-	maxRole     = 64 // bytes of a message's role; they are not counted
-	// maxTokens bounds the tokens a call may ask for, so that sums can't overflow.
+	// defaultAnswerTokens is how many tokens to reserve for the answer if the call sets no bound. If the answer takes more,
+	// the excess becomes a debt.
+	defaultAnswerTokens = 256
+	maxChoices          = 128
+	maxRole             = 64 // bytes of a message's role; they are not counted
+	// maxTokens bounds the tokens that a call may ask for, so that sums can't overflow.
 	maxTokens = 10_000_000
 )
 
@@ -29,13 +29,13 @@ type call struct {
 	Stream       bool
 	IncludeUsage bool // the caller wants the usage at the end of its stream
 
-	body   []byte // sent upstream
-	prompt int64  // estimated tokens
-	answer int64  // tokens: the bound, or usualAnswer
+	body   []byte // to send upstream
+	prompt int64  // estimated tokens of the prompt
+	answer int64  // bound on the tokens of the answer, or defaultAnswerTokens
 }
 
-// readCall reads a request and makes it ask for the usage at the end of its stream. It writes the request for upstream
-// anew from what it has read: if a field appears twice, or in another case, the model might use the other one.
+// readCall reads a request and makes it ask for the usage at the end of its stream. It encodes the upstream request anew from
+// what it has parsed: if a field occurred twice, or in another case, the model might use the other one.
 func readCall(body io.Reader) (*call, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -66,7 +66,7 @@ func readCall(body io.Reader) (*call, error) {
 			}
 		}
 		if value[0] == '{' || value[0] == '[' || value[0] == '"' {
-			c.prompt += count(string(value)) // the model reads tools and the like, too
+			c.prompt += estimateTokens(string(value)) // tools and the like are part of the prompt, too
 		}
 	}
 	if len(messages) == 0 {
@@ -76,11 +76,11 @@ func readCall(body io.Reader) (*call, error) {
 		c.prompt += 3 // for the role
 		for name, value := range m {
 			if name != "role" || len(value) > maxRole {
-				c.prompt += count(string(value))
+				c.prompt += estimateTokens(string(value))
 			}
 		}
 	}
-	if err := c.bound(larger(maxAnswer, maxCompletion, usualAnswer), larger(n, bestOf, 1)); err != nil {
+	if err := c.setAnswer(larger(maxAnswer, maxCompletion, defaultAnswerTokens), larger(n, bestOf, 1)); err != nil {
 		return nil, err
 	}
 	if c.Stream {
@@ -91,8 +91,7 @@ func readCall(body io.Reader) (*call, error) {
 	return c, err
 }
 
-// larger returns the larger of two numbers that may be missing, because which of them the model uses is up to the
-// model.
+// larger returns the larger of two numbers that may be missing, because it is unknown which of them the model uses.
 func larger(a, b *int64, usual int64) int64 {
 	switch {
 	case a == nil && b == nil:
@@ -103,13 +102,13 @@ func larger(a, b *int64, usual int64) int64 {
 		return *a
 	}
 	if *a < 1 || *b < 1 {
-		return min(*a, *b) // which is then refused
+		return min(*a, *b) // setAnswer then refuses it
 	}
 	return max(*a, *b)
 }
 
-// bound sets c's answer to n answers of at most answer tokens each.
-func (c *call) bound(answer, n int64) error {
+// setAnswer sets c's answer to n answers of at most answer tokens each.
+func (c *call) setAnswer(answer, n int64) error {
 	if answer < 1 || answer > maxTokens || n < 1 || n > maxChoices {
 		return fmt.Errorf("max_tokens must be 1 to %d, and n 1 to %d", maxTokens, maxChoices)
 	}
@@ -120,8 +119,8 @@ func (c *call) bound(answer, n int64) error {
 // estimate returns the tokens that a call may use.
 func (c *call) estimate() int64 { return c.prompt + c.answer }
 
-// count estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
-func count(text string) int64 { return int64(len(text)+3) / 4 }
+// estimateTokens estimates the tokens in text. A tokenizer would be exact; settling corrects the difference.
+func estimateTokens(text string) int64 { return int64(len(text)+3) / 4 }
 
 // completion is an answer, or one event of a stream.
 type completion struct {
@@ -151,7 +150,7 @@ type usage struct {
 	TotalTokens      int64 `json:"total_tokens"`
 }
 
-// apiError is an error in the form that OpenAI's clients know.
+// apiError is an error in the form that OpenAI's clients expect.
 type apiError struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -162,7 +161,7 @@ type apiError struct {
 func writeError(w http.ResponseWriter, status int, e apiError) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error is the connection's
+	json.NewEncoder(w).Encode(map[string]apiError{"error": e}) // an error means that the connection is broken
 }
 
 // setHeaders sets x-ratelimit-{limit,remaining,reset}-{requests,tokens}. If a unit has several limits, it uses the one

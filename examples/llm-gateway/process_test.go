@@ -18,7 +18,7 @@ import (
 	"github.com/rlnode/rlnode/internal/process"
 )
 
-// folder is where the program is built.
+// folder is the directory in which the program is built.
 var folder string
 
 func TestMain(m *testing.M) {
@@ -64,7 +64,7 @@ func post(t *testing.T, address, body string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
-// used returns what an API key has used, by unit, as a node reports it.
+// used returns what a node reports that an API key has used, by unit.
 func used(t *testing.T, admin, key string) map[string]int64 {
 	t.Helper()
 	r, err := http.Get(admin + "/v1/usage?" + url.Values{"rule": {"llm"}, "key": {client.Fingerprint(key)}}.Encode())
@@ -98,8 +98,8 @@ rules:
       - {limit: 5000, per: 8760h, algorithm: fixed-window, unit: tokens}
 `
 
-// TestWithRealNode makes many calls at once: some stream, some hang up. In the end the node has counted what the model
-// reports, to the token.
+// TestWithRealNode makes many concurrent calls: some stream, some hang up. In the end the node has counted exactly the tokens
+// that the model reports.
 func TestWithRealNode(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	if err := os.WriteFile(rules, []byte(longRules), 0o600); err != nil {

@@ -8,33 +8,33 @@ import (
 	"net/http"
 )
 
-// said returns how many bytes of text are in v: content, but also reasoning and the arguments of tools, which callers
-// could otherwise get for free by hanging up before the end.
-func said(v any) (n int) {
+// textBytes returns how many bytes of text v contains: content, but also reasoning and the arguments of tools, which
+// callers could otherwise get for free by hanging up before the end.
+func textBytes(v any) (n int) {
 	switch v := v.(type) {
 	case string:
 		return len(v)
 	case []any:
 		for _, one := range v {
-			n += said(one)
+			n += textBytes(one)
 		}
 	case map[string]any:
 		for _, one := range v {
-			n += said(one)
+			n += textBytes(one)
 		}
 	}
 	return n
 }
 
-// stream forwards server-sent events as they come. It returns the tokens used: those that the model reports at the end
-// or, if there is no end, the prompt and what has come until then.
-func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int64 {
+// forwardStream forwards server-sent events as they arrive. It returns the number of tokens used: the total that the model
+// reports at the end or, without a report, an estimate for the prompt and the text so far.
+func (g *gateway) forwardStream(w http.ResponseWriter, body io.Reader, call *call) int64 {
 	flusher := http.NewResponseController(w)
 	lines := bufio.NewScanner(body)
 	lines.Buffer(make([]byte, 4096), maxEvent)
 	var reported *usage
 	var characters int
-	hidden := false // in an event that the caller did not ask for
+	skipping := false // within an event that the caller did not ask for
 	for lines.Scan() {
 		line := lines.Bytes()
 		if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {
@@ -47,16 +47,16 @@ func (g *gateway) stream(w http.ResponseWriter, body io.Reader, call *call) int6
 			if json.Unmarshal(data, &event) == nil {
 				for _, c := range event.Choices {
 					delete(c.Delta, "role")
-					characters += said(c.Delta)
+					characters += textBytes(c.Delta)
 				}
 				if event.Usage != nil {
 					reported = event.Usage
-					hidden = len(event.Choices) == 0 && !call.IncludeUsage
+					skipping = len(event.Choices) == 0 && !call.IncludeUsage
 				}
 			}
 		}
-		if hidden {
-			hidden = len(line) > 0 // up to its empty line
+		if skipping {
+			skipping = len(line) > 0 // until the empty line that ends the event
 			continue
 		}
 		if _, err := w.Write(append(line, '\n')); err != nil {

@@ -57,7 +57,7 @@ func (s stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, "data: [DONE]\n\n")
 }
 
-// rest pauses. It reports whether the caller is still there.
+// rest pauses between two tokens. It reports false if the caller has hung up.
 func (s stub) rest(r *http.Request) bool {
 	t := time.NewTimer(s.pause)
 	defer t.Stop()

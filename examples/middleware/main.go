@@ -70,9 +70,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	case <-ctx.Done():
 	}
-	ending, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	err = server.Shutdown(ending)
+	err = server.Shutdown(shutdown)
 	<-served // http.ErrServerClosed
 	return err
 }
@@ -91,7 +91,7 @@ Stop the node, and pages are served all the same (-closed: 503). Ctrl-C ends thi
 
 `
 
-// routes returns the server's pages, behind the middleware.
+// routes returns the handler of the server's pages, behind the middleware.
 func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
@@ -107,12 +107,12 @@ func routes(limiter *client.Client, hops int, log *slog.Logger) http.Handler {
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 
-	usual := client.RequestAttributes(hops)
+	requestAttributes := client.RequestAttributes(hops)
 	return client.Middleware(limiter, client.MiddlewareOptions{
 		Attributes: func(r *http.Request) map[string]string {
-			attributes := usual(r)
+			attributes := requestAttributes(r)
 			if key := cmp.Or(r.Header.Get("X-Api-Key"), r.URL.Query().Get("api_key")); key != "" {
-				attributes["api_key"] = client.Fingerprint(key) // a secret, which must not appear in lists and logs
+				attributes["api_key"] = client.Fingerprint(key) // the key itself must not appear in lists and logs
 			}
 			return attributes
 		},

@@ -65,7 +65,7 @@ func get(t *testing.T, address, key string) (*http.Response, string) {
 	return response, string(text)
 }
 
-// TestWithStarterRules does what the example says to type.
+// TestWithStarterRules makes the requests that the example suggests.
 func TestWithStarterRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the program")
@@ -110,7 +110,7 @@ func TestWithStarterRules(t *testing.T) {
 	}
 }
 
-// TestClosed lets nothing pass without a node, and stops when told to.
+// TestClosed: with -closed nothing passes without a node, and the server stops when its context ends.
 func TestClosed(t *testing.T) {
 	address, stop := example(t, "http://127.0.0.1:1", "-closed")
 	if r, _ := get(t, address, ""); r.StatusCode != http.StatusServiceUnavailable {

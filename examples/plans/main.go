@@ -1,5 +1,5 @@
-// Command plans is an API whose customers have bought different limits. The limits come with each check: they stand where the
-// customers do, here in a map, and the node's rules say nothing about them.
+// Command plans is an API whose customers have bought different limits. Each check brings its limits: they are stored with the
+// customers, here in a map, and the node needs no rules for them.
 //
 //	go run ./cmd/rlnode serve   in one terminal
 //	go run ./examples/plans     in another
@@ -31,7 +31,7 @@ var plans = map[string][]client.Limit{
 	"pro":  {{Limit: 100, Per: "1m", Name: "calls"}, {Limit: 50, Per: "day", Unit: "reports", Name: "reports"}},
 }
 
-// planOf is what each customer has bought; a real API asks its database.
+// planOf is the plan that each customer has bought; a real API would ask its database.
 var planOf = map[string]string{"ada": "free", "grace": "pro"}
 
 func main() {
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// Without a node, each process goes on limiting by itself.
+	// While no node answers, each process limits by itself.
 	limiter, err := client.New(client.Options{
 		Nodes: strings.Split(*nodes, ","), Token: *token, OnError: client.Local, Logger: slog.New(slog.NewTextHandler(out, nil)),
 	})
@@ -74,9 +74,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	case <-ctx.Done():
 	}
-	ending, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	shutdown, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	err = server.Shutdown(ending)
+	err = server.Shutdown(shutdown)
 	<-served // http.ErrServerClosed
 	return err
 }
@@ -92,7 +92,7 @@ Stop the node, and this server limits by itself. Ctrl-C ends it.
 
 `
 
-// routes returns the API, behind the middleware.
+// routes returns the handler of the API, behind the middleware.
 func routes(limiter *client.Client) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", answer)
@@ -106,7 +106,7 @@ func routes(limiter *client.Client) http.Handler {
 		return q
 	}})(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name, _, _ := r.BasicAuth(); planOf[name] == "" { // a stranger's name must not become a subject
+		if name, _, _ := r.BasicAuth(); planOf[name] == "" { // an unknown name must not become a subject
 			w.Header().Set("WWW-Authenticate", "Basic")
 			http.Error(w, "Who are you?", http.StatusUnauthorized)
 			return

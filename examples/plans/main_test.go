@@ -30,7 +30,7 @@ func example(t *testing.T, node string) (address string) {
 				t.Error(err)
 			}
 		case <-time.After(process.Patience):
-			t.Errorf("it does not end:\n%s", out)
+			t.Errorf("the server does not stop:\n%s", out)
 		}
 	})
 	serving := regexp.MustCompile(`Serving on (http://\S+),`)
@@ -66,7 +66,7 @@ func get(t *testing.T, address, user string) (status int, text string, header ht
 	return response.StatusCode, string(body), response.Header
 }
 
-// TestPlans does what the example says to type, and then stops the node.
+// TestPlans makes the requests that the example suggests, and then stops the node.
 func TestPlans(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds the program")
