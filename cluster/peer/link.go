@@ -18,7 +18,7 @@ const (
 	lastPause  = time.Second
 	// lastFarPause is shorter than lastPause, because a far dial itself takes longer.
 	lastFarPause = 500 * time.Millisecond
-	// settled is how long a connection must last for the pauses to start over.
+	// stableTime is how long a connection must last for the pauses to start over.
 	stableTime = time.Second
 	// stopTime is how long failed dials are not logged after a node has closed its connection: it is stopping, which gossip
 	// may report later.
